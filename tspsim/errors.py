@@ -1,0 +1,97 @@
+"""What can go wrong, and who is told.
+
+    TspsimError
+    ├── InputError            the question is wrong: exit code 2
+    │   ├── UnknownNameError  a name nobody knows; carries the nearest ones
+    │   └── UnitError         a quantity that cannot be read
+    └── InfeasibleError       the question is right, but no plan fits or can run: exit code 3
+
+Every message is one line: where (file and key path), what was found, what is allowed, and the remedy.
+Anything else that leaves the program is a bug (exit code 1).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class TspsimError(Exception):
+    """Base of every error this package raises on purpose; ``exit_code`` is what the command line returns."""
+
+    exit_code = 1
+
+
+class InputError(TspsimError):
+    """The input is wrong.
+
+    Parameters
+    ----------
+    message
+        What is wrong and what is allowed, without the place.
+    file
+        File or catalog entry the value came from, if any.
+    key
+        Dotted path inside the file, such as ``plans.TSP8.tsp``.
+    """
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, file: str | None = None, key: str | None = None) -> None:
+        self.message = " ".join(message.split())
+        self.file = file
+        self.key = key
+        super().__init__(": ".join(part for part in (file, key, self.message) if part))
+
+    def at(self, *, file: str | None = None, key: str | None = None) -> InputError:
+        """The same error, placed: outer code knows the file, inner code knew only the value."""
+        self.file = self.file or file
+        self.key = self.key or key
+        self.args = (": ".join(part for part in (self.file, self.key, self.message) if part),)
+        return self
+
+
+class UnknownNameError(InputError):
+    """A name that is not in a list; the message offers the nearest valid names."""
+
+    def __init__(
+        self,
+        what: str,
+        name: object,
+        known: Iterable[str],
+        *,
+        file: str | None = None,
+        key: str | None = None,
+    ) -> None:
+        self.name = name
+        self.known = sorted(known)
+        super().__init__(f"unknown {what} '{shorten(name)}'{did_you_mean(name, self.known)}", file=file, key=key)
+
+
+class UnitError(InputError):
+    """A quantity whose number or unit cannot be read, or whose unit measures something else."""
+
+
+class InfeasibleError(TspsimError):
+    """No plan fits in memory or can run on the cluster; the message says what is too large and by how much."""
+
+    exit_code = 3
+
+
+def did_you_mean(name: object, known: Iterable[str], limit: int = 12) -> str:
+    """`` (did you mean 'x'?)`` when something is near, otherwise the list of what is allowed."""
+    names = list(known)
+    near = difflib.get_close_matches(str(name).lower(), [n.lower() for n in names], n=1, cutoff=0.5)
+    if near:
+        original = next(n for n in names if n.lower() == near[0])
+        return f" (did you mean '{original}'?)"
+    if not names:
+        return ""
+    shown = ", ".join(names[:limit])
+    return f" (known: {shown}{', …' if len(names) > limit else ''})"
+
+
+def shorten(value: object, limit: int = 80) -> str:
+    """A value as one short line, so that no message grows with the input."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"

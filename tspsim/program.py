@@ -1,0 +1,121 @@
+"""What a rank is told to do: plain data, known to the schemes that write it and the engine that runs it.
+
+A :class:`Program` is one role's list of instructions. Each instruction stands on a named *stream* (as in CUDA or
+HIP: a stream runs its instructions in order, one at a time) and may wait for earlier instructions of the same
+program, by index. Groups of ranks are named by mesh axis, never by rank lists, so the same program serves every
+replica. Nothing here knows a device, a link or a clock.
+
+    Compute         operators, back to back, on the rank's own device
+    Collective      all ranks of the rank's group along an axis meet, then move data together
+    SendReceive     a message to and/or from a neighbour along an axis (Send and Recv are its halves)
+    Repeat          a body of instructions, several times; streams run through its borders
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from .operators import Operator
+
+COLLECTIVE_KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all")
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Operators that follow each other without a wait between them."""
+
+    operators: tuple[Operator, ...]
+    name: str
+    part: str = ""
+    layer: int = -1
+    after: tuple[int, ...] = ()
+    stream: str = "compute"
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective over the rank's group along ``axis``.
+
+    Parameters
+    ----------
+    kind
+        One of :data:`COLLECTIVE_KINDS`.
+    size_bytes
+        Bytes as nccl-tests counts them: the gathered result of an all-gather, the whole input of a
+        reduce-scatter, the vector of an all-reduce or broadcast, what one rank holds before an all-to-all.
+    root
+        Position along the axis of a broadcast's source.
+    algorithm
+        A name from :mod:`tspsim.network`, or None: the cheapest.
+    """
+
+    kind: str
+    axis: str
+    size_bytes: int
+    name: str
+    root: int = 0
+    algorithm: str | None = None
+    part: str = ""
+    layer: int = -1
+    after: tuple[int, ...] = ()
+    stream: str = "communication"
+
+
+@dataclass(frozen=True, slots=True)
+class SendReceive:
+    """A message along ``axis``: to the rank ``to`` positions on and from the one ``source`` positions on.
+
+    Either may be None (a pure receive or a pure send). With ``wrap`` the axis is a ring; otherwise a neighbour
+    past the end does not exist and that half is nothing.
+    """
+
+    axis: str
+    size_bytes: int
+    name: str
+    to: int | None = 1
+    source: int | None = -1
+    wrap: bool = True
+    part: str = ""
+    layer: int = -1
+    after: tuple[int, ...] = ()
+    stream: str = "communication"
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """``body`` run ``times`` times; an ``after`` inside counts from the start of the body of its own turn.
+
+    A negative index reaches into the turn before (−1 is that turn's last instruction) and is nothing in the
+    first turn.
+    """
+
+    body: tuple[Compute | Collective | SendReceive, ...]
+    times: int
+
+
+Instruction = Compute | Collective | SendReceive
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One role's instructions, in issue order."""
+
+    role: str
+    items: tuple[Instruction | Repeat, ...] = field(default=())
+
+    def unrolled(self) -> Iterator[Instruction]:
+        """Every instruction in issue order, ``after`` as absolute indices and layers counted through repeats."""
+        position = 0
+        for item in self.items:
+            if isinstance(item, Repeat):
+                for turn in range(item.times):
+                    start = position
+                    for instruction in item.body:
+                        waits = tuple(start + i for i in instruction.after if start + i >= 0 and (i >= 0 or turn))
+                        layer = instruction.layer + turn if instruction.layer >= 0 else -1
+                        yield replace(instruction, after=waits, layer=layer)
+                        position += 1
+            else:
+                yield item
+                position += 1
