@@ -1,0 +1,312 @@
+"""Quantities with their units, read from text and written for people.
+
+Everything inside the package is SI: bytes, bytes/s, FLOP/s, seconds, hertz, watts. At the border a quantity
+is text with its unit (``"400 Gb/s"``, ``"192 GB"``, ``"5 us"``), so that nobody has to guess whether a number
+meant bits or bytes, GB (1e9) or GiB (2**30). Only counts may be bare numbers.
+
+The annotated types (:data:`Bytes`, :data:`PositiveCount`, …) are fields for pydantic models; this module
+itself does not import pydantic, so that reading a unit stays cheap.
+
+Examples
+--------
+>>> parse("400 Gb/s", "bytes/s")
+50000000000.0
+>>> parse("128Ki", "count")
+131072
+>>> parse("64 GB", "bytes/s")
+Traceback (most recent call last):
+    ...
+tspsim.errors.UnitError: '64 GB' measures bytes; bytes/s are needed here, such as '64 GB/s' or '400 Gb/s'
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+
+from .errors import UnitError, shorten
+
+if TYPE_CHECKING:
+    from pydantic_core import CoreSchema
+
+Dimension = Literal[
+    "bytes", "bytes/s", "FLOP/s", "s", "Hz", "W", "count", "tokens/s", "USD", "USD/h", "USD/kWh"
+]
+
+#: What a message offers for each dimension.
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "bytes": ("192 GB", "191.98 GiB"),
+    "bytes/s": ("64 GB/s", "400 Gb/s"),
+    "FLOP/s": ("1307.4 TFLOP/s",),
+    "s": ("5 us", "1.2 ms"),
+    "Hz": ("2.1 GHz",),
+    "W": ("750 W",),
+    "count": ("128Ki", "8"),
+    "tokens/s": ("173e6 tokens/s", "2.5 Mtokens/s"),
+    "USD": ("20000 USD",),
+    "USD/h": ("1.12 USD/h",),
+    "USD/kWh": ("0.08 USD/kWh",),
+}
+
+#: No quantity the simulator can use is larger; an exact count beyond it would not survive as a float either.
+LARGEST_COUNT = 2**53
+
+_NUMBER = re.compile(r"([+-]?(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,2})?)\s*(.*)", re.DOTALL)
+_DECIMAL = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_SMALL = {"m": -3, "u": -6, "µ": -6, "μ": -6, "n": -9, "p": -12}
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+
+
+def _prefixed(unit: str, *prefixes: dict[str, int], scale: Fraction = Fraction(1)) -> dict[str, Fraction]:
+    """Every spelling of ``unit`` under the given prefixes, with its factor."""
+    table: dict[str, Fraction] = {}
+    for family in prefixes:
+        base = 2 if family is _BINARY else 10
+        table |= {prefix + unit: scale * Fraction(base) ** power for prefix, power in family.items()}
+    return table
+
+
+def _build_units() -> dict[str, dict[str, Fraction]]:
+    """``{dimension: {spelling: factor to SI}}``; the first spelling of a factor is the one messages show."""
+    eighth = Fraction(1, 8)
+    amounts = _prefixed("B", _DECIMAL, _BINARY) | _prefixed("b", _DECIMAL, scale=eighth)
+    amounts |= _prefixed("bit", _DECIMAL, scale=eighth)
+    rates = {f"{unit}/s": factor for unit, factor in amounts.items()}
+    rates |= {f"{unit}ps": factor for unit, factor in amounts.items() if not unit.endswith("bit")}
+    flops = {k: v for unit in ("FLOP/s", "FLOPS", "FLOPs") for k, v in _prefixed(unit, _DECIMAL).items()}
+    seconds = _prefixed("s", {"": 0}, _SMALL) | {"min": Fraction(60), "h": Fraction(3600)}
+    one = Fraction(1)
+    return {
+        "bytes": amounts,
+        "bytes/s": rates,
+        "FLOP/s": flops,
+        "s": seconds,
+        "Hz": _prefixed("Hz", _DECIMAL),
+        "W": _prefixed("W", _DECIMAL),
+        "count": _prefixed("", _DECIMAL, _BINARY),
+        "tokens/s": _prefixed("tokens/s", _DECIMAL),
+        "USD": _prefixed("USD", _DECIMAL),
+        "USD/h": {"USD/h": one, "USD/hour": one, "$/h": one},
+        "USD/kWh": {"USD/kWh": one, "$/kWh": one},
+    }
+
+
+_UNITS = _build_units()
+
+
+def parse(
+    value: object, dimension: Dimension, *, minimum: float | None = 0.0, positive: bool = False
+) -> float:
+    """Read one quantity.
+
+    Parameters
+    ----------
+    value
+        Text such as ``"64 GB/s"``; a bare number only where ``dimension`` is ``"count"``.
+    dimension
+        What the quantity measures.
+    minimum
+        Smallest value allowed, in SI; None for no bound.
+    positive
+        Zero is refused as well.
+
+    Returns
+    -------
+    float
+        The value in SI (an exact ``int`` for a count).
+
+    Raises
+    ------
+    UnitError
+        The number or unit cannot be read, the unit measures something else, or the value is out of bounds.
+
+    Examples
+    --------
+    >>> parse("2.1 GHz", "Hz"), parse("1.5 GiB", "bytes"), parse("5 µs", "s")
+    (2100000000.0, 1610612736.0, 5e-06)
+    """
+    number, unit = _split(value, dimension)
+    exact = number * _factor(value, unit, dimension)
+    if minimum is not None and exact < Fraction(minimum):
+        floor = "0" if minimum == 0 else f"{minimum:g}"
+        raise UnitError(f"'{shorten(value)}' is below the smallest value allowed, {floor}")
+    if positive and exact <= 0:
+        raise UnitError(f"'{shorten(value)}' must be more than zero, such as {_examples(dimension)}")
+    if dimension != "count":
+        return float(exact)
+    if exact.denominator != 1:
+        raise UnitError(f"'{shorten(value)}' is not a whole number; write one such as {_examples(dimension)}")
+    if abs(exact) > LARGEST_COUNT:
+        raise UnitError(f"'{shorten(value)}' is larger than any count used here (2^53)")
+    return int(exact)
+
+
+def _split(value: object, dimension: str) -> tuple[Fraction, str]:
+    """The number and the unit in ``value``; bare numbers have the unit ``""``."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise UnitError(f"'{shorten(value)}' is not a quantity; write one such as {_examples(dimension)}")
+    if isinstance(value, int) and abs(value) > LARGEST_COUNT:
+        raise UnitError("a bare number beyond 2^53 is larger than any count used here")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UnitError(f"'{value}' is not a finite number; write one such as {_examples(dimension)}")
+    if isinstance(value, int | float):
+        return Fraction(value), ""
+    match = _NUMBER.fullmatch(value.strip()) if len(value) <= 64 else None
+    if match is None:
+        offer = _examples(dimension)
+        raise UnitError(f"'{shorten(value)}' does not begin with a number; write one such as {offer}")
+    return Fraction(match[1].replace("_", "")), "".join(match[2].split())
+
+
+def _factor(value: object, unit: str, dimension: str) -> Fraction:
+    """What one ``unit`` is in SI, or the message that helps most."""
+    known = _UNITS[dimension]
+    if unit in known:
+        return known[unit]
+    text = shorten(value)
+    if not unit:
+        raise UnitError(f"'{text}' has no unit; write one such as {_examples(dimension)}")
+    for other, units in _UNITS.items():
+        if unit in units and other != "count":
+            what = "a plain count is" if dimension == "count" else f"{dimension} are"
+            raise UnitError(f"'{text}' measures {other}; {what} needed here, such as {_examples(dimension)}")
+    # Case decides between bits and bytes, so every spelling that differs only by case is offered.
+    near = [spelling for spelling in known if spelling.lower() == unit.lower()]
+    near = near or difflib.get_close_matches(unit, known, n=1, cutoff=0.6)
+    spellings = " or ".join(f"'{spelling}'" for spelling in near[:2])
+    offer = f"did you mean {spellings}?" if near else f"write {_examples(dimension)}"
+    raise UnitError(f"unknown unit '{shorten(unit, 20)}' in '{text}' ({offer})")
+
+
+def _examples(dimension: str) -> str:
+    return " or ".join(f"'{example}'" for example in EXAMPLES[dimension])
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """Marks a pydantic field as a quantity: text with a unit outside, a number in SI inside.
+
+    Parameters
+    ----------
+    dimension
+        What the field measures.
+    positive
+        Zero is refused as well as negative values.
+    """
+
+    dimension: Dimension
+    positive: bool = False
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        from pydantic_core import PydanticCustomError, core_schema
+
+        def read(value: object) -> float:
+            try:
+                return parse(value, self.dimension, positive=self.positive)
+            except UnitError as error:
+                raise PydanticCustomError("quantity", "{reason}", {"reason": error.message}) from None
+
+        return core_schema.no_info_plain_validator_function(read)
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        examples = list(EXAMPLES[self.dimension])
+        units = sorted(_UNITS[self.dimension], key=len, reverse=True)
+        unit = "|".join(re.escape(unit) for unit in units if unit)
+        optional = "?" if self.dimension == "count" else ""
+        text: dict[str, Any] = {
+            "type": "string",
+            "pattern": rf"^\s*[+]?[0-9.][0-9_.]*([eE][+-]?[0-9]+)?\s*({unit}){optional}\s*$",
+            "examples": examples,
+        }
+        if self.dimension != "count":
+            return text
+        return {"anyOf": [{"type": "integer", "minimum": 1 if self.positive else 0}, text]}
+
+
+Bytes = Annotated[float, Quantity("bytes")]
+PositiveBytes = Annotated[float, Quantity("bytes", positive=True)]
+BytesPerSecond = Annotated[float, Quantity("bytes/s", positive=True)]
+FlopsPerSecond = Annotated[float, Quantity("FLOP/s", positive=True)]
+Seconds = Annotated[float, Quantity("s")]
+Hertz = Annotated[float, Quantity("Hz", positive=True)]
+Watts = Annotated[float, Quantity("W")]
+Count = Annotated[int, Quantity("count")]
+PositiveCount = Annotated[int, Quantity("count", positive=True)]
+Usd = Annotated[float, Quantity("USD")]
+UsdPerHour = Annotated[float, Quantity("USD/h")]
+UsdPerKilowattHour = Annotated[float, Quantity("USD/kWh")]
+
+assert set(get_args(Dimension)) == set(_UNITS) == set(EXAMPLES)
+
+
+def format_bytes(size_bytes: float, binary: bool = False) -> str:
+    """``192.0 GB``, or ``178.8 GiB`` with ``binary``.
+
+    >>> format_bytes(192e9), format_bytes(2**31, binary=True), format_bytes(12)
+    ('192.0 GB', '2.0 GiB', '12 B')
+    """
+    if binary:
+        return _scaled(size_bytes, "B", 1024.0, ("", "Ki", "Mi", "Gi", "Ti", "Pi"))
+    return _scaled(size_bytes, "B", 1000.0, ("", "k", "M", "G", "T", "P"))
+
+
+def format_rate(bytes_per_s: float) -> str:
+    """``50.0 GB/s``.
+
+    >>> format_rate(5e10)
+    '50.0 GB/s'
+    """
+    return format_bytes(bytes_per_s) + "/s"
+
+
+def format_flops(flops_per_s: float) -> str:
+    """``1.3 PFLOP/s``.
+
+    >>> format_flops(272e12)
+    '272.0 TFLOP/s'
+    """
+    return _scaled(flops_per_s, "FLOP/s", 1000.0, ("", "k", "M", "G", "T", "P", "E", "Z"))
+
+
+def format_count(count: float) -> str:
+    """Exact powers of two as people write them (``128Ki``), other counts with a decimal prefix.
+
+    >>> format_count(131072), format_count(8030261248), format_count(12)
+    ('128Ki', '8.03 G', '12')
+    """
+    for prefix, power in reversed(_BINARY.items()):
+        if count and count == int(count) and int(count) % 2**power == 0 and count < 2 ** (power + 10):
+            return f"{int(count) >> power}{prefix}"
+    for prefix, power in reversed(_DECIMAL.items()):
+        if prefix not in ("", "K") and abs(count) >= 10**power:
+            return f"{count / 10**power:.3g} {prefix}"
+    return f"{count:g}"
+
+
+def format_time(time_s: float) -> str:
+    """Three significant digits with the unit that fits.
+
+    >>> format_time(0.00123), format_time(5e-6), format_time(7200)
+    ('1.23 ms', '5.00 us', '2.00 h')
+    """
+    for limit, factor, unit in ((1e-6, 1e9, "ns"), (1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (600.0, 1.0, "s")):
+        if abs(time_s) < limit:
+            return _three_digits(time_s * factor) + f" {unit}"
+    return _three_digits(time_s / 3600) + " h" if abs(time_s) >= 3600 else _three_digits(time_s / 60) + " min"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}" if abs(value) < 100 else f"{value:.0f}"
+
+
+def _scaled(value: float, unit: str, base: float, prefixes: tuple[str, ...]) -> str:
+    """``value`` with the largest prefix that leaves at least one before the point."""
+    for prefix in prefixes[:-1]:
+        if abs(value) < base:
+            return f"{value:.0f} {unit}" if not prefix else f"{value:.1f} {prefix}{unit}"
+        value /= base
+    return f"{value:.1f} {prefixes[-1]}{unit}"
