@@ -1,0 +1,140 @@
+"""pydantic's findings as one line for the person who wrote the file.
+
+Of all that is wrong with an input the most telling finding is picked: an unknown key before the missing one
+it was meant to be, and the deepest finding where a value could have been one of several types.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from .catalog import describe
+from .errors import InputError, did_you_mean, shorten
+
+_QUOTED = re.compile(r"'([^']*)'")
+_LIMITS = {
+    "greater_than": ("gt", "more than"),
+    "greater_than_equal": ("ge", "at least"),
+    "less_than": ("lt", "less than"),
+    "less_than_equal": ("le", "at most"),
+}
+
+
+def explain(error: ValidationError, data: object, type_: type[BaseModel], *, file: str | None) -> InputError:
+    """One :class:`~tspsim.errors.InputError` for all that ``error`` found in ``data``."""
+    findings = error.errors(include_url=False)
+    first = min(enumerate(findings), key=lambda pair: (_rank(pair[1]), pair[0]))[1]
+    place = _place(data, first["loc"], first["type"])
+    return InputError(_sentence(first, type_, place), file=file, key=_key_path(data, place) or None)
+
+
+def _rank(finding: Any) -> tuple[int, int]:
+    order = {"extra_forbidden": 0, "missing": 2}
+    return order.get(finding["type"], 1), -len(finding["loc"])
+
+
+def _place(data: object, location: Sequence[int | str], kind: str) -> tuple[int | str, ...]:
+    """``location`` without what pydantic adds to it (names of union members), which is not in the data."""
+    place: list[int | str] = []
+    for index, step in enumerate(location):
+        if isinstance(data, Mapping) and step in data:
+            data = data[step]
+        elif isinstance(data, Sequence) and not isinstance(data, str) and isinstance(step, int):
+            data = data[step] if step < len(data) else None
+        elif kind == "missing" and index == len(location) - 1:
+            data = None
+        else:
+            continue
+        place.append(step)
+    return tuple(place)
+
+
+def _key_path(data: object, place: Iterable[int | str]) -> str:
+    """``plans.TSP8.exchange``: steps joined by dots, list entries by their name where they have one."""
+    words = []
+    for step in place:
+        data = data[step] if isinstance(data, Mapping | list | tuple) and _has(data, step) else None  # type: ignore[index]
+        named = isinstance(step, int) and isinstance(data, Mapping) and isinstance(data.get("name"), str)
+        words.append(shorten(data["name"] if named else step, 60))  # type: ignore[index]
+    return ".".join(words)
+
+
+def _has(data: Mapping[Any, Any] | Sequence[Any], step: int | str) -> bool:
+    return step in data if isinstance(data, Mapping) else isinstance(step, int) and step < len(data)
+
+
+def _sentence(finding: Any, type_: type[BaseModel], place: Sequence[int | str]) -> str:
+    kind, value, context = finding["type"], finding["input"], finding.get("ctx", {})
+    shown = describe(value)
+    if kind == "extra_forbidden":
+        return f"unknown key{did_you_mean(place[-1], _known_keys(type_, place[:-1]))}"
+    if kind == "missing":
+        return "is required"
+    if kind in ("literal_error", "enum"):
+        allowed = _QUOTED.findall(context["expected"])
+        near = did_you_mean(value, allowed) if isinstance(value, str) else ""
+        near = near if near.startswith(" (did") else ""
+        return f"{shown} is not allowed; use {_either(allowed)}{near}"
+    if kind in _LIMITS:
+        name, words = _LIMITS[kind]
+        return f"{shown} is not allowed; it must be {words} {context[name]}"
+    if kind.startswith("bool"):
+        return f"{shown} is neither true nor false"
+    if kind == "string_type":
+        if isinstance(value, bool | int | float):
+            what = "boolean" if isinstance(value, bool) else "number"
+            return f"{shown} is read by YAML as a {what}, but text is needed; quote it"
+        return f"{shown} is not text"
+    if kind == "string_too_long":
+        return f"{shown} is longer than {context['max_length']} characters"
+    if kind == "string_too_short":
+        return "an empty text is not allowed"
+    if kind.startswith("int"):
+        return f"{shown} is not a whole number"
+    if kind.startswith(("float", "finite_number")):
+        return f"{shown} is not a number"
+    if kind in ("model_type", "dict_type", "model_attributes_type", "mapping_type"):
+        return f"{shown} is not a mapping of keys to values"
+    if kind in ("list_type", "tuple_type"):
+        return f"{shown} is not a list"
+    if kind in ("too_short", "too_long"):
+        limit = context.get("min_length", context.get("max_length"))
+        return f"needs {'at least' if kind == 'too_short' else 'at most'} {limit} entries"
+    return shorten(finding["msg"].removeprefix("Value error, "), 300)
+
+
+def _either(allowed: Sequence[str]) -> str:
+    return " or ".join(filter(None, (", ".join(allowed[:-1]), allowed[-1])))
+
+
+def _known_keys(type_: type[BaseModel], place: Sequence[int | str]) -> list[str]:
+    """Keys of the pydantic models that may stand at ``place`` below ``type_``."""
+    candidates: list[Any] = [type_]
+    for step in place:
+        deeper = []
+        for candidate in (model for annotation in candidates for model in _members(annotation)):
+            if _is_model(candidate):
+                deeper += [f.annotation for n, f in candidate.model_fields.items() if step in (n, f.alias)]
+            else:
+                deeper += [argument for argument in get_args(candidate)[-1:] if argument is not Ellipsis]
+        candidates = deeper
+    models = [member for annotation in candidates for member in _members(annotation) if _is_model(member)]
+    return sorted({field.alias or name for model in models for name, field in model.model_fields.items()})
+
+
+def _members(annotation: Any) -> list[Any]:
+    """The models and containers inside unions and annotations."""
+    containers = (list, dict, tuple, Mapping, Sequence)
+    if _is_model(annotation) or getattr(annotation, "__origin__", None) in containers:
+        return [annotation]
+    if hasattr(annotation, "__metadata__"):
+        return _members(annotation.__origin__)
+    return [member for argument in get_args(annotation) for member in _members(argument)]
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)

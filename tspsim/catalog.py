@@ -1,0 +1,284 @@
+"""Find, read and validate the YAML that describes devices, nodes, fabrics, clusters, models and scenarios.
+
+A catalog entry is a file ``NAME.yaml`` in its kind's folder. Folders are searched in this order, so that a
+user's own entry wins over a shipped one of the same name:
+
+1. every folder in the environment variable ``TSPSIM_CATALOG`` (separated as ``PATH`` is),
+2. the current folder,
+3. what ships with the package.
+
+Files come from strangers. They are read with a small dialect of YAML: no tags, no repeated keys, bounded
+size, depth and alias expansion; dates stay text, and a number is what a person would call a number. Whatever
+is wrong with one is told in one line (:class:`~tspsim.errors.InputError`): file, key path, value, what is
+allowed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+from .errors import InputError, UnknownNameError, shorten
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+Model = TypeVar("Model", bound="BaseModel")
+Kind = Literal["devices", "nodes", "fabrics", "clusters", "models", "scenarios"]
+
+#: Where the entries of a kind lie, below each folder that is searched.
+FOLDERS: dict[str, str] = {
+    "devices": "topologies/devices",
+    "nodes": "topologies/nodes",
+    "fabrics": "topologies/fabrics",
+    "clusters": "topologies/clusters",
+    "models": "workloads/models",
+    "scenarios": "scenarios",
+}
+
+LARGEST_FILE_BYTES = 2**20
+DEEPEST_NESTING = 64
+MOST_VALUES = 50_000
+_PATH_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+def roots() -> list[Path]:
+    """The folders that are searched, first wins."""
+    package = Path(__file__).resolve().parent
+    shipped = package / "_catalog"
+    own = [Path(part) for part in os.environ.get("TSPSIM_CATALOG", "").split(os.pathsep) if part]
+    return [*own, Path(), shipped if shipped.is_dir() else package.parent]
+
+
+def names(kind: Kind) -> list[str]:
+    """Names of all entries of ``kind``, sorted."""
+    found = {path.stem for root in roots() for path in (root / FOLDERS[kind]).glob("*.yaml")}
+    return sorted(found)
+
+
+def locate(kind: Kind, name_or_path: str | Path, *, beside: Path | None = None) -> Path:
+    """The file of a catalog entry, or the file that a path names.
+
+    Parameters
+    ----------
+    kind
+        Which catalog to search.
+    name_or_path
+        A catalog name, or a path: text with a separator or ending in .yaml, .yml or .json.
+    beside
+        A second folder relative paths are tried from: the one of the file that mentions them.
+
+    Raises
+    ------
+    UnknownNameError
+        No entry has this name; the message offers the nearest.
+    InputError
+        The path does not exist.
+    """
+    text = str(name_or_path)
+    if is_path(text):
+        candidates = [Path(text), *([beside / text] if beside else [])]
+        found = next((path for path in candidates if _exists(path)), None)
+        if found is None:
+            raise InputError("no such file; give a path that exists or a catalog name", file=shorten(text))
+        return found
+    for root in roots():
+        path = root / FOLDERS[kind] / f"{text}.yaml"
+        if _exists(path):
+            return path
+    raise UnknownNameError(kind.removesuffix("s"), text, names(kind))
+
+
+def is_path(text: str) -> bool:
+    """Whether ``text`` means a file rather than a catalog name."""
+    return "/" in text or os.sep in text or text.endswith(_PATH_SUFFIXES)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name too long or with a null byte names nothing
+        return False
+
+
+def load(kind: Kind, name_or_path: str | Path, type_: type[Model]) -> Model:
+    """Locate, read and validate one entry; raises :class:`~tspsim.errors.InputError` with the place."""
+    path = locate(kind, name_or_path)
+    return validate(read_yaml(path), type_, file=str(path))
+
+
+def validate(data: object, type_: type[Model], *, file: str | None = None) -> Model:
+    """``data`` as ``type_``, or one :class:`~tspsim.errors.InputError` line: where, and what is allowed."""
+    from pydantic import ValidationError
+
+    from ._explain import explain
+
+    try:
+        return type_.model_validate(data)
+    except ValidationError as error:
+        raise explain(error, data, type_, file=file) from None
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML (or JSON) file.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, is too large, is not YAML of the dialect above, or is not a mapping.
+    """
+    file = shorten(path, 200)
+    data = parse_yaml(_read_text(path, file), file=file)
+    if not isinstance(data, dict):
+        what = "is empty" if data is None else f"holds {describe(data)}"
+        raise InputError(f"{what}, but a mapping of keys to values is needed", file=file)
+    return data
+
+
+def _read_text(path: Path, file: str) -> str:
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise InputError("is a folder; name a YAML file", file=file)
+        if not stat.S_ISREG(mode):  # reading a pipe or a device might never end
+            raise InputError("is not a regular file", file=file)
+        with path.open("rb") as stream:
+            raw = stream.read(LARGEST_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise InputError("no such file", file=file) from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=file) from None
+    if len(raw) > LARGEST_FILE_BYTES:
+        raise InputError("is larger than 1 MiB, the most a description may have", file=file)
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError("is not UTF-8 text", file=file) from None
+
+
+def parse_yaml(text: str, *, file: str | None = None) -> Any:
+    """Any value written in the YAML dialect above (``--set`` values are read with it too)."""
+    import yaml
+
+    loader = _loader()
+    try:
+        _check_events(yaml.parse(text, Loader=loader))
+        return yaml.load(text, Loader=loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        problem = ", ".join(filter(None, (error.context, error.problem)))
+        raise InputError(f"is not valid YAML: {shorten(problem, 160)}{where}", file=file) from None
+    except (yaml.YAMLError, UnicodeError) as error:
+        raise InputError(f"is not valid YAML: {shorten(error, 160)}", file=file) from None
+    except InputError as error:
+        raise error.at(file=file) from None
+
+
+def _check_events(events: Iterator[Any]) -> None:
+    """Refuse tags, deep nesting and alias bombs before anything is built.
+
+    One pass over the parser's events: ``open_`` holds the number of values so far in every collection that is
+    still open, and an alias adds the number of values its anchor stood for.
+    """
+    import yaml
+
+    open_: list[tuple[str | None, int]] = []
+    anchored: dict[str, int] = {}
+    total = 0
+
+    def close(anchor: str | None, values: int) -> None:
+        nonlocal total
+        if anchor:
+            anchored[anchor] = values
+        if open_:
+            outer, so_far = open_[-1]
+            open_[-1] = (outer, so_far + values)
+            total = max(total, so_far + values)
+
+    for event in events:
+        line = event.start_mark.line + 1
+        tag = getattr(event, "tag", None)
+        if tag is not None:
+            raise InputError(f"tag '{shorten(tag)}' is not allowed (line {line}); write plain values")
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_.append((event.anchor, 1))
+            if len(open_) > DEEPEST_NESTING:
+                raise InputError(f"is nested deeper than {DEEPEST_NESTING} levels (line {line})")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            close(*open_.pop())
+        elif isinstance(event, yaml.AliasEvent):
+            if event.anchor in anchored:
+                close(None, anchored[event.anchor])
+            elif any(anchor == event.anchor for anchor, _ in open_):
+                raise InputError(f"alias '*{shorten(event.anchor)}' contains itself (line {line})")
+        elif isinstance(event, yaml.ScalarEvent):
+            close(event.anchor, 1)
+        if total > MOST_VALUES:
+            raise InputError(f"stands for more than {MOST_VALUES} values (line {line}); use fewer aliases")
+
+
+@lru_cache(maxsize=1)
+def _loader() -> type[Any]:
+    """A safe YAML loader with a person's idea of numbers, and without repeated keys.
+
+    YAML 1.1 reads ``1e6`` as text, ``010`` as eight, ``1:30`` as ninety and ``2026-08-21`` as a date; here
+    they are a number and three texts. ``yes``, ``no``, ``on`` and ``off`` stay booleans, as YAML 1.1 has them.
+    """
+    import yaml
+
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+        """The dialect described at the top of this module."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            seen: set[object] = set()
+            for key_node, _ in node.value:
+                if key_node.tag == "tag:yaml.org,2002:merge":
+                    continue
+                line = key_node.start_mark.line + 1
+                key = self.construct_object(key_node, deep=True)
+                if isinstance(key, bool):
+                    word = key_node.value
+                    raise InputError(f"YAML reads the key '{word}' as {describe(key)} (line {line}); quote it")
+                if not isinstance(key, str | int | float):
+                    raise InputError(f"{describe(key)} cannot be a key (line {line}); use text")
+                if key in seen:
+                    raise InputError(f"key '{shorten(key)}' stands twice in one mapping (line {line})")
+                seen.add(key)
+            return cast("dict[Any, Any]", super().construct_mapping(node, deep=True))
+
+    booleans = ("yes", "no", "true", "false", "on", "off")
+    integer = r"[-+]?(?:0|[1-9][0-9_]{0,17})"
+    digits, exponent = "[0-9]{1,30}", "[eE][-+]?[0-9]{1,2}"
+    kinds = (
+        ("null", r"~|null|Null|NULL|", "~nN\0"),
+        ("bool", "|".join(f"{word}|{word.capitalize()}|{word.upper()}" for word in booleans), "yYnNtTfFoO"),
+        ("int", integer, "-+0123456789"),
+        ("float", rf"[-+]?{digits}(?:\.(?:{digits})?(?:{exponent})?|{exponent})", "-+0123456789"),
+        ("merge", "<<", "<"),
+    )
+    Loader.yaml_implicit_resolvers = {}
+    for kind, pattern, first in kinds:
+        characters = ["" if character == "\0" else character for character in first]
+        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(rf"(?:{pattern})\Z"), characters)
+    return Loader
+
+
+def describe(value: object) -> str:
+    """A value as messages show it: short, and with what YAML made of it where that may surprise."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list | tuple | set | frozenset):
+        return "a list"
+    if isinstance(value, int) and abs(value) > 10**18:
+        return "a very large number"
+    return f"'{shorten(value)}'"
