@@ -228,7 +228,7 @@ def _loader() -> type[Any]:
     """A safe YAML loader with a person's idea of numbers, and without repeated keys.
 
     YAML 1.1 reads ``1e6`` as text, ``010`` as eight, ``1:30`` as ninety and ``2026-08-21`` as a date; here
-    they are a number and three texts. ``yes``, ``no``, ``on`` and ``off`` stay booleans, as YAML 1.1 has them.
+    they are a number and three texts. ``yes``, ``no``, ``on`` and ``off`` stay booleans, as in YAML 1.1.
     """
     import yaml
 
@@ -244,7 +244,7 @@ def _loader() -> type[Any]:
                 key = self.construct_object(key_node, deep=True)
                 if isinstance(key, bool):
                     word = key_node.value
-                    raise InputError(f"YAML reads the key '{word}' as {describe(key)} (line {line}); quote it")
+                    raise InputError(f"YAML reads key '{word}' as {describe(key)} (line {line}); quote it")
                 if not isinstance(key, str | int | float):
                     raise InputError(f"{describe(key)} cannot be a key (line {line}); use text")
                 if key in seen:
