@@ -58,9 +58,13 @@ def _key_path(data: object, place: Iterable[int | str]) -> str:
     words = []
     for step in place:
         data = data[step] if isinstance(data, Mapping | list | tuple) and _has(data, step) else None  # type: ignore[index]
-        named = isinstance(step, int) and isinstance(data, Mapping) and isinstance(data.get("name"), str)
+        named = isinstance(step, int) and isinstance(data, Mapping) and _is_name(data.get("name"))
         words.append(shorten(data["name"] if named else step, 60))  # type: ignore[index]
     return ".".join(words)
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
 
 
 def _has(data: Mapping[Any, Any] | Sequence[Any], step: int | str) -> bool:
@@ -103,7 +107,8 @@ def _sentence(finding: Any, type_: type[BaseModel], place: Sequence[int | str]) 
         return f"{shown} is not a list"
     if kind in ("too_short", "too_long"):
         limit = context.get("min_length", context.get("max_length"))
-        return f"needs {'at least' if kind == 'too_short' else 'at most'} {limit} entries"
+        bound = "at least" if kind == "too_short" else "at most"
+        return f"needs {bound} {limit} {'entry' if limit == 1 else 'entries'}"
     return shorten(finding["msg"].removeprefix("Value error, "), 300)
 
 
@@ -120,7 +125,7 @@ def _known_keys(type_: type[BaseModel], place: Sequence[int | str]) -> list[str]
             if _is_model(candidate):
                 deeper += [f.annotation for n, f in candidate.model_fields.items() if step in (n, f.alias)]
             else:
-                deeper += [argument for argument in get_args(candidate)[-1:] if argument is not Ellipsis]
+                deeper += [argument for argument in get_args(candidate) if argument is not Ellipsis][-1:]
         candidates = deeper
     models = [member for annotation in candidates for member in _members(annotation) if _is_model(member)]
     return sorted({field.alias or name for model in models for name, field in model.model_fields.items()})

@@ -133,7 +133,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         The file cannot be read, is too large, is not YAML of the dialect above, or is not a mapping.
     """
     file = shorten(path, 200)
-    data = parse_yaml(_read_text(path, file), file=file)
+    text = _read_text(path, file)
+    data = _parse_json(text, file) if path.suffix == ".json" else parse_yaml(text, file=file)
     if not isinstance(data, dict):
         what = "is empty" if data is None else f"holds {describe(data)}"
         raise InputError(f"{what}, but a mapping of keys to values is needed", file=file)
@@ -159,6 +160,18 @@ def _read_text(path: Path, file: str) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InputError("is not UTF-8 text", file=file) from None
+
+
+def _parse_json(text: str, file: str) -> Any:
+    """JSON is YAML but for tabs, long numbers and half of a surrogate pair."""
+    import json
+
+    try:
+        data = json.loads(text)
+        json.dumps(data, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is not valid JSON: {shorten(error, 160)}", file=file) from None
+    return data
 
 
 def parse_yaml(text: str, *, file: str | None = None) -> Any:

@@ -131,11 +131,11 @@ def parse(
     """
     number, unit = _split(value, dimension)
     exact = number * _factor(value, unit, dimension)
-    if minimum is not None and exact < Fraction(minimum):
-        floor = "0" if minimum == 0 else f"{minimum:g}"
-        raise UnitError(f"'{shorten(value)}' is below the smallest value allowed, {floor}")
     if positive and exact <= 0:
         raise UnitError(f"'{shorten(value)}' must be more than zero, such as {_examples(dimension)}")
+    if minimum is not None and exact < Fraction(minimum):
+        floor = "zero" if minimum == 0 else f"{minimum:g} {dimension}"
+        raise UnitError(f"'{shorten(value)}' is less than {floor}; write one such as {_examples(dimension)}")
     if dimension != "count":
         return float(exact)
     if exact.denominator != 1:
