@@ -1,0 +1,86 @@
+"""What attention costs when one query token a sequence reads its whole context (decoding).
+
+The keys and values are read once, so bandwidth decides; a kernel cuts the context into s parts to fill the device
+(Flash-Decoding, Dao et al. 2023) and, as a library's heuristic does, the cheapest s is taken. For one s:
+
+    T       = batch · kv_heads · ceil(heads / kv_heads / 64) · s   blocks;  W = T / compute units
+    part    = context / s;  bytes of a part = 2 · part · head_dim · bytes_kv
+    block   = max(bytes of a part / (bytes/s of a unit), math of a part) + latency + width latency · head_dim / 128
+    compute = max(1, (1 − blend) · ceil(W) + blend · W) · block
+    memory  = 2 · batch · kv_heads · context · head_dim · bytes_kv / (HBM · hbm_efficiency), cheaper in L2
+    time    = launch + (compute^p + memory^p)^(1/p) + sequence · batch · heads · head_dim / 4096 + [s > 1] · split
+
+Every choice is non-decreasing in batch, context, heads and width; hence so is the cheapest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .machine import Machine, Parameter, cost_of_p_norm
+
+PARAMETERS: dict[str, Parameter] = {
+    "launch_us": Parameter(8.0, 0.3, 40.0, "start of the kernel (and of those timed with it)"),
+    "hbm_efficiency": Parameter(0.9, 0.2, 1.0, "share of the HBM bandwidth"),
+    "cache_share": Parameter(0.5, 0.001, 4.0, "part of L2 in which a recently written context is found"),
+    "cache_cost": Parameter(0.4, 0.02, 1.0, "cost of a byte found in L2, against HBM"),
+    "load_gb_per_s": Parameter(60.0, 2.0, 1000.0, "bytes/s one compute unit can pull"),
+    "efficiency": Parameter(0.25, 0.01, 1.0, "share of the peak; at least 16 query rows are computed"),
+    "latency_us": Parameter(0.8, 0.001, 20.0, "start and end of a block"),
+    "width_us": Parameter(0.8, 0.001, 20.0, "the same, a 128 of head_dim"),
+    "wave_blend": Parameter(0.5, 0.001, 1.0, "0: whole waves, 1: blended waves"),
+    "overlap_power": Parameter(3.0, 1.0, 20.0, "p: 1 adds compute and memory, ∞ hides the shorter one"),
+    "sequence_us": Parameter(
+        0.01, 0.0001, 1.0, "every 4096 elements of a query token (rope, cache write, output)"
+    ),
+    "split_us": Parameter(1.2, 0.001, 40.0, "combining the parts of a split context"),
+    "width_64": Parameter(0.95, 0.3, 1.6, "bandwidth at head_dim 64 against 128"),
+    "width_192": Parameter(1.0, 0.3, 1.6, "bandwidth at head_dim 192 against 128"),
+    "width_256": Parameter(1.0, 0.3, 1.6, "bandwidth at head_dim 256 against 128"),
+    "width_512": Parameter(1.0, 0.3, 1.6, "bandwidth at head_dim 512 against 128"),
+}
+SPLITS = np.array([1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0, 128.0])
+_WIDTHS = np.array([64.0, 128.0, 192.0, 256.0, 512.0])
+
+
+def seconds(
+    machine: Machine,
+    parameters: Mapping[str, float],
+    batch: Any,
+    context: Any,
+    heads: Any,
+    kv_heads: Any,
+    head_dim: Any,
+    *,
+    bytes_kv: float,
+) -> Any:
+    """Seconds of one call, before any range: floats, or arrays of shape (rows,)."""
+    p = parameters
+    s = SPLITS.reshape(-1, 1) if np.ndim(batch) else SPLITS
+    factors = (p["width_64"], 1.0, p["width_192"], p["width_256"], p["width_512"])
+    width = np.interp(head_dim, _WIDTHS, factors)
+    group = heads / kv_heads
+    row_bytes = 2.0 * head_dim * bytes_kv
+    part = np.maximum(np.minimum(context, 64.0), context / s)
+    blocks = batch * kv_heads * np.ceil(group / 64.0) * s
+    math = 4.0 * np.maximum(group, 16.0) * head_dim * machine.compute_units / (machine.peak * p["efficiency"])
+    pull = row_bytes / (p["load_gb_per_s"] * 1e9 * width)
+    latency = p["latency_us"] * 1e-6 + p["width_us"] * 1e-6 / 128.0 * head_dim
+    block = part * np.maximum(math, pull) + latency
+    wave = blocks / machine.compute_units
+    waves = np.maximum(1.0, (1.0 - p["wave_blend"]) * np.ceil(wave) + p["wave_blend"] * wave)
+    size = batch * kv_heads * context * row_bytes
+    hit = np.minimum(1.0, p["cache_share"] * machine.l2 / size)
+    memory = (
+        size
+        * (1.0 - hit * (1.0 - p["cache_cost"]))
+        / (machine.hbm * np.minimum(1.0, p["hbm_efficiency"] * width))
+    )
+    time = cost_of_p_norm(waves * block, memory, p["overlap_power"]) + (s > 1.0) * (p["split_us"] * 1e-6)
+    time = np.min(time, axis=0) + p["launch_us"] * 1e-6
+    time = time + p["sequence_us"] * 1e-6 / 4096.0 * batch * heads * head_dim
+    flops = 4.0 * batch * heads * context * head_dim
+    return np.maximum(time, np.maximum(flops / machine.peak, size / machine.hbm))

@@ -1,0 +1,378 @@
+"""What an operator costs on a device.
+
+:class:`Device` answers two questions. Its methods ``gemm``, ``attention``, ``decode_attention``, ``memory_bound`` and
+``fused_moe`` predict *one isolated kernel* as a benchmark times it. ``time(operator)`` predicts that operator *inside a
+step*: matrix kernels run at the sustained clock (the factor in the device file; AMD and NVIDIA devices slow down
+under power), and memory-bound kernels on the copy curve, as they do between other kernels. With
+``clocks="burst"`` the step's matrix kernels run as fast as the isolated ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from tspsim import catalog
+from tspsim.errors import InputError, UnknownNameError
+from tspsim.operators import DTYPE_BYTES, Gemm, MemoryBound, Operator
+
+from .families import FAMILIES
+from .kernels import Kernel, find, peak_of
+from .machine import Machine
+
+if TYPE_CHECKING:
+    from .specification import DeviceSpec
+
+
+class Estimate(NamedTuple):
+    """Seconds, and the range that 90 % of measurements are expected in; floats, or arrays of one shape."""
+
+    seconds: Any
+    low: Any
+    high: Any
+
+
+class Provenance(NamedTuple):
+    """One number or model that was used: what, its value, where it is from, and how it was derived."""
+
+    what: str
+    value: str
+    source: str
+    basis: str
+
+
+@dataclass(frozen=True, eq=False)
+class Device:
+    """One GPU: its facts, and the cost of operators on it.
+
+    Parameters
+    ----------
+    spec
+        The device file.
+    relatives
+        Specs of the devices whose kernel models are borrowed where this one has none, nearest first.
+    clocks
+        ``sustained``: operators inside a step run at the sustained rate (the default for simulation);
+        ``burst``: at the isolated kernel's.
+    """
+
+    spec: DeviceSpec
+    relatives: tuple[DeviceSpec, ...] = ()
+    clocks: Literal["sustained", "burst"] = "sustained"
+    _kernels: dict[tuple[str, str, str | None, str | None], Kernel] = field(default_factory=dict, repr=False)
+    _times: dict[Operator, Estimate] = field(default_factory=dict, repr=False)
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def vendor(self) -> str:
+        return self.spec.vendor
+
+    @property
+    def family(self) -> str:
+        return self.spec.family
+
+    @cached_property
+    def peak_flops_per_s(self) -> Mapping[str, float]:
+        """Dense FLOP/s by type."""
+        return MappingProxyType({dtype: peak.value for dtype, peak in self.spec.peak.items()})
+
+    @property
+    def hbm_bytes_per_s(self) -> float:
+        return self.spec.hbm_bandwidth.value
+
+    @property
+    def memory_bytes(self) -> float:
+        """What the vendor prints; closed forms use it."""
+        return self.spec.memory.value
+
+    @property
+    def visible_memory_bytes(self) -> float:
+        """What a process sees; verdicts use it."""
+        return self.spec.visible_memory.value
+
+    @property
+    def compute_units(self) -> int:
+        return self.spec.compute_units.value
+
+    @property
+    def clock_hz(self) -> float:
+        return self.spec.clock.value
+
+    @property
+    def l2_bytes(self) -> float:
+        return self.spec.l2.value
+
+    @property
+    def tdp_watts(self) -> float:
+        return self.spec.tdp.value
+
+    @property
+    def all_in_watts(self) -> float | None:
+        """Power a GPU with its share of the server, network and cooling; None where no source gives it."""
+        return self.spec.all_in_power.value if self.spec.all_in_power else None
+
+    @property
+    def prices_usd_per_hour(self) -> Mapping[str, float]:
+        """USD a GPU hour by basis (hyperscaler, neocloud, rental); empty where no source gives one."""
+        prices = self.spec.prices
+        if prices is None:
+            return MappingProxyType({})
+        return MappingProxyType(
+            {"hyperscaler": prices.hyperscaler, "neocloud": prices.neocloud, "rental": prices.rental}
+        )
+
+    @property
+    def compute_slowdown(self) -> float:
+        """Time of compute beside communication over its time alone, at least 1."""
+        return self.spec.overlap.compute.value
+
+    @property
+    def communication_slowdown(self) -> float:
+        """Time of communication beside compute over its time alone, at least 1."""
+        return self.spec.overlap.communication.value
+
+    # --- isolated kernels -----------------------------------------------------------------------------------
+
+    def gemm(
+        self, m: Any, n: Any, k: Any, dtype: str = "bf16", batch: Any = 1, *, library: str | None = None
+    ) -> Estimate:
+        """C[m, n] = A[m, k] · B[k, n], ``batch`` times in one call.
+
+        Parameters
+        ----------
+        m, n, k, batch
+            Positive numbers, or arrays that broadcast to one shape (rows,).
+        dtype
+            Operand type, one of :data:`tspsim.operators.DTYPE_BYTES`.
+        library
+            Whose kernels; None: the device's default library.
+
+        Raises
+        ------
+        UnknownNameError
+            The type is unknown.
+        """
+        return self._ask("gemm", dtype, library, None, m=m, n=n, k=k, batch=batch)
+
+    def attention(
+        self,
+        batch: Any,
+        q_len: Any,
+        kv_len: Any,
+        heads: Any,
+        kv_heads: Any,
+        head_dim: Any,
+        dtype: str = "bf16",
+        causal: Any = True,
+        direction: str = "forward",
+        *,
+        kv_dtype: str | None = None,
+        library: str | None = None,
+    ) -> Estimate:
+        """softmax(Q·Kᵀ)·V, forward or the backward alone.
+
+        ``causal`` aligns at the lower right corner: the last query sees the whole context. Numbers, or arrays that
+        broadcast to one shape (rows,); ``kv_dtype`` is the type K and V are kept in (``dtype`` if None).
+        """
+        return self._ask(
+            _attention_family(direction), dtype, library, kv_dtype, batch=batch, q_len=q_len, kv_len=kv_len,
+            heads=heads, kv_heads=kv_heads, head_dim=head_dim, causal=causal,
+        )  # fmt: skip
+
+    def decode_attention(
+        self,
+        batch: Any,
+        context: Any,
+        heads: Any,
+        kv_heads: Any,
+        head_dim: Any,
+        kv_dtype: str = "bf16",
+        *,
+        library: str | None = None,
+    ) -> Estimate:
+        """One query token a sequence over a context kept as ``kv_dtype``; numbers or arrays of shape (rows,)."""
+        return self._ask(
+            "attention_decode", "bf16", library, kv_dtype,
+            batch=batch, context=context, heads=heads, kv_heads=kv_heads, head_dim=head_dim,
+        )  # fmt: skip
+
+    def memory_bound(self, size_bytes: Any, op: str = "copy", rows: Any = 0) -> Estimate:
+        """A kernel that moves ``size_bytes`` (read plus written); an ``op`` that was not measured costs as a copy."""
+        columns = np.asarray(size_bytes) / np.maximum(rows, 1) / _BYTES_A_COLUMN.get(op, 4.0)
+        if not np.ndim(columns):
+            columns = float(columns)
+        return self._ask("memory_bound", "bf16", op, None, size_bytes=size_bytes, rows=rows, columns=columns)
+
+    def fused_moe(
+        self,
+        tokens: Any,
+        hidden: Any,
+        expert_ffn: Any,
+        experts: Any,
+        topk: Any,
+        dtype: str = "bf16",
+        weight_dtype: str | None = None,
+        *,
+        library: str | None = None,
+    ) -> Estimate:
+        """Both expert GEMMs of a gated mixture-of-experts layer, all experts on this device; numbers or arrays."""
+        return self._ask(
+            "fused_moe", dtype, library, weight_dtype,
+            tokens=tokens, hidden=hidden, expert_ffn=expert_ffn, experts=experts, topk=topk,
+        )  # fmt: skip
+
+    def _ask(
+        self, family: str, dtype: str, library: str | None, second_dtype: str | None, **shape: Any
+    ) -> Estimate:
+        """One family's estimate for numbers or arrays, in pieces that stay in the processor's cache."""
+        kernel = self.kernel(family, dtype, library, second_dtype)
+        numbers = _numbers(shape)
+        first = next(iter(numbers.values()))
+        if not np.ndim(first):
+            seconds = float(self._seconds(kernel, numbers, second_dtype))
+        else:
+            flat = {name: np.ravel(column) for name, column in numbers.items()}
+            pieces = [
+                self._seconds(kernel, {name: c[i : i + _CHUNK] for name, c in flat.items()}, second_dtype)
+                for i in range(0, first.size, _CHUNK)
+            ]
+            seconds = (np.concatenate(pieces) if pieces else np.zeros(0)).reshape(first.shape)
+        return Estimate(seconds, *kernel.bounds(seconds))
+
+    def _seconds(self, kernel: Kernel, shape: Mapping[str, Any], second_dtype: str | None) -> Any:
+        return FAMILIES[kernel.family].seconds(
+            self.machine(kernel.dtype), kernel.parameters, kernel.switches, shape, kernel.dtype,
+            second_dtype or kernel.dtype,
+        )  # fmt: skip
+
+    # --- inside a step --------------------------------------------------------------------------------------
+
+    def time(self, operator: Operator) -> Estimate:
+        """What ``operator`` costs inside a step at this device's ``clocks`` (remembered by shape)."""
+        known = self._times.get(operator)
+        if known is None:
+            known = self._times[operator] = self._time(operator)
+        return known
+
+    def _time(self, operator: Operator) -> Estimate:
+        if isinstance(operator, Gemm):
+            isolated = self.gemm(operator.m, operator.n, operator.k, operator.dtype, operator.batch)
+            return self._sustain(isolated, self.spec.sustained.gemm.value)
+        if isinstance(operator, MemoryBound):
+            return self.memory_bound(operator.size_bytes, "copy", operator.rows)
+        kernel = self.kernel(_attention_family(operator.direction), operator.dtype)
+        shape = {
+            "batch": 1.0,
+            "q_len": tuple(float(q) for q, _ in operator.segments),
+            "kv_len": tuple(float(kv) for _, kv in operator.segments),
+            "heads": float(operator.heads),
+            "kv_heads": float(operator.kv_heads),
+            "head_dim": float(operator.head_dim),
+            "causal": operator.causal,
+        }
+        seconds = float(self._seconds(kernel, shape, None))
+        isolated = Estimate(seconds, *kernel.bounds(seconds))
+        return self._sustain(isolated, self.spec.sustained.attention.value)
+
+    def _sustain(self, isolated: Estimate, factor: float) -> Estimate:
+        if self.clocks == "burst":
+            return isolated
+        return Estimate(*(value / factor for value in isolated))
+
+    # --- what the models read -------------------------------------------------------------------------------
+
+    def machine(self, dtype: str) -> Machine:
+        """The numbers that a kernel model of ``dtype`` reads."""
+        if dtype not in DTYPE_BYTES:
+            raise UnknownNameError("type", dtype, DTYPE_BYTES)
+        return Machine(peak_of(self.spec, dtype), self.hbm_bytes_per_s, self.compute_units, self.l2_bytes)
+
+    def kernel(
+        self, family: str, dtype: str, library: str | None = None, kv_dtype: str | None = None
+    ) -> Kernel:
+        """The kernel model that applies to a type and library, and where it is from."""
+        key = (family, dtype, library, kv_dtype)
+        kernel = self._kernels.get(key)
+        if kernel is None:
+            if dtype not in DTYPE_BYTES:
+                raise UnknownNameError("type", dtype, DTYPE_BYTES)
+            kernel = self._kernels[key] = find(self.spec, self.relatives, family, dtype, library, kv_dtype)
+        return kernel
+
+    def provenance(self) -> tuple[Provenance, ...]:
+        """Every fact of the device, and every kernel model asked so far, with its source and basis."""
+        spec = self.spec
+        facts = [
+            (f"peak {dtype}", f"{peak.value / 1e12:g} TFLOP/s", peak.source)
+            for dtype, peak in spec.peak.items()
+        ]
+        facts += [
+            ("HBM bandwidth", f"{spec.hbm_bandwidth.value / 1e12:g} TB/s", spec.hbm_bandwidth.source),
+            ("memory", f"{spec.memory.value / 1e9:g} GB", spec.memory.source),
+            ("visible memory", f"{spec.visible_memory.value / 2**30:.2f} GiB", spec.visible_memory.source),
+            ("compute units", f"{spec.compute_units.value}", spec.compute_units.source),
+            ("L2", f"{spec.l2.value / 2**20:g} MiB", spec.l2.source),
+            ("sustained GEMM rate", f"{spec.sustained.gemm.value:g} of burst", spec.sustained.gemm.source),
+            ("sustained attention rate", f"{spec.sustained.attention.value:g} of burst", spec.sustained.attention.source),
+            ("compute slowed by communication", f"{spec.overlap.compute.value:g}×", spec.overlap.compute.source),
+            ("communication slowed by compute", f"{spec.overlap.communication.value:g}×", spec.overlap.communication.source),
+        ]  # fmt: skip
+        stated = [
+            Provenance(f"{self.name}: {what}", value, source, "stated") for what, value, source in facts
+        ]
+        used = sorted(
+            {
+                Provenance(f"{self.name}: {k.family} {k.dtype}", k.library, k.source, k.basis)
+                for k in self._kernels.values()
+            }
+        )
+        return (*stated, *used)
+
+
+#: Bytes a column of one row that an op moves in bf16 (read plus written), to recover the row's length.
+_BYTES_A_COLUMN = {"copy": 4.0, "add": 6.0, "rmsnorm": 4.0, "add_rmsnorm": 8.0, "swiglu": 6.0}
+_MAY_BE_ZERO = frozenset({"rows", "columns", "causal"})
+_CHUNK = 2048
+
+
+def load_device(name: str | Path, *, clocks: Literal["sustained", "burst"] = "sustained") -> Device:
+    """A device by catalog name or path, with the relatives it borrows kernel models from."""
+    from .specification import DeviceSpec
+
+    spec = catalog.load("devices", name, DeviceSpec)
+    return Device(
+        spec, tuple(catalog.load("devices", relative, DeviceSpec) for relative in spec.relatives), clocks
+    )
+
+
+def _attention_family(direction: str) -> str:
+    if direction not in ("forward", "backward"):
+        raise UnknownNameError("direction", direction, ("forward", "backward"))
+    return f"attention_{direction}"
+
+
+def _numbers(shape: Mapping[str, Any]) -> dict[str, Any]:
+    """Floats, or float arrays of one shape; refuses what is not a size."""
+    if all(isinstance(value, int | float) for value in shape.values()):
+        numbers: dict[str, Any] = {name: float(value) for name, value in shape.items()}
+        smallest, largest = min(numbers.values()), max(numbers.values())
+    else:
+        arrays = np.broadcast_arrays(*(np.asarray(value, dtype=float) for value in shape.values()))
+        numbers = dict(zip(shape, arrays, strict=True))
+        smallest = min((a.min() for a in arrays if a.size), default=1.0)
+        largest = max((a.max() for a in arrays if a.size), default=1.0)
+    if not 0.0 <= smallest <= largest < float("inf"):
+        raise InputError("sizes must be finite and not negative")
+    for name in shape:
+        if name not in _MAY_BE_ZERO and not np.all(numbers[name]):
+            raise InputError(f"{name} must be more than zero")
+    return numbers

@@ -1,0 +1,238 @@
+"""Fit kernel models to measured tables: robust least squares on the logarithm of time.
+
+Rows are split by a hash of their shape alone, so that a shape measured on several devices or libraries is on one side
+for all of them: at most 70 % are used, the rest tell the error. Switches (facts about a library, such as its tiles) are
+chosen by the error on rows used. Ranges are quantiles of the residuals by predicted time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .families import FAMILIES
+from .kernels import peak_of
+from .machine import Machine
+from .specification import DeviceSpec, HeldOutError, KernelFit, Spread
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FIT_SHARE_PERCENT = 70
+#: Residuals beyond this (in log time) count linearly, not squared.
+OUTLIER = 0.08
+#: Fewer rows than this cannot carry a family's parameters.
+FEWEST_ROWS = 8
+#: Parameters that a small table can still tell apart, in order of what they explain.
+_GROUP_COLUMNS = ("family", "dtype", "second_dtype", "library")
+#: Optional terms, tried with and without.
+_OPTIONAL: Mapping[str, tuple[str, ...]] = {
+    "gemm": ("quantise_gb_per_s",),
+    "attention_forward": ("prologue",),
+    "attention_backward": (),
+    "attention_decode": (),
+    "memory_bound": (),
+    "fused_moe": (),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a fit of one device did: the fits, and the groups it had to leave at their defaults (with why)."""
+
+    fits: tuple[KernelFit, ...]
+    skipped: tuple[tuple[str, str], ...]
+
+
+def used_in_fit(frame: pd.DataFrame, columns: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which rows a fit may use: decided by a hash of the shape, the same in every process and table."""
+    keys = frame[list(columns)].astype(float).itertuples(index=False)
+    return np.array(
+        [zlib.crc32(repr(tuple(key)).encode()) % 100 < FIT_SHARE_PERCENT for key in keys], dtype=bool
+    )
+
+
+def fit_device(
+    spec: DeviceSpec,
+    rows: pd.DataFrame,
+    *,
+    date: str,
+    source: str,
+    starts: int = 2,
+    families: Iterable[str] | None = None,
+) -> Report:
+    """Fit every group (family, types, library) of normalised ``rows`` that belong to ``spec``.
+
+    Parameters
+    ----------
+    spec
+        The device: its peaks, bandwidth, compute units.
+    rows
+        Rows of :func:`tspsim.hardware.tables.calls`, of any number of tables.
+    date, source
+        Written into every fit.
+    starts
+        Starting points a group, the first at the defaults.
+    families
+        Only these families; None: all.
+    """
+    mine = rows[(rows["gpu"] == spec.name) & (rows["reason"] == "") & (rows["time_us"] > 0.0)]
+    fits: list[KernelFit] = []
+    skipped: list[tuple[str, str]] = []
+    for key, group in mine.groupby(list(_GROUP_COLUMNS), sort=True):
+        family, dtype, second, library = (str(part) for part in key)
+        if families is not None and family not in set(families):
+            continue
+        if len(group) < FEWEST_ROWS:
+            skipped.append((" ".join(key), f"only {len(group)} rows"))
+            continue
+        fits.append(
+            fit_group(spec, family, dtype, second, library, group, date=date, source=source, starts=starts)
+        )
+    return Report(tuple(fits), tuple(skipped))
+
+
+def fit_group(
+    spec: DeviceSpec, family: str, dtype: str, second_dtype: str, library: str, group: pd.DataFrame,
+    *, date: str, source: str, starts: int = 2,
+) -> KernelFit:  # fmt: skip
+    """The best parameters and switches for one group, with its error on the rows left out."""
+    model = FAMILIES[family]
+    machine = Machine(
+        peak_of(spec, dtype), spec.hbm_bandwidth.value, float(spec.compute_units.value), spec.l2.value
+    )
+    used = used_in_fit(group, [name for name in model.shape if name in group])
+    measured = group["time_us"].to_numpy(float) * 1e-6
+    shape = {name: group[name].to_numpy(float) for name in model.shape}
+
+    def predict(parameters: Mapping[str, float], switches: Mapping[str, Any], where: Any) -> Any:
+        part = {name: column[where] for name, column in shape.items()}
+        return model.seconds(machine, parameters, switches, part, dtype, second_dtype)
+
+    best: tuple[float, dict[str, float], dict[str, Any]] | None = None
+    for switches, off in _candidates(family, used.sum()):
+        parameters, cost = _minimise(
+            model.parameters, off, starts, lambda p: np.log(predict(p, switches, used) / measured[used])
+        )
+        if best is None or cost < best[0]:
+            best = cost, parameters, switches
+    assert best is not None
+    _, parameters, switches = best
+    parameters = {name: float(f"{value:.4g}") for name, value in parameters.items()}
+    everything = np.ones(len(group), dtype=bool)
+    predicted = predict(parameters, switches, everything)
+    residual = np.log(measured / predicted)
+    return KernelFit(
+        family=family,
+        dtype=dtype,
+        kv_dtype=second_dtype,
+        library=library,
+        parameters=parameters,
+        switches=switches,
+        spread=spread_of(predicted[used], residual[used]),
+        rows_used=int(used.sum()),
+        held_out=error_of(residual[~used]) if (~used).any() else None,
+        date=date,
+        source=source,
+    )
+
+
+def _candidates(family: str, rows: int) -> Iterable[tuple[dict[str, Any], frozenset[str]]]:
+    """Every combination of switches, each with and without the optional terms."""
+    switches = FAMILIES[family].switches
+    values = {name: _TRIED.get(name, allowed) for name, allowed in switches.items()}
+    optional = _OPTIONAL[family]
+    for chosen in itertools.product(*values.values()):
+        for keep in itertools.product((False, True), repeat=len(optional)):
+            off = frozenset(name for name, kept in zip(optional, keep, strict=True) if not kept)
+            yield dict(zip(values, chosen, strict=True)), off
+
+
+#: Of some switches only these values are tried.
+_TRIED: Mapping[str, tuple[Any, ...]] = {"splits": (1, 16)}
+
+
+def _minimise(
+    known: Mapping[str, Any], off: frozenset[str], starts: int, residuals: Any
+) -> tuple[dict[str, float], float]:
+    """Bounded robust least squares over the logarithms of the parameters."""
+    from scipy.optimize import least_squares
+
+    names = [name for name in known if name not in off]
+    low = np.log([max(known[name].low, known[name].high * 1e-6) for name in names])
+    high = np.log([known[name].high for name in names])
+    start = np.log([known[name].default or known[name].high * 0.3 for name in names])
+    random = np.random.default_rng(7)
+    best: Any = None
+
+    def full(z: Any) -> dict[str, float]:
+        return dict.fromkeys(off, 0.0) | dict(zip(names, np.exp(z).tolist(), strict=True))
+
+    for turn in range(starts):
+        origin = start if turn == 0 else start + random.normal(0.0, 0.6, len(start))
+        result = least_squares(
+            lambda z: residuals(full(z)),
+            np.clip(origin, low + 1e-3, high - 1e-3),
+            bounds=(low, high),
+            loss="soft_l1",
+            f_scale=OUTLIER,
+            diff_step=2e-3,
+            max_nfev=40,
+        )
+        if best is None or result.cost < best.cost:
+            best = result
+    found = full(best.x)
+    return {
+        name: min(max(found[name], known[name].low), known[name].high) if name not in off else 0.0
+        for name in known
+    }, float(best.cost)
+
+
+def error_of(residual: Any) -> HeldOutError:
+    """Median, mean and 90 % quantile of |predicted/measured − 1|, and bias, from log(measured/predicted)."""
+    error = np.abs(np.expm1(-residual))
+    return HeldOutError(
+        rows=len(residual),
+        median=_rounded(np.median(error)),
+        mape=_rounded(np.mean(error)),
+        p90=_rounded(np.quantile(error, 0.9)),
+        bias=_rounded(-np.mean(residual)),
+    )
+
+
+def spread_of(predicted: Any, residual: Any) -> Spread:
+    """The 90 % range of measured over predicted in each third of the predicted times."""
+    us = predicted * 1e6
+    first, second = np.quantile(us, [1 / 3, 2 / 3])
+    second = max(second, first * 1.001)
+    regime = np.searchsorted([first, second], us)
+    overall = np.quantile(residual, [0.05, 0.95])
+    low, high = [], []
+    for which in range(3):
+        inside = residual[regime == which]
+        a, b = np.quantile(inside, [0.04, 0.96]) if len(inside) >= 20 else overall * 1.3
+        low.append(_rounded(np.exp(min(a, -0.005))))
+        high.append(_rounded(np.exp(max(b, 0.005))))
+    return Spread(
+        borders_us=(_rounded(first), _rounded(second)),
+        low=(low[0], low[1], low[2]),
+        high=(high[0], high[1], high[2]),
+        domain_us=(_rounded(us.min() * 0.999), _rounded(us.max() * 1.001)),
+    )
+
+
+def _rounded(value: Any) -> float:
+    return float(f"{float(value):.4g}")
+
+
+def to_yaml(fits: Iterable[KernelFit]) -> str:
+    """The ``kernels:`` part of a device file, one mapping a fit."""
+    import yaml
+
+    entries = [fit.model_dump(mode="json", exclude_none=True) for fit in fits]
+    return yaml.safe_dump({"kernels": entries}, sort_keys=False, default_flow_style=None, width=110)

@@ -1,0 +1,139 @@
+"""What C[m, n] = A[m, k] · B[k, n] costs: tiles in waves over compute units, beside the bytes from HBM.
+
+A library covers C with tiles tm × tn, may split k into s parts, and takes the cheapest choice it has; so does
+this model. For one choice (letters as in the code; the parameters are explained in :data:`PARAMETERS`):
+
+    k_s     = k / s, rounded up to 64
+    T       = batch · ceil(m / tm) · ceil(n / tn) · s              tiles;  W = T / compute units
+    rate    = peak · efficiency · (1 − throttle · x / (1 + x))     x = FLOPs / (peak · 100 µs): long calls heat up
+    math    = 2 · tm · tn · k_s / (rate a unit)
+    load    = (min(m, tm) · bytes_A + min(n, tn) · bytes_B) · k_s / (bytes/s a unit can pull)
+    step    = k_s / 256 · step latency
+    compute = waves(W) · ((math⁶ + load⁶ + step⁶)^(1/6) + store)   waves(W) = max(1, (1 − blend) · ceil(W) + blend · W)
+    memory  = (A · miss + B + C) / (HBM · hbm_efficiency)          a small A may still sit in the L2 cache
+    time    = launch + (compute^p + memory^p)^(1/p) + [s > 1] · (split + partial sums through HBM) + quantising A
+
+and never less than FLOPs / peak or compulsory bytes / HBM. Every choice is non-decreasing in m, n, k and batch and
+non-increasing in peak and bandwidth, hence so is the cheapest. Tile and wave quantisation: NVIDIA, "Matrix
+Multiplication Background User's Guide"; stream-K's partial waves: Osama et al. 2023 (arXiv:2301.03598).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from .machine import Machine, Parameter, cost_of_p_norm
+
+#: Letters of the formula: (default, lowest, highest) and what each means.
+PARAMETERS: dict[str, Parameter] = {
+    "launch_us": Parameter(
+        2.5, 0.3, 30.0, "start of the kernel, and of the quantising kernel where there is one"
+    ),
+    "efficiency": Parameter(0.75, 0.05, 1.0, "share of the dense peak that the inner loop reaches when cool"),
+    "throttle": Parameter(0.08, 0.0001, 0.6, "share of the rate lost in long calls to power and clocks"),
+    "step_us": Parameter(0.25, 0.0001, 3.0, "latency of 256 steps of k in one tile"),
+    "load_gb_per_s": Parameter(150.0, 5.0, 2000.0, "bytes/s one compute unit can pull through the caches"),
+    "hbm_efficiency": Parameter(0.82, 0.1, 1.0, "share of the HBM bandwidth reached by streaming operands"),
+    "overlap_power": Parameter(2.5, 1.0, 20.0, "p: 1 adds compute and memory, ∞ hides the shorter one"),
+    "wave_blend": Parameter(
+        0.8, 0.0, 1.0, "0: whole waves, 1: waves blend into each other (stream-K, persistent)"
+    ),
+    "split_us": Parameter(2.5, 0.01, 60.0, "synchronising the parts of a split k"),
+    "store": Parameter(1.0, 0.001, 30.0, "writing a tile, in units of its bytes over the load rate"),
+    "cache_share": Parameter(0.4, 0.001, 4.0, "part of L2 that keeps a recently written A"),
+    "cache_cost": Parameter(0.5, 0.01, 1.0, "cost of a byte of A found in L2, against HBM"),
+    "quantise_gb_per_s": Parameter(
+        0.0, 0.0, 8000.0, "bytes/s of quantising A to the operand type; 0: not part of it"
+    ),
+}
+
+#: Tiles a library may choose from. ``wide`` starts at 128 rows (warp-group instructions of block-scaled formats).
+TILES: dict[str, tuple[tuple[int, int], ...]] = {
+    "all": (
+        (16, 64), (32, 64), (32, 128), (64, 64), (64, 128), (128, 64),
+        (128, 128), (64, 256), (128, 256), (256, 128), (256, 256),
+    ),
+    "wide": ((128, 64), (128, 128), (128, 256), (256, 128), (256, 256)),
+}  # fmt: skip
+SPLITS: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16)
+
+
+@lru_cache(maxsize=64)
+def choices(tiles: str, splits: int, columns: bool) -> tuple[np.ndarray[Any, Any], ...]:
+    """Tile rows, tile columns and splits of every choice, shape (choices,) or, with ``columns``, (choices, 1)."""
+    table = np.array(
+        [(tm, tn, s) for tm, tn in TILES[tiles] for s in SPLITS if s <= splits],
+        dtype=float,
+    )
+    shape = (-1, 1) if columns else (-1,)
+    return tuple(table[:, i].reshape(shape) for i in range(3))
+
+
+def seconds(
+    machine: Machine,
+    parameters: Mapping[str, float],
+    m: Any,
+    n: Any,
+    k: Any,
+    batch: Any = 1.0,
+    *,
+    bytes_a: float,
+    bytes_b: float,
+    tiles: str = "all",
+    splits: int = 16,
+) -> Any:
+    """Seconds of one call, before any range.
+
+    Parameters
+    ----------
+    machine
+        Peak of the dtype, HBM bandwidth, compute units, L2.
+    parameters
+        One value for each of :data:`PARAMETERS`.
+    m, n, k, batch
+        Floats, or float arrays of one shape (rows,).
+    bytes_a, bytes_b
+        Bytes of an element of A and B as the kernel reads them; C is written in two bytes.
+    tiles, splits
+        The tile set of :data:`TILES` and the largest split of k that the library has.
+    """
+    tm, tn, s = choices(tiles, splits, np.ndim(m) > 0)
+    p = parameters
+    flops = 2.0 * batch * m * n * k
+    heat = flops / (machine.peak * 1e-4)
+    rate = machine.peak * p["efficiency"] * (1.0 - p["throttle"] * heat / (1.0 + heat))
+    load_rate = p["load_gb_per_s"] * 1e9
+    ks = np.maximum(64.0, np.ceil(k / s / 64.0) * 64.0)
+    tile_area = tm * tn
+    math = ks * tile_area * (2.0 * machine.compute_units / rate)
+    load = ks * (np.minimum(m, tm) * bytes_a + np.minimum(n, tn) * bytes_b) / load_rate
+    step = ks * (p["step_us"] * 1e-6 / 256.0)
+    main = _sixth_norm(math, load, step)
+    store = tile_area * (2.0 * p["store"] / load_rate)
+    wave = np.ceil(m / tm) * np.ceil(n / tn) * s * (batch / machine.compute_units)
+    waves = np.maximum(1.0, (1.0 - p["wave_blend"]) * np.ceil(wave) + p["wave_blend"] * wave)
+    compute = waves * (main + store)
+
+    bandwidth = machine.hbm * p["hbm_efficiency"]
+    a_bytes = batch * m * k * bytes_a
+    b_bytes = batch * n * k * bytes_b
+    c_bytes = batch * m * n * 2.0
+    hit = np.minimum(1.0, p["cache_share"] * machine.l2 / a_bytes)
+    memory = (a_bytes * (1.0 - hit * (1.0 - p["cache_cost"])) + b_bytes + c_bytes) / bandwidth
+    partial = (s > 1) * (p["split_us"] * 1e-6 + c_bytes * 2.0 * s / bandwidth)
+    time = (
+        np.min(cost_of_p_norm(compute, memory, p["overlap_power"]) + partial, axis=0) + p["launch_us"] * 1e-6
+    )
+    if p["quantise_gb_per_s"] > 0.0:
+        time = time + m * k * batch * (2.0 + bytes_a) / (p["quantise_gb_per_s"] * 1e9)
+    return np.maximum(time, np.maximum(flops / machine.peak, (a_bytes + b_bytes + c_bytes) / machine.hbm))
+
+
+def _sixth_norm(a: Any, b: Any, c: Any) -> Any:
+    """(a⁶ + b⁶ + c⁶)^(1/6) with products and roots instead of powers, which cost ten times as much."""
+    a2, b2, c2 = a * a, b * b, c * c
+    return np.sqrt(np.cbrt(a2 * a2 * a2 + b2 * b2 * b2 + c2 * c2 * c2))

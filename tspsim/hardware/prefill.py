@@ -1,0 +1,133 @@
+"""What softmax(Q·Kᵀ)·V costs when many queries attend at once, forward or backward.
+
+FlashAttention's shape (Dao 2023, arXiv:2307.08691; Shah et al. 2024, arXiv:2407.08608): one thread block takes
+``block_rows`` queries of one head and walks the keys and values it may see, ``BLOCK_COLUMNS`` at a time.
+
+    c       = ceil(q / r) blocks of r = block_rows a head (GQA packing: r counts the query heads of one KV head)
+    T       = batch · heads · c blocks;  a causal block i sees kv − i·r keys, so c blocks walk c·kv − r·c(c−1)/2
+    step    = products · 2 · r · columns · head_dim / (rate a unit) + step latency
+    work    = T blocks' steps + T · block latency;   longest = steps of one block over the whole context
+    compute = causal: max(longest, work / units + imbalance · longest);  else work in waves of blocks
+    memory  = (Q + out + K + V) / (HBM · hbm_efficiency)
+    time    = launch + (compute^p + memory^p)^(1/p) + prologue
+
+with two products forward and five backward. ``rate`` is peak · efficiency · (factor of the head width), less a share
+``crowding`` when every unit is busy (power). The prologue is rope and the cache write that serving libraries time
+together with the kernel: Q, K, V read and written once more. Never less than FLOPs / peak or bytes / HBM.
+Block sums are exact, so time does not fall when q, kv, batch or heads grow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .machine import Machine, Parameter, cost_of_p_norm
+
+BLOCK_COLUMNS = 128.0
+
+PARAMETERS: dict[str, Parameter] = {
+    "launch_us": Parameter(8.0, 0.5, 80.0, "start of the kernel (and of those timed with it)"),
+    "efficiency": Parameter(0.7, 0.02, 1.0, "share of the dense peak of the inner loop, head_dim 128"),
+    "step_us": Parameter(0.06, 0.0001, 2.0, "latency of one step of BLOCK_COLUMNS keys"),
+    "block_us": Parameter(1.0, 0.005, 40.0, "start and end of one block"),
+    "hbm_efficiency": Parameter(0.8, 0.05, 1.0, "share of the HBM bandwidth"),
+    "overlap_power": Parameter(2.0, 1.0, 20.0, "p: 1 adds compute and memory, ∞ hides the shorter one"),
+    "imbalance": Parameter(0.5, 0.01, 3.0, "share of the longest block that a causal grid ends with"),
+    "wave_blend": Parameter(0.6, 0.001, 1.0, "0: whole waves, 1: blended waves (without a causal mask)"),
+    "crowding": Parameter(0.05, 0.001, 0.6, "share of the rate lost when every unit is busy"),
+    "width_64": Parameter(0.75, 0.2, 1.5, "rate at head_dim 64 against 128"),
+    "width_192": Parameter(1.0, 0.2, 1.5, "rate at head_dim 192 against 128"),
+    "width_256": Parameter(1.0, 0.2, 1.7, "rate at head_dim 256 against 128"),
+    "width_512": Parameter(1.0, 0.2, 1.7, "rate at head_dim 512 against 128"),
+    "full_mask": Parameter(1.0, 0.7, 1.4, "rate without a causal mask, against with one"),
+    "prologue": Parameter(0.0, 0.0, 4.0, "rope and cache write timed with the kernel: HBM share; 0: none"),
+}
+_WIDTHS = np.array([64.0, 128.0, 192.0, 256.0, 512.0])
+
+
+def seconds(
+    machine: Machine,
+    parameters: Mapping[str, float],
+    segments: Sequence[tuple[Any, Any]],
+    batch: Any,
+    heads: Any,
+    kv_heads: Any,
+    head_dim: Any,
+    causal: Any,
+    *,
+    backward: bool,
+    bytes_q: float,
+    bytes_kv: float,
+    block_rows: float = 128.0,
+    packed: bool = False,
+) -> Any:
+    """Seconds of one call over all ``segments``, before any range.
+
+    Parameters
+    ----------
+    machine
+        Peak of the dtype, HBM bandwidth, compute units.
+    parameters
+        One value for each of :data:`PARAMETERS`.
+    segments
+        (query tokens, context tokens) of every piece; each may be an array of shape (rows,).
+    batch, heads, kv_heads, head_dim, causal
+        Floats (causal: bool), or arrays of shape (rows,).
+    backward
+        The backward alone: five products, and 2.5 times the bytes.
+    bytes_q, bytes_kv
+        Bytes of an element of Q, and of K and V as they are kept.
+    block_rows
+        Queries a block.
+    packed
+        The query heads of one KV head share blocks, which helps when queries are few.
+    """
+    p = parameters
+    group = heads / kv_heads if packed else 1.0
+    grid = batch * (kv_heads if packed else heads)
+    blocks: Any = 0.0
+    keys: Any = 0.0
+    longest: Any = 0.0
+    pairs: Any = 0.0
+    queries: Any = 0.0
+    context: Any = 0.0
+    for q, kv in segments:
+        seen = np.where(causal, np.minimum(q, kv), q)
+        count = np.ceil(seen * group / block_rows)
+        walked = count * kv - np.where(causal, block_rows / group * count * (count - 1.0) / 2.0, 0.0)
+        blocks = blocks + grid * count
+        keys = keys + grid * np.maximum(walked, 0.0)
+        longest = np.maximum(longest, kv)
+        pairs = pairs + (seen * kv - np.where(causal, seen * seen / 2.0, 0.0))
+        queries = queries + q
+        context = context + kv
+    products = 5.0 if backward else 2.0
+    units = machine.compute_units
+    rate = machine.peak * p["efficiency"] * _width_factor(p, head_dim) * np.where(causal, 1.0, p["full_mask"])
+    rate = rate * (1.0 - p["crowding"] * np.minimum(1.0, blocks / units)) / units
+    step = products * 2.0 * block_rows * BLOCK_COLUMNS * head_dim / rate + p["step_us"] * 1e-6
+    block = p["block_us"] * 1e-6
+    work = keys / BLOCK_COLUMNS * step + blocks * block
+    last = longest / BLOCK_COLUMNS * step + block
+    wave = blocks / units
+    waves = np.maximum(1.0, (1.0 - p["wave_blend"]) * np.ceil(wave) + p["wave_blend"] * wave)
+    compute = np.where(causal, np.maximum(last, work / units + p["imbalance"] * last), work / blocks * waves)
+
+    width = batch * head_dim
+    compulsory = (queries * heads * (bytes_q + 2.0) + 2.0 * context * kv_heads * bytes_kv) * width
+    compulsory = compulsory * (2.5 if backward else 1.0)
+    memory = compulsory / (machine.hbm * p["hbm_efficiency"])
+    time = p["launch_us"] * 1e-6 + cost_of_p_norm(compute, memory, p["overlap_power"])
+    if p["prologue"] > 0.0:
+        time = time + width * queries * (heads + 2.0 * kv_heads) * 4.0 / (machine.hbm * p["prologue"])
+    flops = products * 2.0 * pairs * batch * heads * head_dim
+    return np.maximum(time, np.maximum(flops / machine.peak, compulsory / machine.hbm))
+
+
+def _width_factor(p: Mapping[str, float], head_dim: Any) -> Any:
+    """Rate against head_dim 128, straight between the widths that were measured."""
+    factors = (p["width_64"], 1.0, p["width_192"], p["width_256"], p["width_512"])
+    return np.interp(head_dim, _WIDTHS, factors)

@@ -1,0 +1,167 @@
+"""A device as its YAML file states it: every number with its unit and its source.
+
+:class:`DeviceSpec` is the border: what the file holds, validated. :class:`~tspsim.hardware.device.Device` is what
+the rest of the package asks.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Generic, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from tspsim.operators import DTYPE_BYTES
+from tspsim.units import (
+    BytesPerSecond,
+    FlopsPerSecond,
+    Hertz,
+    PositiveBytes,
+    PositiveCount,
+    UsdPerHour,
+    Watts,
+)
+
+from .families import FAMILIES
+
+Value = TypeVar("Value")
+Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
+AtLeastOne = Annotated[float, Field(ge=1.0)]
+NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Factor = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+
+
+class Strict(BaseModel):
+    """Frozen, and no key that nobody reads."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Sourced(Strict, Generic[Value]):
+    """A number and where it is from."""
+
+    value: Value
+    source: str = Field(min_length=3)
+
+
+class Prices(Strict):
+    """USD per GPU hour on three bases, at a date."""
+
+    hyperscaler: UsdPerHour
+    neocloud: UsdPerHour
+    rental: UsdPerHour
+    date: str
+    source: str
+
+
+class Achieved(Strict):
+    """The best that was measured on a device, to anchor kernel models borrowed from a relative."""
+
+    gemm: dict[str, Sourced[FlopsPerSecond]] = {}
+    attention_forward: Sourced[FlopsPerSecond] | None = None
+    attention_backward: Sourced[FlopsPerSecond] | None = None
+    hbm: Sourced[BytesPerSecond] | None = None
+
+
+class Sustained(Strict):
+    """Rate inside a long step against a tuner's hot loop, by kernel family; 1 where nothing is known."""
+
+    gemm: Sourced[Fraction]
+    attention: Sourced[Fraction]
+
+
+class OverlapSlowdown(Strict):
+    """How much longer compute and communication take while the other runs beside them."""
+
+    compute: Sourced[AtLeastOne]
+    communication: Sourced[AtLeastOne]
+
+
+class HeldOutError(Strict):
+    """Absolute relative error on the rows not used in the fit; ``bias`` is the mean log of predicted over measured."""
+
+    rows: PositiveCount
+    median: NonNegative
+    mape: NonNegative
+    p90: NonNegative
+    bias: float
+
+
+class Spread(Strict):
+    """Where 90 % of measured over predicted lies, by predicted time: below, between and above two borders.
+
+    ``domain_us`` spans the predictions of the rows used; outside it the range is wider.
+    """
+
+    borders_us: tuple[Factor, Factor]
+    low: tuple[Factor, Factor, Factor]
+    high: tuple[Factor, Factor, Factor]
+    domain_us: tuple[Factor, Factor]
+
+
+class KernelFit(Strict):
+    """Parameters of one kernel family for an operand type and a library."""
+
+    family: str
+    dtype: str
+    library: str
+    kv_dtype: str | None = None
+    parameters: dict[str, float]
+    switches: dict[str, int | float | str | bool] = {}
+    spread: Spread
+    rows_used: int = Field(ge=0)
+    held_out: HeldOutError | None = None
+    date: str
+    source: str
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        family = FAMILIES.get(self.family)
+        if family is None:
+            raise ValueError(f"unknown kernel family '{self.family}'; known: {', '.join(FAMILIES)}")
+        unknown = sorted(set(self.parameters) - set(family.parameters))
+        missing = sorted(set(family.parameters) - set(self.parameters))
+        if unknown or missing:
+            raise ValueError(
+                f"parameters of {self.family} are {', '.join(family.parameters)}; "
+                f"unknown: {', '.join(unknown) or 'none'}; missing: {', '.join(missing) or 'none'}"
+            )
+        for name, value in self.parameters.items():
+            low, high = family.parameters[name].low, family.parameters[name].high
+            if not low <= value <= high:
+                raise ValueError(f"{name} = {value:g} is outside {low:g} to {high:g}")
+        family.check_switches(self.switches)
+        return self
+
+
+class DeviceSpec(Strict):
+    """One GPU (or one of its packages), as its file in ``topologies/devices`` states it."""
+
+    name: str
+    vendor: Literal["amd", "nvidia"]
+    family: str
+    description: str
+    peak: dict[str, Sourced[FlopsPerSecond]]
+    hbm_bandwidth: Sourced[BytesPerSecond]
+    memory: Sourced[PositiveBytes]
+    visible_memory: Sourced[PositiveBytes]
+    compute_units: Sourced[PositiveCount]
+    clock: Sourced[Hertz]
+    l2: Sourced[PositiveBytes]
+    tdp: Sourced[Watts]
+    all_in_power: Sourced[Watts] | None = None
+    prices: Prices | None = None
+    achieved: Achieved = Achieved()
+    sustained: Sustained
+    overlap: OverlapSlowdown
+    relatives: tuple[str, ...] = ()
+    defaults: dict[str, str] = {}
+    kernels: tuple[KernelFit, ...] = ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        unknown = sorted(set(self.peak) - set(DTYPE_BYTES))
+        if unknown:
+            raise ValueError(f"unknown types in peak: {', '.join(unknown)}; known: {', '.join(DTYPE_BYTES)}")
+        if "bf16" not in self.peak:
+            raise ValueError("peak.bf16 is needed")
+        return self
