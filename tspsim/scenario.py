@@ -43,7 +43,7 @@ MOST_NODES = 2**16
 MOST_RANKS = 2**20
 
 Axis = Literal["tsp", "tp", "sp", "pp", "ep", "dp"]
-CollectiveKind = Literal["all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all", "send_recv"]
+CollectiveKind = Literal["all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all"]
 Recomputation = Literal["none", "selective", "full"]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Prose = Annotated[str, Field(max_length=4000)]
@@ -63,7 +63,7 @@ def _refuse(sentence: str) -> PydanticCustomError:
 class ClusterInline(_Section):
     """A cluster in the scenario's own words; :mod:`tspsim.network` builds it."""
 
-    device: Name = Field(description="GPU, from the catalog of devices")
+    device: Name | None = Field(None, description="GPU, from the catalog of devices")
     nodes: Annotated[PositiveCount, Field(le=MOST_NODES)] = 1
     fabric: Name | None = Field(None, description="between nodes, from the catalog of fabrics")
     node: Name | None = Field(None, description="node type; the device's usual eight-GPU node when left out")
@@ -73,6 +73,8 @@ class ClusterInline(_Section):
 
     @model_validator(mode="after")
     def _connected(self) -> ClusterInline:
+        if self.device is None and self.node is None:
+            raise _refuse("needs a device, such as device: mi300x, or a node, such as node: mi300x-8")
         if self.nodes > 1 and self.fabric is None:
             raise _refuse(f"{self.nodes} nodes need a fabric between them, such as fabric: rails-400g")
         return self
@@ -169,9 +171,9 @@ class Plan(_Section):
     partition: Literal["zigzag", "contiguous"] = "zigzag"
     exchange: Literal["all_gather", "ring", "ulysses"] = "all_gather"
     sequence_regions: StrictBool = Field(False, description="reduce-scatter and all-gather around the norms")
-    overlap: StrictBool | None = Field(None, description="exchanges beside compute; default: the scheme's own")
+    overlap: StrictBool | None = Field(None, description="exchanges beside compute; default: the scheme's")
     overlap_chunks: Annotated[PositiveCount, Field(le=1024)] = 4
-    recomputation: Recomputation | None = Field(None, description="default: full in training, none in forward")
+    recomputation: Recomputation | None = Field(None, description="default: full in training, else none")
     algorithms: dict[CollectiveKind, Name] = {}
     placement: Placement | None = None
 
