@@ -1,0 +1,69 @@
+"""What people look at: the offline HTML report, the table on the terminal, the trace for Perfetto.
+
+Everything here reads a :class:`tspsim.result.Result` and changes nothing in it. The functions load what they
+need (Jinja2, numpy, rich, the plotly bundle) when they are called, so that importing this package costs
+nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tspsim.result import Result
+
+__all__ = ["render", "table", "write_report", "write_trace"]
+
+
+def render(result: Result, plotly_js: str = "inline") -> str:
+    """The report as one HTML page.
+
+    Parameters
+    ----------
+    result
+        What :func:`tspsim.simulate` answered.
+    plotly_js
+        ``"inline"`` puts the plotly bundle (4.8 MB) into the page; anything else is the relative URL of a
+        bundle that several pages of a gallery share.
+    """
+    from .page import render
+
+    return render(result, plotly_js)
+
+
+def write_report(result: Result, path: Path) -> None:
+    """Write :func:`render`'s page to ``path``, whole or not at all.
+
+    Raises
+    ------
+    InputError
+        The file cannot be written.
+    """
+    from .files import atomic_write
+    from .page import render
+
+    atomic_write(Path(path), render(result))
+
+
+def write_trace(result: Result, path: Path) -> None:
+    """Write every timeline as Chrome trace JSON, which Perfetto opens, whole or not at all.
+
+    Raises
+    ------
+    InputError
+        The file cannot be written.
+    """
+    from .files import atomic_write
+    from .trace import chunks
+
+    atomic_write(Path(path), chunks(result))
+
+
+def table(result: Result, width: int = 160) -> Table:
+    """The plans as a table for a terminal of ``width`` columns; under 120 it is brief and fits in 80."""
+    from .terminal import table
+
+    return table(result, width)

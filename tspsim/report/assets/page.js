@@ -1,0 +1,116 @@
+"use strict";
+/* Draws the figures, follows the theme and the width of the window. Everything it needs stands in #report-data. */
+const report = (() => {
+  const data = JSON.parse(document.getElementById("report-data").textContent);
+  const root = document.documentElement;
+  const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+  const config = { displaylogo: false, responsive: false, typesetMath: false, modeBarButtons: [["toImage"]],
+    displayModeBar: matchMedia("(pointer: coarse)").matches ? false : "hover" };
+  const redraws = [];
+
+  const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : prefersDark.matches);
+  const token = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+  const clone = (value) => JSON.parse(JSON.stringify(value));
+  const escape = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+
+  /* Text colours that must follow the theme are written as "THEME" in the figures. */
+  function inked(value, ink) {
+    if (value === "THEME") return ink;
+    if (Array.isArray(value)) return value.map((item) => inked(item, ink));
+    if (value && typeof value === "object") {
+      return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, inked(item, ink)]));
+    }
+    return value;
+  }
+
+  function themed(layout, width) {
+    const narrow = width < 560;
+    const ink = token("--ink");
+    const grid = token("--grid");
+    const result = clone(layout);
+    result.width = width;
+    result.paper_bgcolor = "rgba(0,0,0,0)";
+    result.plot_bgcolor = "rgba(0,0,0,0)";
+    result.font = { family: getComputedStyle(document.body).fontFamily, size: narrow ? 12 : 13, color: ink };
+    result.margin = Object.assign({ l: 12, r: narrow ? 12 : 20, t: 12, b: 12 }, layout.margin);
+    result.hoverlabel = { bgcolor: token("--raised"), bordercolor: token("--soft"), font: { color: ink, size: 13 }, align: "left", namelength: -1 };
+    result.dragmode = layout.dragmode === undefined ? false : layout.dragmode;
+    if (result.legend) result.legend = Object.assign({ font: { size: narrow ? 11 : 13 } }, result.legend);
+    for (const name of ["xaxis", "yaxis"]) {
+      if (!result[name]) continue;
+      result[name] = Object.assign({ gridcolor: grid, linecolor: grid, tickcolor: grid, nticks: narrow ? 4 : 8 }, result[name]);
+    }
+    return result;
+  }
+
+  /* On a phone a colour bar lies under its figure and a legend gets the rows that it needs. */
+  function fitted(figure, width) {
+    const narrow = width < 560;
+    const traces = inked(clone(figure.data), token("--ink"));
+    const layout = themed(figure.layout, width);
+    for (const trace of traces) {
+      const bar = trace.colorbar || (trace.marker && trace.marker.colorbar);
+      if (!bar) continue;
+      bar.tickfont = { color: token("--ink") };
+      if (narrow) {
+        Object.assign(bar, { orientation: "h", y: -0.02, yanchor: "top", len: 0.9, x: 0.5, xanchor: "center" });
+        bar.title.side = "top";
+        if (layout.yaxis.visible !== false) { bar.y = -0.22; layout.height += 60; }
+      }
+    }
+    if (layout.showlegend !== false && layout.legend && layout.height) {
+      const entries = traces.filter((trace) => trace.showlegend !== false).length;
+      const columns = Math.max(1, Math.floor(width / (narrow ? 165 : 190)));
+      layout.height += 21 * (Math.ceil(entries / columns) - 1);
+    }
+    return { data: traces, layout };
+  }
+
+  function draw(element) {
+    const entry = data.figures[element.dataset.figure];
+    if (!entry) return;
+    const select = document.querySelector(`select[data-figure="${element.dataset.figure}"]`);
+    const figure = entry.choices ? entry.choices[select ? Number(select.value) : 0] : entry;
+    const ready = fitted(figure, element.clientWidth);
+    element.style.minHeight = `${ready.layout.height}px`;
+    Plotly.react(element, ready.data, ready.layout, config);
+  }
+
+  function drawAll() {
+    document.querySelectorAll(".plot[data-figure]").forEach(draw);
+    redraws.forEach((redraw) => redraw());
+  }
+
+  function showTheme() {
+    const button = document.getElementById("theme");
+    button.textContent = isDark() ? "Light" : "Dark";
+    button.setAttribute("aria-label", isDark() ? "Use the light theme" : "Use the dark theme");
+    button.setAttribute("aria-pressed", String(isDark()));
+  }
+
+  function start() {
+    document.getElementById("theme").addEventListener("click", () => {
+      root.dataset.theme = isDark() ? "light" : "dark";
+      showTheme();
+      drawAll();
+    });
+    prefersDark.addEventListener("change", () => { showTheme(); drawAll(); });
+    document.querySelectorAll("select[data-figure]").forEach((select) => {
+      select.addEventListener("change", () => draw(document.getElementById(`figure-${select.dataset.figure}`)));
+    });
+    let width = window.innerWidth;
+    let waiting = 0;
+    window.addEventListener("resize", () => {
+      if (window.innerWidth === width) return;
+      width = window.innerWidth;
+      clearTimeout(waiting);
+      waiting = setTimeout(drawAll, 120);
+    });
+    showTheme();
+    drawAll();
+    root.dataset.drawn = "true";
+  }
+
+  document.addEventListener("DOMContentLoaded", start);
+  return { data, escape, token, themed, config, onRedraw: (redraw) => redraws.push(redraw) };
+})();

@@ -1,0 +1,103 @@
+"""Plotly figures as plain dicts, and the few choices they all share.
+
+Colours are those of Okabe and Ito (2008), told apart by people of every colour vision; computing is blue
+and grey, each kind of communication has its own warm or green tone. Text from outside goes through
+:func:`numbers.label`, and categories stand on numbered axes with tick texts, so that no name can be taken
+for a number or a template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .numbers import label
+
+ACCENT = "#0072b2"
+QUIET = "#5b7689"
+ALARM = "#d55e00"
+
+KIND_COLOURS: dict[str, str] = {
+    "gemm": "#0072b2",
+    "attention": "#56b4e9",
+    "memory_bound": "#8a94a6",
+    "all_gather": "#e69f00",
+    "reduce_scatter": "#d9c229",
+    "all_reduce": "#d55e00",
+    "broadcast": "#009e73",
+    "all_to_all": "#882255",
+    "send_receive": "#cc79a7",
+    "bubble": "#b9a7c9",
+    "idle": "#c3c9d1",
+}
+_MORE_COLOURS = ("#44aa99", "#999933", "#aa4499", "#6699cc", "#661100", "#ddcc77")
+
+
+def colour(kind: str, position: int = 0) -> str:
+    """The colour of a kind of work; kinds nobody foresaw take one of a second palette, by position."""
+    return KIND_COLOURS.get(kind, _MORE_COLOURS[position % len(_MORE_COLOURS)])
+
+
+def colours(kinds: Sequence[str]) -> dict[str, str]:
+    """A colour for every kind, the same in every figure."""
+    strange = [kind for kind in kinds if kind not in KIND_COLOURS]
+    return {kind: colour(kind, strange.index(kind) if kind in strange else 0) for kind in kinds}
+
+
+def category_axis(names: Sequence[str], **more: Any) -> dict[str, Any]:
+    """An axis of names: numbered places, the first at the top, with escaped tick texts."""
+    return {
+        "tickmode": "array",
+        "tickvals": list(range(len(names))),
+        "ticktext": [label(name, 28) for name in names],
+        "range": [len(names) - 0.5, -0.5],
+        "automargin": True,
+        "showgrid": False,
+        "zeroline": False,
+        "fixedrange": True,
+        **more,
+    }
+
+
+def value_axis(title: str, **more: Any) -> dict[str, Any]:
+    """An axis of numbers with its unit in the title, from zero."""
+    return {
+        "title": {"text": title, "standoff": 8},
+        "rangemode": "tozero",
+        "automargin": True,
+        "fixedrange": True,
+        "zeroline": False,
+        **more,
+    }
+
+
+def totals(values: Sequence[float], texts: Sequence[str]) -> dict[str, Any]:
+    """What each stack adds up to, written at its end."""
+    return {
+        "type": "scatter",
+        "mode": "text",
+        "x": list(values),
+        "y": list(range(len(values))),
+        "text": [f" {text}" for text in texts],
+        "textposition": "middle right",
+        "textfont": {"color": "THEME"},
+        "cliponaxis": False,
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
+
+
+def bars_layout(
+    names: Sequence[str], title: str, *, row_height: int = 44, legend: bool = True
+) -> dict[str, Any]:
+    """The layout of horizontal bars, one row a name."""
+    return {
+        "barmode": "stack",
+        "margin": {"r": 84},
+        "bargap": 0.35,
+        "height": 90 + row_height * len(names) + (44 if legend else 0),
+        "xaxis": value_axis(title),
+        "yaxis": category_axis(names),
+        "showlegend": legend,
+        "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "traceorder": "normal"},
+    }

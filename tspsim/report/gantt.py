@@ -1,0 +1,216 @@
+"""Timelines packed for the page: a few ranks in full as typed arrays, all ranks as shares.
+
+A row of the timeline costs twelve bytes: the gap since the row before on its stream and its duration
+(float32 seconds), its entry in the table of labels (uint16 or uint32) and its layer (int16). Layers are
+kept apart from labels, so that a program of many equal layers needs one label an instruction. What does not
+fit the budget is left out evenly (ranks first, then the end of the step), and the packed timeline says so.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tspsim.result import PlanResult
+
+from .view import View
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tspsim.engine.timeline import Timeline
+
+#: Bytes that all timelines of a page may take together, and ranks that one plan shows in full at most.
+BUDGET_BYTES = 4_500_000
+MOST_RANKS = 16
+#: Every-rank shares are drawn for more ranks than these, as steps of at most this many columns.
+MOST_COLUMNS = 1024
+
+Columns = dict[str, "NDArray[Any]"]
+
+
+def pack_all(view: View) -> list[dict[str, Any]]:
+    """Every plan's timeline, in the scenario's order, within :data:`BUDGET_BYTES` together."""
+    plans = [plan for plan in view.ran if plan.timeline is not None and len(plan.timeline)]
+    return [pack(view, plan, BUDGET_BYTES // len(plans)) for plan in plans]
+
+
+def pack(view: View, plan: PlanResult, budget_bytes: int) -> dict[str, Any]:
+    """One plan's timeline as JSON data of at most ``budget_bytes`` (a single row always stays)."""
+    assert plan.timeline is not None
+    columns = plan.timeline.columns()
+    present = np.unique(columns["rank"])
+    chosen = choose(present, [entry.representative for entry in plan.classes], MOST_RANKS)
+    until = last = float(columns["end_s"].max())
+    while True:
+        packed = _encode(view, plan, plan.timeline, columns, chosen, until)
+        size = len(json.dumps(packed))
+        if size <= budget_bytes or packed["rows"] <= 1:
+            break
+        if len(chosen) > 1:
+            chosen = chosen[: max(1, min(len(chosen) - 1, int(len(chosen) * budget_bytes / size)))]
+        else:
+            until *= min(0.9, budget_bytes / size)
+    packed["simulated"] = len(present)
+    packed["until"] = until
+    packed["cut"] = until < last
+    return packed
+
+
+def choose(present: NDArray[Any], representatives: list[int], most: int) -> list[int]:
+    """At most ``most`` of the ranks: representatives of classes first, then ranks evenly apart."""
+    if len(present) <= most:
+        return [int(rank) for rank in present]
+    known = {int(rank) for rank in present}
+    first = [rank for rank in dict.fromkeys(representatives) if rank in known]
+    if len(first) >= most:
+        return sorted(first[index * len(first) // most] for index in range(most))
+    left = [int(rank) for rank in present if int(rank) not in set(first)]
+    need = most - len(first)
+    return sorted(first + [left[index * len(left) // need] for index in range(need)])
+
+
+def shares(timeline: Timeline, step_time_s: float) -> tuple[NDArray[Any], Columns]:
+    """What share of the step every simulated rank computed, only communicated, or did neither.
+
+    Returns
+    -------
+    ranks : array of int
+    shares : dict of arrays of the same length
+        ``compute``, ``communication`` (exposed: nothing computed meanwhile) and ``idle``; they add up to one.
+    """
+    columns = timeline.columns()
+    ranks, position = np.unique(columns["rank"], return_inverse=True)
+    computing = np.array([entry.stream == "compute" for entry in timeline.labels], dtype=bool)[
+        columns["label"]
+    ]
+    busy = _union(position, columns["start_s"], columns["end_s"], len(ranks))
+    compute = _union(
+        position[computing], columns["start_s"][computing], columns["end_s"][computing], len(ranks)
+    )
+    step = max(step_time_s, 1e-30)
+    return ranks, {
+        "compute": compute / step,
+        "communication": (busy - compute) / step,
+        "idle": np.maximum(0.0, 1.0 - busy / step),
+    }
+
+
+def _union(group: NDArray[Any], start: NDArray[Any], end: NDArray[Any], groups: int) -> NDArray[Any]:
+    """Seconds covered by at least one interval, a group each."""
+    covered = np.zeros(groups)
+    if not len(group):
+        return covered
+    order = np.lexsort((start, group))
+    group, start, end = group[order], start[order], end[order]
+    # Shifting every group behind the one before lets one running maximum serve them all.
+    shift = group * (float(end.max()) + 1.0)
+    reached = np.maximum.accumulate(end + shift)
+    before = np.concatenate(([-np.inf], reached[:-1]))
+    fresh = np.maximum(0.0, end + shift - np.maximum(start + shift, before))
+    np.add.at(covered, group, fresh)
+    return covered
+
+
+def _encode(
+    view: View, plan: PlanResult, timeline: Timeline, columns: Columns, chosen: list[int], until: float
+) -> dict[str, Any]:
+    kept = np.isin(columns["rank"], chosen) & (columns["start_s"] <= until)
+    rank, row_label = columns["rank"][kept], columns["label"][kept]
+    start, end = columns["start_s"][kept], columns["end_s"][kept]
+    used, row_label = np.unique(row_label, return_inverse=True)
+    entries = [timeline.labels[index] for index in used]
+    streams = list(dict.fromkeys(entry.stream for entry in entries))
+    streams.sort(key=lambda name: name != "compute")
+    stream = np.array([streams.index(entry.stream) for entry in entries], dtype=np.int32)[row_label]
+    layer = np.array([entry.layer for entry in entries], dtype=np.int16)[row_label]
+    table, short = _labels(view, entries)
+    order = np.lexsort((end, start, stream, rank))
+    rank, stream, start, end = rank[order], stream[order], start[order], end[order]
+    tracks = np.flatnonzero(np.diff(rank, prepend=-1) | np.diff(stream, prepend=-1))
+    gap = start.copy()
+    gap[1:] -= end[:-1]
+    gap[tracks] = start[tracks]
+    kind = np.uint16 if len(table["name"]) <= 0xFFFF else np.uint32
+    return {
+        "name": plan.name,
+        "step": plan.step_time_s,
+        "rows": len(rank),
+        "ranks": [_rank(plan, number) for number in chosen],
+        "streams": streams,
+        "tracks": [
+            {
+                "rank": chosen.index(int(rank[first])),
+                "stream": int(stream[first]),
+                "first": int(first),
+                "count": int(n),
+            }
+            for first, n in zip(tracks, np.diff(np.append(tracks, len(rank))), strict=True)
+        ],
+        "labels": table,
+        "wide": kind is np.uint32,
+        "gap": _text(gap.astype("<f4")),
+        "duration": _text((end - start).astype("<f4")),
+        "label": _text(short[row_label][order].astype(kind)),
+        "layer": _text(layer[order].astype("<i2")),
+        "layers": _layers(rank, stream, layer[order], start, end),
+    }
+
+
+def _rank(plan: PlanResult, number: int) -> dict[str, Any]:
+    entry = next((each for each in plan.classes if each.representative == number), None)
+    return {"rank": number, "role": entry.role if entry else "", "stands_for": entry.size if entry else 1}
+
+
+def _labels(view: View, entries: list[Any]) -> tuple[dict[str, Any], NDArray[Any]]:
+    """The table of labels without their layers, texts stored once, and where each entry went."""
+    peaks = view.device.get("peak_flops_per_s")
+    peaks = peaks if isinstance(peaks, Mapping) else {}
+    usual = str(view.workload.get("precision", "bf16"))
+    texts: dict[str, int] = {}
+    rows: dict[tuple[Any, ...], int] = {}
+    place = np.zeros(len(entries), dtype=np.int64)
+    for index, entry in enumerate(entries):
+        dtype = entry.shape.rsplit(" ", 1)[-1]
+        peak = peaks.get(dtype if dtype in peaks else usual, 0.0)
+        strings = (
+            texts.setdefault(text, len(texts)) for text in (entry.name, entry.kind, entry.part, entry.shape)
+        )
+        row = (
+            *strings,
+            _short(entry.size_bytes),
+            _short(entry.flops),
+            _short(entry.alone_s),
+            _short(float(peak)),
+        )
+        place[index] = rows.setdefault(row, len(rows))
+    names = ("name", "kind", "part", "shape", "bytes", "flops", "alone", "peak")
+    table: dict[str, Any] = {name: [row[column] for row in rows] for column, name in enumerate(names)}
+    table["texts"] = list(texts)
+    table["hbm"] = float(view.device.get("hbm_bytes_per_s", 0.0) or 0.0)
+    return table, place
+
+
+def _layers(
+    rank: NDArray[Any], stream: NDArray[Any], layer: NDArray[Any], start: NDArray[Any], end: NDArray[Any]
+) -> list[list[float]]:
+    """``[layer, start, end]`` of every visit of a layer by the first rank's computing."""
+    own = (rank == rank[0]) & (stream == stream[0])
+    layer, start, end = layer[own], start[own], end[own]
+    first = np.flatnonzero(np.diff(layer, prepend=-2))
+    last = np.append(first[1:], len(layer)) - 1
+    visits = zip(layer[first], start[first], end[last], strict=True)
+    return [[int(number), _short(float(a)), _short(float(b))] for number, a, b in visits if number >= 0]
+
+
+def _short(value: float) -> float:
+    """Seven significant digits, as many as float32 carries."""
+    return float(f"{value:.7g}")
+
+
+def _text(values: NDArray[Any]) -> str:
+    return base64.b64encode(values.astype(values.dtype.newbyteorder("<")).tobytes()).decode("ascii")

@@ -1,0 +1,96 @@
+"""The page: sections put together, and their data, style, scripts and the plotly bundle inline."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from tspsim.result import Result
+
+from .sections import ordered
+from .view import View
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+#: Nothing is loaded from anywhere; pictures that plotly makes of its own figures are data and blob.
+_POLICY = "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def render(result: Result, plotly_js: str = "inline") -> str:
+    """The whole page (see :func:`tspsim.report.render`)."""
+    from markupsafe import Markup
+
+    view = View(result)
+    environment = _environment()
+    macros: Any = environment.get_template("figure.html").module
+    figures: dict[str, Any] = {}
+    payload: dict[str, Any] = {}
+    parts = []
+    for section in ordered():
+        values = section.build(view)
+        if values is None:
+            continue
+        figures |= values.get("figures", {})
+        payload |= values.get("payload", {})
+        body = environment.from_string(section.template).render(values, figure=_placer(macros, figures))
+        parts.append({"key": section.key, "title": section.title, "body": Markup(body)})
+    inline = plotly_js == "inline"
+    return environment.get_template("page.html").render(
+        title=view.name,
+        policy=_POLICY.format(scripts="'unsafe-inline'" if inline else "'self' file: 'unsafe-inline'"),
+        sections=parts,
+        style=Markup(_asset("page.css")),
+        scripts=[Markup(_asset("page.js")), Markup(_asset("timeline.js"))],
+        plotly=Markup(_bundle()) if inline else None,
+        plotly_url=plotly_js,
+        data=Markup(script_json({"figures": figures} | payload)),
+    )
+
+
+def script_json(data: Any) -> str:
+    """JSON that can stand inside a script element: no ``<``, ``>`` or ``&``, whatever the texts are.
+
+    >>> script_json({"name": "</script>"})
+    '{"name":"\\\\u003c/script\\\\u003e"}'
+    """
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _placer(macros: Any, figures: dict[str, Any]) -> Any:
+    """The macro ``figure(key, caption, chooser)``, which leaves out figures that were not made."""
+
+    def place(key: str, caption: str, chooser: str = "") -> Any:
+        if key not in figures:
+            return ""
+        labels = [choice["label"] for choice in figures[key].get("choices", ())]
+        return macros.figure(key, caption, chooser, labels)
+
+    return place
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader("tspsim.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+
+
+@cache
+def _asset(name: str) -> str:
+    return resources.files("tspsim.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+@cache
+def _bundle() -> str:
+    """The plotly bundle; it must not be able to end its own script element."""
+    from plotly.offline import get_plotlyjs
+
+    return str(get_plotlyjs()).replace("</script", "<\\/script")

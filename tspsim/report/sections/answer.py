@@ -1,0 +1,115 @@
+"""The answer in a few sentences, before anything else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tspsim.report.numbers import GIB, compact, gib, percent, plain, seconds
+from tspsim.report.view import View, dollars_per_million_tokens
+
+from . import Section
+
+TEMPLATE = """
+<p class="kicker">{{ kicker }}</p>
+<h1>{{ name }}</h1>
+{% if description %}<p class="description">{{ description }}</p>{% endif %}
+<p class="headline">{{ headline }}{% if spread %} <span class="spread">{{ spread }}</span>{% endif %}</p>
+{% if ratios %}<ul class="ratios" aria-label="Against each rival">
+  {% for ratio in ratios %}<li><strong>{{ ratio.times }}</strong> {{ ratio.name }}</li>{% endfor %}
+</ul>{% endif %}
+{% for sentence in sentences %}<p>{{ sentence }}</p>{% endfor %}
+{% if tiles %}<dl class="tiles">
+  {% for tile in tiles %}<div><dt>{{ tile.what }}</dt><dd>{{ tile.value }}</dd><dd class="small">
+  {{ tile.more }}</dd></div>
+  {% endfor %}
+</dl>{% endif %}
+"""
+
+
+def build(view: View) -> dict[str, Any]:
+    """Best plan, its rate and range, its ratio to every rival, the bottleneck, and what does not fit."""
+    scenario, best = view.result.scenario, view.best
+    answer: dict[str, Any] = {
+        "name": view.name,
+        "description": scenario.get("description", ""),
+        "kicker": kicker(view),
+        "spread": "",
+        "sentences": [],
+        "ratios": [],
+        "tiles": [],
+    }
+    refusals = [f"{plan.name} is refused: {plan.error}" for plan in view.refused]
+    if best is None:
+        return answer | {
+            "headline": "No plan fits or can run.",
+            "sentences": [_stop(text) for text in refusals],
+        }
+    only = len(view.ran) == 1
+    lead = "is the only plan that runs" if only and view.refused else "runs" if only else "is fastest"
+    answer["headline"] = f"{best.name} {lead}: {compact(best.tokens_per_s, 'tokens/s')}"
+    if best.range is not None:
+        answer["spread"] = f"likely {compact(best.range.low)} to {compact(best.range.high)}"
+    answer["ratios"] = [
+        {"name": rival.name, "times": f"{best.tokens_per_s / rival.tokens_per_s:.2f}×"}
+        for rival in view.rivals
+    ]
+    fits = f"It needs {gib(best.memory.peak_bytes)} of {gib(best.memory.capacity_bytes)} a GPU, so it fits."
+    sentences = [best.bottleneck, fits, *refusals]
+    answer["sentences"] = [_stop(text) for text in sentences if text]
+    answer["tiles"] = tiles(view)
+    return answer
+
+
+def kicker(view: View) -> str:
+    """What was asked of which machine, in one line."""
+    cluster, workload = view.result.cluster, view.workload
+    gpus = cluster.get("gpus")
+    machine = f"{plain(gpus)} × {view.device_title}" if gpus else view.device_title
+    nodes = cluster.get("nodes")
+    parts = [machine + (f" in {plain(nodes)} nodes" if isinstance(nodes, int) and nodes > 1 else "")]
+    if cluster.get("fabric") and isinstance(nodes, int) and nodes > 1:
+        parts.append(plain(cluster["fabric"]))
+    model = view.model.get("name", workload.get("model"))
+    if model:
+        parts.append(str(model))
+    if workload.get("pass"):
+        parts.append(f"{workload['pass']} pass" if workload["pass"] == "forward" else str(workload["pass"]))
+    if isinstance(workload.get("sequence"), int):
+        parts.append(f"{workload['sequence']:,} tokens a sequence")
+    return " · ".join(parts)
+
+
+def tiles(view: View) -> list[dict[str, str]]:
+    """The best plan's figures at a glance."""
+    best = view.best
+    assert best is not None
+    shown = [
+        {
+            "what": "Tokens/s a GPU",
+            "value": compact(best.tokens_per_s_per_gpu),
+            "more": f"{best.gpus:,} GPUs",
+        },
+        {
+            "what": "Block forward",
+            "value": compact(best.block_forward_tokens_per_s),
+            "more": "tokens/s, as if the model were one block",
+        },
+        {"what": "Step", "value": seconds(best.step_time_s), "more": compact(best.tokens_per_step, "tokens")},
+        {"what": "MFU", "value": percent(best.mfu), "more": "of dense peak"},
+        {
+            "what": "Memory",
+            "value": f"{best.memory.peak_bytes / GIB:.1f} GiB",
+            "more": f"of {gib(best.memory.capacity_bytes)} a GPU",
+        },
+    ]
+    price = dollars_per_million_tokens(best)
+    if price is not None:
+        shown.append({"what": "Cost", "value": f"${price:.3g}", "more": "a million tokens"})
+    return shown
+
+
+def _stop(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else text + "."
+
+
+SECTION = Section("answer", "", build, TEMPLATE)

@@ -1,0 +1,73 @@
+"""What decides the answer: defaults, cluster, and where every number comes from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tspsim.report.numbers import compact, plain, words
+from tspsim.report.view import View
+
+from . import Section
+
+TEMPLATE = """
+{% if defaults %}<h3>Defaults that decide</h3><ul>{% for text in defaults %}<li>{{ text }}</li>{% endfor %}
+</ul>{% endif %}
+{% for table in tables %}<h3>{{ table.title }}</h3>
+<dl class="facts">{% for fact in table.facts %}<div><dt>{{ fact.what }}</dt><dd>{{ fact.value }}</dd></div>
+{% endfor %}</dl>{% endfor %}
+{% if provenance %}<details{% if provenance|length < 12 %} open{% endif %}><summary>
+<h3>Where the numbers come from ({{ provenance|length }})</h3></summary>
+<div class="scroll"><table class="provenance"><thead><tr><th scope="col">What</th><th scope="col">Value</th>
+<th scope="col">Source</th><th scope="col">Basis</th></tr></thead>
+<tbody>{% for row in provenance %}<tr><th scope="row" data-label="What">{{ row.what }}</th>
+<td data-label="Value">{{ row.value }}</td><td data-label="Source">{{ row.source }}</td>
+<td data-label="Basis">{{ row.basis }}</td></tr>{% endfor %}</tbody>
+</table></div></details>{% endif %}
+"""
+
+
+def build(view: View) -> dict[str, Any]:
+    """Lists of defaults and facts; provenance as a table."""
+    result = view.result
+    cluster = {key: value for key, value in result.cluster.items() if key != "device"}
+    tables = [
+        ("Workload", dict(view.workload)),
+        ("Model", dict(view.model)),
+        ("Cluster", cluster),
+        ("Device", dict(view.device)),
+    ]
+    return {
+        "defaults": result.defaults,
+        "tables": [{"title": title, "facts": _facts(values)} for title, values in tables if values],
+        "provenance": [
+            {key: row.get(key, "") for key in ("what", "value", "source", "basis")}
+            for row in result.provenance
+        ],
+    }
+
+
+def _facts(values: dict[str, Any]) -> list[dict[str, str]]:
+    return [
+        {"what": _title(str(key)), "value": _value(str(key), value)}
+        for key, value in values.items()
+        if value not in (None, "", {}, [])
+    ]
+
+
+def _title(key: str) -> str:
+    for ending in ("_bytes_per_s", "_flops_per_s", "_bytes", "_hz"):
+        key = key.removesuffix(ending)
+    return words(key)
+
+
+def _value(key: str, value: Any) -> str:
+    """A quantity with the unit its key ends in."""
+    if key.endswith("_flops_per_s") and isinstance(value, dict):
+        return ", ".join(f"{name} {compact(rate, 'FLOP/s')}" for name, rate in value.items())
+    for ending, unit in (("_bytes_per_s", "B/s"), ("_bytes", "B"), ("_flops_per_s", "FLOP/s"), ("_hz", "Hz")):
+        if key.endswith(ending) and isinstance(value, int | float):
+            return compact(value, unit)
+    return plain(value)
+
+
+SECTION = Section("assumptions", "Assumptions and sources", build, TEMPLATE)

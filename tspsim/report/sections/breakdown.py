@@ -1,0 +1,104 @@
+"""Where the time of a step goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tspsim.report.figures import bars_layout, colours, totals
+from tspsim.report.numbers import label, percent, seconds, words
+from tspsim.report.view import View
+from tspsim.result import PlanResult
+
+from . import Section
+
+TEMPLATE = """
+{{ figure("breakdown", "Time of one step, mean over ranks: computing by family, communication that no
+computing hides, waiting in the pipeline (bubble) and idle.") }}
+<details><summary>The same as a table</summary><div class="scroll"><table>
+  <thead><tr><th scope="col">Plan</th>{% for kind in kinds %}<th scope="col">{{ kind }}</th>{% endfor %}
+  <th scope="col">step</th></tr></thead>
+  <tbody>{% for row in rows %}<tr><th scope="row">{{ row.name }}</th>{% for cell in row.cells %}<td>
+  {{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody>
+</table></div></details>
+{% if refused %}<p class="note">Not shown, because they were refused: {{ refused|join(", ") }}.</p>{% endif %}
+"""
+
+
+def build(view: View) -> dict[str, Any] | None:
+    """Stacked bars, one a plan that ran; they add up to the step."""
+    if not view.ran:
+        return None
+    stacks = [parts(plan) for plan in view.ran]
+    keys = list(
+        dict.fromkeys(
+            key
+            for order in ("compute", "exposed", "rest")
+            for stack in stacks
+            for key in stack
+            if key[0] == order
+        )
+    )
+    keys = [key for key in keys if any(stack.get(key, 0.0) > 0.0 for stack in stacks)]
+    tone = colours([kind for _, kind in keys])
+    names = [plan.name for plan in view.ran]
+    longest = max(plan.step_time_s for plan in view.ran)
+    factor, unit = (1.0, "s") if longest >= 1.0 else (1e3, "ms") if longest >= 1e-3 else (1e6, "µs")
+    data: list[dict[str, Any]] = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": title(key),
+            "x": [stack.get(key, 0.0) * factor for stack in stacks],
+            "y": list(range(len(names))),
+            "marker": {"color": tone[key[1]], "line": {"width": 0.5, "color": "rgba(0,0,0,0.25)"}}
+            | ({"pattern": {"shape": "/", "size": 5, "solidity": 0.25}} if key[0] == "rest" else {}),
+            "hovertext": [
+                f"<b>{label(plan.name)}</b><br>{label(title(key))}<br>{seconds(stack.get(key, 0.0))}, "
+                f"{percent(stack.get(key, 0.0) / plan.step_time_s)} of the step"
+                for plan, stack in zip(view.ran, stacks, strict=True)
+            ],
+            "hoverinfo": "text",
+        }
+        for key in keys
+    ]
+    steps = [plan.step_time_s for plan in view.ran]
+    data.append(totals([step * factor for step in steps], [seconds(step) for step in steps]))
+    rows = [
+        {
+            "name": plan.name,
+            "cells": [
+                *(percent(stack.get(key, 0.0) / plan.step_time_s) for key in keys),
+                seconds(plan.step_time_s),
+            ],
+        }
+        for plan, stack in zip(view.ran, stacks, strict=True)
+    ]
+    return {
+        "kinds": [title(key) for key in keys],
+        "rows": rows,
+        "refused": [plan.name for plan in view.refused],
+        "figures": {"breakdown": {"data": data, "layout": bars_layout(names, f"time of one step ({unit})")}},
+    }
+
+
+def parts(plan: PlanResult) -> dict[tuple[str, str], float]:
+    """``{(group, kind): seconds}`` with groups ``compute``, ``exposed`` and ``rest``; they add up."""
+    breakdown = plan.breakdown_s
+    compute = float(breakdown.get("compute", 0.0))
+    stack = {("compute", kind): float(value) for kind, value in plan.compute_by_kind_s.items()}
+    unnamed = compute - sum(stack.values())
+    if unnamed > 1e-3 * compute:
+        stack["compute", "other"] = unnamed
+    stack |= {
+        ("exposed", kind): float(value) for kind, value in breakdown.get("exposed_communication", {}).items()
+    }
+    return stack | {("rest", kind): float(breakdown.get(kind, 0.0)) for kind in ("bubble", "idle")}
+
+
+def title(key: tuple[str, str]) -> str:
+    """How a part is called in legend and table."""
+    group, kind = key
+    return {"compute": words(kind), "exposed": f"exposed {words(kind)}", "rest": words(kind)}[group]
+
+
+SECTION = Section("breakdown", "Where the time goes", build, TEMPLATE)

@@ -1,0 +1,225 @@
+"""The node and its fabric as a graph, each link with its use."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tspsim.report.numbers import compact, label, percent
+from tspsim.report.view import View
+from tspsim.result import LinkUse, PlanResult
+
+from . import Section
+
+TEMPLATE = """
+{{ figure("fabric", "The first representative's node and its rails: colour and width of a link are the share
+of its capacity used over the step (the busier direction). Point at a link's half for one direction.",
+"Plan") }}
+{% if rows %}<div class="scroll"><table>
+<thead><tr><th scope="col">Plan</th><th scope="col">Links</th><th scope="col">Number</th>
+<th scope="col">Bandwidth</th><th scope="col">Carried a step</th><th scope="col">Mean use</th>
+<th scope="col">Busiest</th></tr></thead>
+<tbody>{% for row in rows %}{% for use in row.uses %}<tr>{% if loop.first %}
+<th scope="rowgroup" rowspan="{{ row.uses|length }}">{{ row.plan }}</th>{% endif %}
+{% for cell in use %}<td>{{ cell }}</td>{% endfor %}</tr>{% endfor %}{% endfor %}</tbody>
+</table></div>{% endif %}
+"""
+
+BINS = 8
+Point = tuple[float, float]
+
+
+def build(view: View) -> dict[str, Any] | None:
+    """A graph a plan, all on one colour scale, and the use of links by kind."""
+    drawn = [plan for plan in view.ran if plan.link_shares]
+    rows = [{"plan": plan.name, "uses": [_use(use) for use in plan.links]} for plan in view.ran if plan.links]
+    if not drawn:
+        return {"rows": rows, "figures": {}} if rows else None
+    busiest = max(share for plan in drawn for _, _, share in plan.link_shares)
+    scale = next((mark for mark in (0.05, 0.1, 0.25, 0.5) if busiest <= mark), 1.0)
+    choices = [{"label": plan.name} | _graph(plan, scale) for plan in drawn]
+    return {"rows": rows, "figures": {"fabric": {"choices": choices}}}
+
+
+def _use(use: LinkUse) -> list[str]:
+    """One kind of link as the cells of a row."""
+    return [
+        use.kind,
+        f"{use.links:,}",
+        compact(use.bandwidth_bytes_per_s, "B/s"),
+        compact(use.carried_bytes, "B"),
+        percent(use.mean),
+        percent(use.peak),
+    ]
+
+
+def positions(edges: list[tuple[str, str]]) -> dict[str, Point]:
+    """A place for every vertex: GPUs on a circle, switches among them inside, NICs and the fabric outward.
+
+    A vertex that joins three or more GPUs and nothing else stands inside; any other stands on the ring of its
+    distance from the GPUs, at the mean direction of the vertices that it hangs on.
+    """
+    near: dict[str, set[str]] = {}
+    for source, target in edges:
+        near.setdefault(source, set()).add(target)
+        near.setdefault(target, set()).add(source)
+    gpus = sorted((vertex for vertex in near if vertex.isdigit()), key=int)
+    place = {gpu: _polar(1.0, index / max(len(gpus), 1)) for index, gpu in enumerate(gpus)}
+    rest = sorted((vertex for vertex in near if vertex not in place), key=_natural)
+    inside = [vertex for vertex in rest if len(near[vertex]) >= 3 and all(n.isdigit() for n in near[vertex])]
+    for index, vertex in enumerate(inside):
+        place[vertex] = (0.0, 0.0) if len(inside) == 1 else _polar(0.4, index / len(inside))
+    depth = 0
+    while len(place) < len(near):
+        depth += 1
+        ring = [vertex for vertex in rest if vertex not in place and any(n in place for n in near[vertex])]
+        # Vertices that hang on nothing placed (another component) share the next ring.
+        ring = ring or [vertex for vertex in rest if vertex not in place]
+        place |= _ring(ring, near, place, 1.0 + 0.42 * depth)
+    return place
+
+
+def _ring(
+    vertices: list[str], near: dict[str, set[str]], place: dict[str, Point], radius: float
+) -> dict[str, Point]:
+    """Places on one ring, moved apart where several vertices want the same direction."""
+    wanted: dict[float, list[str]] = {}
+    for index, vertex in enumerate(vertices):
+        held = [place[n] for n in sorted(near[vertex]) if n in place]
+        x, y = sum(p[0] for p in held), sum(p[1] for p in held)
+        balanced = math.hypot(x, y) < 1e-6
+        turn = index / len(vertices) if balanced else (math.atan2(x, y) / math.tau) % 1.0
+        wanted.setdefault(round(turn, 4), []).append(vertex)
+    room = 0.8 / max(len(vertices), 8)
+    return {
+        vertex: _polar(radius, turn + room * (index - (len(group) - 1) / 2))
+        for turn, group in wanted.items()
+        for index, vertex in enumerate(group)
+    }
+
+
+def _polar(radius: float, turn: float) -> Point:
+    """A point at a share of a turn, clockwise from the top."""
+    return (radius * math.sin(math.tau * turn), radius * math.cos(math.tau * turn))
+
+
+def _natural(name: str) -> tuple[str, int, str]:
+    """``nic2`` before ``nic10``."""
+    stem = name.rstrip("0123456789")
+    tail = name[len(stem) :]
+    return (stem, int(tail) if tail else -1, name)
+
+
+def _tone(share: float) -> str:
+    """Grey over amber to red; readable on white and on black."""
+    grey, amber, red = (150, 162, 175), (230, 159, 0), (190, 30, 20)
+    first, second, mix = (grey, amber, 2 * share) if share < 0.5 else (amber, red, 2 * share - 1)
+    channels = [round(a + (b - a) * mix) for a, b in zip(first, second, strict=True)]
+    return f"rgb({channels[0]},{channels[1]},{channels[2]})"
+
+
+def _graph(plan: PlanResult, scale: float) -> dict[str, Any]:
+    """Lines in bins of equal use, half-way markers that carry the hover texts, and the vertices."""
+    shares = {(source, target): share for source, target, share in plan.link_shares}
+    place = positions(list(shares))
+    bins: list[list[tuple[str, str]]] = [[] for _ in range(BINS)]
+    for source, target in shares:
+        if source < target or (target, source) not in shares:
+            use = max(shares[source, target], shares.get((target, source), 0.0))
+            bins[min(BINS - 1, int(use / scale * BINS))].append((source, target))
+    data: list[dict[str, Any]] = []
+    for index, members in enumerate(bins):
+        if members:
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines",
+                    "x": [
+                        x for a, b in members for x in (round(place[a][0], 4), round(place[b][0], 4), None)
+                    ],
+                    "y": [
+                        y for a, b in members for y in (round(place[a][1], 4), round(place[b][1], 4), None)
+                    ],
+                    "line": {"color": _tone(index / (BINS - 1)), "width": 1 + 5 * index / (BINS - 1)},
+                    "hoverinfo": "skip",
+                    "showlegend": False,
+                }
+            )
+    return {"data": [*data, _halves(shares, place, scale), _vertices(place)], "layout": _layout(place)}
+
+
+def _halves(shares: dict[tuple[str, str], float], place: dict[str, Point], scale: float) -> dict[str, Any]:
+    """An invisible marker in each link's first half; together they draw the colour bar."""
+    points = [(place[a], place[b]) for a, b in shares]
+    ticks = [0.0, scale / 2, scale]
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [round(a[0] + 0.36 * (b[0] - a[0]), 4) for a, b in points],
+        "y": [round(a[1] + 0.36 * (b[1] - a[1]), 4) for a, b in points],
+        "hovertext": [
+            f"{label(a)} → {label(b)}<br>{percent(share)} of capacity" for (a, b), share in shares.items()
+        ],
+        "hoverinfo": "text",
+        "showlegend": False,
+        "marker": {
+            "size": 14,
+            "opacity": 0,
+            "color": [min(share, scale) for share in shares.values()],
+            "cmin": 0,
+            "cmax": scale,
+            "colorscale": [[step / 10, _tone(step / 10)] for step in range(11)],
+            "colorbar": {
+                "title": {"text": "use of a link over the step", "side": "right"},
+                "tickvals": ticks,
+                "ticktext": [f"{100 * tick:g} %" for tick in ticks],
+                "thickness": 12,
+                "len": 0.7,
+                "outlinewidth": 0,
+            },
+        },
+    }
+
+
+def _vertices(place: dict[str, Point]) -> dict[str, Any]:
+    """GPUs as discs with their number, everything else as squares with its name beside it."""
+    names = list(place)
+    gpu = [name.isdigit() for name in names]
+    crowded = len(names) > 40
+    return {
+        "type": "scatter",
+        "mode": "markers+text",
+        "x": [round(place[name][0], 4) for name in names],
+        "y": [round(place[name][1], 4) for name in names],
+        "text": [label(name, 12) for name in names],
+        "textposition": ["middle center" if is_gpu else "bottom center" for is_gpu in gpu],
+        "textfont": {
+            "size": 9 if crowded else 12,
+            "color": ["#ffffff" if is_gpu else "THEME" for is_gpu in gpu],
+        },
+        "hovertext": [f"GPU {name}" if name.isdigit() else label(name) for name in names],
+        "hoverinfo": "text",
+        "showlegend": False,
+        "marker": {
+            "opacity": 1,
+            "symbol": ["circle" if is_gpu else "square" for is_gpu in gpu],
+            "size": [(16 if crowded else 30) if is_gpu else (8 if crowded else 12) for is_gpu in gpu],
+            "color": ["#1f4e79" if is_gpu else "#8a94a6" for is_gpu in gpu],
+            "line": {"width": 1, "color": "#ffffff"},
+        },
+    }
+
+
+def _layout(place: dict[str, Point]) -> dict[str, Any]:
+    reach = max(max(abs(x), abs(y)) for x, y in place.values()) + 0.22
+    axis = {"visible": False, "range": [-reach, reach], "fixedrange": True}
+    return {
+        "height": 560,
+        "xaxis": axis,
+        "yaxis": axis | {"scaleanchor": "x"},
+        "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
+        "hovermode": "closest",
+    }
+
+
+SECTION = Section("fabric", "Node and fabric", build, TEMPLATE)

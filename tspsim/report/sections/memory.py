@@ -1,0 +1,91 @@
+"""Memory of the fullest rank, by part, against what the device shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tspsim.report.figures import ALARM, bars_layout, totals
+from tspsim.report.numbers import GIB, gib, label, percent, words
+from tspsim.report.view import View
+from tspsim.result import PlanResult
+
+from . import Section
+
+TEMPLATE = """
+{{ figure("memory", "Peak memory of the fullest rank by part; the line is what the device shows to a program.
+Refused plans stand here too.") }}
+<ul class="verdicts">{% for verdict in verdicts %}<li{% if not verdict.fits %} class="refused"{% endif %}>
+<strong>{{ verdict.name }}</strong>
+ {{ verdict.text }}</li>{% endfor %}</ul>
+"""
+
+#: Tol's muted palette (personal.sron.nl/~pault): parts of memory are not kinds of work, so they look
+#: different.
+PALETTE = (
+    "#332288",
+    "#88ccee",
+    "#44aa99",
+    "#ddcc77",
+    "#cc6677",
+    "#882255",
+    "#117733",
+    "#999933",
+    "#aa4499",
+    "#777777",
+)
+
+
+def build(view: View) -> dict[str, Any]:
+    """Stacked bars with the capacity as a line."""
+    names = [plan.name for plan in view.plans]
+    keys = list(dict.fromkeys(key for plan in view.plans for key in plan.memory.parts))
+    data: list[dict[str, Any]] = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": label(words(key)),
+            "x": [plan.memory.parts.get(key, 0.0) / GIB for plan in view.plans],
+            "y": list(range(len(names))),
+            "marker": {"color": PALETTE[index % len(PALETTE)]},
+            "hovertext": [_hover(plan, key) for plan in view.plans],
+            "hoverinfo": "text",
+        }
+        for index, key in enumerate(keys)
+    ]
+    capacity = max(plan.memory.capacity_bytes for plan in view.plans) / GIB if view.plans else 0.0
+    data.append(
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": f"capacity, {capacity:.1f} GiB",
+            "x": [capacity, capacity],
+            "y": [-0.5, len(names) - 0.5],
+            "line": {"color": ALARM, "width": 2.5, "dash": "dash"},
+            "hoverinfo": "name",
+        }
+    )
+    peaks = [plan.memory.peak_bytes for plan in view.plans]
+    data.append(totals([peak / GIB for peak in peaks], [gib(peak) for peak in peaks]))
+    verdicts = []
+    for plan in view.plans:
+        memory = plan.memory
+        left = memory.capacity_bytes - memory.peak_bytes
+        text = (
+            f"fits: {gib(memory.peak_bytes)}, {gib(left)} left."
+            if left >= 0
+            else (f"does not fit: {gib(memory.peak_bytes)}, {gib(-left)} too many.")
+        )
+        verdicts.append({"name": plan.name, "fits": memory.fits, "text": text})
+    return {
+        "verdicts": verdicts,
+        "figures": {"memory": {"data": data, "layout": bars_layout(names, "memory a GPU (GiB)")}},
+    }
+
+
+def _hover(plan: PlanResult, key: str) -> str:
+    size, peak = plan.memory.parts.get(key, 0.0), plan.memory.peak_bytes
+    share = f", {percent(size / peak)} of the peak" if peak else ""
+    return f"<b>{label(plan.name)}</b><br>{label(words(key))}<br>{gib(size)}{share}"
+
+
+SECTION = Section("memory", "Memory", build, TEMPLATE)

@@ -1,0 +1,107 @@
+"""Every plan beside the others: rates, step, memory, cost, or why it was refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tspsim.report.numbers import compact, gib, percent, plain, seconds, words
+from tspsim.report.view import View, dollars_per_million_tokens
+from tspsim.result import PlanResult
+
+from . import Section
+
+TEMPLATE = """
+<div class="scroll"><table class="plans">
+  <caption class="hidden">Rates, memory and cost of every plan</caption>
+  <thead><tr><th scope="col">Plan</th>{% for column in columns %}<th scope="col">{{ column }}</th>
+  {% endfor %}</tr></thead>
+  <tbody>{% for row in rows %}
+    <tr{% if row.best %} class="best"{% elif row.error %} class="refused"{% endif %}>
+      <th scope="row">{{ row.name }}<span class="small">{{ row.degrees }}</span></th>
+      {% if row.error %}<td data-label="Refused" colspan="{{ columns|length }}">refused: {{ row.error }}</td>
+      {% else %}{% for cell in row.cells %}<td data-label="{{ columns[loop.index0] }}">{{ cell.value }}
+        {%- if cell.more %}<span class="small">{{ cell.more }}</span>{% endif %}</td>{% endfor %}{% endif %}
+    </tr>{% endfor %}
+  </tbody>
+</table></div>
+<details><summary>Settings and notes of every plan</summary>
+  {% for row in rows %}<h3>{{ row.name }}</h3>
+  <dl class="facts">{% for fact in row.facts %}<div><dt>{{ fact.what }}</dt><dd>{{ fact.value }}</dd></div>
+  {% endfor %}</dl>
+  {% if row.notes %}<ul>{% for note in row.notes %}<li>{{ note }}</li>{% endfor %}</ul>{% endif %}{% endfor %}
+</details>
+"""
+
+COLUMNS = (
+    "Tokens/s",
+    "Tokens/s a GPU",
+    "Block-forward tokens/s",
+    "Step",
+    "MFU",
+    "Exposed communication",
+    "Memory a GPU",
+)
+
+
+def build(view: View) -> dict[str, Any]:
+    """A row a plan, in the scenario's order."""
+    priced = any(dollars_per_million_tokens(plan) is not None for plan in view.ran)
+    columns = [*COLUMNS, "$ a million tokens"] if priced else list(COLUMNS)
+    return {"columns": columns, "rows": [_row(view, plan, priced) for plan in view.plans]}
+
+
+def exposed_share(plan: PlanResult) -> float:
+    """Exposed communication as a share of the step."""
+    exposed = plan.breakdown_s.get("exposed_communication", {})
+    return float(sum(exposed.values())) / plan.step_time_s if plan.step_time_s else 0.0
+
+
+def degrees(plan: PlanResult) -> str:
+    """``tp 4 · sp 2 · dp 128``; degrees of one are left out."""
+    return " · ".join(f"{axis} {degree}" for axis, degree in plan.degrees.items() if degree != 1)
+
+
+def _row(view: View, plan: PlanResult, priced: bool) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "name": plan.name,
+        "degrees": degrees(plan),
+        "error": plan.error,
+        "best": plan is view.best,
+        "notes": plan.notes,
+        "facts": _facts(plan),
+    }
+    return row if plan.error is not None else row | {"cells": _cells(view, plan, priced)}
+
+
+def _cells(view: View, plan: PlanResult, priced: bool) -> list[dict[str, str]]:
+    best = view.best
+    assert best is not None
+    spread = "" if plan.range is None else f"{compact(plan.range.low)} – {compact(plan.range.high)}"
+    share = "best" if plan is best else f"{plan.tokens_per_s / best.tokens_per_s:.2f}× the best"
+    memory = plan.memory
+    cells = [
+        (compact(plan.tokens_per_s), spread),
+        (compact(plan.tokens_per_s_per_gpu), share),
+        (compact(plan.block_forward_tokens_per_s), ""),
+        (seconds(plan.step_time_s), compact(plan.tokens_per_step, "tokens")),
+        (percent(plan.mfu), ""),
+        (percent(exposed_share(plan)), "of the step"),
+        (gib(memory.peak_bytes), f"fits in {gib(memory.capacity_bytes)}"),
+    ]
+    if priced:
+        price = dollars_per_million_tokens(plan)
+        cells.append(("–" if price is None else f"${price:.3g}", ""))
+    return [{"value": value, "more": more} for value, more in cells]
+
+
+def _facts(plan: PlanResult) -> list[dict[str, str]]:
+    facts = [{"what": words(str(key)), "value": plain(value)} for key, value in plan.settings.items()]
+    facts += [{"what": words(str(key)), "value": plain(value)} for key, value in plan.cost.items()]
+    if plan.range is not None:
+        facts.append({"what": "range rests on", "value": plan.range.basis})
+    if plan.bottleneck:
+        facts.append({"what": "bottleneck", "value": plan.bottleneck})
+    return facts
+
+
+SECTION = Section("plans", "Plans", build, TEMPLATE)

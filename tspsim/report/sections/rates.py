@@ -1,0 +1,81 @@
+"""Rates side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tspsim.report.figures import ACCENT, QUIET, bars_layout
+from tspsim.report.numbers import compact, label
+from tspsim.report.view import View
+
+from . import Section
+
+TEMPLATE = """
+<div class="pair">
+{{ figure("rates-model", "Whole model: tokens/s of the cluster, with the range the truth should lie in nine
+times of ten.") }}
+{{ figure("rates-block", "One block, forward: the cluster's tokens/s if the model were one steady block,
+without embedding, head and loss.") }}
+</div>
+{% if basis %}<p class="note">The ranges rest on: {{ basis|join("; ") }}. Most of an error is common to all
+plans, so
+ratios are surer than rates.</p>{% endif %}
+"""
+
+
+def build(view: View) -> dict[str, Any] | None:
+    """Bars for the whole model (with ranges) and for one block."""
+    if not view.ran:
+        return None
+    model = [plan.tokens_per_s for plan in view.ran]
+    block = [plan.block_forward_tokens_per_s for plan in view.ran]
+    basis = list(dict.fromkeys(plan.range.basis for plan in view.ran if plan.range is not None))
+    return {
+        "basis": basis,
+        "figures": {
+            "rates-model": _bars(view, model, "tokens/s, whole model", ranges=True),
+            "rates-block": _bars(view, block, "tokens/s, one block forward", ranges=False),
+        },
+    }
+
+
+def _bars(view: View, values: list[float], title: str, *, ranges: bool) -> dict[str, Any]:
+    names = [plan.name for plan in view.ran]
+    trace: dict[str, Any] = {
+        "type": "bar",
+        "orientation": "h",
+        "x": values,
+        "y": list(range(len(names))),
+        "marker": {"color": [ACCENT if plan is view.best else QUIET for plan in view.ran]},
+        "text": [f"{compact(value)}" for value in values],
+        "textposition": "inside",
+        "insidetextanchor": "start",
+        "textfont": {"color": "#ffffff", "size": 14},
+        "hovertext": [_hover(plan, value, ranges) for plan, value in zip(view.ran, values, strict=True)],
+        "hoverinfo": "text",
+    }
+    known = [plan.range for plan in view.ran if plan.range is not None]
+    if ranges and len(known) == len(values):
+        trace["error_x"] = {
+            "type": "data",
+            "symmetric": False,
+            "array": [max(0.0, each.high - value) for each, value in zip(known, values, strict=True)],
+            "arrayminus": [max(0.0, value - each.low) for each, value in zip(known, values, strict=True)],
+            "thickness": 1.6,
+            "color": "THEME",
+            "width": 6,
+        }
+    layout = bars_layout(names, title, legend=False)
+    layout["xaxis"]["tickformat"] = "~s"
+    return {"data": [trace], "layout": layout}
+
+
+def _hover(plan: Any, value: float, ranges: bool) -> str:
+    lines = [f"<b>{label(plan.name)}</b>", compact(value, "tokens/s")]
+    if ranges and plan.range is not None:
+        lines.append(f"range {compact(plan.range.low)} to {compact(plan.range.high)}")
+    lines.append(f"{compact(value / plan.gpus)} a GPU")
+    return "<br>".join(lines)
+
+
+SECTION = Section("rates", "Rates", build, TEMPLATE)

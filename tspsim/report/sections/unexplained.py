@@ -1,0 +1,19 @@
+"""What the model does not explain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tspsim.report.view import View
+
+from . import Section
+
+TEMPLATE = """<ul>{% for text in unexplained %}<li>{{ text }}</li>{% endfor %}</ul>"""
+
+
+def build(view: View) -> dict[str, Any] | None:
+    """The result's own list."""
+    return {"unexplained": view.result.unexplained} if view.result.unexplained else None
+
+
+SECTION = Section("unexplained", "What the model does not explain", build, TEMPLATE)

@@ -1,0 +1,59 @@
+"""What a rank receives in one layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tspsim.report.figures import bars_layout, totals
+from tspsim.report.numbers import label, words
+from tspsim.report.view import View
+
+from . import Section
+
+TEMPLATE = """
+{{ figure("volume", "Payload a rank receives and did not hold, in one layer's forward, mean over ranks; read
+from the simulated transfers.") }}
+"""
+
+_COLOURS = {"attention": "#56b4e9", "mlp": "#e69f00"}
+MIB = 2.0**20
+
+
+def build(view: View) -> dict[str, Any] | None:
+    """Stacked bars of attention and MLP volume, a plan each."""
+    if not view.ran:
+        return None
+    names = [plan.name for plan in view.ran]
+    keys = [
+        key
+        for key in dict.fromkeys(key for plan in view.ran for key in plan.communication_bytes_per_layer)
+        if key != "total"
+    ]
+    if not keys:
+        return None
+    data: list[dict[str, Any]] = []
+    for key in keys:
+        values = [plan.communication_bytes_per_layer.get(key, 0.0) / MIB for plan in view.ran]
+        title = "MLP" if key == "mlp" else words(key)
+        data.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": label(title),
+                "x": values,
+                "y": list(range(len(names))),
+                "marker": {"color": _COLOURS.get(key, "#8a94a6")},
+                "hovertext": [
+                    f"<b>{label(name)}</b><br>{label(title)}<br>{value:,.1f} MiB a layer"
+                    for name, value in zip(names, values, strict=True)
+                ],
+                "hoverinfo": "text",
+            }
+        )
+    sums = [sum(plan.communication_bytes_per_layer.get(key, 0.0) for key in keys) / MIB for plan in view.ran]
+    data.append(totals(sums, [f"{total:,.0f} MiB" for total in sums]))
+    layout = bars_layout(names, "received a layer and rank (MiB)")
+    return {"figures": {"volume": {"data": data, "layout": layout}}}
+
+
+SECTION = Section("volume", "Communication volume", build, TEMPLATE)

@@ -1,0 +1,87 @@
+"""Timelines as Chrome trace JSON, the format that Perfetto and chrome://tracing open.
+
+A process is a plan, a thread is a stream of a rank; every instruction is a complete event (``ph`` "X") with
+its times in microseconds. See "Trace Event Format" (Google, 2016), object form.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tspsim.result import PlanResult, Result
+
+_CHUNK = 4096
+
+
+def chunks(result: Result) -> Iterator[str]:
+    """The file in pieces, so that a million events never stand in memory as one text."""
+    yield '{"displayTimeUnit":"ms","otherData":' + _json({"scenario": str(result.scenario.get("name", ""))})
+    yield ',"traceEvents":['
+    separator = "\n"
+    plans = [plan for plan in result.plans if plan.timeline is not None]
+    for process, plan in enumerate(plans, start=1):
+        for piece in _plan(process, plan):
+            yield separator + piece
+            separator = ",\n"
+    yield "\n]}\n"
+
+
+def _plan(process: int, plan: PlanResult) -> Iterator[str]:
+    """Names first, then events in pieces, by rank, stream and start."""
+    assert plan.timeline is not None
+    labels = plan.timeline.labels
+    columns = plan.timeline.columns()
+    streams = sorted(dict.fromkeys(label.stream for label in labels), key=lambda name: name != "compute")
+    number = np.array([streams.index(label.stream) for label in labels], dtype=np.int64)
+    thread = columns["rank"].astype(np.int64) * len(streams) + number[columns["label"]]
+    sizes = {each.representative: each for each in plan.classes}
+    yield _metadata(process, 0, "process_name", {"name": plan.name})
+    yield _metadata(process, 0, "process_sort_index", {"sort_index": process})
+    for index in np.unique(thread):
+        rank, stream = int(index) // len(streams), streams[int(index) % len(streams)]
+        known = sizes.get(rank)
+        meant = f" ({known.role}, stands for {known.size})" if known is not None and known.size > 1 else ""
+        yield _metadata(process, int(index), "thread_name", {"name": f"rank {rank} {stream}{meant}"})
+        yield _metadata(process, int(index), "thread_sort_index", {"sort_index": int(index)})
+    # What a label contributes to its events is the same text every time.
+    fixed = [
+        _json({"name": label.name, "cat": label.kind, "ph": "X", "pid": process})[:-1]
+        + ',"args":'
+        + _json(
+            {
+                "part": label.part,
+                "layer": label.layer,
+                "shape": label.shape,
+                "bytes": label.size_bytes,
+                "flops": label.flops,
+            }
+        )
+        for label in labels
+    ]
+    order = np.lexsort((columns["end_s"], columns["start_s"], thread))
+    for begin in range(0, len(order), _CHUNK):
+        rows = order[begin : begin + _CHUNK]
+        start_us = columns["start_s"][rows] * 1e6
+        length_us = (columns["end_s"][rows] - columns["start_s"][rows]) * 1e6
+        values = zip(
+            columns["label"][rows].tolist(),
+            thread[rows].tolist(),
+            start_us.tolist(),
+            length_us.tolist(),
+            strict=True,
+        )
+        yield ",\n".join(
+            f'{fixed[label]},"tid":{tid},"ts":{ts:.4f},"dur":{dur:.4f}}}' for label, tid, ts, dur in values
+        )
+
+
+def _metadata(process: int, thread: int, name: str, arguments: dict[str, Any]) -> str:
+    return _json({"name": name, "ph": "M", "pid": process, "tid": thread, "args": arguments})
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

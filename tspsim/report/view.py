@@ -1,0 +1,105 @@
+"""What the sections of the report look at: the result with its best plan, its names and the model's shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tspsim.result import PlanResult, Result
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes the volumes of a layer depend on: hidden size, attention width, group and FFN width."""
+
+    hidden: float
+    attention_width: float
+    group: float
+    ffn: float
+    matrices: int
+
+    @property
+    def attention_ratio(self) -> float:
+        """α = a / h; one in most models."""
+        return self.attention_width / self.hidden
+
+    @property
+    def ffn_ratio(self) -> float:
+        """F = f / h."""
+        return self.ffn / self.hidden
+
+
+class View:
+    """A result as the report reads it."""
+
+    def __init__(self, result: Result) -> None:
+        self.result = result
+        self.plans = result.plans
+        self.ran = tuple(plan for plan in result.plans if plan.ran)
+        self.refused = tuple(plan for plan in result.plans if not plan.ran)
+
+    @cached_property
+    def best(self) -> PlanResult | None:
+        """The plan with most tokens/s (the first of equals), if any ran."""
+        return max(self.ran, key=lambda plan: plan.tokens_per_s, default=None)
+
+    @property
+    def rivals(self) -> tuple[PlanResult, ...]:
+        """The other plans that ran, the fastest first."""
+        others = [plan for plan in self.ran if plan is not self.best]
+        return tuple(sorted(others, key=lambda plan: -plan.tokens_per_s))
+
+    @property
+    def name(self) -> str:
+        return str(self.result.scenario.get("name", "scenario"))
+
+    @property
+    def workload(self) -> Mapping[str, Any]:
+        return _mapping(self.result.scenario.get("workload"))
+
+    @property
+    def model(self) -> Mapping[str, Any]:
+        return _mapping(self.result.scenario.get("model"))
+
+    @property
+    def device(self) -> Mapping[str, Any]:
+        return _mapping(self.result.cluster.get("device"))
+
+    @property
+    def shape(self) -> Shape | None:
+        """The model's shape, or None when the scenario doesn't carry its architecture."""
+        model = self.model
+        try:
+            heads = float(model["heads"])
+            return Shape(
+                hidden=float(model["hidden"]),
+                attention_width=heads * float(model["head_dim"]),
+                group=heads / float(model["kv_heads"]),
+                ffn=float(model["ffn"]),
+                matrices=3 if model.get("gated", True) else 2,
+            )
+        except (KeyError, TypeError, ValueError, ZeroDivisionError):
+            return None
+
+    @property
+    def tokens_per_replica(self) -> int | None:
+        """B·S: tokens that one replica works on in a step."""
+        sequence, count = self.workload.get("sequence"), self.workload.get("sequences_per_replica", 1)
+        return int(sequence * count) if isinstance(sequence, int) and isinstance(count, int) else None
+
+    @property
+    def device_title(self) -> str:
+        """The device's name as its vendor writes it."""
+        return str(self.device.get("name", "GPU")).upper()
+
+
+def dollars_per_million_tokens(plan: PlanResult) -> float | None:
+    """The plan's price of a million tokens, when the scenario has prices."""
+    value = plan.cost.get("usd_per_million_tokens")
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
