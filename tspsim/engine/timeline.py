@@ -23,7 +23,8 @@ class Label:
     """What all runs of one instruction have in common.
 
     ``size_bytes`` is what an operator moves to and from HBM, or the payload a rank receives; ``kind`` is the operator
-    family or the collective; ``alone_s`` is the time the instruction needs when nothing disturbs it.
+    family or the collective; ``alone_s`` is the time a kernel needs when nothing disturbs it, ``parts_s`` the same by
+    operator family.
     """
 
     stream: str
@@ -35,6 +36,8 @@ class Label:
     flops: float
     shape: str
     alone_s: float = 0.0
+    parts_s: tuple[tuple[str, float], ...] = ()
+    is_compute: bool = False
 
 
 class Timeline:

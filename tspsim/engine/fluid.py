@@ -1,0 +1,235 @@
+"""Activities that share: the calendar they end in, and the solver that gives each its rate.
+
+A *channel* is a place where data moves the same way every time: one collective of one group, or one message between
+two ranks. It takes ``latency_s + fluid_s`` alone and, while it moves, a share ``usage[constraint]`` of every link on
+its way. A *transfer* is one use of a channel. Transfers that meet on links progress at one max-min fair rate; the
+connected component that changed is solved again, once an instant, after everything that happens at that instant
+has happened. No process is interrupted: an activity whose end moves is entered in the calendar anew, and the old
+entry, finding that the activity ends at another time, does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import simpy
+from simpy.events import EventPriority
+
+from ..network.sharing import shares
+
+
+#: After everything else that happens at an instant (SimPy takes smaller numbers first; NORMAL is 1).
+LAST = EventPriority(2)
+
+
+class Activity(Protocol):
+    """Something with an end: the calendar calls :meth:`finish` at ``due_s``, unless it has moved."""
+
+    due_s: float
+
+    def finish(self) -> None: ...
+
+
+class Completion(simpy.Event):
+    """An event that happens in place: :meth:`fire` resumes who waits without a trip through SimPy's queue."""
+
+    def __init__(self, env: simpy.Environment) -> None:
+        # Event.__init__ without its checks: a million of these are made in a run.
+        self.env = env
+        self.callbacks = []
+
+    def fire(self) -> None:
+        self._ok = True
+        self._value = None
+        callbacks, self.callbacks = self.callbacks, None  # type: ignore[assignment]
+        for callback in callbacks:
+            callback(self)
+
+
+class Calendar:
+    """Ends of activities; all that end at one instant share one SimPy timeout."""
+
+    def __init__(self, env: simpy.Environment) -> None:
+        self.env = env
+        self._days: dict[float, list[Activity]] = {}
+
+    def enter(self, activity: Activity, delay_s: float) -> None:
+        """``activity`` ends ``delay_s`` from now; sets its ``due_s``."""
+        # The sum SimPy itself makes, so that due_s is the clock's value to the bit.
+        due_s = self.env.now + delay_s
+        activity.due_s = due_s
+        day = self._days.get(due_s)
+        if day is None:
+            self._days[due_s] = [activity]
+            self.env.timeout(delay_s).callbacks.append(self._turn)
+        else:
+            day.append(activity)
+
+    def _turn(self, _event: simpy.Event) -> None:
+        now = self.env.now
+        for activity in self._days.pop(now, ()):
+            if activity.due_s == now:
+                activity.finish()
+
+
+@dataclass(slots=True, eq=False)
+class Channel:
+    """How one group's data moves, every time it does.
+
+    Attributes
+    ----------
+    usage
+        Constraint (link, or class of links) → share of its capacity taken at full speed; with multiplicities in a
+        folded run.
+    weight
+        Seconds a byte of the busiest link takes at full speed: what makes sharing fair in bytes.
+    ranks
+        The simulated ranks whose devices take part.
+    region
+        Channels that may ever share a constraint, directly or through others, have the same region.
+    parties
+        Arrivals that start a transfer.
+    solo_rate
+        Rate when nothing else moves in the region: 1, unless copies of a folded channel share a link.
+    pending
+        Meetings that wait for more arrivals, by their turn.
+    """
+
+    number: int
+    latency_s: float
+    fluid_s: float
+    usage: Mapping[Hashable, float]
+    weight: float
+    ranks: tuple[Any, ...] = ()
+    algorithm: str = ""
+    region: int = -1
+    parties: int = 0
+    solo_rate: float = 1.0
+    pending: dict[int, Any] = field(default_factory=dict)
+    uses: int = 0
+
+
+class Transfer:
+    """One use of a channel.
+
+    It moves (``remaining_s`` of its time alone left, at ``rate``), then its latency passes, then it is done and
+    ``completion`` fires.
+    """
+
+    __slots__ = ("channel", "completion", "due_s", "fluid", "moving", "rate", "remaining_s", "since_s", "start_s")
+
+    def __init__(self, fluid: Fluid, channel: Channel, completion: Completion) -> None:
+        self.fluid = fluid
+        self.channel = channel
+        self.completion = completion
+        self.start_s = self.since_s = fluid.env.now
+        self.remaining_s = channel.fluid_s
+        self.rate = 0.0
+        self.due_s = -1.0
+        self.moving = True
+
+    def finish(self) -> None:
+        if self.moving:
+            self.moving = False
+            self.fluid.leave(self)
+            if self.channel.latency_s > 0.0:
+                self.fluid.calendar.enter(self, self.channel.latency_s)
+                return
+        self.completion.fire()
+
+
+class Fluid:
+    """The transfers under way and their rates."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        calendar: Calendar,
+        channels: Sequence[Channel],
+        *,
+        slowdown: float = 1.0,
+        watch: Callable[[Any, Transfer, bool], None] | None = None,
+        before_settling: Callable[[], None] | None = None,
+    ) -> None:
+        self.env = env
+        self.calendar = calendar
+        self.channels = channels
+        self.slowdown = slowdown
+        self._watch = watch
+        self._before_settling = before_settling
+        self._active: dict[int, list[Transfer]] = {}
+        self._changed: dict[int, None] = {}
+        self._solved: dict[tuple[int, ...], list[float]] = {}
+        self._settling = False
+
+    def start(self, channel: Channel, completion: Completion) -> Transfer:
+        """Data begins to move now; the rate follows when the instant is over."""
+        transfer = Transfer(self, channel, completion)
+        channel.uses += 1
+        self._active.setdefault(channel.region, []).append(transfer)
+        if self._watch is not None:
+            for rank in channel.ranks:
+                self._watch(rank, transfer, True)
+        self.touch(channel.region)
+        return transfer
+
+    def leave(self, transfer: Transfer) -> None:
+        """All bytes are through: the links are free again."""
+        active = self._active[transfer.channel.region]
+        active.remove(transfer)
+        if active:
+            self.touch(transfer.channel.region)
+        if self._watch is not None:
+            for rank in transfer.channel.ranks:
+                self._watch(rank, transfer, False)
+
+    def touch(self, region: int) -> None:
+        """Something in ``region`` changed: solve it when the instant is over."""
+        self._changed[region] = None
+        self.settle_later()
+
+    def settle_later(self) -> None:
+        """Ask for one settling at the end of this instant."""
+        if not self._settling:
+            self._settling = True
+            settle = simpy.Event(self.env)
+            settle._ok = True
+            settle._value = None
+            settle.callbacks.append(self._settle)
+            self.env.schedule(settle, priority=LAST)
+
+    def _settle(self, _event: simpy.Event) -> None:
+        self._settling = False
+        if self._before_settling is not None:
+            self._before_settling()
+        changed, self._changed = self._changed, {}
+        for region in changed:
+            active = self._active[region]
+            if len(active) == 1:
+                self._give(active[0], active[0].channel.solo_rate)
+            elif active:
+                signature = tuple([transfer.channel.number for transfer in active])
+                rates = self._solved.get(signature)
+                if rates is None:
+                    rates = shares(
+                        [transfer.channel.usage for transfer in active], [transfer.channel.weight for transfer in active]
+                    )
+                    self._solved[signature] = rates
+                for transfer, rate in zip(active, rates, strict=True):
+                    self._give(transfer, rate)
+
+    def _give(self, transfer: Transfer, rate: float) -> None:
+        if self.slowdown > 1.0:
+            for rank in transfer.channel.ranks:
+                if rank.computing is not None:
+                    rate = min(rate, 1.0 / self.slowdown)
+                    break
+        if rate == transfer.rate:
+            return
+        now = self.env.now
+        transfer.remaining_s -= (now - transfer.since_s) * transfer.rate
+        transfer.since_s = now
+        transfer.rate = rate
+        self.calendar.enter(transfer, max(0.0, transfer.remaining_s) / rate)

@@ -1,0 +1,311 @@
+"""From programs on a mesh to what the machine runs: simulated ranks and the channels they meet in.
+
+An *island* is a set of ranks that reach each other through the groups their programs use. Islands whose members
+stand alike in the cluster and share no link with others are copies: one is built. Inside an island every use of a
+template by a group is an *instance* with its own links; :mod:`tspsim.engine.folding` then says which ranks and
+instances are alike. Running every rank is the same construction without that last step and with all islands.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..network import Cluster, Traffic, collective, point_to_point
+from ..network.symmetry import owned, surroundings
+from ..parallel.mesh import Mesh
+from .assignment import Assignment, Cost, Role, Template, Templates, prepare
+from .fluid import Channel
+from .folding import number, refine
+from .ranks import Rank
+from .timeline import Label
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One group's use of a template: ``ranks`` take part (a message: sender, receiver), ``copies`` islands do the same."""
+
+    template: int
+    is_message: bool
+    ranks: tuple[int, ...]
+    traffic: Traffic
+    shares: tuple[float, ...]
+    copies: int
+
+
+@dataclass(frozen=True)
+class SimulatedRank:
+    """A rank that is run, for ``size`` ranks that do the same."""
+
+    rank: Rank
+    role: Role
+    size: int
+
+
+@dataclass
+class System:
+    """What runs, and how to read it afterwards.
+
+    Attributes
+    ----------
+    instances
+        Every instance that was built, with the channel that stood for it: the carrier of link loads.
+    """
+
+    ranks: list[SimulatedRank]
+    channels: list[Channel]
+    instances: list[tuple[Instance, Channel]] = field(repr=False)
+    labels: list[Label] = field(repr=False)
+
+    def link_loads(self) -> Iterator[tuple[int, float, int]]:
+        """``(link, bytes carried, copies)`` of every link of the islands that were built."""
+        carried: dict[int, float] = {}
+        copies: dict[int, int] = {}
+        for instance, channel in self.instances:
+            for link, size_bytes in zip(instance.traffic.links, instance.traffic.link_bytes, strict=True):
+                carried[link] = carried.get(link, 0.0) + channel.uses * size_bytes
+                copies[link] = instance.copies
+        for link in sorted(carried):
+            yield link, carried[link], copies[link]
+
+
+def build_system(cluster: Cluster, assignment: Assignment, cost: Cost, *, every_rank: bool = False) -> System:
+    """Prepare every role, find the islands, and fold them unless ``every_rank``."""
+    mesh = assignment.mesh
+    templates = Templates()
+    roles: list[Role] = []
+    labels: list[Label] = []
+    for program in assignment.programs:
+        role = prepare(program, cost, templates, len(labels), mesh.sizes)
+        roles.append(role)
+        labels.extend(role.labels)
+    likeness = np.array(number([role.signature for role in roles]), dtype=np.int64)[assignment.role_of]
+    axes = tuple(axis for axis in mesh.axes if any(template.axis == axis for template, _ in templates))
+    islands = mesh_islands(mesh, axes)
+    if every_rank:
+        chosen = [(index, 1) for index in range(len(islands))]
+    else:
+        chosen = distinct_islands(cluster, islands, likeness, templates, mesh)
+    instances = [
+        instance
+        for index, copies in chosen
+        for instance in island_instances(cluster, mesh, islands[index], templates, copies)
+    ]
+    members = [(int(rank), copies) for index, copies in chosen for rank in islands[index]]
+    rank_class, instance_class = (
+        (list(range(len(members))), list(range(len(instances))))
+        if every_rank
+        else alike(cluster, members, likeness, instances)
+    )
+    system = assemble(assignment, roles, members, instances, rank_class, instance_class)
+    system.labels = with_algorithms(labels, system.ranks)
+    return system
+
+
+def mesh_islands(mesh: Mesh, axes: Sequence[str]) -> NDArray[np.int64]:
+    """Ranks that differ only in ``axes``: shape (islands, ranks of one), alike in order."""
+    used = [mesh.axes.index(axis) for axis in axes]
+    moved = np.moveaxis(mesh.ranks, used, list(range(mesh.ranks.ndim - len(used), mesh.ranks.ndim)))
+    size = int(np.prod([mesh.ranks.shape[dimension] for dimension in used], dtype=np.int64))
+    return moved.reshape(-1, size)
+
+
+def distinct_islands(
+    cluster: Cluster, islands: NDArray[np.int64], likeness: NDArray[np.int64], templates: Templates, mesh: Mesh
+) -> list[tuple[int, int]]:
+    """``(island, how many stand like it)``, one of each kind; all of them where islands share links."""
+    around = surroundings(cluster, islands)
+    if around is None:
+        return [(index, 1) for index in range(len(islands))]
+    rows = np.concatenate([likeness[islands], around], axis=1)
+    _, first, counts = np.unique(rows, axis=0, return_index=True, return_counts=True)
+    chosen = sorted(zip(first.tolist(), counts.tolist(), strict=True))
+    private = all(
+        owned(cluster, islands[index], instance.traffic.links)
+        for index, copies in chosen
+        if copies > 1 or len(chosen) > 1
+        for instance in island_instances(cluster, mesh, islands[index], templates, copies)
+    )
+    return chosen if private else [(index, 1) for index in range(len(islands))]
+
+
+def island_instances(
+    cluster: Cluster, mesh: Mesh, island: NDArray[np.int64], templates: Templates, copies: int
+) -> Iterator[Instance]:
+    """Every template used by every group that lies in the island."""
+    for template, index in templates:
+        groups = mesh.groups(template.axis)
+        numbers = dict.fromkeys(mesh.group_index[template.axis][island].tolist())
+        for group in groups[list(numbers)].tolist():
+            if template.is_message:
+                for sender, receiver in message_pairs(group, template):
+                    traffic = point_to_point(cluster, sender, receiver, template.size_bytes)
+                    yield Instance(index, True, (sender, receiver), traffic, link_shares(cluster, traffic), copies)
+            else:
+                traffic = collective(
+                    cluster, group, template.kind, template.size_bytes, root=template.root, algorithm=template.algorithm
+                )
+                yield Instance(index, False, tuple(group), traffic, link_shares(cluster, traffic), copies)
+
+
+def message_pairs(group: Sequence[int], template: Template) -> Iterator[tuple[int, int]]:
+    size = len(group)
+    for position, sender in enumerate(group):
+        target = position + template.offset
+        if template.wrap:
+            yield sender, group[target % size]
+        elif 0 <= target < size:
+            yield sender, group[target]
+
+
+def link_shares(cluster: Cluster, traffic: Traffic) -> tuple[float, ...]:
+    """Share of each link's capacity at full speed: the busiest link is full."""
+    bandwidth = cluster.links.bandwidth_bytes_per_s
+    busy_s = [size / bandwidth[link] for link, size in zip(traffic.links, traffic.link_bytes, strict=True)]
+    longest_s = max(busy_s, default=0.0)
+    return tuple(busy / longest_s if longest_s > 0.0 else 0.0 for busy in busy_s)
+
+
+def alike(
+    cluster: Cluster, members: Sequence[tuple[int, int]], likeness: NDArray[np.int64], instances: Sequence[Instance]
+) -> tuple[list[int], list[int]]:
+    """Classes of ranks and of instances, by colour refinement over ranks, instances and links."""
+    bandwidth = cluster.links.bandwidth_bytes_per_s
+    vertex: dict[tuple[str, int], int] = {}
+    colours: list[tuple[object, ...]] = []
+    edges: list[list[tuple[object, int]]] = []
+
+    def add(kind: str, key: int, *colour: object) -> int:
+        index = vertex.get((kind, key))
+        if index is None:
+            index = vertex[kind, key] = len(colours)
+            colours.append((kind, *colour))
+            edges.append([])
+        return index
+
+    for rank, copies in members:
+        add("rank", rank, int(likeness[rank]), copies)
+    for index, instance in enumerate(instances):
+        here = add("instance", index, instance.template, instance.traffic.latency_s, instance.traffic.fluid_s)
+        for position, rank in enumerate(instance.ranks):
+            there = vertex["rank", rank]
+            label = ("end", position) if instance.is_message else ("member", 0)
+            edges[here].append((label, there))
+            edges[there].append((label, here))
+        for link, share in zip(instance.traffic.links, instance.shares, strict=True):
+            there = add("link", link, float(bandwidth[link]))
+            edges[here].append((("share", share), there))
+            edges[there].append((("share", share), here))
+    classes = refine(colours, edges)
+    return (
+        number([classes[vertex["rank", rank]] for rank, _ in members]),
+        number([classes[vertex["instance", index]] for index in range(len(instances))]),
+    )
+
+
+def assemble(
+    assignment: Assignment,
+    roles: Sequence[Role],
+    members: Sequence[tuple[int, int]],
+    instances: Sequence[Instance],
+    rank_class: Sequence[int],
+    instance_class: Sequence[int],
+) -> System:
+    """One simulated rank a rank class, one channel an instance class, and the constraints between channels."""
+    first_of: dict[int, int] = {}
+    sizes: Counter[int] = Counter()
+    class_of_rank: dict[int, int] = {}
+    for (rank, copies), cls in zip(members, rank_class, strict=True):
+        first_of.setdefault(cls, rank)
+        sizes[cls] += copies
+        class_of_rank[rank] = cls
+    simulated = {cls: Rank(rank, {}, bytearray()) for cls, rank in first_of.items()}
+    channels: list[Channel] = []
+    users: dict[int, dict[int, float]] = {}
+    for instance, cls in zip(instances, instance_class, strict=True):
+        if cls == len(channels):
+            ranks = tuple(simulated[c] for c in dict.fromkeys(class_of_rank[rank] for rank in instance.ranks))
+            traffic = instance.traffic
+            busiest = max(
+                zip(instance.shares, traffic.link_bytes, strict=True), key=lambda pair: pair[0], default=(0.0, 0.0)
+            )[1]
+            channels.append(
+                Channel(
+                    cls,
+                    traffic.latency_s,
+                    traffic.fluid_s,
+                    {},
+                    traffic.fluid_s / busiest if busiest > 0.0 else 1.0,
+                    ranks,
+                    traffic.algorithm,
+                    parties=2 if instance.is_message else len(ranks),
+                )
+            )
+        for link, share in zip(instance.traffic.links, instance.shares, strict=True):
+            by_channel = users.setdefault(link, {})
+            by_channel[cls] = by_channel.get(cls, 0.0) + share
+    constrain(channels, users)
+    for instance, cls in zip(instances, instance_class, strict=True):
+        # A message is known to its sender by half 0 of its key, to its receiver by half 1; a collective only by half 0.
+        for half, rank in enumerate(instance.ranks):
+            simulated_rank = simulated[class_of_rank[rank]]
+            if simulated_rank.number == rank:
+                simulated_rank.channels[2 * instance.template + (half if instance.is_message else 0)] = channels[cls]
+    ranks_out = []
+    for cls, rank_state in simulated.items():
+        role = roles[int(assignment.role_of[rank_state.number])]
+        rank_state.done = bytearray(len(role.labels))
+        ranks_out.append(SimulatedRank(rank_state, role, sizes[cls]))
+    carried = [(instance, channels[cls]) for instance, cls in zip(instances, instance_class, strict=True)]
+    return System(ranks_out, channels, carried, [])
+
+
+def constrain(channels: Sequence[Channel], users: Mapping[int, Mapping[int, float]]) -> None:
+    """Give every channel its constraints and region.
+
+    Links that the same channels use in the same shares are one constraint; of those that a channel has to itself the
+    tightest says it all.
+    """
+    patterns = dict.fromkeys(tuple(sorted(by_channel.items())) for by_channel in users.values())
+    tightest: dict[int, float] = {}
+    shared = []
+    for pattern in patterns:
+        if len(pattern) == 1:
+            user, share = pattern[0]
+            tightest[user] = max(share, tightest.get(user, 0.0))
+        else:
+            shared.append(pattern)
+    region = list(range(len(channels)))
+
+    def find(channel: int) -> int:
+        while region[channel] != channel:
+            region[channel] = region[region[channel]]
+            channel = region[channel]
+        return channel
+
+    usage: list[dict[Hashable, float]] = [{} for _ in channels]
+    for constraint, pattern in enumerate([*shared, *((only,) for only in tightest.items())]):
+        for user, share in pattern:
+            usage[user][constraint] = share
+            region[find(user)] = find(pattern[0][0])
+    for index, channel in enumerate(channels):
+        channel.usage = usage[index]
+        channel.region = find(index)
+        channel.solo_rate = min(1.0, 1.0 / max(channel.usage.values(), default=1.0))
+
+
+def with_algorithms(labels: Sequence[Label], ranks: Sequence[SimulatedRank]) -> list[Label]:
+    """Labels of communication say which algorithm moved the data."""
+    named = list(labels)
+    for simulated in ranks:
+        for steps in simulated.role.streams.values():
+            for step in steps:
+                channel = simulated.rank.channels.get(step.meets[0][0]) if step.meets else None
+                if channel is not None and named[step.label] is labels[step.label]:
+                    label = labels[step.label]
+                    named[step.label] = replace(label, shape=f"{label.shape}, {channel.algorithm.replace('_', ' ')}")
+    return named

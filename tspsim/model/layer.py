@@ -1,0 +1,117 @@
+"""One decoder layer as operators: what a shard of it computes on some tokens.
+
+``shards`` divides heads and FFN columns (tensor-parallel degree, or the steps of the folded schedule). Letters: n
+tokens, h hidden, a = heads·head_dim, c = kv_heads·head_dim of the shard, f FFN columns of the shard.
+Norms, rope, residual adds and activations are counted as the fused kernels a compiled model runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..operators import Attention, Gemm, MemoryBound
+from .architecture import Architecture
+
+
+@dataclass(frozen=True)
+class LayerShard:
+    """``1/shards`` of a decoder layer of ``model``; methods return operators on ``tokens`` tokens.
+
+    Parameters
+    ----------
+    dtype
+        Precision of the matrix products.
+    activation_bytes
+        Bytes of an activation element.
+    """
+
+    model: Architecture
+    shards: int
+    dtype: str = "bf16"
+    activation_bytes: float = 2.0
+
+    @cached_property
+    def heads(self) -> int:
+        return self.model.heads // self.shards
+
+    @cached_property
+    def kv_heads(self) -> int:
+        """At least one: beyond the model's key/value heads they are replicated."""
+        return max(1, self.model.kv_heads // self.shards)
+
+    @cached_property
+    def query_width(self) -> int:
+        return self.heads * self.model.head_dim
+
+    @cached_property
+    def kv_width(self) -> int:
+        """Width of K alone (V is the same)."""
+        return self.kv_heads * self.model.head_dim
+
+    @cached_property
+    def ffn(self) -> int:
+        return self.model.ffn // self.shards
+
+    @cached_property
+    def attention_weights(self) -> int:
+        """Elements of the packed [Wq, Wk, Wv, Wo] shard: h·(2a + 2c)."""
+        return self.model.hidden * (2 * self.query_width + 2 * self.kv_width)
+
+    @cached_property
+    def mlp_weights(self) -> int:
+        """Elements of the packed [gate, up, down] shard (without gate: [up, down])."""
+        return self.model.hidden * self.ffn * (3 if self.model.gated else 2)
+
+    def norm(self, tokens: int) -> MemoryBound:
+        """Residual add and norm in one kernel: reads two, writes two."""
+        return MemoryBound("add_rmsnorm", 4.0 * tokens * self.model.hidden * self.activation_bytes, tokens, name="add + norm")
+
+    def qkv(self, tokens: int) -> Gemm:
+        return Gemm(tokens, self.query_width + 2 * self.kv_width, self.model.hidden, self.dtype, name="QKV projection")
+
+    def rope(self, tokens: int) -> MemoryBound:
+        """Rotary embedding of Q and K in place; with norms on Q and K in the same kernel."""
+        width = self.query_width + self.kv_width
+        return MemoryBound("rope", 2.0 * tokens * width * self.activation_bytes, tokens, name="rope")
+
+    def attention(
+        self, segments: tuple[tuple[int, int], ...], *, causal: bool = True, buckets: int = 1, direction: str = "forward"
+    ) -> Attention:
+        """Attention of one of ``buckets`` equal parts of the shard's heads."""
+        return Attention(
+            segments,
+            self.heads // buckets,
+            max(1, self.kv_heads // buckets),
+            self.model.head_dim,
+            causal,
+            "bf16" if self.dtype not in ("bf16", "fp16", "fp32") else self.dtype,
+            direction,
+            name="attention" if direction == "forward" else "attention backward",
+        )
+
+    def merge(self, tokens: int) -> MemoryBound:
+        """Fold a block's partial attention into the running one by log-sum-exp: reads two, writes one."""
+        return MemoryBound("add", 3.0 * tokens * self.query_width * self.activation_bytes, tokens, name="merge blocks")
+
+    def output(self, tokens: int) -> Gemm:
+        return Gemm(tokens, self.model.hidden, self.query_width, self.dtype, name="output projection")
+
+    def gate_up(self, tokens: int) -> Gemm:
+        return Gemm(tokens, self.ffn * (2 if self.model.gated else 1), self.model.hidden, self.dtype, name="gate and up")
+
+    def activation(self, tokens: int) -> MemoryBound:
+        """SwiGLU reads two and writes one; without a gate it reads one and writes one."""
+        moved = 3.0 if self.model.gated else 2.0
+        return MemoryBound("swiglu", moved * tokens * self.ffn * self.activation_bytes, tokens, name="activation")
+
+    def down(self, tokens: int) -> Gemm:
+        return Gemm(tokens, self.model.hidden, self.ffn, self.dtype, name="down projection")
+
+    def embedding(self, tokens: int) -> MemoryBound:
+        """Rows of the table read and written out."""
+        return MemoryBound("copy", 2.0 * tokens * self.model.hidden * self.activation_bytes, tokens, name="embedding lookup")
+
+    def head(self, tokens: int) -> Gemm:
+        """Logits of this shard's vocabulary rows (padded to a multiple of ``shards``)."""
+        return Gemm(tokens, -(-self.model.vocab // self.shards), self.model.hidden, self.dtype, name="language-model head")

@@ -1,0 +1,115 @@
+"""The rank mesh: which GPU stands where on which axis, and the process groups that follow.
+
+A rank is its GPU's number in the cluster (node-major). The mesh is an integer array with one dimension an axis;
+its entries are ranks. Groups along an axis are its lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError
+from .plan import AXES, Plan
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Ranks by coordinates.
+
+    Parameters
+    ----------
+    axes
+        Names of the dimensions of ``ranks``, outermost first.
+    ranks
+        Integer array; ``ranks[coordinates]`` is the GPU at those coordinates.
+    """
+
+    axes: tuple[str, ...]
+    ranks: NDArray[np.int64] = field(repr=False)
+
+    @cached_property
+    def sizes(self) -> Mapping[str, int]:
+        return dict(zip(self.axes, self.ranks.shape, strict=True))
+
+    def groups(self, axis: str) -> NDArray[np.int64]:
+        """All groups along an axis: shape (number of groups, size of the axis), members in axis order."""
+        moved = np.moveaxis(self.ranks, self.axes.index(axis), -1)
+        return moved.reshape(-1, moved.shape[-1])
+
+    @cached_property
+    def positions(self) -> Mapping[str, NDArray[np.int64]]:
+        """Axis → position of every rank on it (arrays indexed by rank)."""
+        flat = self.ranks.reshape(-1)
+        table = {}
+        for dimension, axis in enumerate(self.axes):
+            index = np.broadcast_to(
+                np.arange(self.ranks.shape[dimension]).reshape([-1 if d == dimension else 1 for d in range(self.ranks.ndim)]),
+                self.ranks.shape,
+            ).reshape(-1)
+            positions = np.empty(flat.size, dtype=np.int64)
+            positions[flat] = index
+            table[axis] = positions
+        return table
+
+    @cached_property
+    def group_index(self) -> Mapping[str, NDArray[np.int64]]:
+        """Axis → number of every rank's group along it, as :meth:`groups` counts them (arrays indexed by rank)."""
+        table = {}
+        for axis in self.axes:
+            groups = self.groups(axis)
+            index = np.empty(groups.size, dtype=np.int64)
+            index[groups.reshape(-1)] = np.repeat(np.arange(len(groups)), groups.shape[1])
+            table[axis] = index
+        return table
+
+
+def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
+    """Lay a plan's axes on the cluster.
+
+    Without a placement the axes run along GPU numbers in the order of :data:`~tspsim.parallel.plan.AXES`, so those
+    that talk most share a node. With one, ``node_axes`` run along the node (first named = neighbouring GPUs), the
+    rest of the node is filled with data-parallel replicas, and ``rail_axes`` step from node to node along the rails.
+
+    Raises
+    ------
+    InputError
+        If the degrees do not multiply to ``gpus``, or a node cannot be filled as placed.
+    """
+    degrees = {axis: plan.degree(axis) for axis in AXES}
+    if prod(degrees.values()) != gpus:
+        raise InputError(
+            f"degrees multiply to {prod(degrees.values())}, but the cluster has {gpus} GPUs", key=f"plans.{plan.name}"
+        )
+    inner = [axis for axis in plan.node_axes]
+    outer = [axis for axis in plan.rail_axes]
+    middle = [axis for axis in AXES if axis not in inner and axis not in outer and axis != "dp"]
+    if not (inner or outer):
+        inner, middle = middle, []
+    order: list[tuple[str, int]] = [(axis, degrees[axis]) for axis in inner + middle]
+    replicas = degrees["dp"]
+    if outer:
+        in_node = prod(size for _, size in order)
+        fill = gpus_per_node // in_node if in_node and gpus_per_node % in_node == 0 else 1
+        if in_node < gpus_per_node and (fill * in_node != gpus_per_node or replicas % fill):
+            raise InputError(
+                f"{in_node} ranks along a node of {gpus_per_node} GPUs leave room that dp = {replicas} cannot fill",
+                key=f"plans.{plan.name}.placement",
+            )
+        order += [("dp inside", fill), *((axis, degrees[axis]) for axis in outer), ("dp", replicas // fill)]
+    else:
+        order += [("dp", replicas)]
+    names = [name for name, _ in reversed(order)]
+    ranks = np.arange(gpus, dtype=np.int64).reshape([size for _, size in reversed(order)])
+    if "dp inside" in names:
+        inside = names.index("dp inside")
+        ranks = np.moveaxis(ranks, inside, 1)
+        names.insert(1, names.pop(inside))
+        ranks = ranks.reshape(ranks.shape[0] * ranks.shape[1], *ranks.shape[2:])
+        names.pop(1)
+    return Mesh(tuple(names), ranks)

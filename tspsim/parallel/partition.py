@@ -1,0 +1,48 @@
+"""Which tokens a sequence shard holds, and which score pairs follow.
+
+Shard i of n holds S/n tokens of every sequence: in ``contiguous`` order tokens i·S/n …; in ``zigzag`` order chunks i
+and 2n−1−i of 2n, so that every shard has the same number of causal pairs.
+A segment is (queries, context), aligned at its lower right corner when causal (:class:`tspsim.operators.Attention`).
+"""
+
+from __future__ import annotations
+
+Segments = tuple[tuple[int, int], ...]
+
+
+def local_segments(partition: str, sequence: int, shards: int, position: int, sequences: int, causal: bool) -> Segments:
+    """Pieces a shard attends once the whole context is there.
+
+    Examples
+    --------
+    >>> local_segments("zigzag", 1024, 2, 0, 1, True)
+    ((256, 256), (256, 1024))
+    >>> local_segments("contiguous", 1024, 2, 1, 1, True)
+    ((512, 1024),)
+    """
+    length = sequence // shards
+    if not causal:
+        return ((length, sequence),) * sequences
+    if partition == "contiguous" or shards == 1:
+        return ((length, length * (position + 1)),) * sequences
+    chunk = length // 2
+    return ((chunk, chunk * (position + 1)), (chunk, chunk * (2 * shards - position))) * sequences
+
+
+def block_segments(
+    partition: str, sequence: int, shards: int, position: int, owner: int, sequences: int, causal: bool
+) -> tuple[Segments, bool]:
+    """Pieces a shard attends of the block that ``owner`` sent, and whether they are causal.
+
+    In zigzag order every block off the diagonal costs half a square, whoever owns it: late chunks of this shard see
+    both chunks of an earlier owner's half, or both chunks see the owner's early one.
+    """
+    length = sequence // shards
+    if not causal:
+        return ((length, length),) * sequences, False
+    if owner == position:
+        return ((length, length),) * sequences, True
+    if partition == "contiguous":
+        return (((length, length),) * sequences if owner < position else ()), False
+    chunk = length // 2
+    return (((length, chunk),) if owner < position else ((chunk, length),)) * sequences, False

@@ -1,0 +1,180 @@
+"""A parallel plan and the work it is for, as facts the schemes read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..errors import InputError
+from ..model import Architecture
+from ..operators import DTYPE_BYTES
+
+#: Mesh axes, from the one whose ranks talk most to the one whose ranks talk least: the default placement puts
+#: them on the graph in this order, the first along the node.
+AXES = ("tp", "tsp", "sp", "ep", "pp", "dp")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one model is spread over the GPUs, and which switches of the schedule are set.
+
+    Attributes
+    ----------
+    degrees
+        Size of every axis in :data:`AXES`; their product is the number of GPUs.
+    partition
+        ``zigzag`` (rank i of n holds token chunks i and 2n−1−i) or ``contiguous``.
+    exchange
+        How sequence shards see each other's K and V: ``all_gather``, ``ring`` or ``ulysses``.
+    sequence_regions
+        Megatron's sequence regions: reduce-scatter and all-gather around the norms instead of an all-reduce.
+    overlap
+        Exchanges run beside compute. None is the scheme's own default: on for TSP and for the ring exchange, whose
+        reason to exist it is; off for TP's reductions and for gathers.
+    overlap_chunks
+        Pieces a tensor-parallel reduction or a context gather is cut into when it is overlapped.
+    recomputation
+        ``none``, ``selective`` (attention only) or ``full`` (a layer's input is all that is kept).
+    algorithms
+        Collective kind → algorithm name, where the plan insists on one.
+    node_axes, rail_axes
+        Axes laid along the node first, and those laid across nodes; see :func:`tspsim.parallel.mesh.build_mesh`.
+    """
+
+    name: str
+    degrees: Mapping[str, int]
+    partition: str = "zigzag"
+    exchange: str = "all_gather"
+    sequence_regions: bool = False
+    overlap: bool | None = None
+    overlap_chunks: int = 4
+    recomputation: str = "none"
+    algorithms: Mapping[str, str] = field(default_factory=dict)
+    node_axes: tuple[str, ...] = ()
+    rail_axes: tuple[str, ...] = ()
+
+    def degree(self, axis: str) -> int:
+        return self.degrees.get(axis, 1)
+
+    @property
+    def tp(self) -> int:
+        return self.degree("tp")
+
+    @property
+    def sp(self) -> int:
+        return self.degree("sp")
+
+    @property
+    def tsp(self) -> int:
+        return self.degree("tsp")
+
+    @property
+    def dp(self) -> int:
+        return self.degree("dp")
+
+    @property
+    def token_axis(self) -> str:
+        """The axis that carries sequence shards."""
+        return "tsp" if self.tsp > 1 else "sp"
+
+    @property
+    def token_shards(self) -> int:
+        return self.degree(self.token_axis)
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """Bytes a parameter while training: ``weights`` and ``gradients`` as kept, ``state`` of the optimizer, and the
+    ``temporaries`` an unfused step makes."""
+
+    name: str
+    weights: float
+    gradients: float
+    state: float
+    temporaries: float
+
+    @property
+    def bytes_per_parameter(self) -> float:
+        return self.weights + self.gradients + self.state + self.temporaries
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one step has to do: ``sequences`` of ``sequence`` tokens in every replica."""
+
+    pass_: str
+    sequence: int
+    sequences: int
+    precision: str
+    optimizer: Optimizer
+    runtime_reserve_bytes: float
+    causal: bool = True
+
+    @property
+    def tokens_per_replica(self) -> int:
+        return self.sequence * self.sequences
+
+
+@dataclass(frozen=True)
+class Job:
+    """One model under one plan: what every scheme is handed."""
+
+    model: Architecture
+    plan: Plan
+    work: Work
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of a weight element in the working precision."""
+        return DTYPE_BYTES[self.work.precision]
+
+    @property
+    def activation_bytes(self) -> float:
+        """Bytes of an activation element; eight-bit and narrower formats keep activations in bf16 between kernels."""
+        return max(2.0, DTYPE_BYTES[self.work.precision])
+
+    @property
+    def tokens(self) -> int:
+        """Tokens a rank holds: all of its replica's, over the token shards."""
+        return self.work.tokens_per_replica // self.plan.token_shards
+
+    @property
+    def head_shards(self) -> int:
+        """Ranks, or steps of the folded schedule, that the heads are spread over."""
+        plan = self.plan
+        if plan.tsp > 1:
+            return plan.tsp
+        return plan.tp * (plan.sp if plan.exchange == "ulysses" else 1)
+
+    def check(self) -> None:
+        """Refuse a plan whose degrees cannot divide the model or the tokens; raises InputError with the remedy."""
+        model, plan, shards = self.model, self.plan, self.head_shards
+        if plan.tsp > 1 and (plan.tp > 1 or plan.sp > 1):
+            raise self._refuse("tsp", f"{plan.tsp} folds tp and sp onto one axis: leave tp and sp at 1 beside it")
+        axis = "tsp" if plan.tsp > 1 else "tp"
+        if model.heads % shards:
+            raise self._refuse(axis, f"{shards} does not divide the {model.heads} attention heads of {model.name}")
+        if model.kv_heads % shards and shards % model.kv_heads:
+            raise self._refuse(
+                axis, f"{shards} neither divides nor is a multiple of the {model.kv_heads} key/value heads of {model.name}"
+            )
+        if plan.sp > 1 and plan.exchange == "ulysses" and shards > model.kv_heads:
+            raise self._refuse(
+                "exchange", f"ulysses needs sp·tp <= {model.kv_heads} key/value heads, not {shards}; use all_gather or ring"
+            )
+        if model.ffn % (plan.tsp * plan.tp):
+            raise self._refuse(axis, f"{plan.tsp * plan.tp} does not divide the {model.ffn} FFN columns of {model.name}")
+        pieces = plan.token_shards * (2 if plan.partition == "zigzag" and plan.token_shards > 1 else 1)
+        if self.work.sequence % pieces:
+            raise self._refuse(
+                plan.token_axis,
+                f"{plan.token_shards} shards in {plan.partition} order need a sequence that is a multiple of {pieces}, "
+                f"not {self.work.sequence}",
+            )
+        if plan.sequence_regions and self.tokens % plan.tp:
+            raise self._refuse("sequence_regions", f"{self.tokens} tokens a rank are not a multiple of tp = {plan.tp}")
+        if plan.overlap and plan.tp > 1 and self.tokens % plan.overlap_chunks:
+            raise self._refuse("overlap_chunks", f"{plan.overlap_chunks} does not divide {self.tokens} tokens a rank")
+
+    def _refuse(self, key: str, message: str) -> InputError:
+        return InputError(message, key=f"plans.{self.plan.name}.{key}")

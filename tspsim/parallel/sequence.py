@@ -1,0 +1,107 @@
+"""Sequence (context) parallelism: how the ranks of the ``sp`` axis see each other's K and V.
+
+Every exchange is a function that writes the attention of one layer and returns the instruction whose end means
+that the local output is complete. Liu et al. 2023 (Ring Attention), Jacobs et al. 2023 (DeepSpeed-Ulysses),
+Llama 3 report §3.3.2 (all-gather).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..model.layer import LayerShard
+from ..operators import Operator
+from .partition import block_segments, local_segments
+from .plan import Job
+from .script import Script
+
+Exchange = Callable[[Script, Job, LayerShard, int, int], int]
+
+
+def attend_local(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
+    """One shard, no exchange: the whole context is here."""
+    work = job.work
+    segments = local_segments(job.plan.partition, work.sequence, 1, 0, work.sequences, work.causal)
+    return script.compute("attention", layer.attention(segments, causal=work.causal), after=[after])
+
+
+def all_gather(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
+    """K and V of all shards are gathered, then attended; overlapped, head bucket by head bucket."""
+    plan, work = job.plan, job.work
+    segments = local_segments(plan.partition, work.sequence, plan.sp, position, work.sequences, work.causal)
+    buckets = plan.overlap_chunks if plan.overlap and layer.kv_heads % plan.overlap_chunks == 0 else 1
+    size = 2 * work.tokens_per_replica * layer.kv_width * job.activation_bytes / buckets
+    last = after
+    for bucket in range(buckets):
+        gathered = script.collective("all_gather", "sp", size, "gather K,V", after=[after], stream="context")
+        last = script.compute(
+            f"attention {bucket + 1}/{buckets}" if buckets > 1 else "attention",
+            layer.attention(segments, causal=work.causal, buckets=buckets),
+            after=[gathered],
+        )
+    return last
+
+
+def ring(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
+    """Σ−1 hops: attend the block that is here while the neighbour's travels (exposed with ``overlap: false``)."""
+    plan, work = job.plan, job.work
+    size = 2 * job.tokens * layer.kv_width * job.activation_bytes
+    overlap = plan.overlap is not False
+    arrived, last = after, after
+    for hop in range(plan.sp):
+        owner = (position - hop) % plan.sp
+        segments, causal = block_segments(
+            plan.partition, work.sequence, plan.sp, position, owner, work.sequences, work.causal
+        )
+        operators: list[Operator] = [layer.attention(segments, causal=causal)] if segments else []
+        if segments and hop:
+            operators.append(layer.merge(job.tokens))
+        here = arrived
+        if overlap and hop < plan.sp - 1:
+            # Two buffers: the block that arrives next lands where the one before this was read from.
+            arrived = script.ring_hop("sp", size, f"K,V hop {hop + 1}", after=[here, last], stream="context")
+        last = script.compute(f"attention block {hop + 1}", *operators, after=[here])
+        if not overlap and hop < plan.sp - 1:
+            arrived = script.ring_hop("sp", size, f"K,V hop {hop + 1}", after=[last], stream="context")
+    return last
+
+
+def ulysses(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
+    """All-to-all from token shards to head shards, attention over the whole sequence, all-to-all back."""
+    plan, work = job.plan, job.work
+    rows = job.tokens * job.activation_bytes
+    inside = script.collective(
+        "all_to_all", "sp", rows * (layer.query_width + 2 * layer.kv_width), "tokens to heads", after=[after], stream="context"
+    )
+    segments = local_segments(plan.partition, work.sequence, 1, 0, work.sequences, work.causal)
+    attended = script.compute(
+        "attention", layer.attention(segments, causal=work.causal, buckets=plan.sp), after=[inside]
+    )
+    return script.collective(
+        "all_to_all", "sp", rows * layer.query_width, "heads to tokens", after=[attended], stream="context"
+    )
+
+
+EXCHANGES: dict[str, Exchange] = {"all_gather": all_gather, "ring": ring, "ulysses": ulysses}
+
+
+def gathered_context(job: Job) -> float:
+    """Other shards' K and V alive at the peak, bytes.
+
+    Gathered: the whole context of one layer; while training every layer's is kept for its backward, because the
+    gather lies outside what recomputation repeats, and one more is the gradient under way. Ring: the block that is
+    here and the one that arrives, with their gradients while training. Ulysses: the exchanged copies of one layer.
+    """
+    plan, work, model = job.plan, job.work, job.model
+    if plan.sp == 1:
+        return 0.0
+    layer = LayerShard(model, plan.tp, work.precision, job.activation_bytes)
+    training = work.pass_ == "training"
+    if plan.exchange == "all_gather":
+        one_layer = 2 * work.tokens_per_replica * layer.kv_width * job.activation_bytes
+        return one_layer * (model.layers + 1 if training else 1)
+    if plan.exchange == "ring":
+        block = 2 * job.tokens * layer.kv_width * job.activation_bytes
+        return block * (4 if training else 2)
+    exchanged = job.tokens * (2 * layer.query_width + 2 * layer.kv_width) * job.activation_bytes
+    return exchanged * (2 if training else 1)

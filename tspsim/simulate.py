@@ -1,0 +1,336 @@
+"""From a scenario to its result: the one call that joins the rooms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import metrics
+from .engine.assignment import Assignment
+from .engine.core import Engine, Interference, Submission
+from .errors import InputError
+from .hardware import Device, load_device
+from .model import Architecture, load_model
+from .network import Cluster, build_cluster, load_cluster
+from .operators import Operator
+from .parallel import Job, Mesh, Optimizer, Plan, Work, build_mesh, peak_memory, scheme_of
+from .result import LinkUse, Memory, PlanResult, RankClass, Range, Result
+from .scenario import ClusterInline, Scenario, load
+from .statements import bottleneck, defaults_in_words, notes_of, unexplained
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A scenario with everything it names looked up."""
+
+    scenario: Scenario
+    cluster: Cluster
+    device: Device
+    model: Architecture
+    work: Work
+    plans: tuple[Plan, ...]
+
+    def job(self, plan: Plan) -> Job:
+        return Job(self.model, plan, self.work)
+
+
+def simulate(
+    scenario: Scenario | str | Path | Mapping[str, Any],
+    *,
+    every_rank: bool = False,
+    progress: Progress | None = None,
+) -> Result:
+    """Answer a scenario: every plan in its order.
+
+    Parameters
+    ----------
+    scenario
+        What :func:`tspsim.load` returns, or what it takes.
+    every_rank
+        Run every rank instead of one a class of equal ranks; same answer, more timeline.
+    progress
+        Called with a plan's name and the share of plans done before it.
+
+    Raises
+    ------
+    InputError
+        The scenario is wrong: a degree that divides nothing, an unknown name, ….
+    """
+    question = look_up(scenario if isinstance(scenario, Scenario) else load(scenario))
+    results = []
+    for index, plan in enumerate(question.plans):
+        if progress is not None:
+            progress(plan.name, index / len(question.plans))
+        results.append(run_plan(question, plan, every_rank=every_rank))
+    return Result(
+        scenario=question.scenario.to_dict() | {"model": describe_model(question.model)},
+        cluster=describe_cluster(question.cluster, question.device),
+        plans=tuple(results),
+        provenance=tuple(provenance(question)),
+        defaults=defaults_in_words(question.work, question.plans),
+        unexplained=unexplained(question.work, question.plans),
+    )
+
+
+def look_up(scenario: Scenario) -> Question:
+    """Find the cluster, device and model a scenario names, and check every plan against them."""
+    if isinstance(scenario.cluster, ClusterInline):
+        inline = scenario.cluster
+        cluster = build_cluster(inline.device, inline.nodes, inline.fabric, inline.node, inline.oversubscription)
+    else:
+        cluster = load_cluster(scenario.cluster)
+    workload = scenario.workload
+    work = Work(
+        workload.pass_,
+        workload.sequence,
+        workload.sequences_per_replica,
+        workload.precision,
+        Optimizer(**workload.optimizer.model_dump()),
+        workload.runtime_reserve,
+        workload.causal,
+    )
+    model = load_model(workload.model)
+    device = load_device(cluster.device_name)
+    if work.precision not in device.peak_flops_per_s:
+        known = ", ".join(device.peak_flops_per_s)
+        raise InputError(f"{device.name} has no {work.precision}; it has {known}", key="workload.precision")
+    plans = []
+    for entry in scenario.plans:
+        plan = Plan(
+            entry.name,
+            entry.degrees(cluster.gpus),
+            entry.partition,
+            entry.exchange,
+            entry.sequence_regions,
+            entry.overlap,
+            entry.overlap_chunks,
+            entry.recomputation or "none",
+            {kind: name for kind, name in entry.algorithms.items()},
+            entry.placement.node if entry.placement else (),
+            entry.placement.rails if entry.placement else (),
+        )
+        Job(model, plan, work).check()
+        plans.append(plan)
+    return Question(scenario, cluster, device, model, work, tuple(plans))
+
+
+def run_plan(question: Question, plan: Plan, *, every_rank: bool = False) -> PlanResult:
+    """One plan: refused with its memory where it does not fit, else simulated."""
+    job, cluster, device = question.job(plan), question.cluster, question.device
+    scheme = scheme_of(plan)
+    memory = Memory(peak_memory(job, scheme.residency), device.visible_memory_bytes)
+    degrees = {axis: plan.degree(axis) for axis in ("tsp", "tp", "sp", "pp", "ep", "dp")}
+    settings = settings_of(plan)
+    if not memory.fits:
+        return PlanResult(plan.name, degrees, memory, settings, error=too_large(memory), notes=notes_of(job))
+    mesh = build_mesh(plan, cluster.gpus, cluster.gpus_per_node)
+    costs = Costs(device)
+    submission = run(question, mesh, job, costs, every_rank=every_rank)
+    makespan_s = submission.makespan_s
+    parts = metrics.breakdown(submission)
+    tokens = question.work.tokens_per_replica * plan.dp
+    model_flops = tokens * question.model.forward_flops_per_token(question.work.sequence, causal=question.work.causal)
+    peak = device.peak_flops_per_s[question.work.precision]
+    period_s = metrics.layer_period_s(submission)
+    links, link_shares = link_use(cluster, submission, makespan_s)
+    return PlanResult(
+        name=plan.name,
+        degrees=degrees,
+        memory=memory,
+        settings=settings,
+        step_time_s=makespan_s,
+        tokens_per_step=tokens,
+        gpus=cluster.gpus,
+        block_forward_tokens_per_s=tokens / period_s,
+        mfu=model_flops / (makespan_s * cluster.gpus * peak),
+        breakdown_s={
+            "compute": parts.total_compute_s,
+            "exposed_communication": dict(sorted(parts.exposed_s.items())),
+            "bubble": 0.0,
+            "idle": parts.idle_s,
+        },
+        compute_by_kind_s=dict(sorted(parts.compute_s.items())),
+        communication_bytes_per_layer=metrics.received_bytes_per_layer(submission, question.model.layers),
+        links=links,
+        link_shares=link_shares,
+        classes=tuple(RankClass(s.rank.number, s.size, s.role.program.role) for s in submission.ranks),
+        cost=cost_of(question, makespan_s, tokens),
+        range=costs.range_of(tokens, makespan_s, parts),
+        bottleneck=bottleneck(parts, makespan_s),
+        notes=notes_of(job),
+        timeline=submission.timeline,
+    )
+
+
+class Costs:
+    """The device's estimates as plain seconds for the engine, remembering how uncertain each family was."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._spread: dict[str, list[float]] = {}
+
+    def __call__(self, operator: Operator) -> float:
+        estimate = self.device.time(operator)
+        spread = self._spread.setdefault(operator.kind, [0.0, 0.0, 0.0])
+        for index, value in enumerate((estimate.low, estimate.seconds, estimate.high)):
+            spread[index] += value
+        return float(estimate.seconds)
+
+    #: Relative error of a transfer's time, nine times of ten: the anchors of docs/network.md are met within it.
+    TRANSFER_ERROR = 0.15
+
+    def range_of(self, tokens: int, makespan_s: float, parts: metrics.Breakdown) -> Range:
+        """One common factor a kernel family and one for transfers, independent of each other, to first order."""
+        faster, slower = 0.0, 0.0
+        for family, seconds in parts.compute_s.items():
+            low, middle, high = self._spread[family]
+            faster += (seconds * (1.0 - low / middle)) ** 2
+            slower += (seconds * (high / middle - 1.0)) ** 2
+        exposed = sum(parts.exposed_s.values()) * self.TRANSFER_ERROR
+        low_s = makespan_s - (faster + exposed**2) ** 0.5
+        high_s = makespan_s + (slower + exposed**2) ** 0.5
+        basis = "90 %: one factor a kernel family (its residuals) and one for exposed transfers (±15 %), independent"
+        return Range(tokens / high_s, tokens / low_s, basis)
+
+
+def run(question: Question, mesh: Mesh, job: Job, costs: Costs, *, every_rank: bool) -> Submission:
+    """Write the plan's programs, place them, and let the engine run them."""
+    plan = job.plan
+    scheme = scheme_of(plan)
+    programs = tuple(scheme.forward(job, position) for position in range(plan.token_shards))
+    role_of = mesh.positions[plan.token_axis] if plan.token_shards > 1 else np.zeros(mesh.ranks.size, dtype=np.int64)
+    device = question.device
+    engine = Engine(
+        question.cluster,
+        costs,
+        interference=Interference(device.compute_slowdown, device.communication_slowdown),
+        every_rank=every_rank,
+    )
+    submission = engine.submit(Assignment(mesh, programs, role_of))
+    engine.run()
+    return submission
+
+
+def too_large(memory: Memory) -> str:
+    """Which part is too large, and by how much."""
+    over = memory.peak_bytes - memory.capacity_bytes
+    largest = max(memory.parts, key=lambda part: memory.parts[part])
+    gib = 2**30
+    return (
+        f"needs {memory.peak_bytes / gib:.1f} GiB a GPU, {over / gib:.1f} GiB more than its {memory.capacity_bytes / gib:.1f}; "
+        f"largest part: {largest.replace('_', ' ')}, {memory.parts[largest] / gib:.1f} GiB"
+    )
+
+
+def link_use(
+    cluster: Cluster, submission: Submission, makespan_s: float
+) -> tuple[tuple[LinkUse, ...], tuple[tuple[str, str, float], ...]]:
+    """Use of the fabric by kind of link, and of every single link of the first node and its way out."""
+    links = cluster.links
+    kinds, bandwidth = links.kind, links.bandwidth_bytes_per_s
+    carried: dict[str, float] = {}
+    peak: dict[str, float] = {}
+    shares = []
+    for link, size_bytes, copies in submission.system.link_loads():
+        kind = kinds[link]
+        share = size_bytes / (float(bandwidth[link]) * makespan_s)
+        carried[kind] = carried.get(kind, 0.0) + size_bytes * copies
+        peak[kind] = max(peak.get(kind, 0.0), share)
+        shares.append((str(links.source[link]), str(links.target[link]), share))
+    counts: dict[str, int] = {}
+    capacity: dict[str, float] = {}
+    for kind, count, rate, _ in cluster.blocks():
+        counts[kind] = counts.get(kind, 0) + count
+        capacity[kind] = capacity.get(kind, 0.0) + count * rate
+    uses = tuple(
+        LinkUse(
+            kind,
+            counts[kind],
+            capacity[kind] / counts[kind],
+            carried.get(kind, 0.0),
+            carried.get(kind, 0.0) / (capacity[kind] * makespan_s),
+            peak.get(kind, 0.0),
+        )
+        for kind in counts
+        if counts[kind]
+    )
+    return uses, tuple(shares[:LINKS_SHOWN])
+
+
+#: Links drawn in a report at most: a node's mesh and its way out are about a hundred.
+LINKS_SHOWN = 512
+
+
+def cost_of(question: Question, makespan_s: float, tokens: int) -> dict[str, Any]:
+    """Money and energy a million tokens, at the scenario's price or the device's three."""
+    device, prices = question.device, question.scenario.prices
+    per_hour = {"stated": prices.gpu_hour} if prices.gpu_hour is not None else dict(device.prices_usd_per_hour)
+    gpu_hours = question.cluster.gpus * makespan_s / 3600.0
+    millions = tokens / 1e6
+    cost: dict[str, Any] = {
+        "usd_per_gpu_hour": per_hour,
+        "usd_per_million_tokens": {basis: price * gpu_hours / millions for basis, price in per_hour.items()},
+    }
+    if device.all_in_watts is not None:
+        kwh = gpu_hours * device.all_in_watts / 1000.0
+        cost["kwh_per_million_tokens"] = kwh / millions
+        if prices.electricity is not None:
+            cost["electricity_usd_per_million_tokens"] = kwh / millions * prices.electricity
+    return cost
+
+
+def settings_of(plan: Plan) -> dict[str, Any]:
+    """The switches of a plan, defaults filled in."""
+    overlap = plan.overlap
+    if overlap is None:
+        overlap = plan.tsp > 1 or (plan.sp > 1 and plan.exchange == "ring")
+    return {
+        "partition": plan.partition,
+        "exchange": plan.exchange,
+        "sequence_regions": plan.sequence_regions,
+        "overlap": overlap,
+        "overlap_chunks": plan.overlap_chunks,
+        "recomputation": plan.recomputation,
+        "algorithms": dict(plan.algorithms),
+        "placement": {"node": list(plan.node_axes), "rails": list(plan.rail_axes)},
+    }
+
+
+def describe_model(model: Architecture) -> dict[str, Any]:
+    fields = ("name", "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "source")
+    return {name: getattr(model, name) for name in fields} | {"parameters": model.parameters}
+
+
+def describe_cluster(cluster: Cluster, device: Device) -> dict[str, Any]:
+    return {
+        "name": cluster.name,
+        "device": {
+            "name": device.name,
+            "vendor": device.vendor,
+            "peak_flops_per_s": dict(device.peak_flops_per_s),
+            "hbm_bytes_per_s": device.hbm_bytes_per_s,
+            "memory_bytes": device.memory_bytes,
+            "visible_memory_bytes": device.visible_memory_bytes,
+        },
+        "nodes": cluster.nodes,
+        "gpus_per_node": cluster.gpus_per_node,
+        "gpus": cluster.gpus,
+        "fabric": cluster.fabric.name if cluster.fabric is not None else None,
+        "oversubscription": cluster.oversubscription,
+    }
+
+
+def provenance(question: Question) -> Sequence[dict[str, str]]:
+    """Every number the answer rests on, with its source."""
+    rows = [
+        {"what": what, "value": str(value), "source": source, "basis": basis}
+        for what, value, source, basis in [*question.device.provenance(), *question.cluster.provenance()]
+    ]
+    rows.append({"what": f"model {question.model.name}", "value": "shape", "source": question.model.source, "basis": "stated"})
+    return rows

@@ -1,0 +1,71 @@
+"""The sentences of an answer: what limits it, what was assumed, what it does not explain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .metrics import Breakdown
+from .parallel import Job, Plan, Work
+
+COMPUTE_WORDS = {"gemm": "matrix products", "attention": "attention", "memory_bound": "memory-bound kernels"}
+
+
+def bottleneck(parts: Breakdown, step_s: float) -> str:
+    """What a step waits for most, in a sentence."""
+    shares = {COMPUTE_WORDS.get(family, family): seconds for family, seconds in parts.compute_s.items()}
+    shares |= {f"exposed {kind.replace('_', '-')}": seconds for kind, seconds in parts.exposed_s.items()}
+    shares["waiting for other ranks"] = parts.idle_s
+    ranked = sorted(shares.items(), key=lambda item: -item[1])
+    first, seconds = ranked[0]
+    exposed = sum(parts.exposed_s.values())
+    return (
+        f"{first} takes {percent(seconds / step_s)} of the step; "
+        f"{percent(parts.total_compute_s / step_s)} is compute, {percent(exposed / step_s)} exposed communication"
+    )
+
+
+def percent(share: float) -> str:
+    return f"{100.0 * share:.0f} %" if share >= 0.01 or share == 0.0 else f"{100.0 * share:.1g} %"
+
+
+def defaults_in_words(work: Work, plans: Sequence[Plan]) -> tuple[str, ...]:
+    """The assumptions that decide answers; each can be switched a plan."""
+    sentences = [
+        "Tokens lie in zigzag order, so every sequence shard has the same causal work (`partition`).",
+        "Sequence shards gather K and V before they attend (`exchange: all_gather`).",
+        "Tensor-parallel all-reduces are exposed and sequence regions are off (`overlap`, `sequence_regions`).",
+        "TSP's broadcasts, gathers and ring hops run beside compute (`overlap`).",
+        "Attention skips blocks above the causal diagonal, and counts half the scores.",
+        f"Each GPU keeps {work.runtime_reserve_bytes / 2**30:.3g} GiB for its context, collective buffers and fragmentation "
+        "(`workload.runtime_reserve`).",
+    ]
+    if work.pass_ == "training":
+        sentences.append(
+            f"The optimizer is {work.optimizer.name}: {work.optimizer.bytes_per_parameter:g} bytes a parameter "
+            "(`workload.optimizer`)."
+        )
+    return tuple(sentences)
+
+
+def notes_of(job: Job) -> tuple[str, ...]:
+    """What a reader of this plan should know."""
+    notes = []
+    if job.head_shards > job.model.kv_heads:
+        times = job.head_shards // job.model.kv_heads
+        notes.append(f"K and V are replicated {times} times: {job.head_shards} head shards, {job.model.kv_heads} key/value heads")
+    return tuple(notes)
+
+
+def unexplained(work: Work, plans: Sequence[Plan]) -> tuple[str, ...]:
+    """What the model knowingly leaves out."""
+    sentences = [
+        "Attention kernels without block skipping, which would widen the gap between zigzag and contiguous tokens.",
+        "Host-side launch gaps, stragglers, and clock drift between GPUs.",
+        "How a particular library places collectives on compute units: its share of the device is one stated factor.",
+    ]
+    if any(plan.tsp > 1 for plan in plans):
+        sentences.append(
+            "The published 2.0–2.6 times of TSP over TP+SP: see docs/published-tsp.md for the part that volumes, links and "
+            "overlap explain."
+        )
+    return tuple(sentences)
