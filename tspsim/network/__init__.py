@@ -1,0 +1,40 @@
+"""The network: graphs of meshes, switches, rails and fat trees; routes; collectives; fair sharing of links.
+
+Examples
+--------
+>>> from tspsim import network
+>>> cluster = network.load_cluster("mi355x-8")
+>>> cluster.graph.edges[0, 1]["kind"], len(cluster.route(0, 5))
+('xgmi', 1)
+
+Two GPUs of a mesh have one link of their own, all eight have seven each:
+
+>>> def bus_bandwidth(gpus, size_bytes=2**30):
+...     traffic = network.collective(cluster, range(gpus), "all_reduce", size_bytes)
+...     return 2 * (gpus - 1) / gpus * size_bytes / (traffic.latency_s + traffic.fluid_s)
+>>> round(bus_bandwidth(8) / bus_bandwidth(2))
+7
+
+Any list of flows can be asked for its finish times:
+
+>>> flows = [network.Flow(start_s=0.0, source=0, destination=1, size_bytes=76.8e9)]
+>>> [round(time_s, 3) for time_s in network.finish_times(cluster, flows)]
+[1.0]
+"""
+
+from .cluster import Cluster
+from .collectives import ALGORITHMS, Traffic, collective, point_to_point
+from .flows import Flow, finish_times
+from .load import build_cluster, load_cluster
+
+__all__ = [
+    "ALGORITHMS",
+    "Cluster",
+    "Flow",
+    "Traffic",
+    "build_cluster",
+    "collective",
+    "finish_times",
+    "load_cluster",
+    "point_to_point",
+]

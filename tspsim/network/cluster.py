@@ -1,0 +1,303 @@
+"""A cluster: GPUs, the links between them, and the way a message takes."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError, UnknownNameError, shorten
+from .graphs import Block, drawn
+from .layout import Layout
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from .specs import FabricSpec, NodeSpec, Sourced
+
+Vertex = int | str
+Floats = NDArray[np.float64]
+
+
+class Provenance(NamedTuple):
+    """A number the answers rest on, and where it is from."""
+
+    what: str
+    value: float
+    source: str
+    basis: str
+
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """All directed links as parallel columns, indexed by link id.
+
+    Vertices are GPU numbers (``int``) or names of switches and NICs (``str``). Columns of names are built
+    when first asked for.
+    """
+
+    cluster: Cluster = field(repr=False)
+
+    def __len__(self) -> int:
+        return self.cluster.layout.links
+
+    @property
+    def bandwidth_bytes_per_s(self) -> Floats:
+        """Bytes/s of each link in its direction."""
+        return self.cluster.bandwidth_bytes_per_s
+
+    @property
+    def latency_s(self) -> Floats:
+        """Seconds the first byte needs."""
+        return self.cluster.latency_s
+
+    @cached_property
+    def source(self) -> tuple[Vertex, ...]:
+        """Vertex each link leaves."""
+        return self._ends[0]
+
+    @cached_property
+    def target(self) -> tuple[Vertex, ...]:
+        """Vertex each link enters."""
+        return self._ends[1]
+
+    @cached_property
+    def kind(self) -> tuple[str, ...]:
+        """``xgmi`` or ``nvlink`` inside a node; GPU to NIC ``pcie``; NIC to leaf ``nic``; ``spine``;
+        ``core``."""
+        return tuple(kind for kind, count, _, _ in self.cluster.blocks() for _ in range(count))
+
+    @cached_property
+    def ids(self) -> dict[tuple[Vertex, Vertex], int]:
+        """Link id by (source, target)."""
+        return {pair: link for link, pair in enumerate(zip(*self._ends, strict=True))}
+
+    @cached_property
+    def _ends(self) -> tuple[tuple[Vertex, ...], tuple[Vertex, ...]]:
+        names = self.cluster.layout.vertices()
+        source, target = self.cluster.layout.ends()
+        return tuple([names[i] for i in source.tolist()]), tuple([names[i] for i in target.tolist()])
+
+
+@dataclass(frozen=True, eq=False)
+class Cluster:
+    """Nodes of one kind on one fabric.
+
+    GPUs are numbered ``0 … gpus − 1``, node by node. Nothing of a size that grows with the cluster is built
+    before it is asked for. Clusters do not change: :meth:`with_links` returns another.
+
+    Parameters
+    ----------
+    name
+        How reports call it.
+    node
+        What each node is.
+    nodes
+        How many.
+    fabric
+        What joins them; None for a single node.
+    oversubscription
+        Bandwidth into a leaf switch over bandwidth out of it.
+    factors
+        Links that are slower than their specification: id and factor.
+
+    Examples
+    --------
+    >>> from tspsim.network import load_cluster
+    >>> cluster = load_cluster("mi300x-8")
+    >>> cluster.gpus, cluster.graph.number_of_edges()
+    (8, 56)
+    >>> cluster.graph.edges[0, 1]["bandwidth_bytes_per_s"]
+    64000000000.0
+    """
+
+    name: str
+    node: NodeSpec
+    nodes: int = 1
+    fabric: FabricSpec | None = None
+    oversubscription: float = 1.0
+    factors: tuple[tuple[int, float], ...] = ()
+    #: Results that depend on this cluster alone, kept by whoever computes them.
+    memo: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def device_name(self) -> str:
+        """Catalog name of the GPUs."""
+        return self.node.device
+
+    @property
+    def gpus_per_node(self) -> int:
+        return self.node.gpus
+
+    @property
+    def gpus(self) -> int:
+        """GPUs in all."""
+        return self.nodes * self.node.gpus
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The integer side: link ids and routes."""
+        node, fabric = self.node, self.fabric
+        shape = (self.nodes, node.gpus, node.intra == "full_mesh", node.nics, node.rails or node.nics)
+        return Layout(*shape, fabric.kind, fabric.switch.radix.value) if fabric else Layout(*shape)
+
+    @cached_property
+    def links(self) -> Links:
+        """All links as columns."""
+        return Links(self)
+
+    def blocks(self) -> list[Block]:
+        """Runs of equal links in id order: kind, how many, bytes/s, seconds."""
+        node, layout = self.node, self.layout
+        link = node.link.bandwidth.value * node.link.per_gpu
+        if layout.mesh:
+            inside = (layout.host_start, link / (node.gpus - 1), node.link.latency.value)
+        else:  # a message crosses two links of a switch, so each has half the latency
+            inside = (layout.host_start, link, node.link.latency.value / 2)
+        blocks = [(node.link.kind, *inside)]
+        if self.fabric is None:
+            return blocks
+        nic, switch, clos = self.fabric.nic, self.fabric.switch, layout.clos
+        port = nic.bandwidth.value
+        spine, core = clos.bandwidths(port, self.oversubscription)
+        blocks += [
+            (node.host_link.kind, layout.nic_start - layout.host_start, node.host_link.bandwidth.value, 0.0),
+            ("nic", layout.switch_start - layout.nic_start, port, nic.latency.value),
+        ]
+        for _ in range(layout.planes):
+            blocks.append(("spine", clos.leaf_links, spine, switch.latency.value))
+            blocks.append(("core", clos.links - clos.leaf_links, core, switch.latency.value))
+        return blocks
+
+    @cached_property
+    def bandwidth_bytes_per_s(self) -> Floats:
+        """Bytes/s of every link, by id."""
+        counts, rates = zip(*((count, rate) for _, count, rate, _ in self.blocks()), strict=True)
+        bandwidth = np.repeat(np.array(rates), counts)
+        for link, factor in self.factors:
+            bandwidth[link] *= factor
+        bandwidth.flags.writeable = False
+        return bandwidth
+
+    @cached_property
+    def latency_s(self) -> Floats:
+        """Seconds of every link, by id."""
+        counts, seconds = zip(*((count, latency) for _, count, _, latency in self.blocks()), strict=True)
+        latency = np.repeat(np.array(seconds), counts)
+        latency.flags.writeable = False
+        return latency
+
+    @cached_property
+    def graph(self) -> nx.DiGraph[Vertex]:
+        """The cluster as a graph; edges carry ``bandwidth_bytes_per_s``, ``latency_s`` and ``kind``."""
+        graph = drawn(self.layout, self.blocks())
+        for link, factor in self.factors:
+            edge = graph.edges[self.links.source[link], self.links.target[link]]
+            edge["bandwidth_bytes_per_s"] *= factor
+        return graph
+
+    def with_links(self, factors: Mapping[tuple[Vertex, Vertex], float]) -> Cluster:
+        """The same cluster with some links slower.
+
+        Parameters
+        ----------
+        factors
+            Share of its bandwidth, over 0 up to 1, that each link ``(source, target)`` keeps. One direction
+            each; a link named again is slowed again.
+
+        Raises
+        ------
+        InputError
+            There is no such link, or a factor is out of bounds.
+
+        Examples
+        --------
+        >>> from tspsim.network import load_cluster
+        >>> slow = load_cluster("mi300x-8").with_links({(0, 1): 0.5})
+        >>> slow.graph.edges[0, 1]["bandwidth_bytes_per_s"], slow.graph.edges[1, 0]["bandwidth_bytes_per_s"]
+        (32000000000.0, 64000000000.0)
+        """
+        known = dict(self.factors)
+        for (source, target), factor in factors.items():
+            link = self.links.ids.get((source, target))
+            if link is None:
+                if isinstance(source, str) or isinstance(target, str):
+                    pairs = [f"{u} → {v}" for u, v in self.links.ids if source == u or target == v]
+                    raise UnknownNameError("link", f"{source} → {target}", pairs)
+                raise InputError(f"GPUs {source} and {target} of {self.name} have no link of their own")
+            if not 0.0 < factor <= 1.0:
+                raise InputError(f"factor {factor} of link {source} → {target} must be over 0 and at most 1")
+            known[link] = known.get(link, 1.0) * float(factor)
+        return replace(self, factors=tuple(sorted(known.items())), memo={})
+
+    def check_gpu(self, gpu: Any) -> int:
+        """``gpu`` as a plain int, if the cluster has it."""
+        try:
+            number = operator.index(gpu)
+        except TypeError:
+            raise InputError(f"'{shorten(gpu)}' is no GPU; GPUs of {self.name} are 0 to {self.gpus - 1}") from None
+        if not 0 <= number < self.gpus:
+            raise InputError(f"GPU {shorten(number)} is not in {self.name}; it has 0 to {self.gpus - 1}")
+        return number
+
+    def route(self, source: int, destination: int, label: int = 0) -> tuple[int, ...]:
+        """Link ids a message takes, in order.
+
+        Inside a node the direct link, or up to the switch and down. Between nodes the GPU's own NIC, its
+        leaf, if need be a spine, and the destination's NIC; where rails do not meet, first a hop to the GPU
+        of the own node on the destination's rail. Always the same for the same arguments.
+
+        Parameters
+        ----------
+        source, destination
+            GPUs; equal ones need no link.
+        label
+            Spreads messages between the same GPUs over equal paths (ECMP).
+
+        Raises
+        ------
+        InputError
+            A GPU is not in the cluster.
+        """
+        key = ("route", source, destination, label)
+        known: tuple[int, ...] | None = self.memo.get(key)
+        if known is None:
+            ends = [self.check_gpu(source)], [self.check_gpu(destination)]
+            row = self.layout.routes(*ends, label)[0]
+            known = self.memo[key] = tuple(row[row >= 0].tolist())
+        return known
+
+    def provenance(self) -> tuple[Provenance, ...]:
+        """Every number of the network that answers rest on, with its source."""
+        node, fabric = self.node, self.fabric
+        rows = [
+            _cited(f"{node.link.kind} link", node.link.bandwidth),
+            _cited(f"{node.link.kind} latency", node.link.latency),
+        ] library = node.collectives rows += [_cited(f"{library.library} efficiency, {k}", v) for k, v in
+        sorted(library.efficiency.items())] for what, number in (
+            ("own chunk", library.own_chunk),
+            ("in-switch latency", library.in_switch_latency),
+        ):
+            rows += [_cited(f"{library.library} {what}", number)] if number else []
+        for protocol in library.protocols:
+            what = f"{library.library} {protocol.name} base latency"
+            rows.append(Provenance(what, protocol.ring.base, protocol.source, protocol.basis))
+        if fabric is not None:
+            rows += [
+                _cited(f"{node.host_link.kind} link", node.host_link.bandwidth),
+                _cited(f"{fabric.name} NIC", fabric.nic.bandwidth),
+                _cited(f"{fabric.name} NIC latency", fabric.nic.latency),
+                _cited(f"{fabric.name} switch radix", fabric.switch.radix),
+                _cited(f"{fabric.name} switch latency", fabric.switch.latency),
+                _cited(f"{fabric.name} efficiency", fabric.efficiency),
+            ]
+        return tuple(rows)
+
+
+def _cited(what: str, number: Sourced[Any]) -> Provenance:
+    return Provenance(what, float(number.value), number.source, number.basis)

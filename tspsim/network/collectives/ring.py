@@ -1,0 +1,81 @@
+"""Rings: every rank passes chunks on to the next.
+
+All-gather and reduce-scatter send (n − 1)/n of the bytes over each hop, an all-reduce twice that
+(Patarasuk and Yuan, Journal of Parallel and Distributed Computing 69, 2009); a broadcast is the ring without
+its last hop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .schedule import Group, Schedule, scheduled
+
+#: How often a hop's n − 1 chunks travel the ring.
+TURNS = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}
+
+
+def build(group: Group, kind: str) -> list[Schedule]:
+    """One ring through the ranks in order, and between nodes one a rail.
+
+    On a mesh it uses one link of a GPU, however many there are.
+    """
+    return rings(group, kind, [None])
+
+
+def rings(group: Group, kind: str, cycles: Sequence[Sequence[int] | None]) -> list[Schedule]:
+    """Rings that share the bytes evenly.
+
+    Parameters
+    ----------
+    cycles
+        Orders in which a ring visits the ranks inside a node, as positions; None: ascending.
+
+    Notes
+    -----
+    Between nodes each cycle becomes as many rings as a node has ranks: ring c enters every node at its c-th
+    rank and leaves over that rank's rail again, so that all NICs work.
+    """
+    if kind not in TURNS and kind != "broadcast":
+        return []
+    nodes, n = group.members, group.size
+    channels = 1 if len(nodes) == 1 else max(len(gpus) for gpus in nodes)
+    source: list[int] = []
+    destination: list[int] = []
+    for cycle in cycles:
+        for channel in range(channels):
+            path = _path(group, kind, cycle, channel)
+            source += path[:-1]
+            destination += path[1:]
+            if kind != "broadcast":
+                source.append(path[-1])
+                destination.append(path[0])
+    passes = TURNS.get(kind, 1)
+    load = 1.0 if kind == "broadcast" else passes * (n - 1) / n
+    crossings = passes * (len(nodes) - 1)
+    return [
+        scheduled(
+            group,
+            "ring",
+            source,
+            destination,
+            load / (len(cycles) * channels),
+            node_steps=passes * (n - 1) - crossings,
+            net_steps=crossings,
+            own_chunk=0.0 if kind == "broadcast" else 1.0 / n,
+        )
+    ]
+
+
+def _path(group: Group, kind: str, cycle: Sequence[int] | None, channel: int) -> list[int]:
+    """Ranks in the order one ring visits them; a broadcast's begins at the root."""
+    nodes = list(group.members)
+    if kind == "broadcast":
+        nodes = nodes[group.source_node :] + nodes[: group.source_node]
+    path: list[int] = []
+    for gpus in nodes:
+        order = [gpus[i] for i in cycle] if cycle else list(gpus)
+        at_root = kind == "broadcast" and not path
+        first = order.index(group.source if at_root else gpus[channel % len(gpus)])
+        path += order[first:] + order[:first]
+    return path

@@ -1,0 +1,195 @@
+"""What an algorithm does with each byte of a collective: which links carry how much of it, in how many
+steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:
+    from ..cluster import Cluster
+    from ..specs import Family
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The ranks of a collective, seen node by node.
+
+    Parameters
+    ----------
+    cluster
+        Where they are.
+    ranks
+        GPU numbers, distinct, in the caller's order.
+    root
+        Position in ``ranks`` of a broadcast's source.
+    """
+
+    cluster: Cluster
+    ranks: tuple[int, ...]
+    root: int = 0
+
+    @property
+    def size(self) -> int:
+        return len(self.ranks)
+
+    @property
+    def source(self) -> int:
+        """GPU of the root."""
+        return self.ranks[self.root]
+
+    @cached_property
+    def members(self) -> tuple[tuple[int, ...], ...]:
+        """GPUs of each node that takes part, sorted."""
+        by_node: dict[int, list[int]] = {}
+        for rank in sorted(self.ranks):
+            by_node.setdefault(rank // self.cluster.gpus_per_node, []).append(rank)
+        return tuple(tuple(gpus) for gpus in by_node.values())
+
+    @cached_property
+    def regular(self) -> bool:
+        """Whether the same positions take part in every node."""
+        per_node = self.cluster.gpus_per_node
+        return len({tuple(gpu % per_node for gpu in gpus) for gpus in self.members}) == 1
+
+    @cached_property
+    def source_node(self) -> int:
+        """Index in ``members`` of the root's node."""
+        return next(i for i, gpus in enumerate(self.members) if self.source in gpus)
+
+    @property
+    def mesh(self) -> bool:
+        """Whether GPUs of a node have links of their own, not a switch."""
+        return self.cluster.layout.mesh
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Loads for one byte of ``size_bytes``, and the steps before the first byte.
+
+    Attributes
+    ----------
+    links
+        Ids of the links used, ascending.
+    load
+        Bytes that cross each.
+    busy_s
+        Seconds each is busy with them at the efficiency of its algorithm and fabric.
+    node_steps, net_steps
+        Hops one after another, inside nodes and between them.
+    family
+        Which latencies apply.
+    own_s
+        Seconds in which a rank passes over its own chunk and sends nothing.
+    """
+
+    links: Integers
+    load: Floats
+    busy_s: Floats
+    node_steps: int
+    net_steps: int
+    family: Family
+    own_s: float = 0.0
+
+    @property
+    def fluid_s(self) -> float:
+        """Seconds a byte, alone on the cluster."""
+        return float(self.busy_s.max()) + self.own_s
+
+
+def scheduled(
+    group: Group,
+    family: Family,
+    source: ArrayLike,
+    destination: ArrayLike,
+    load: ArrayLike,
+    *,
+    node_steps: int,
+    net_steps: int = 0,
+    own_chunk: float = 0.0,
+) -> Schedule:
+    """A schedule of messages along their routes.
+
+    Parameters
+    ----------
+    source, destination, load
+        GPUs at both ends of every message, and bytes it carries.
+    own_chunk
+        Bytes a rank passes over without sending (rings).
+    """
+    cluster = group.cluster
+    routes = cluster.layout.routes(source, destination)
+    loads = np.broadcast_to(np.asarray(load, dtype=np.float64), routes.shape[:1])
+    used = routes >= 0
+    own = cluster.node.collectives.own_chunk
+    own_s = own_chunk / own.value if own else 0.0
+    links, total = summed(routes[used], np.repeat(loads, used.sum(axis=1)))
+    return on_links(group, family, links, total, node_steps=node_steps, net_steps=net_steps, own_s=own_s)
+
+
+def on_links(
+    group: Group,
+    family: Family,
+    links: Integers,
+    load: Floats,
+    *,
+    node_steps: int,
+    net_steps: int = 0,
+    own_s: float = 0.0,
+) -> Schedule:
+    """A schedule from the loads of distinct links."""
+    cluster = group.cluster
+    efficiencies = cluster.node.collectives.efficiency
+    inside = efficiencies.get(family, efficiencies["default"]).value
+    outside = cluster.fabric.efficiency.value if cluster.fabric else 1.0
+    reached = cluster.bandwidth_bytes_per_s[links] * np.where(
+        links < cluster.layout.host_start, inside, outside
+    )
+    return Schedule(links, load, load / reached, node_steps, net_steps, family, own_s)
+
+
+def pipelined(schedules: Sequence[Schedule], family: Family) -> Schedule:
+    """Phases that follow each other chunk by chunk, so that in a long message all links are busy at once."""
+    links = np.concatenate([s.links for s in schedules])
+    distinct, load = summed(links, np.concatenate([s.load for s in schedules]))
+    _, busy = summed(links, np.concatenate([s.busy_s for s in schedules]))
+    node_steps, net_steps = (sum(getattr(s, name) for s in schedules) for name in ("node_steps", "net_steps"))
+    return Schedule(distinct, load, busy, node_steps, net_steps, family, sum(s.own_s for s in schedules))
+
+
+def beside(schedules: Iterable[Schedule]) -> Schedule:
+    """Equal schedules of disjoint groups at the same time: loads add up, steps do not."""
+    every = list(schedules)
+    first = every[0]
+    joined = pipelined(every, first.family)
+    return Schedule(
+        joined.links, joined.load, joined.busy_s, first.node_steps, first.net_steps, first.family, first.own_s
+    )
+
+
+def scaled(schedule: Schedule, factor: float) -> Schedule:
+    """The same for ``factor`` times the bytes."""
+    return Schedule(
+        schedule.links,
+        schedule.load * factor,
+        schedule.busy_s * factor,
+        schedule.node_steps,
+        schedule.net_steps,
+        schedule.family,
+        schedule.own_s * factor,
+    )
+
+
+def summed(links: Integers, values: Floats) -> tuple[Integers, Floats]:
+    """Distinct links, ascending, and the sum of each one's values."""
+    distinct, where = np.unique(links, return_inverse=True)
+    total: Floats = np.bincount(where, weights=values, minlength=len(distinct)).astype(np.float64, copy=False)
+    return distinct, total

@@ -1,0 +1,92 @@
+"""Double binary trees: latency that grows with the logarithm of the nodes, at full bandwidth.
+
+Two trees carry half of the bytes each; a node that forwards in one is a leaf of the other (Sanders, Speck,
+Träff: Two-tree algorithms for full bandwidth broadcast, reduction and scan, Parallel Computing 35, 2009).
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from .schedule import Group, Schedule, scheduled
+
+
+def build(group: Group, kind: str) -> list[Schedule]:
+    """An all-reduce goes up both trees and down again; a broadcast goes down.
+
+    Inside one node the trees join its ranks. Between nodes they join the nodes and each node's ranks form a
+    chain, as NCCL builds them: on channel c the c-th rank of every node talks to the other nodes, so that
+    every rail has trees of its own. In a broadcast the root feeds the tops of two trees over all others.
+    """
+    if kind not in ("all_reduce", "broadcast"):
+        return []
+    both_ways = kind == "all_reduce"
+    units = list(group.members) if len(group.members) > 1 else [(gpu,) for gpu in group.members[0]]
+    if not both_ways:
+        first = next(i for i, gpus in enumerate(units) if group.source in gpus)
+        units = units[first:] + units[:first]
+    channels = max(len(gpus) for gpus in units)
+    down: list[tuple[int, int, float]] = []
+    for channel in range(channels):
+        leaders = [gpus[channel % len(gpus)] for gpus in units]
+        for index, gpus in enumerate(units):
+            head = gpus.index(group.source if not both_ways and index == 0 else leaders[index])
+            chain = gpus[head:] + gpus[:head]
+            down += [(a, b, 1.0) for a, b in pairwise(chain)]
+        below = leaders if both_ways else leaders[1:]
+        for tree in double_tree(len(below)):
+            for child, parent in enumerate(tree):
+                if parent is not None:
+                    down.append((below[parent], below[child], 0.5))
+                elif not both_ways:
+                    down.append((leaders[0], below[child], 0.5))
+    messages = down + [(b, a, load) for a, b, load in down] if both_ways else down
+    source, destination, load = zip(*messages, strict=True)
+    ways = 2 if both_ways else 1
+    depth = (len(units) - 1).bit_length()
+    across = len(group.members) > 1
+    return [
+        scheduled(
+            group,
+            "tree",
+            source,
+            destination,
+            np.array(load) / channels,
+            node_steps=ways * (channels - 1 if across else depth),
+            net_steps=ways * depth if across else 0,
+        )
+    ]
+
+
+def double_tree(n: int) -> tuple[list[int | None], list[int | None]]:
+    """Parents of ``n`` vertices in two binary trees; None at the top.
+
+    The second tree is the first shifted by one (odd ``n``) or mirrored (even ``n``), so that nobody forwards
+    in both (NCCL, src/graph/trees.cc).
+
+    Examples
+    --------
+    >>> double_tree(4)
+    ([None, 2, 0, 2], [1, 3, 1, None])
+    """
+    first = [_parent(vertex, n) for vertex in range(n)]
+    second: list[int | None] = [None] * n
+    for vertex, parent in enumerate(first):
+        place, above = (
+            ((vertex + 1) % n, None if parent is None else (parent + 1) % n)
+            if n % 2
+            else (n - 1 - vertex, None if parent is None else n - 1 - parent)
+        )
+        second[place] = above
+    return first, second
+
+
+def _parent(vertex: int, n: int) -> int | None:
+    """Parent in the tree whose vertices stand in order, each level at the next higher power of two."""
+    if vertex == 0:
+        return None
+    bit = vertex & -vertex
+    above = (vertex ^ bit) | (bit << 1)
+    return above if above < n else vertex ^ bit

@@ -1,0 +1,91 @@
+"""Two levels: inside the nodes, and along the rails between ranks of the same position.
+
+Only what must leave a node leaves it, over all its NICs at once, and every message between nodes stays on its
+rail. The phases follow each other chunk by chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from . import direct, in_switch, multi_ring, ring, tree
+from .schedule import Group, Schedule, beside, pipelined, scaled, scheduled
+
+Builder = Callable[[Group, str], list[Schedule]]
+#: What may run inside a node, by name.
+INSIDE: Mapping[str, Builder] = {
+    "ring": ring.build,
+    "multi_ring": multi_ring.build,
+    "direct": direct.build,
+    "in_switch": in_switch.build,
+}
+
+
+def build(group: Group, kind: str) -> list[Schedule]:
+    """One schedule for each pair of what the library's tuner would run inside a node and between nodes.
+
+    Notes
+    -----
+    For g ranks on each of N nodes and a payload S:
+
+    - all-reduce: reduce-scatter of S in each node, all-reduce of S/g along each rail, all-gather of S;
+    - all-gather: all-gather to S/g along each rail, then to S in each node; a reduce-scatter is its mirror;
+    - broadcast: the root's node scatters S/g, each rail broadcasts its part, each node gathers;
+    - all-to-all: to the rank of the destination's position, then along its rail.
+    """
+    nodes = group.members
+    if len(nodes) < 2 or not group.regular or len(nodes[0]) < 2:
+        return []
+    if kind == "all_to_all":
+        return [_all_to_all(group)]
+    allowed = getattr(group.cluster.node.collectives.inside_node, kind)
+    between = {"ring": ring.build, "tree": tree.build}
+    return [
+        _joined(group, kind, INSIDE[inside], outside)
+        for inside in INSIDE
+        if inside in allowed and INSIDE[inside](_in_node(group, 0), "all_gather")
+        for outside in between.values()
+        if outside(_on_rail(group, 0), kind)
+    ]
+
+
+def _joined(group: Group, kind: str, inside: Builder, outside: Builder) -> Schedule:
+    g = len(group.members[0])
+
+    def in_nodes(part: str) -> Schedule:
+        return beside(inside(_in_node(group, i), part)[0] for i in range(len(group.members)))
+
+    rails = scaled(beside(outside(_on_rail(group, i), kind)[0] for i in range(g)), 1.0 / g)
+    phases = {
+        "all_reduce": lambda: [in_nodes("reduce_scatter"), rails, in_nodes("all_gather")],
+        "reduce_scatter": lambda: [in_nodes("reduce_scatter"), rails],
+        "all_gather": lambda: [rails, in_nodes("all_gather")],
+        "broadcast": lambda: [_scatter(group), rails, in_nodes("all_gather")],
+    }[kind]()
+    gathering = phases[-1] if kind != "reduce_scatter" else phases[0]
+    if gathering.family == "in_switch":  # one latency covers both ways through the switch
+        return pipelined(phases, "in_switch")
+    return pipelined(phases, rails.family)
+
+
+def _scatter(group: Group) -> Schedule:
+    """The root gives every other rank of its node the part that travels that rank's rail."""
+    home = group.members[group.source_node]
+    peers = [gpu for gpu in home if gpu != group.source]
+    return scheduled(group, "direct", [group.source] * len(peers), peers, 1.0 / len(home), node_steps=1)
+
+
+def _all_to_all(group: Group) -> Schedule:
+    g, n = len(group.members[0]), len(group.members)
+    inside = beside(direct.build(_in_node(group, i), "all_to_all")[0] for i in range(n))
+    return pipelined(
+        [inside, beside(direct.build(_on_rail(group, i), "all_to_all")[0] for i in range(g))], "direct"
+    )
+
+
+def _in_node(group: Group, index: int) -> Group:
+    return Group(group.cluster, group.members[index])
+
+
+def _on_rail(group: Group, position: int) -> Group:
+    return Group(group.cluster, tuple(gpus[position] for gpus in group.members), group.source_node)

@@ -1,0 +1,191 @@
+"""Nodes, fabrics and clusters as their YAML states them: every number with its unit and its source.
+
+This is the border, validated by pydantic; :class:`~tspsim.network.cluster.Cluster` is what the rest of the
+package asks. Efficiencies and latencies of collectives stand here too, so that a better calibration replaces
+numbers in a file and not code.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Generic, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ..units import BytesPerSecond, PositiveCount, Seconds
+
+Value = TypeVar("Value")
+Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
+Ratio = Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
+#: Families of algorithms that share one efficiency on a node; ``default`` serves those not named.
+Family = Literal["default", "ring", "tree", "direct", "in_switch", "point_to_point"]
+Basis = Literal["data sheet", "library", "measured", "fitted", "assumed"]
+
+
+class Strict(BaseModel):
+    """Frozen, and no key that nobody reads."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Sourced(Strict, Generic[Value]):
+    """A number, where it is from, and how it was come by."""
+
+    value: Value
+    source: str = Field(min_length=3)
+    basis: Basis = "data sheet"
+
+
+class LinkSpec(Strict):
+    """The links between the GPUs of one node.
+
+    ``bandwidth`` is of one physical link in one direction; a GPU has ``per_gpu`` of them, spread evenly over
+    its peers (full mesh) or all to the switch.
+    """
+
+    kind: str = Field(min_length=1)
+    bandwidth: Sourced[BytesPerSecond]
+    per_gpu: PositiveCount
+    latency: Sourced[Seconds]
+
+
+class Steps(Strict):
+    """Seconds an algorithm needs before its first byte, for a hop inside a node, and for one between
+    nodes."""
+
+    base: Seconds
+    hop: Seconds
+    net_hop: Seconds
+
+
+class Protocol(Strict):
+    """How a library moves a message: a low latency or the whole bandwidth.
+
+    ``bandwidth_ratio`` is the share of the bandwidth it reaches; ``node_cap`` and ``fabric_cap`` bound the
+    bytes/s a GPU can pass on with it inside a node and between nodes.
+    """
+
+    name: str
+    bandwidth_ratio: Fraction
+    ring: Steps
+    tree: Steps
+    node_cap: BytesPerSecond | None = None
+    fabric_cap: BytesPerSecond | None = None
+    source: str = Field(min_length=3)
+    basis: Basis = "library"
+
+
+class Considered(Strict):
+    """Names of the algorithms a tuner chooses from, for each kind of collective."""
+
+    all_reduce: tuple[str, ...] = Field(min_length=1)
+    all_gather: tuple[str, ...] = Field(min_length=1)
+    reduce_scatter: tuple[str, ...] = Field(min_length=1)
+    broadcast: tuple[str, ...] = Field(min_length=1)
+    all_to_all: tuple[str, ...] = Field(min_length=1)
+
+
+class CollectivesSpec(Strict):
+    """The collective library of a node.
+
+    ``inside_node`` and ``between_nodes`` list what its tuner considers for each kind; the cheapest is taken.
+    ``efficiency`` is the share of a link's bandwidth that a family of algorithms reaches. ``own_chunk`` is
+    the rate at which a ring passes over a rank's own chunk, a step in which that rank's link stays idle;
+    absent where measurements show none.
+    """
+
+    library: str
+    inside_node: Considered
+    between_nodes: Considered
+    protocols: tuple[Protocol, ...] = Field(min_length=1)
+    efficiency: dict[Family, Sourced[Fraction]]
+    own_chunk: Sourced[BytesPerSecond] | None = None
+    in_switch_latency: Sourced[Seconds] | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if "default" not in self.efficiency:
+            raise ValueError("efficiency needs a 'default'")
+        return self
+
+
+class HostLinkSpec(Strict):
+    """What joins a GPU and its NIC."""
+
+    kind: str = "pcie"
+    bandwidth: Sourced[BytesPerSecond]
+
+
+class NodeSpec(Strict):
+    """A server, or a rack that is one NVLink domain."""
+
+    name: str
+    description: str = ""
+    device: str
+    gpus: PositiveCount
+    intra: Literal["full_mesh", "switch"]
+    link: LinkSpec
+    nics: PositiveCount
+    rails: PositiveCount | None = None
+    host_link: HostLinkSpec
+    collectives: CollectivesSpec
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        if self.intra == "full_mesh" and (self.gpus < 2 or self.link.per_gpu % (self.gpus - 1)):
+            raise ValueError(
+                f"a full mesh of {self.gpus} GPUs needs a multiple of {self.gpus - 1} links a GPU"
+            )
+        if self.gpus % self.nics:
+            raise ValueError(f"{self.nics} NICs do not divide {self.gpus} GPUs")
+        if self.nics % (self.rails or self.nics):
+            raise ValueError(f"{self.rails} rails do not divide {self.nics} NICs")
+        return self
+
+
+class NicSpec(Strict):
+    """One port of the fabric; ``latency`` is one side's share, from the GPU's memory to the leaf switch."""
+
+    bandwidth: Sourced[BytesPerSecond]
+    latency: Sourced[Seconds]
+
+
+class SwitchSpec(Strict):
+    """A switch of the fabric; ``latency`` is for one more link between switches."""
+
+    radix: Sourced[PositiveCount]
+    latency: Sourced[Seconds]
+
+
+class FabricSpec(Strict):
+    """What joins nodes.
+
+    ``rails``: one plane a rail and no way between planes but through a node; ``rail_optimised``: a leaf
+    switch serves one rail, spines join them all; ``fat_tree``: leaf switches serve whole nodes.
+    ``oversubscription`` is the bandwidth into a leaf over the bandwidth out of it.
+    """
+
+    name: str
+    description: str = ""
+    kind: Literal["rails", "rail_optimised", "fat_tree"]
+    nic: NicSpec
+    switch: SwitchSpec
+    oversubscription: Sourced[Ratio]
+    efficiency: Sourced[Fraction]
+
+
+class ClusterSpec(Strict):
+    """Nodes on a fabric: a catalog entry, or written inline in a scenario."""
+
+    name: str | None = None
+    description: str = ""
+    device: str | None = None
+    node: str | None = None
+    nodes: PositiveCount = 1
+    fabric: str | None = None
+    oversubscription: Ratio | None = None
+
+    @model_validator(mode="after")
+    def _names_hardware(self) -> Self:
+        if self.device is None and self.node is None:
+            raise ValueError("name a 'device' or a 'node'")
+        return self
