@@ -54,8 +54,8 @@ class Clos:
         if self.leaves > max(self.radix, half * self.radix):
             most = half * self.radix * self.ports
             raise InputError(
-                f"{self.leaves * self.ports} ports need more than three stages of {self.radix}-port switches;
-                " f"at most {most} ports, or a larger switch"
+                f"{self.leaves * self.ports} ports need more than three stages of {self.radix}-port "
+                f"switches; at most {most} ports, or a larger switch"
             )
 
     @property

@@ -240,7 +240,8 @@ class Cluster:
         try:
             number = operator.index(gpu)
         except TypeError:
-            raise InputError(f"'{shorten(gpu)}' is no GPU; GPUs of {self.name} are 0 to {self.gpus - 1}") from None
+            message = f"'{shorten(gpu)}' is no GPU; GPUs of {self.name} are 0 to {self.gpus - 1}"
+            raise InputError(message) from None
         if not 0 <= number < self.gpus:
             raise InputError(f"GPU {shorten(number)} is not in {self.name}; it has 0 to {self.gpus - 1}")
         return number
@@ -278,12 +279,14 @@ class Cluster:
         rows = [
             _cited(f"{node.link.kind} link", node.link.bandwidth),
             _cited(f"{node.link.kind} latency", node.link.latency),
-        ] library = node.collectives rows += [_cited(f"{library.library} efficiency, {k}", v) for k, v in
-        sorted(library.efficiency.items())] for what, number in (
-            ("own chunk", library.own_chunk),
-            ("in-switch latency", library.in_switch_latency),
-        ):
-            rows += [_cited(f"{library.library} {what}", number)] if number else []
+        ]
+        library = node.collectives
+        for family, number in sorted(library.efficiency.items()):
+            rows.append(_cited(f"{library.library} efficiency, {family}", number))
+        if library.own_chunk:
+            rows.append(_cited(f"{library.library} own chunk", library.own_chunk))
+        if library.in_switch_latency:
+            rows.append(_cited(f"{library.library} in-switch latency", library.in_switch_latency))
         for protocol in library.protocols:
             what = f"{library.library} {protocol.name} base latency"
             rows.append(Provenance(what, protocol.ring.base, protocol.source, protocol.basis))

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+import numpy as np
+
 from ..errors import InputError, shorten
 from .cluster import Cluster
 from .sharing import rates
@@ -79,14 +81,19 @@ class _Fluid:
     def __init__(self, cluster: Cluster, flows: list[Flow]) -> None:
         for index, flow in enumerate(flows):
             _check(cluster, index, flow)
-        table = cluster.layout.routes([f.source for f in flows], [f.destination for f in flows]) if flows else
-        () self.routes = [tuple([link for link in row.tolist() if link >= 0]) for row in table] latency =
-        cluster.latency_s self.latency_s = [float(sum([latency[link] for link in route])) for route in
-        self.routes] used = sorted({link for route in self.routes for link in route}) self.bandwidth =
-        dict(zip(used, cluster.bandwidth_bytes_per_s[used].tolist(), strict=True)) if used else {}
-        self.start_s = [float(flow.start_s) for flow in flows] self.left_bytes = [float(flow.size_bytes) for
-        flow in flows] self.rate = [0.0] * len(flows) self.since_s = list(self.start_s) self.version = [0] *
-        len(flows) self.on_link: dict[int, dict[int, None]] = {link: {} for link in used}
+        table = cluster.layout.routes([f.source for f in flows], [f.destination for f in flows])
+        self.routes = [tuple([link for link in row if link >= 0]) for row in table.tolist()]
+        used = sorted({link for route in self.routes for link in route})
+        ids = np.array(used, dtype=np.int64)
+        self.bandwidth = dict(zip(used, cluster.bandwidth_bytes_per_s[ids].tolist(), strict=True))
+        latency = dict(zip(used, cluster.latency_s[ids].tolist(), strict=True))
+        self.latency_s = [sum([latency[link] for link in route]) for route in self.routes]
+        self.start_s = [float(flow.start_s) for flow in flows]
+        self.left_bytes = [float(flow.size_bytes) for flow in flows]
+        self.rate = [0.0] * len(flows)
+        self.since_s = list(self.start_s)
+        self.version = [0] * len(flows)
+        self.on_link: dict[int, dict[int, None]] = {link: {} for link in used}
 
     def run(self) -> list[float]:
         finish = [start + latency for start, latency in zip(self.start_s, self.latency_s, strict=True)]
@@ -137,8 +144,9 @@ class _Fluid:
 
     def _solve(self, component: list[int], now_s: float, ends: list[tuple[float, int, int]]) -> None:
         """New rates for one component, and when each of its flows would now end."""
-        for flow, rate in zip(component, rates([self.routes[i] for i in component], self.bandwidth),
-        strict=True):
+        for flow, rate in zip(
+            component, rates([self.routes[i] for i in component], self.bandwidth), strict=True
+        ):
             if rate == self.rate[flow]:
                 continue
             left = self.left_bytes[flow] - self.rate[flow] * (now_s - self.since_s[flow])
