@@ -94,12 +94,12 @@ class Layout:
 
     def nic_of(self, gpu: Integers) -> Integers:
         """The NIC (over all nodes) that serves each GPU."""
-        node, local = np.divmod(gpu, self.gpus)
-        return node * self.nics + local * self.nics // self.gpus
+        node = gpu // self.gpus
+        return node * self.nics + gpu % self.gpus * self.nics // self.gpus
 
     def rail_of(self, gpu: Integers) -> Integers:
         """The rail of each GPU's NIC."""
-        return np.mod(np.mod(self.nic_of(gpu), self.nics), self.rails)
+        return self.nic_of(gpu) % self.rails
 
     def attachment(self, nic: Integers) -> tuple[Integers, Integers, Integers]:
         """Plane, leaf within the plane, and endpoint number of each NIC."""

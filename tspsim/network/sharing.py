@@ -13,6 +13,8 @@ from heapq import heapify, heappop, heapreplace
 
 from ..errors import InputError
 
+#: The activities that use one resource, and the share each takes at full speed.
+Row = list[tuple[int, float]]
 #: A resource counts as full from this share on: far above rounding, far below anything measurable.
 FULL = 1.0 + 1e-12
 
@@ -49,43 +51,47 @@ def shares(usages: Sequence[Mapping[Hashable, float]], weights: Sequence[float])
     >>> shares([{"link": 1.0}, {"link": 0.25}], [1.0, 2.0])
     [0.75, 1.0]
     """
-    claims: dict[Hashable, list[tuple[int, float]]] = {}
-    for activity, usage in enumerate(usages):
+    demand: dict[Hashable, float] = {}
+    for usage in usages:
         for resource, share in usage.items():
             if not 0.0 <= share < math.inf:
                 raise InputError(f"usage {share} of a resource must be finite and not negative")
-            if share:
-                claims.setdefault(resource, []).append((activity, share))
+            demand[resource] = demand.get(resource, 0.0) + share
     speeds = [1.0] * len(usages)
-    # Many links carry the same activities in the same proportions (all those of a mesh): one constraint each.
-    rows = sorted({tuple(row) for row in claims.values() if sum([share for _, share in row]) > FULL})
-    if not rows:
+    scarce = [resource for resource, share in demand.items() if share > FULL]
+    if not scarce:
         return speeds
     for weight in weights:
         if not 0.0 < weight < math.inf:
             raise InputError(f"weight {weight} of an activity must be over 0 and finite")
-    room = [1.0] * len(rows)
-    growing = {activity for row in rows for activity, _ in row}
+    # Many links carry the same activities in the same proportions (all those of a mesh): one constraint each.
+    constraints = dict.fromkeys(tuple([usage.get(each, 0.0) for usage in usages]) for each in scarce)
+    rows = [(1.0, [(i, share) for i, share in enumerate(row) if share]) for row in constraints]
+    growing = sorted({i for _, row in rows for i, _ in row})
     while growing:
-        level, full = math.inf, 0
-        for index, row in enumerate(rows):
-            demand = sum([share * weights[activity] for activity, share in row if activity in growing])
-            if demand and room[index] < level * demand:
-                level, full = room[index] / demand, index
-        largest = max([weights[activity] for activity in growing])
+        level, full = math.inf, rows[0][1]
+        for room, row in rows:
+            growth = sum([share * weights[i] for i, share in row])
+            if room < level * growth:
+                level, full = room / growth, row
+        largest = max([weights[i] for i in growing])
         if largest * level >= 1.0:  # these reach full speed before anything is full
-            stopped = {activity: 1.0 for activity in growing if weights[activity] == largest}
+            stopped = {i: 1.0 for i in growing if weights[i] == largest}
         else:
-            stopped = {
-                activity: weights[activity] * level for activity, _ in rows[full] if activity in growing
-            }
-        growing.difference_update(stopped)
-        for index, row in enumerate(rows):
-            taken = sum([share * stopped[activity] for activity, share in row if activity in stopped])
-            room[index] = max(0.0, room[index] - taken)
-        for activity, speed in stopped.items():
-            speeds[activity] = speed
+            stopped = {i: weights[i] * level for i, _ in full}
+        for i, speed in stopped.items():
+            speeds[i] = speed
+        growing = [i for i in growing if i not in stopped]
+        rows = [kept for room, row in rows if (kept := _without(stopped, room, row))[1]]
     return speeds
+
+
+def _without(stopped: Mapping[int, float], room: float, row: Row) -> tuple[float, Row]:
+    """A constraint once some of its activities have their speed: less room, fewer that grow."""
+    taken = [share * stopped[i] for i, share in row if i in stopped]
+    if not taken:
+        return room, row
+    return max(0.0, room - sum(taken)), [entry for entry in row if entry[0] not in stopped]
 
 
 def rates(routes: Sequence[Sequence[int]], bandwidth: Sequence[float] | Mapping[int, float]) -> list[float]:

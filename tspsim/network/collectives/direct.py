@@ -9,6 +9,9 @@ import numpy as np
 
 from .schedule import Group, Schedule, scheduled
 
+#: Ranks on several nodes beyond which nobody sends to everyone: libraries forward along rails instead.
+MOST_RANKS = 1024
+
 
 def build(group: Group, kind: str) -> list[Schedule]:
     """One step for an exchange, two for an all-reduce (scatter, then gather) or a broadcast.
@@ -18,7 +21,7 @@ def build(group: Group, kind: str) -> list[Schedule]:
     """
     n = group.size
     across = len(group.members) > 1
-    if across and kind != "all_to_all":
+    if across and (kind != "all_to_all" or n > MOST_RANKS):
         return []
     ranks = np.array(group.ranks)
     source, destination = (part.reshape(-1) for part in np.meshgrid(ranks, ranks, indexing="ij"))
