@@ -75,7 +75,8 @@ def layer_rows(plan: str, rank: int) -> list[tuple[Label, float, float]]:
     def work(name: str, kind: str, part: str, ms: float, flops: float, shape: str) -> None:
         nonlocal clock
         end = clock + ms * 1e-3
-        rows.append((Label("compute", name, kind, part, 0, 3e8, flops, shape, ms * 1e-3), clock, end))
+        label = Label("compute", name, kind, part, 0, 3e8, flops, shape, ms * 1e-3, is_compute=True)
+        rows.append((label, clock, end))
         clock = end
 
     def move(stream: str, name: str, kind: str, part: str, ms: float, size: float) -> None:
@@ -140,20 +141,7 @@ def timeline(plan: str, ranks: list[int], layers: int = LAYERS) -> Timeline:
         first = len(answer.labels)
         if rank < 8:
             for layer in range(layers):
-                for entry, _, _ in rows:
-                    answer.labels.append(
-                        Label(
-                            entry.stream,
-                            entry.name,
-                            entry.kind,
-                            entry.part,
-                            layer,
-                            entry.size_bytes,
-                            entry.flops,
-                            entry.shape,
-                            entry.alone_s,
-                        )
-                    )
+                answer.labels.extend(entry.at_layer(layer) for entry, _, _ in rows)
         else:
             first = (rank % 8) * layers * len(rows)
         begin = np.arange(layers)[:, None] * length + rank * 1e-6
@@ -189,7 +177,7 @@ def plan(index: int, ranks: list[int] | None = None, layers: int = LAYERS) -> Pl
     }
     if not memory.fits:
         over = (memory.peak_bytes - memory.capacity_bytes) / GIB
-        error = f"needs {memory.peak_bytes / GIB:.1f} GiB of 192.0, {over:.1f} too many: weights are the largest"
+        error = f"needs {memory.peak_bytes / GIB:.1f} GiB of 192.0, {over:.1f} too many: weights are largest"
         return PlanResult(name, degrees, memory, settings, error=error)
     total_compute = sum(compute) * layers * 1e-3
     total_exposed = {kind: ms * layers * 1e-3 for kind, ms in exposed.items()}

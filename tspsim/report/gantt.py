@@ -85,9 +85,7 @@ def shares(timeline: Timeline, step_time_s: float) -> tuple[NDArray[Any], Column
     """
     columns = timeline.columns()
     ranks, position = np.unique(columns["rank"], return_inverse=True)
-    computing = np.array([entry.stream == "compute" for entry in timeline.labels], dtype=bool)[
-        columns["label"]
-    ]
+    computing = np.array([entry.is_compute for entry in timeline.labels], dtype=bool)[columns["label"]]
     busy = _union(position, columns["start_s"], columns["end_s"], len(ranks))
     compute = _union(
         position[computing], columns["start_s"][computing], columns["end_s"][computing], len(ranks)
@@ -119,13 +117,15 @@ def _union(group: NDArray[Any], start: NDArray[Any], end: NDArray[Any], groups: 
 def _encode(
     view: View, plan: PlanResult, timeline: Timeline, columns: Columns, chosen: list[int], until: float
 ) -> dict[str, Any]:
+    folded = len(np.unique(columns["rank"])) <= len(plan.classes)
     kept = np.isin(columns["rank"], chosen) & (columns["start_s"] <= until)
     rank, row_label = columns["rank"][kept], columns["label"][kept]
     start, end = columns["start_s"][kept], columns["end_s"][kept]
     used, row_label = np.unique(row_label, return_inverse=True)
     entries = [timeline.labels[index] for index in used]
     streams = list(dict.fromkeys(entry.stream for entry in entries))
-    streams.sort(key=lambda name: name != "compute")
+    computing = {entry.stream for entry in entries if entry.is_compute}
+    streams.sort(key=lambda name: name not in computing)
     stream = np.array([streams.index(entry.stream) for entry in entries], dtype=np.int32)[row_label]
     layer = np.array([entry.layer for entry in entries], dtype=np.int16)[row_label]
     table, short = _labels(view, entries)
@@ -140,7 +140,7 @@ def _encode(
         "name": plan.name,
         "step": plan.step_time_s,
         "rows": len(rank),
-        "ranks": [_rank(plan, number) for number in chosen],
+        "ranks": [_rank(plan, number, folded) for number in chosen],
         "streams": streams,
         "tracks": [
             {
@@ -161,9 +161,11 @@ def _encode(
     }
 
 
-def _rank(plan: PlanResult, number: int) -> dict[str, Any]:
+def _rank(plan: PlanResult, number: int, folded: bool) -> dict[str, Any]:
+    """A rank of the chart; in a folded run it stands for its class."""
     entry = next((each for each in plan.classes if each.representative == number), None)
-    return {"rank": number, "role": entry.role if entry else "", "stands_for": entry.size if entry else 1}
+    role = entry.role if entry else ""
+    return {"rank": number, "role": role, "stands_for": entry.size if entry and folded else 1}
 
 
 def _labels(view: View, entries: list[Any]) -> tuple[dict[str, Any], NDArray[Any]]:
@@ -180,15 +182,10 @@ def _labels(view: View, entries: list[Any]) -> tuple[dict[str, Any], NDArray[Any
         strings = (
             texts.setdefault(text, len(texts)) for text in (entry.name, entry.kind, entry.part, entry.shape)
         )
-        row = (
-            *strings,
-            _short(entry.size_bytes),
-            _short(entry.flops),
-            _short(entry.alone_s),
-            _short(float(peak)),
-        )
+        numbers = (entry.size_bytes, entry.flops, entry.alone_s, float(peak))
+        row = (*strings, *map(_short, numbers), int(entry.is_compute))
         place[index] = rows.setdefault(row, len(rows))
-    names = ("name", "kind", "part", "shape", "bytes", "flops", "alone", "peak")
+    names = ("name", "kind", "part", "shape", "bytes", "flops", "alone", "peak", "computes")
     table: dict[str, Any] = {name: [row[column] for row in rows] for column, name in enumerate(names)}
     table["texts"] = list(texts)
     table["hbm"] = float(view.device.get("hbm_bytes_per_s", 0.0) or 0.0)

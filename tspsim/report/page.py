@@ -14,6 +14,7 @@ from .view import View
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
 #: Nothing is loaded from anywhere; pictures that plotly makes of its own figures are data and blob.
 _POLICY = "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:"
@@ -62,6 +63,21 @@ def script_json(data: Any) -> str:
     return text
 
 
+def prose(text: object) -> Markup:
+    """A sentence in which words between backticks are code.
+
+    >>> prose("see `<plan>`")
+    Markup('see <code>&lt;plan&gt;</code>')
+    """
+    from markupsafe import Markup, escape
+
+    pieces = str(text).split("`")
+    if len(pieces) % 2 == 0:
+        return escape(text)
+    code = Markup("<code>{}</code>")
+    return Markup("").join(code.format(piece) if index % 2 else piece for index, piece in enumerate(pieces))
+
+
 def _placer(macros: Any, figures: dict[str, Any]) -> Any:
     """The macro ``figure(key, caption, chooser)``, which leaves out figures that were not made."""
 
@@ -78,9 +94,11 @@ def _placer(macros: Any, figures: dict[str, Any]) -> Any:
 def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("tspsim.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
+    environment.filters["prose"] = prose
+    return environment
 
 
 @cache

@@ -8,7 +8,7 @@ from tspsim.result import PlanResult, Result
 
 from .numbers import GIB, compact, percent, seconds
 from .sections.plans import exposed_share
-from .view import View, dollars_per_million_tokens
+from .view import View, price_range
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -39,7 +39,7 @@ def table(result: Result, width: int = 160) -> Table:
 
     view = View(result)
     wide = width >= 120
-    priced = any(dollars_per_million_tokens(plan) is not None for plan in view.ran)
+    priced = any(price_range(plan) for plan in view.ran)
     answer = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
     answer.add_column("plan", no_wrap=True, max_width=24 if wide else 12)
     for long, short in _COLUMNS:
@@ -77,8 +77,7 @@ def _cells(plan: PlanResult, wide: bool, priced: bool) -> list[str]:
         _memory(plan, wide),
     ]
     if priced:
-        price = dollars_per_million_tokens(plan)
-        cells.append("–" if price is None else f"{price:.3g}")
+        cells.append(price_range(plan) or "–" if wide else price_range(plan).split(" ")[0] or "–")
     return cells
 
 

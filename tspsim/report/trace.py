@@ -35,7 +35,8 @@ def _plan(process: int, plan: PlanResult) -> Iterator[str]:
     assert plan.timeline is not None
     labels = plan.timeline.labels
     columns = plan.timeline.columns()
-    streams = sorted(dict.fromkeys(label.stream for label in labels), key=lambda name: name != "compute")
+    computing = {label.stream for label in labels if label.is_compute}
+    streams = sorted(dict.fromkeys(label.stream for label in labels), key=lambda name: name not in computing)
     number = np.array([streams.index(label.stream) for label in labels], dtype=np.int64)
     thread = columns["rank"].astype(np.int64) * len(streams) + number[columns["label"]]
     sizes = {each.representative: each for each in plan.classes}

@@ -95,10 +95,20 @@ class View:
         return str(self.device.get("name", "GPU")).upper()
 
 
-def dollars_per_million_tokens(plan: PlanResult) -> float | None:
-    """The plan's price of a million tokens, when the scenario has prices."""
+def dollars_per_million_tokens(plan: PlanResult) -> dict[str, float]:
+    """The plan's price of a million tokens by market, the cheapest first; empty without prices."""
     value = plan.cost.get("usd_per_million_tokens")
-    return float(value) if isinstance(value, int | float) else None
+    prices = {"": value} if isinstance(value, int | float) else _mapping(value)
+    known = {str(market): float(price) for market, price in prices.items() if isinstance(price, int | float)}
+    return dict(sorted(known.items(), key=lambda item: item[1]))
+
+
+def price_range(plan: PlanResult) -> str:
+    """``0.0392 – 0.0543``: dollars of the cheapest and the dearest market; empty without prices."""
+    prices = list(dollars_per_million_tokens(plan).values())
+    if not prices:
+        return ""
+    return f"{prices[0]:.3g}" + (f" – {prices[-1]:.3g}" if prices[-1] != prices[0] else "")
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -63,22 +63,23 @@
     const kind = timeline.texts[table.kind[l]];
     const length = timeline.end[i] - timeline.start[i];
     const rank = timeline.ranks[track.rank];
-    const where = [`rank ${rank.rank}`, report.escape(timeline.streams[track.stream])];
+    const where = [`rank ${rank.rank}${rank.role ? ` (${report.escape(rank.role)})` : ""}`, report.escape(timeline.streams[track.stream])];
     if (timeline.layer[i] >= 0) where.push(`layer ${timeline.layer[i]}`);
     if (timeline.texts[table.part[l]]) where.push(report.escape(timeline.texts[table.part[l]]));
     const alone = table.alone[l] > 0 && length > table.alone[l] * 1.005 ? `, ${time(table.alone[l])} when alone` : "";
-    const lines = [`<b>${report.escape(timeline.texts[table.name[l]])}</b> (${words(kind)})`, where.join(" · "),
-      `${moment(timeline.start[i])}, takes ${time(length)}${alone}`];
+    const name = timeline.texts[table.name[l]];
+    const lines = [`<b>${report.escape(name)}</b>${name === kind ? "" : ` (${words(kind)})`}`, where.join(" · "),
+      `at ${moment(timeline.start[i])}, takes ${time(length)}${alone}`];
     if (timeline.texts[table.shape[l]]) lines.push(report.escape(timeline.texts[table.shape[l]]));
     const size = table.bytes[l];
     const flops = table.flops[l];
-    const moves = flops > 0 || kind === "memory_bound" ? "HBM" : "received";
+    const moves = table.computes[l] ? "to and from HBM" : "received";
     if (size > 0) lines.push(`${scaled(size, "B")} ${moves}${flops > 0 ? `, ${scaled(flops, "FLOP")}` : ""}`);
     if (length > 0 && flops > 0) {
       const peak = table.peak[l] > 0 ? `, ${((100 * flops) / length / table.peak[l]).toFixed(1)} % of peak` : "";
       lines.push(`${scaled(flops / length, "FLOP/s")}${peak}`);
     } else if (length > 0 && size > 0) {
-      const full = kind === "memory_bound" && table.hbm > 0 ? `, ${((100 * size) / length / table.hbm).toFixed(1)} % of HBM peak` : "";
+      const full = table.computes[l] && table.hbm > 0 ? `, ${((100 * size) / length / table.hbm).toFixed(1)} % of HBM peak` : "";
       lines.push(`${scaled(size / length, "B/s")}${full}`);
     }
     return lines.join("<br>");
@@ -100,11 +101,11 @@
     const flush = () => {
       if (!pending) return;
       if (pending.count === 1) {
-        add(pending.kind, pending.from, pending.to, hover(timeline, track, pending.row), "");
+        add(pending.kind, pending.from, pending.to, pending.busy, hover(timeline, track, pending.row), "");
       } else {
         const parts = Object.entries(pending.kinds).sort((a, b) => b[1] - a[1]);
         const list = parts.slice(0, 4).map(([kind, length]) => `${words(timeline.texts[kind])} ${time(length)}`);
-        add(Number(parts[0][0]), pending.from, pending.to,
+        add(Number(parts[0][0]), pending.from, pending.to, pending.busy,
           `<b>${pending.count} short instructions</b><br>${list.join("<br>")}<br>zoom in to tell them apart`, "");
       }
       pending = null;
@@ -116,12 +117,14 @@
       const kind = timeline.labels.kind[timeline.label[i]];
       if (to - from >= thin) {
         flush();
-        add(kind, from, to, hover(timeline, track, i), timeline.texts[timeline.labels.name[timeline.label[i]]]);
+        add(kind, from, to, to - from, hover(timeline, track, i),
+          timeline.texts[timeline.labels.name[timeline.label[i]]]);
         continue;
       }
       if (pending && (from - pending.to > thin || to - pending.from > 3 * thin)) flush();
-      if (!pending) pending = { from, to, count: 0, kinds: {}, kind, row: i };
+      if (!pending) pending = { from, to, busy: 0, count: 0, kinds: {}, kind, row: i };
       pending.to = Math.max(pending.to, to);
+      pending.busy += to - from;
       pending.count += 1;
       pending.kinds[kind] = (pending.kinds[kind] || 0) + (to - from);
     }
@@ -134,15 +137,19 @@
     const narrow = width < 560;
     const tracks = timeline.tracks.filter((track) => track.rank < state.ranks);
     const thin = ((state.to - state.from) * Math.max(1.5, (tracks.length * width) / MOST_BARS)) / width;
+    const least = (1.4 * (state.to - state.from)) / width;
     const traces = new Map();
     let count = 0;
     const rows = tracks.map((track, index) => index + 0.35 * track.rank);
     tracks.forEach((track, index) => {
-      bars(timeline, track, thin, (kind, from, to, text, name) => {
-        if (!traces.has(kind)) traces.set(kind, { base: [], x: [], y: [], hovertext: [], text: [] });
+      bars(timeline, track, thin, (kind, from, to, busy, text, name) => {
+        if (!traces.has(kind)) traces.set(kind, { base: [], x: [], y: [], hovertext: [], text: [], edge: [], opacity: [] });
         const trace = traces.get(kind);
         trace.base.push(from * 1e3);
-        trace.x.push((to - from) * 1e3);
+        const drawn = Math.max(to - from, least);
+        trace.x.push(drawn * 1e3);
+        trace.opacity.push(Math.max(0.4, Math.min(1, busy / drawn)));
+        trace.edge.push(to - from > 3 * least ? 0.6 : 0);
         trace.y.push(rows[index]);
         trace.hovertext.push(text);
         trace.text.push(report.escape(name));
@@ -151,12 +158,14 @@
     });
     const used = new Set(Array.from(timeline.labels.kind));
     const kinds = data.kinds.map((kind) => [kind, timeline.texts.indexOf(kind)]).filter(([, index]) => used.has(index));
-    const empty = { base: [], x: [], y: [], hovertext: [], text: [] };
-    const figure = kinds.map(([kind, index]) => Object.assign({
-      type: "bar", orientation: "h", name: words(kind), width: 0.86, hoverinfo: "text", textangle: 0,
-      textposition: count < 700 ? "inside" : "none", insidetextanchor: "middle",
-      marker: { color: data.colours[kind], line: { width: count < 2500 ? 0.6 : 0, color: report.token("--ground") } },
-    }, traces.get(index) || empty));
+    /* A kind that the window doesn't show keeps its place in the legend by a bar of no length. */
+    const absent = { base: [state.from * 1e3], x: [0], y: [rows[0]], hovertext: [""], text: [""], edge: [0], opacity: [1] };
+    const figure = kinds.map(([kind, index]) => {
+      const { edge, opacity, ...trace } = traces.get(index) || absent;
+      const marker = { color: data.colours[kind], opacity, line: { width: edge, color: report.token("--ground") } };
+      return Object.assign(trace, { type: "bar", orientation: "h", name: words(kind), width: 0.86, marker, hoverinfo: "text",
+        textangle: 0, textposition: count < 700 ? "inside" : "none", insidetextanchor: "middle" });
+    });
     const layout = report.themed(frame(timeline, tracks, rows, kinds.length, narrow, width), width);
     plot.style.minHeight = `${layout.height}px`;
     return Plotly.react(plot, figure, layout, Object.assign({ doubleClick: false }, report.config));
@@ -198,13 +207,14 @@
     const apart = Math.max(1, Math.ceil((visits.length * 62) / width));
     const shapes = [];
     const annotations = [];
-    visits.forEach(([layer, from], index) => {
+    visits.forEach(([layer, from, to], index) => {
       if (visits.length > 200 && index % apart) return;
       if (from > state.from) {
         shapes.push({ type: "line", xref: "x", yref: "paper", x0: from * 1e3, x1: from * 1e3, y0: 0, y1: 1,
           line: { color: report.token("--soft"), width: 1, dash: "dot" } });
       }
-      if (index % apart) return;
+      const room = (Math.min(to, state.to) - Math.max(from, state.from)) / (state.to - state.from);
+      if (index % apart || (apart === 1 && room * width < 56)) return;
       annotations.push({ xref: "x", yref: "paper", x: Math.max(from, state.from) * 1e3, y: 1, xanchor: "left", yanchor: "bottom",
         text: `layer ${layer}`, showarrow: false, font: { size: 11, color: report.token("--soft") } });
     });
@@ -225,8 +235,8 @@
     step: (t) => [0, t.until * 1.01],
     two: (t) => (t.layers.length ? [0, t.layers[Math.min(1, t.layers.length - 1)][2]] : [0, t.until * 1.01]),
     layer: (t) => {
-      const middle = (state.from + state.to) / 2;
-      const visit = t.layers.find(([, from, to]) => to > Math.min(state.from * 0.999 + middle * 0.001, middle)) || t.layers[0];
+      const left = state.from + 0.01 * (state.to - state.from);
+      const visit = t.layers.find(([, , to]) => to > left) || t.layers[0];
       return visit ? [visit[1], visit[2]] : [0, t.until];
     },
     previous: () => [2 * state.from - state.to, state.from],

@@ -17,7 +17,7 @@ TEMPLATE = """
 {% if ratios %}<ul class="ratios" aria-label="Against each rival">
   {% for ratio in ratios %}<li><strong>{{ ratio.times }}</strong> {{ ratio.name }}</li>{% endfor %}
 </ul>{% endif %}
-{% for sentence in sentences %}<p>{{ sentence }}</p>{% endfor %}
+{% for sentence in sentences %}<p>{{ sentence|prose }}</p>{% endfor %}
 {% if tiles %}<dl class="tiles">
   {% for tile in tiles %}<div><dt>{{ tile.what }}</dt><dd>{{ tile.value }}</dd><dd class="small">
   {{ tile.more }}</dd></div>
@@ -102,9 +102,12 @@ def tiles(view: View) -> list[dict[str, str]]:
             "more": f"of {gib(best.memory.capacity_bytes)} a GPU",
         },
     ]
-    price = dollars_per_million_tokens(best)
-    if price is not None:
-        shown.append({"what": "Cost", "value": f"${price:.3g}", "more": "a million tokens"})
+    prices = dollars_per_million_tokens(best)
+    if prices:
+        (market, price), *others = prices.items()
+        where = f" ({market})" if market else ""
+        dearer = "".join(f"; ${other:.3g} {name}" for name, other in others)
+        shown.append({"what": "Cost", "value": f"${price:.3g}", "more": f"a million tokens{where}{dearer}"})
     return shown
 
 

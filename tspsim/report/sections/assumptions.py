@@ -10,7 +10,9 @@ from tspsim.report.view import View
 from . import Section
 
 TEMPLATE = """
-{% if defaults %}<h3>Defaults that decide</h3><ul>{% for text in defaults %}<li>{{ text }}</li>{% endfor %}
+{% if defaults %}<h3>Defaults that decide</h3>
+<ul>{% for text in defaults %}<li>{{ text|prose }}</li>
+{% endfor %}
 </ul>{% endif %}
 {% for table in tables %}<h3>{{ table.title }}</h3>
 <dl class="facts">{% for fact in table.facts %}<div><dt>{{ fact.what }}</dt><dd>{{ fact.value }}</dd></div>

@@ -47,7 +47,7 @@ def build(view: View) -> dict[str, Any] | None:
         {
             "type": "bar",
             "orientation": "h",
-            "name": title(key),
+            "name": label(title(key)),
             "x": [stack.get(key, 0.0) * factor for stack in stacks],
             "y": list(range(len(names))),
             "marker": {"color": tone[key[1]], "line": {"width": 0.5, "color": "rgba(0,0,0,0.25)"}}

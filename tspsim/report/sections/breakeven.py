@@ -131,7 +131,7 @@ def _map(shape: Shape, tokens: int, degree: int, tensor: int, sequence: int, nam
                 "thickness": 12,
                 "outlinewidth": 0,
             },
-            "hovertemplate": "B·S %{x:,.0f}, h %{y:,.0f}<br>TSP moves %{customdata}× the bytes<extra></extra>",
+            "hovertemplate": "B·S %{x:,.0f}, h %{y:,.0f}<br>TSP moves %{customdata}× the bytes<extra/>",
         }
     ]
     if inside:

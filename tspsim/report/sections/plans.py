@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tspsim.report.numbers import compact, gib, percent, plain, seconds, words
-from tspsim.report.view import View, dollars_per_million_tokens
+from tspsim.report.view import View, dollars_per_million_tokens, price_range
 from tspsim.result import PlanResult
 
 from . import Section
@@ -28,7 +28,8 @@ TEMPLATE = """
   {% for row in rows %}<h3>{{ row.name }}</h3>
   <dl class="facts">{% for fact in row.facts %}<div><dt>{{ fact.what }}</dt><dd>{{ fact.value }}</dd></div>
   {% endfor %}</dl>
-  {% if row.notes %}<ul>{% for note in row.notes %}<li>{{ note }}</li>{% endfor %}</ul>{% endif %}{% endfor %}
+  {% if row.notes %}<ul>{% for note in row.notes %}<li>{{ note|prose }}</li>{% endfor %}</ul>
+  {% endif %}{% endfor %}
 </details>
 """
 
@@ -45,7 +46,7 @@ COLUMNS = (
 
 def build(view: View) -> dict[str, Any]:
     """A row a plan, in the scenario's order."""
-    priced = any(dollars_per_million_tokens(plan) is not None for plan in view.ran)
+    priced = any(price_range(plan) for plan in view.ran)
     columns = [*COLUMNS, "$ a million tokens"] if priced else list(COLUMNS)
     return {"columns": columns, "rows": [_row(view, plan, priced) for plan in view.plans]}
 
@@ -89,8 +90,8 @@ def _cells(view: View, plan: PlanResult, priced: bool) -> list[dict[str, str]]:
         (gib(memory.peak_bytes), f"fits in {gib(memory.capacity_bytes)}"),
     ]
     if priced:
-        price = dollars_per_million_tokens(plan)
-        cells.append(("–" if price is None else f"${price:.3g}", ""))
+        markets = [market for market in dollars_per_million_tokens(plan) if market]
+        cells.append((price_range(plan) or "–", " – ".join(dict.fromkeys(markets[:1] + markets[-1:]))))
     return [{"value": value, "more": more} for value, more in cells]
 
 

@@ -67,6 +67,7 @@ def _bars(view: View, values: list[float], title: str, *, ranges: bool) -> dict[
         }
     layout = bars_layout(names, title, legend=False)
     layout["xaxis"]["tickformat"] = "~s"
+    layout["margin"] = {}
     return {"data": [trace], "layout": layout}
 
 

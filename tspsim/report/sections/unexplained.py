@@ -8,7 +8,7 @@ from tspsim.report.view import View
 
 from . import Section
 
-TEMPLATE = """<ul>{% for text in unexplained %}<li>{{ text }}</li>{% endfor %}</ul>"""
+TEMPLATE = """<ul>{% for text in unexplained %}<li>{{ text|prose }}</li>{% endfor %}</ul>"""
 
 
 def build(view: View) -> dict[str, Any] | None:
