@@ -23,7 +23,7 @@ PLANS: tuple[
         "TSP8",
         {"tsp": 8},
         (23.0, 31.5, 2.1),
-        {"broadcast": 0.4, "all_gather": 1.9, "send_receive": 0.2},
+        {"broadcast": 0.4, "all_gather": 1.9, "send_recv": 0.2},
         {"weights": 1.9, "activations": 1.2, "workspace": 3.0, "in-flight shards": 0.6, "reserve": 2.0},
     ),
     (
@@ -115,7 +115,7 @@ def layer_rows(plan: str, rank: int) -> list[tuple[Label, float, float]]:
     work("norm", "memory_bound", "mlp", memory, 0.0, "add_rmsnorm, 402.7 MB")
     for turn in range(8):
         if "tsp" in degrees and turn < 7:
-            move("weights", "ring hop", "send_receive", "mlp", 0.9, 50e6)
+            move("weights", "ring hop", "send_recv", "mlp", 0.9, 50e6)
         work(
             "gate, up, down",
             "gemm",

@@ -8,7 +8,7 @@ for a number or a template.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .numbers import label
@@ -26,7 +26,7 @@ KIND_COLOURS: dict[str, str] = {
     "all_reduce": "#d55e00",
     "broadcast": "#009e73",
     "all_to_all": "#882255",
-    "send_receive": "#cc79a7",
+    "send_recv": "#cc79a7",
     "bubble": "#b9a7c9",
     "idle": "#c3c9d1",
 }
@@ -42,6 +42,14 @@ def colours(kinds: Sequence[str]) -> dict[str, str]:
     """A colour for every kind, the same in every figure."""
     strange = [kind for kind in kinds if kind not in KIND_COLOURS]
     return {kind: colour(kind, strange.index(kind) if kind in strange else 0) for kind in kinds}
+
+
+def in_order(kinds: Iterable[str]) -> list[str]:
+    """Kinds without repetition, in the order of the palette; strange ones last, as they came."""
+    known = list(KIND_COLOURS)
+    return sorted(
+        dict.fromkeys(kinds), key=lambda kind: known.index(kind) if kind in KIND_COLOURS else len(known)
+    )
 
 
 def category_axis(names: Sequence[str], **more: Any) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def seconds(time_s: float) -> str:
 
 
 def words(name: str) -> str:
-    """An identifier as words: ``send_receive`` becomes ``send receive``."""
+    """An identifier as words: ``send_recv`` becomes ``send recv``."""
     return name.replace("_", " ")
 
 

@@ -38,11 +38,11 @@ def build(view: View) -> dict[str, Any]:
         "ratios": [],
         "tiles": [],
     }
-    refusals = [f"{plan.name} is refused: {plan.error}" for plan in view.refused]
+    refusals = [f"{plan.name} is refused: {_close(str(plan.error))}" for plan in view.refused]
     if best is None:
         return answer | {
             "headline": "No plan fits or can run.",
-            "sentences": [_stop(text) for text in refusals],
+            "sentences": refusals,
         }
     only = len(view.ran) == 1
     lead = "is the only plan that runs" if only and view.refused else "runs" if only else "is fastest"
@@ -54,8 +54,8 @@ def build(view: View) -> dict[str, Any]:
         for rival in view.rivals
     ]
     fits = f"It needs {gib(best.memory.peak_bytes)} of {gib(best.memory.capacity_bytes)} a GPU, so it fits."
-    sentences = [best.bottleneck, fits, *refusals]
-    answer["sentences"] = [_stop(text) for text in sentences if text]
+    sentences = [_stop(text) for text in (best.bottleneck, fits) if text]
+    answer["sentences"] = sentences + refusals
     answer["tiles"] = tiles(view)
     return answer
 
@@ -111,8 +111,12 @@ def tiles(view: View) -> list[dict[str, str]]:
     return shown
 
 
-def _stop(text: str) -> str:
+def _close(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else text + "."
+
+
+def _stop(text: str) -> str:
+    return _close(text[:1].upper() + text[1:])
 
 
 SECTION = Section("answer", "", build, TEMPLATE)

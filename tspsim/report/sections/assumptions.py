@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tspsim.report.numbers import compact, plain, words
+from tspsim.report.numbers import compact, gib, plain, words
 from tspsim.report.view import View
 
 from . import Section
@@ -31,9 +31,15 @@ TEMPLATE = """
 def build(view: View) -> dict[str, Any]:
     """Lists of defaults and facts; provenance as a table."""
     result = view.result
+    # What an optimizer keeps matters only where it runs.
+    workload = {
+        key: value
+        for key, value in view.workload.items()
+        if key != "optimizer" or view.workload.get("pass") == "training"
+    }
     cluster = {key: value for key, value in result.cluster.items() if key != "device"}
     tables = [
-        ("Workload", dict(view.workload)),
+        ("Workload", workload),
         ("Model", dict(view.model)),
         ("Cluster", cluster),
         ("Device", dict(view.device)),
@@ -66,6 +72,8 @@ def _value(key: str, value: Any) -> str:
     """A quantity with the unit its key ends in."""
     if key.endswith("_flops_per_s") and isinstance(value, dict):
         return ", ".join(f"{name} {compact(rate, 'FLOP/s')}" for name, rate in value.items())
+    if key == "runtime_reserve" and isinstance(value, int | float):
+        return gib(value)
     for ending, unit in (("_bytes_per_s", "B/s"), ("_bytes", "B"), ("_flops_per_s", "FLOP/s"), ("_hz", "Hz")):
         if key.endswith(ending) and isinstance(value, int | float):
             return compact(value, unit)

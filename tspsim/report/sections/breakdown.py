@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tspsim.report.figures import bars_layout, colours, totals
+from tspsim.report.figures import bars_layout, colours, in_order, totals
 from tspsim.report.numbers import label, percent, seconds, words
 from tspsim.report.view import View
 from tspsim.result import PlanResult
@@ -29,15 +29,11 @@ def build(view: View) -> dict[str, Any] | None:
     if not view.ran:
         return None
     stacks = [parts(plan) for plan in view.ran]
-    keys = list(
-        dict.fromkeys(
-            key
-            for order in ("compute", "exposed", "rest")
-            for stack in stacks
-            for key in stack
-            if key[0] == order
-        )
-    )
+    groups = ("compute", "exposed", "rest")
+    kinds = {
+        group: in_order(kind for stack in stacks for at, kind in stack if at == group) for group in groups
+    }
+    keys = [(group, kind) for group in groups for kind in kinds[group]]
     keys = [key for key in keys if any(stack.get(key, 0.0) > 0.0 for stack in stacks)]
     tone = colours([kind for _, kind in keys])
     names = [plan.name for plan in view.ran]

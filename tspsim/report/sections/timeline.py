@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tspsim.report.figures import colours
+from tspsim.report.figures import colours, in_order
 from tspsim.report.gantt import MOST_COLUMNS, MOST_RANKS, pack_all, shares
 from tspsim.report.numbers import percent
 from tspsim.report.view import View
@@ -48,7 +48,7 @@ def build(view: View) -> dict[str, Any] | None:
     timelines = pack_all(view)
     if not timelines:
         return None
-    kinds = list(dict.fromkeys(entry for packed in timelines for entry in _kinds(packed)))
+    kinds = in_order(kind for packed in timelines for kind in _kinds(packed))
     drawn = [_strip(plan) for plan in view.ran if plan.timeline is not None and len(plan.timeline)]
     strips = [strip for strip in drawn if strip is not None]
     return {

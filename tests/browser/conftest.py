@@ -1,0 +1,31 @@
+"""A headless Chromium without a network, for reports opened from disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # for report_fixtures, shared with the other tests
+
+ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu"]
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """The browser: CHROMIUM names its program, otherwise ``chromium`` on the path."""
+    sync_api = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed (extra 'browser')"
+    )
+    program = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    if program is None:
+        pytest.skip("no Chromium: install Debian's package or name the program in CHROMIUM")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
+        yield browser
+        browser.close()

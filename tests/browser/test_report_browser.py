@@ -1,0 +1,196 @@
+"""The report as a person meets it: opened from disk in Chromium with the network off."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import report_fixtures as fixtures
+
+from tspsim.report import render, write_report
+
+pytestmark = pytest.mark.browser
+
+FIGURES = ("rates-model", "rates-block", "breakdown", "fabric", "memory", "volume", "breakeven")
+DRAWN = """() => Object.fromEntries([...document.querySelectorAll('.plot')].map(plot => [plot.id,
+    plot.querySelectorAll('.trace, .heatmaplayer image').length]))"""
+WINDOW = "() => document.getElementById('gantt-plot').layout.xaxis.range"
+BARS = "() => document.querySelectorAll('#gantt-plot .point path').length"
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    write_report(fixtures.result(), path)
+    return path
+
+
+@pytest.fixture
+def visit(chromium: Any) -> Iterator[Open]:
+    """Opens a file; when the test ends, the page must have complained of nothing and asked for nothing."""
+    complaints: list[str] = []
+    requests: list[str] = []
+    contexts: list[Any] = []
+
+    def open_page(path: Path, width: int = 1600, scheme: str = "light") -> Any:
+        context = chromium.new_context(
+            viewport={"width": width, "height": 900},
+            color_scheme=scheme,
+            offline=True,
+            has_touch=width < 600,
+            is_mobile=width < 600,
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(path.as_uri())
+        page.wait_for_selector("html[data-drawn]", timeout=20_000)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []
+    assert all(url.startswith(("file:", "data:", "blob:")) for url in requests)
+
+
+@pytest.mark.parametrize("width", [1600, 400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_figure_is_drawn_on_load_and_nothing_scrolls_sideways(
+    visit: Open, report: Path, width: int, scheme: str
+) -> None:
+    page = visit(report, width, scheme)
+    drawn = page.evaluate(DRAWN)
+    assert set(drawn) == {"gantt-plot", *(f"figure-{name}" for name in FIGURES)}
+    assert all(count > 0 for count in drawn.values()), drawn
+    assert page.evaluate("() => document.documentElement.scrollWidth <= window.innerWidth")
+    ground = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, ground[4:-1].split(","))) < 150) == (scheme == "dark")
+
+
+def test_the_timeline_opens_on_two_layers_and_its_buttons_change_the_window(
+    visit: Open, report: Path
+) -> None:
+    page = visit(report)
+    start, end = page.evaluate(WINDOW)
+    step_ms = fixtures.plan(0).step_time_s * 1e3
+    assert start == 0
+    assert end == pytest.approx(2 / 32 * step_ms, rel=0.1)
+
+    page.click("[data-view=layer]")
+    assert page.evaluate(WINDOW)[1] == pytest.approx(end / 2, rel=0.1)
+    assert page.evaluate(BARS) > 100
+    page.click("[data-view=next]")
+    assert page.evaluate(WINDOW)[0] == pytest.approx(end / 2, rel=0.1)
+    page.click("[data-view=step]")
+    assert page.evaluate(WINDOW)[1] >= 0.95 * step_ms
+    assert 1000 < page.evaluate(BARS) < 12_000
+
+
+def test_a_drag_zooms_a_double_click_returns_and_keys_move(visit: Open, report: Path) -> None:
+    page = visit(report)
+    page.click("[data-view=step]")
+    whole = page.evaluate(WINDOW)
+    page.locator("#gantt").scroll_into_view_if_needed()
+    box = page.locator("#gantt-plot .nsewdrag").first.bounding_box()
+    left, top = box["x"] + 0.25 * box["width"], box["y"] + box["height"] / 2
+    page.mouse.move(left, top)
+    page.mouse.down()
+    page.mouse.move(left + 0.25 * box["width"], top, steps=4)
+    page.mouse.up()
+    page.wait_for_function(f"() => ({WINDOW})()[1] < {0.6 * whole[1]}")
+    zoomed = page.evaluate(WINDOW)
+    assert zoomed[0] == pytest.approx(0.25 * whole[1], rel=0.05)
+    assert page.evaluate(BARS) > 100
+
+    page.focus("#gantt-plot")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate(WINDOW)[0] == pytest.approx(zoomed[1])
+    page.keyboard.press("+")
+    moved = page.evaluate(WINDOW)
+    assert moved[1] - moved[0] == pytest.approx((zoomed[1] - zoomed[0]) / 2)
+
+    page.mouse.dblclick(left, top)
+    page.wait_for_function(f"() => ({WINDOW})()[1] > {0.95 * whole[1]}")
+
+
+def test_pointing_at_a_bar_tells_shape_work_and_achieved_rate(visit: Open, report: Path) -> None:
+    page = visit(report)
+    texts = page.evaluate("() => document.getElementById('gantt-plot').data.flatMap(t => t.hovertext)")
+    attention = next(text for text in texts if text.startswith("<b>attention</b><br>rank 0"))
+    for part in (
+        "layer 0",
+        "8192×8192 + 8192×131072 causal",
+        "300 MB to and from HBM",
+        "2.20 TFLOP",
+        "% of peak",
+    ):
+        assert part in attention
+
+
+def test_the_selectors_change_plan_and_ranks(visit: Open, report: Path) -> None:
+    page = visit(report)
+    title = "() => document.getElementById('gantt-plot').layout.xaxis.title.text"
+    rows = "() => document.getElementById('gantt-plot').layout.yaxis.tickvals.length"
+    page.select_option("#gantt-plan", label="TP8")
+    assert "TP8" in page.evaluate(title)
+    assert page.evaluate(BARS) > 50
+    page.select_option("#gantt-plan", label="TSP8")
+    page.select_option("#gantt-ranks", "1")
+    assert page.evaluate(rows) == 3
+    page.select_option("#gantt-ranks", "8")
+    assert page.evaluate(rows) == 24
+
+    colours = "() => document.getElementById('figure-fabric').data.map(t => t.line && t.line.color)"
+    before = page.evaluate(colours)
+    page.select_option("select[data-figure=fabric]", label="TP2-SP4")
+    assert page.evaluate(colours) != before
+
+
+def test_the_toggle_turns_the_whole_page_dark_and_back(visit: Open, report: Path) -> None:
+    page = visit(report)
+    ink = "() => document.getElementById('figure-memory').layout.font.color"
+    light = page.evaluate(ink)
+    page.click("#theme")
+    assert page.evaluate("() => document.documentElement.dataset.theme") == "dark"
+    assert page.evaluate(ink) != light
+    page.click("#theme")
+    assert page.evaluate(ink) == light
+
+
+def test_hostile_names_run_nothing(visit: Open, tmp_path: Path) -> None:
+    from test_report_page import HOSTILE, hostile_result
+
+    write_report(hostile_result(), tmp_path / "hostile.html")
+    page = visit(tmp_path / "hostile.html")
+    page.on("dialog", lambda dialog: pytest.fail(f"ran: {dialog.message}"))
+    assert HOSTILE in page.inner_text("body")
+    assert page.evaluate("() => document.querySelectorAll('script').length") == 4
+    assert page.title() == f"{HOSTILE} · tspsim"
+
+
+def test_a_gallery_page_finds_its_shared_bundle(visit: Open, tmp_path: Path) -> None:
+    from plotly.offline import get_plotlyjs
+
+    (tmp_path / "plotly.min.js").write_text(get_plotlyjs(), encoding="utf-8")
+    (tmp_path / "pages").mkdir()
+    page_file = tmp_path / "pages" / "one.html"
+    page_file.write_text(render(fixtures.result(), "../plotly.min.js"), encoding="utf-8")
+    assert all(count > 0 for count in visit(page_file).evaluate(DRAWN).values())
+
+
+def test_a_thousand_ranks_render_in_ten_seconds(visit: Open, tmp_path: Path) -> None:
+    result = fixtures.result(ranks=list(range(1024)))
+    began = time.perf_counter()
+    write_report(result, tmp_path / "large.html")
+    page = visit(tmp_path / "large.html")
+    assert time.perf_counter() - began < 10
+    assert "16 of 1,024 simulated ranks" in page.inner_text("#gantt-note")
+    assert page.evaluate(DRAWN)["figure-shares"] > 0
