@@ -14,7 +14,8 @@ replica. Nothing here knows a device, a link or a clock.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from .operators import Operator
 
@@ -97,6 +98,14 @@ class Repeat:
 Instruction = Compute | Collective | SendReceive
 
 
+class Issued(NamedTuple):
+    """An instruction where it stands in the unrolled program: its layer, and absolute indices of what it waits for."""
+
+    instruction: Instruction
+    layer: int
+    after: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """One role's instructions, in issue order."""
@@ -104,18 +113,18 @@ class Program:
     role: str
     items: tuple[Instruction | Repeat, ...] = field(default=())
 
-    def unrolled(self) -> Iterator[Instruction]:
-        """Every instruction in issue order, ``after`` as absolute indices and layers counted through repeats."""
+    def unrolled(self) -> Iterator[Issued]:
+        """Every instruction in issue order, repeats unrolled."""
         position = 0
         for item in self.items:
-            if isinstance(item, Repeat):
-                for turn in range(item.times):
-                    start = position
-                    for instruction in item.body:
-                        waits = tuple(start + i for i in instruction.after if start + i >= 0 and (i >= 0 or turn))
-                        layer = instruction.layer + turn if instruction.layer >= 0 else -1
-                        yield replace(instruction, after=waits, layer=layer)
-                        position += 1
-            else:
-                yield item
+            if not isinstance(item, Repeat):
+                yield Issued(item, item.layer, item.after)
                 position += 1
+                continue
+            for turn in range(item.times):
+                for instruction in item.body:
+                    waits = instruction.after
+                    if position or any(index < 0 for index in waits):
+                        waits = tuple([position + index for index in waits if index >= 0 or turn])
+                    yield Issued(instruction, instruction.layer + turn if instruction.layer >= 0 else -1, waits)
+                position += len(item.body)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..operators import Operator
 from ..parallel.mesh import Mesh
 from ..program import Collective, Compute, Instruction, Program, SendReceive
-from .ranks import COLLECTIVE, COMPUTE, MESSAGE, Step
+from .ranks import Step
 from .timeline import Label
 
 #: Seconds of one operator on the devices of the cluster.
@@ -91,34 +91,45 @@ class Role:
 def prepare(program: Program, cost: Cost, templates: Templates, first_label: int, sizes: Mapping[str, int]) -> Role:
     """Cost every operator, intern every template, count turns, and note which instructions somebody waits for."""
     streams: dict[str, list[Step]] = {}
-    steps: list[Step] = []
     labels: list[Label] = []
     signature: list[object] = []
     turns: dict[int, int] = {}
     costs: dict[Operator, float] = {}
-    for index, instruction in enumerate(program.unrolled()):
-        duration_s = 0.0
-        meets: tuple[tuple[int, int], ...] = ()
-        if isinstance(instruction, Compute):
-            kind = COMPUTE
-            for operator in instruction.operators:
-                if operator not in costs:
-                    costs[operator] = cost(operator)
-                duration_s += costs[operator]
-        else:
-            kind = COLLECTIVE if isinstance(instruction, Collective) else MESSAGE
-            keys = meeting_keys(instruction, templates)
-            meets = tuple((key, turns.get(key, 0)) for key in keys)
-            for key in keys:
-                turns[key] = turns.get(key, 0) + 1
-        step = Step(index, kind, instruction.after, first_label + index, duration_s, meets)
-        for waited in instruction.after:
-            steps[waited].awaited = True
-        steps.append(step)
+    issued = list(program.unrolled())
+    awaited = {index for _, _, after in issued for index in after}
+    # Layers repeat the same instruction objects: each is costed and described once.
+    known: dict[int, tuple[float, tuple[int, ...], Label]] = {}
+    for index, (instruction, layer, after) in enumerate(issued):
+        found = known.get(id(instruction))
+        if found is None:
+            found = known[id(instruction)] = ready(instruction, cost, costs, templates, sizes)
+        duration_s, keys, label = found
+        meets = tuple([(key, turns.get(key, 0)) for key in keys])
+        for key in keys:
+            turns[key] = turns.get(key, 0) + 1
+        step = Step(index, after, first_label + index, duration_s, meets, label.is_compute, index in awaited)
         streams.setdefault(instruction.stream, []).append(step)
-        labels.append(describe(instruction, costs, duration_s, sizes))
-        signature.append((instruction.stream, kind, duration_s, meets, instruction.after))
+        labels.append(label if label.layer == layer else label.at_layer(layer))
+        signature.append((instruction.stream, duration_s, meets, after))
     return Role(program, streams, labels, tuple(signature))
+
+
+def ready(
+    instruction: Instruction,
+    cost: Cost,
+    costs: dict[Operator, float],
+    templates: Templates,
+    sizes: Mapping[str, int],
+) -> tuple[float, tuple[int, ...], Label]:
+    """Seconds alone (kernels), meeting keys (communication), and the label of an instruction."""
+    if not isinstance(instruction, Compute):
+        return 0.0, meeting_keys(instruction, templates), describe(instruction, costs, 0.0, sizes)
+    duration_s = 0.0
+    for operator in instruction.operators:
+        if operator not in costs:
+            costs[operator] = cost(operator)
+        duration_s += costs[operator]
+    return duration_s, (), describe(instruction, costs, duration_s, sizes)
 
 
 def meeting_keys(instruction: Collective | SendReceive, templates: Templates) -> tuple[int, ...]:

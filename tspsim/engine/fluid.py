@@ -3,22 +3,24 @@
 A *channel* is a place where data moves the same way every time: one collective of one group, or one message between
 two ranks. It takes ``latency_s + fluid_s`` alone and, while it moves, a share ``usage[constraint]`` of every link on
 its way. A *transfer* is one use of a channel. Transfers that meet on links progress at one max-min fair rate; the
-connected component that changed is solved again, once an instant, after everything that happens at that instant
-has happened. No process is interrupted: an activity whose end moves is entered in the calendar anew, and the old
-entry, finding that the activity ends at another time, does nothing.
+region that changed is solved again, once an instant, after everything that happens at that instant has happened. No
+process is interrupted: an activity whose end moves is entered in the calendar anew, and the old entry, finding that
+the activity ends at another time, does nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import simpy
 from simpy.events import EventPriority
 
 from ..network.sharing import shares
 
+if TYPE_CHECKING:
+    from .ranks import Rank
 
 #: After everything else that happens at an instant (SimPy takes smaller numbers first; NORMAL is 1).
 LAST = EventPriority(2)
@@ -35,8 +37,10 @@ class Activity(Protocol):
 class Completion(simpy.Event):
     """An event that happens in place: :meth:`fire` resumes who waits without a trip through SimPy's queue."""
 
+    __slots__ = ("_ok", "_value", "callbacks", "env")
+
     def __init__(self, env: simpy.Environment) -> None:
-        # Event.__init__ without its checks: a million of these are made in a run.
+        # What Event.__init__ does and no more: a million of these are made in a run.
         self.env = env
         self.callbacks = []
 
@@ -87,14 +91,16 @@ class Channel:
         Seconds a byte of the busiest link takes at full speed: what makes sharing fair in bytes.
     ranks
         The simulated ranks whose devices take part.
-    region
-        Channels that may ever share a constraint, directly or through others, have the same region.
     parties
         Arrivals that start a transfer.
+    region
+        Channels that may ever share a constraint, directly or through others, have the same region.
     solo_rate
         Rate when nothing else moves in the region: 1, unless copies of a folded channel share a link.
     pending
-        Meetings that wait for more arrivals, by their turn.
+        Transfers that wait for more arrivals, by their turn.
+    uses
+        Transfers so far.
     """
 
     number: int
@@ -102,103 +108,135 @@ class Channel:
     fluid_s: float
     usage: Mapping[Hashable, float]
     weight: float
-    ranks: tuple[Any, ...] = ()
-    algorithm: str = ""
+    ranks: tuple[Rank, ...]
+    algorithm: str
+    parties: int
     region: int = -1
-    parties: int = 0
     solo_rate: float = 1.0
-    pending: dict[int, Any] = field(default_factory=dict)
+    pending: dict[int, Transfer] = field(default_factory=dict)
     uses: int = 0
 
 
-class Transfer:
-    """One use of a channel.
+class Transfer(Completion):
+    """One use of a channel, and the event of its end.
 
-    It moves (``remaining_s`` of its time alone left, at ``rate``), then its latency passes, then it is done and
-    ``completion`` fires.
+    It waits until ``missing`` is zero (a rendezvous), moves (``remaining_s`` of its time alone left, at ``rate``), then
+    its latency passes, then it fires. ``start_s`` is when it began to move.
     """
 
-    __slots__ = ("channel", "completion", "due_s", "fluid", "moving", "rate", "remaining_s", "since_s", "start_s")
+    __slots__ = ("channel", "due_s", "fluid", "missing", "moving", "rate", "remaining_s", "since_s", "start_s")
 
-    def __init__(self, fluid: Fluid, channel: Channel, completion: Completion) -> None:
+    def __init__(self, fluid: Fluid, channel: Channel) -> None:
+        self.env = fluid.env
+        self.callbacks = []
         self.fluid = fluid
         self.channel = channel
-        self.completion = completion
-        self.start_s = self.since_s = fluid.env.now
-        self.remaining_s = channel.fluid_s
+        self.missing = channel.parties
         self.rate = 0.0
-        self.due_s = -1.0
         self.moving = True
 
     def finish(self) -> None:
         if self.moving:
             self.moving = False
             self.fluid.leave(self)
-            if self.channel.latency_s > 0.0:
-                self.fluid.calendar.enter(self, self.channel.latency_s)
+            latency_s = self.channel.latency_s
+            if latency_s > 0.0:
+                self.fluid.calendar.enter(self, latency_s)
                 return
-        self.completion.fire()
+        self.fire()
 
 
 class Fluid:
-    """The transfers under way and their rates."""
+    """The transfers under way and their rates.
+
+    Parameters
+    ----------
+    slowdown
+        Factor (≥ 1) on a transfer's time while a kernel runs on one of its devices. It is looked at whenever the
+        region's rates are, not at every kernel's border: a schedule that overlaps keeps its devices busy throughout.
+    toggled
+        Takes the computing ranks whose devices begin or cease to move data; None where kernels do not care.
+    before_settling
+        Called first when an instant is settled.
+    """
 
     def __init__(
         self,
         env: simpy.Environment,
         calendar: Calendar,
-        channels: Sequence[Channel],
         *,
         slowdown: float = 1.0,
-        watch: Callable[[Any, Transfer, bool], None] | None = None,
+        toggled: dict[Rank, None] | None = None,
         before_settling: Callable[[], None] | None = None,
     ) -> None:
         self.env = env
         self.calendar = calendar
-        self.channels = channels
         self.slowdown = slowdown
-        self._watch = watch
+        self._toggled = toggled
         self._before_settling = before_settling
         self._active: dict[int, list[Transfer]] = {}
         self._changed: dict[int, None] = {}
         self._solved: dict[tuple[int, ...], list[float]] = {}
         self._settling = False
 
-    def start(self, channel: Channel, completion: Completion) -> Transfer:
-        """Data begins to move now; the rate follows when the instant is over."""
-        transfer = Transfer(self, channel, completion)
-        channel.uses += 1
-        self._active.setdefault(channel.region, []).append(transfer)
-        if self._watch is not None:
-            for rank in channel.ranks:
-                self._watch(rank, transfer, True)
-        self.touch(channel.region)
+    def arrive(self, channel: Channel, turn: int) -> Transfer:
+        """A rank is ready for its part in use number ``turn`` of a channel; the last to arrive starts it."""
+        pending = channel.pending
+        transfer = pending.get(turn)
+        if transfer is None:
+            transfer = pending[turn] = Transfer(self, channel)
+        transfer.missing -= 1
+        if not transfer.missing:
+            del pending[turn]
+            self._start(transfer)
         return transfer
+
+    def _start(self, transfer: Transfer) -> None:
+        """Data begins to move now; the rate follows when the instant is over."""
+        channel = transfer.channel
+        channel.uses += 1
+        transfer.start_s = transfer.since_s = self.env.now
+        transfer.remaining_s = channel.fluid_s
+        active = self._active.get(channel.region)
+        if active is None:
+            active = self._active[channel.region] = []
+        active.append(transfer)
+        toggled = self._toggled
+        if toggled is not None:
+            for rank in channel.ranks:
+                if not rank.moving and rank.computing is not None:
+                    toggled[rank] = None
+                rank.moving += 1
+        self._changed[channel.region] = None
+        if not self._settling:
+            self.settle_later()
 
     def leave(self, transfer: Transfer) -> None:
         """All bytes are through: the links are free again."""
-        active = self._active[transfer.channel.region]
+        channel = transfer.channel
+        active = self._active[channel.region]
         active.remove(transfer)
         if active:
-            self.touch(transfer.channel.region)
-        if self._watch is not None:
-            for rank in transfer.channel.ranks:
-                self._watch(rank, transfer, False)
-
-    def touch(self, region: int) -> None:
-        """Something in ``region`` changed: solve it when the instant is over."""
-        self._changed[region] = None
-        self.settle_later()
+            self._changed[channel.region] = None
+            if not self._settling:
+                self.settle_later()
+        toggled = self._toggled
+        if toggled is not None:
+            for rank in channel.ranks:
+                rank.moving -= 1
+                if not rank.moving and rank.computing is not None:
+                    toggled[rank] = None
+            if toggled and not self._settling:
+                self.settle_later()
 
     def settle_later(self) -> None:
-        """Ask for one settling at the end of this instant."""
-        if not self._settling:
-            self._settling = True
-            settle = simpy.Event(self.env)
-            settle._ok = True
-            settle._value = None
-            settle.callbacks.append(self._settle)
-            self.env.schedule(settle, priority=LAST)
+        """Ask for a settling at the end of this instant (once)."""
+        self._settling = True
+        settle = Completion(self.env)
+        settle._ok = True
+        settle._value = None
+        settle.callbacks.append(self._settle)
+        self.env.schedule(settle, priority=LAST)
 
     def _settle(self, _event: simpy.Event) -> None:
         self._settling = False
@@ -213,12 +251,14 @@ class Fluid:
                 signature = tuple([transfer.channel.number for transfer in active])
                 rates = self._solved.get(signature)
                 if rates is None:
-                    rates = shares(
-                        [transfer.channel.usage for transfer in active], [transfer.channel.weight for transfer in active]
-                    )
-                    self._solved[signature] = rates
+                    rates = self._solved[signature] = self._solve(active)
                 for transfer, rate in zip(active, rates, strict=True):
                     self._give(transfer, rate)
+
+    def _solve(self, active: list[Transfer]) -> list[float]:
+        return shares(
+            [transfer.channel.usage for transfer in active], [transfer.channel.weight for transfer in active]
+        )
 
     def _give(self, transfer: Transfer, rate: float) -> None:
         if self.slowdown > 1.0:

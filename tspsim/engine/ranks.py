@@ -1,76 +1,68 @@
-"""Ranks as SimPy processes: one process a stream, instructions in order, rendezvous for what ranks do together."""
+"""Ranks: a SimPy process runs a rank's kernels in order, a queue works off each of its communication streams.
+
+As on a GPU, kernels hold the rank while a communication stream is a queue that engines empty beside it: an
+instruction of a queue begins when the one before is done, what it waits for is done, and the other ranks have arrived.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import simpy
 
 from .fluid import Calendar, Channel, Completion, Fluid, Transfer
 from .timeline import Timeline
 
-COMPUTE, COLLECTIVE, MESSAGE = range(3)
 
-
-@dataclass(slots=True, eq=False)
-class Step:
+class Step(NamedTuple):
     """An instruction made ready to run: what it costs or where ranks meet for it, and what it waits for.
 
-    ``meets`` are ``(key into Rank.channels, turn)``: one for a collective, up to two for a message (sending,
-    receiving). The turn counts this program's earlier uses of the same key, so that ranks meet in order.
+    ``meets`` are ``(key into Rank.channels, turn)``: none for a kernel, one for a collective, up to two for a message
+    (sending, receiving). The turn counts this program's earlier uses of the same key, so that ranks meet in order.
+    ``awaited`` says whether another instruction waits for this one.
     """
 
     index: int
-    kind: int
     after: tuple[int, ...]
     label: int
-    duration_s: float = 0.0
-    meets: tuple[tuple[int, int], ...] = ()
-    awaited: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class Meeting:
-    """A rendezvous: ``missing`` arrivals to come, then ``transfer`` runs and ``completion`` fires."""
-
-    missing: int
-    completion: Completion
-    transfer: Transfer = field(init=False)
-
-
-class Computation:
-    """A compute instruction under way; it runs slower while data moves through the same device."""
-
-    __slots__ = ("completion", "due_s", "rank", "slowed")
-
-    def __init__(self, rank: Rank, completion: Completion) -> None:
-        self.rank = rank
-        self.completion = completion
-        self.due_s = -1.0
-        self.slowed = bool(rank.transfers)
-
-    def finish(self) -> None:
-        self.rank.computing = None
-        self.completion.fire()
+    duration_s: float
+    meets: tuple[tuple[int, int], ...]
+    is_compute: bool
+    awaited: bool
 
 
 @dataclass(slots=True, eq=False)
 class Rank:
-    """One simulated rank: which instructions are done, and who waits for one that is not.
+    """One simulated rank: which instructions are done, and whom to call when one that is not will be.
 
-    ``channels`` are those it uses, by the keys of :attr:`Step.meets`; a neighbour past the end of an axis
-    has none.
-    ``transfers`` are those its device takes part in at the moment (kept only where compute and communication slow
-    each other).
+    ``channels`` are those it uses, by the keys of :attr:`Step.meets`; a neighbour past the end of an axis has none.
+    ``moving`` counts the transfers its device takes part in at the moment (only where kernels slow beside them).
     """
 
     number: int
     channels: dict[int, Channel]
     done: bytearray
-    waiting: dict[int, list[Completion]] = field(default_factory=dict)
+    waiting: dict[int, list[Callable[[], None]]] = field(default_factory=dict)
     computing: Computation | None = None
-    transfers: list[Transfer] = field(default_factory=list)
+    moving: int = 0
+
+
+class Computation(Completion):
+    """A compute instruction under way, and the event of its end; slower while data moves through its device."""
+
+    __slots__ = ("due_s", "rank", "slowed")
+
+    def __init__(self, env: simpy.Environment, rank: Rank) -> None:
+        self.env = env
+        self.callbacks = []
+        self.rank = rank
+        self.slowed = rank.moving > 0
+
+    def finish(self) -> None:
+        self.rank.computing = None
+        self.fire()
 
 
 class Machine:
@@ -85,7 +77,6 @@ class Machine:
     def __init__(
         self,
         env: simpy.Environment,
-        channels: Sequence[Channel],
         timeline: Timeline,
         *,
         compute_slowdown: float = 1.0,
@@ -95,98 +86,138 @@ class Machine:
         self.timeline = timeline
         self.calendar = Calendar(env)
         self.compute_slowdown = compute_slowdown
-        self._both_slow = communication_slowdown > 1.0
         self._toggled: dict[Rank, None] = {}
-        interferes = compute_slowdown > 1.0 or communication_slowdown > 1.0
         self.fluid = Fluid(
             env,
             self.calendar,
-            channels,
             slowdown=communication_slowdown,
-            watch=self._transfer_toggles if interferes else None,
-            before_settling=self._adjust_computations,
+            toggled=self._toggled if compute_slowdown > 1.0 else None,
+            before_settling=self._adjust_computations if compute_slowdown > 1.0 else None,
         )
 
-    def add_stream(self, rank: Rank, steps: Sequence[Step]) -> simpy.Process:
-        """Start a process that runs ``steps`` of one stream of ``rank``."""
-        return self.env.process(self._run(rank, steps))
+    def add_stream(self, rank: Rank, steps: Sequence[Step]) -> None:
+        """Run ``steps`` of one stream of ``rank`` from now on; kernels and communication do not mix on a stream."""
+        if steps[0].is_compute:
+            self.env.process(self._compute(rank, steps))
+        else:
+            Queue(self, rank, steps).begin()
 
-    def _run(self, rank: Rank, steps: Sequence[Step]) -> Generator[simpy.Event, None, None]:
+    def _compute(self, rank: Rank, steps: Sequence[Step]) -> Generator[simpy.Event, None, None]:
+        """The process of a rank's kernels."""
         env, done, waiting = self.env, rank.done, rank.waiting
-        columns = self.timeline
+        enter, slowdown = self.calendar.enter, self.compute_slowdown
+        columns, number = self.timeline, rank.number
         write_rank, write_label = columns.rank.append, columns.label.append
         write_start, write_end = columns.start_s.append, columns.end_s.append
-        for step in steps:
-            for index in step.after:
-                if not done[index]:
+        for index, after, label, duration_s, _, _, awaited in steps:
+            for other in after:
+                if not done[other]:
                     gate = Completion(env)
-                    waiting.setdefault(index, []).append(gate)
+                    waiting.setdefault(other, []).append(gate.fire)
                     yield gate
-            if step.kind == COMPUTE:
-                start_s = env.now
-                if step.duration_s > 0.0:
-                    completion = Completion(env)
-                    activity = rank.computing = Computation(rank, completion)
-                    duration_s = step.duration_s * self.compute_slowdown if activity.slowed else step.duration_s
-                    self.calendar.enter(activity, duration_s)
-                    if rank.transfers and self._both_slow:
-                        self._compute_toggles(rank)
-                    yield completion
-                    if rank.transfers and self._both_slow:
-                        self._compute_toggles(rank)
-            else:
-                meetings = [self._arrive(rank, key, turn) for key, turn in step.meets]
-                for meeting in meetings:
-                    if meeting is not None and meeting.completion.callbacks is not None:
-                        yield meeting.completion
-                start_s = min([m.transfer.start_s for m in meetings if m is not None], default=env.now)
-            write_rank(rank.number)
-            write_label(step.label)
+            start_s = env.now
+            if duration_s > 0.0:
+                computation = rank.computing = Computation(env, rank)
+                enter(computation, duration_s * slowdown if computation.slowed else duration_s)
+                yield computation
+            write_rank(number)
+            write_label(label)
             write_start(start_s)
             write_end(env.now)
-            done[step.index] = 1
-            if step.awaited:
-                for gate in waiting.pop(step.index, ()):
-                    gate.fire()
-
-    def _arrive(self, rank: Rank, key: int, turn: int) -> Meeting | None:
-        """This rank is ready for its part of a collective or message; the last to arrive starts the transfer."""
-        channel = rank.channels.get(key)
-        if channel is None:
-            return None
-        meeting = channel.pending.get(turn)
-        if meeting is None:
-            meeting = channel.pending[turn] = Meeting(channel.parties, Completion(self.env))
-        meeting.missing -= 1
-        if not meeting.missing:
-            del channel.pending[turn]
-            meeting.transfer = self.fluid.start(channel, meeting.completion)
-        return meeting
-
-    def _transfer_toggles(self, rank: Rank, transfer: Transfer, begins: bool) -> None:
-        if begins:
-            rank.transfers.append(transfer)
-        else:
-            rank.transfers.remove(transfer)
-        if rank.computing is not None:
-            self._toggled[rank] = None
-            self.fluid.settle_later()
-
-    def _compute_toggles(self, rank: Rank) -> None:
-        for transfer in rank.transfers:
-            self.fluid.touch(transfer.channel.region)
+            done[index] = 1
+            if awaited and index in waiting:
+                for call in waiting.pop(index):
+                    call()
 
     def _adjust_computations(self) -> None:
         """At the end of an instant: kernels whose device began or ceased to move data get a new end."""
         if not self._toggled:
             return
-        toggled, self._toggled = self._toggled, {}
-        now = self.env.now
+        toggled = list(self._toggled)
+        self._toggled.clear()
+        now, factor = self.env.now, self.compute_slowdown
         for rank in toggled:
-            activity = rank.computing
-            if activity is None or activity.slowed == bool(rank.transfers):
+            computation = rank.computing
+            if computation is None or computation.slowed == (rank.moving > 0):
                 continue
-            left_s = activity.due_s - now
-            activity.slowed = not activity.slowed
-            factor = self.compute_slowdown
-            self.calendar.enter(activity, left_s * factor if activity.slowed else left_s / factor)
+            left_s = computation.due_s - now
+            computation.slowed = not computation.slowed
+            self.calendar.enter(computation, left_s * factor if computation.slowed else left_s / factor)
+
+
+class Queue:
+    """One communication stream of a rank at work.
+
+    It is *blocked* (another instruction's end will call :meth:`advance`), *moving* (a transfer's end will call
+    :meth:`_moved`), or at its end.
+    """
+
+    __slots__ = ("current", "left", "machine", "rank", "start_s", "steps")
+
+    def __init__(self, machine: Machine, rank: Rank, steps: Sequence[Step]) -> None:
+        self.machine = machine
+        self.rank = rank
+        self.steps = iter(steps)
+        self.current: Step | None = next(self.steps, None)
+        self.left = 0
+        self.start_s = 0.0
+
+    def begin(self) -> None:
+        """Start as processes do: after what happens at this instant has been set up."""
+        start = Completion(self.machine.env)
+        start.callbacks.append(lambda _event: self.advance())
+        start._ok = True
+        start._value = None
+        self.machine.env.schedule(start)
+
+    def advance(self) -> None:
+        """Arrive for the current instruction, unless it must still wait."""
+        rank = self.rank
+        done = rank.done
+        while self.current is not None:
+            for other in self.current.after:
+                if not done[other]:
+                    waits = rank.waiting.get(other)
+                    if waits is None:
+                        rank.waiting[other] = [self.advance]
+                    else:
+                        waits.append(self.advance)
+                    return
+            arrive, channels = self.machine.fluid.arrive, rank.channels
+            halves: list[Transfer] = []
+            for key, turn in self.current.meets:
+                channel = channels.get(key)
+                if channel is not None:
+                    transfer = arrive(channel, turn)
+                    if transfer not in halves:
+                        halves.append(transfer)
+            if halves:
+                self.left = len(halves)
+                self.start_s = -1.0
+                for transfer in halves:
+                    transfer.callbacks.append(self._moved)
+                return
+            self.start_s = self.machine.env.now
+            self._finish()
+
+    def _moved(self, event: simpy.Event) -> None:
+        """One of the current instruction's transfers is over."""
+        start_s = event.start_s
+        self.start_s = start_s if self.start_s < 0.0 or start_s < self.start_s else self.start_s
+        self.left -= 1
+        if not self.left:
+            self._finish()
+            self.advance()
+
+    def _finish(self) -> None:
+        step, rank, columns = self.current, self.rank, self.machine.timeline
+        assert step is not None
+        columns.rank.append(rank.number)
+        columns.label.append(step.label)
+        columns.start_s.append(self.start_s)
+        columns.end_s.append(self.machine.env.now)
+        rank.done[step.index] = 1
+        self.current = next(self.steps, None)
+        if step.awaited and step.index in rank.waiting:
+            for call in rank.waiting.pop(step.index):
+                call()

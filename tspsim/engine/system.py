@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -301,11 +301,15 @@ def constrain(channels: Sequence[Channel], users: Mapping[int, Mapping[int, floa
 def with_algorithms(labels: Sequence[Label], ranks: Sequence[SimulatedRank]) -> list[Label]:
     """Labels of communication say which algorithm moved the data."""
     named = list(labels)
+    done: set[int] = set()
     for simulated in ranks:
+        if id(simulated.role) in done:
+            continue
+        done.add(id(simulated.role))
         for steps in simulated.role.streams.values():
             for step in steps:
                 channel = simulated.rank.channels.get(step.meets[0][0]) if step.meets else None
-                if channel is not None and named[step.label] is labels[step.label]:
+                if channel is not None:
                     label = labels[step.label]
-                    named[step.label] = replace(label, shape=f"{label.shape}, {channel.algorithm.replace('_', ' ')}")
+                    named[step.label] = label._replace(shape=f"{label.shape}, {channel.algorithm.replace('_', ' ')}")
     return named

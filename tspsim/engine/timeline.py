@@ -8,8 +8,7 @@ instructions are thus a few tens of megabytes, not millions of objects.
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
+class Label(NamedTuple):
     """What all runs of one instruction have in common.
 
     ``size_bytes`` is what an operator moves to and from HBM, or the payload a rank receives; ``kind`` is the operator
@@ -38,6 +36,10 @@ class Label:
     alone_s: float = 0.0
     parts_s: tuple[tuple[str, float], ...] = ()
     is_compute: bool = False
+
+    def at_layer(self, layer: int) -> Label:
+        """The same in another layer."""
+        return Label(*self[:4], layer, *self[5:])
 
 
 class Timeline:
