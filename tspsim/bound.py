@@ -1,0 +1,384 @@
+"""Physical ceilings on tokens/s: what no schedule, kernel or library can pass on this hardware.
+
+A step lasts at least as long as each of three things alone, and the longest of them bounds its rate:
+
+- *compute*: the model's FLOPs at the dense peak of every GPU (causal attention halved; training three times
+  the forward: Narayanan et al. 2021, Megatron-LM, §3.1 without recomputation);
+- *HBM*: the bytes a rank cannot avoid: every weight it multiplies with read once, every block's input read
+  and output written once (training: at least twice, forward and back);
+- *links*: the bytes a rank must receive because it does not hold them, over all links that lead into it, and
+  the bytes that must enter a node over the node's NICs.
+
+Nothing here runs the simulator or knows an efficiency; whatever is simulated must lie below.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .model.layer import LayerShard
+from .parallel import Job, build_mesh, peak_memory, scheme_of
+from .parallel.memory import residual_tokens
+from .result import SCHEMA_VERSION, Memory
+from .scenario import Scenario
+from .simulate import Question, look_up
+
+#: A training step's FLOPs over its forward's: the backward multiplies every matrix twice.
+TRAINING_FLOPS = 3.0
+#: Bytes of a training step over its forward's, at least: what moved has a gradient or is needed again.
+TRAINING_BYTES = 2.0
+#: Best share of the dense peak that a bf16 GEMM reaches on any GPU measured (H100: 794.5 of 989.5 TFLOP/s,
+#: stas00/ml-engineering, maximum achievable matmul FLOPS). A claim above it is possible, but not plausible.
+BEST_MEASURED_SHARE = 0.8
+
+
+@dataclass(frozen=True)
+class Floor:
+    """Seconds that a step (or one block's forward) lasts at least, by what it waits for."""
+
+    compute_s: float
+    hbm_s: float
+    links_s: float
+
+    @property
+    def longest_s(self) -> float:
+        return max(self.compute_s, self.hbm_s, self.links_s)
+
+    @property
+    def limit(self) -> str:
+        """What the floor comes from: ``compute``, ``hbm`` or ``links``."""
+        named = {"compute": self.compute_s, "hbm": self.hbm_s, "links": self.links_s}
+        return max(named, key=lambda name: named[name])
+
+    def to_json(self, tokens: int) -> dict[str, Any]:
+        """Ceilings in tokens/s; ``links`` is None where nothing has to move."""
+        return {
+            "ceiling_tokens_per_s": tokens / self.longest_s,
+            "limited_by": self.limit,
+            "compute_tokens_per_s": tokens / self.compute_s,
+            "hbm_tokens_per_s": tokens / self.hbm_s,
+            "links_tokens_per_s": tokens / self.links_s if self.links_s else None,
+        }
+
+
+@dataclass(frozen=True)
+class PlanBound:
+    """Ceilings of one plan: of the whole model's pass, and of one block's forward repeated for ever."""
+
+    name: str
+    memory: Memory
+    tokens_per_step: int
+    model: Floor
+    block: Floor
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.tokens_per_step / self.model.longest_s
+
+    @property
+    def block_tokens_per_s(self) -> float:
+        return self.tokens_per_step / self.block.longest_s
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "memory": self.memory.to_json(),
+            "model": self.model.to_json(self.tokens_per_step),
+            "block": self.block.to_json(self.tokens_per_step),
+        }
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim against one ceiling.
+
+    Attributes
+    ----------
+    possible
+        The claim is not above the ceiling.
+    plausible
+        Nor does it need more of the dense peak than the best kernels measured reach.
+    share
+        Claim over ceiling.
+    flops_per_s_per_gpu
+        What the claim asks of each GPU.
+    reason
+        The comparison in words.
+    """
+
+    possible: bool
+    plausible: bool
+    share: float
+    ceiling_tokens_per_s: float
+    flops_per_s_per_gpu: float
+    reason: str
+
+    @property
+    def word(self) -> str:
+        if not self.possible:
+            return "impossible"
+        return "possible, and plausible" if self.plausible else "possible, but not plausible"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"verdict": "possible" if self.possible else "impossible", **vars(self)}
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The ceilings of a scenario.
+
+    Attributes
+    ----------
+    flops_per_token, block_flops_per_token
+        Of the pass through the whole model, and of one block's forward.
+    peak_flops_per_s, hbm_bytes_per_s
+        Of one GPU, dense, in the workload's precision.
+    """
+
+    scenario: str
+    workload: str
+    device: str
+    precision: str
+    gpus: int
+    flops_per_token: float
+    block_flops_per_token: float
+    peak_flops_per_s: float
+    hbm_bytes_per_s: float
+    plans: tuple[PlanBound, ...]
+
+    @property
+    def fitting(self) -> tuple[PlanBound, ...]:
+        """Plans whose memory fits."""
+        return tuple(plan for plan in self.plans if plan.memory.fits)
+
+    @property
+    def best(self) -> PlanBound:
+        """The plan with the highest ceiling for the whole model; of those that fit, if any does."""
+        return max(self.fitting or self.plans, key=lambda plan: plan.tokens_per_s)
+
+    @property
+    def best_block(self) -> PlanBound:
+        """The same for one block."""
+        return max(self.fitting or self.plans, key=lambda plan: plan.block_tokens_per_s)
+
+    def judge(self, claim_tokens_per_s: float) -> tuple[Verdict, Verdict]:
+        """What to think of a claimed rate: as a pass through the whole model, and as one block's forward."""
+        best, block = self.best, self.best_block
+        whole = (self.flops_per_token, best.tokens_per_s, best.model.limit)
+        alone = (self.block_flops_per_token, block.block_tokens_per_s, block.block.limit)
+        return self._verdict(claim_tokens_per_s, *whole), self._verdict(claim_tokens_per_s, *alone)
+
+    def _verdict(self, claim: float, flops_per_token: float, ceiling: float, limit: str) -> Verdict:
+        needed = claim * flops_per_token / self.gpus
+        of_peak = needed / self.peak_flops_per_s
+        share = claim / ceiling
+        # A ceiling quoted back at us has been through a division: it is not above itself.
+        possible = share <= 1.0 + 1e-9
+        reason = (
+            f"needs {flops(needed)} a GPU ({flops(flops_per_token).removesuffix('/s')} a token), "
+            f"{percent(of_peak)} of its dense {self.precision} peak of {flops(self.peak_flops_per_s)}; "
+        )
+        if possible:
+            reason += f"it is {percent(share)} of the ceiling, {millions(ceiling)} tokens/s"
+        else:
+            reason += f"the ceiling is {millions(ceiling)} tokens/s, by {LIMITS[limit]}"
+        return Verdict(possible, possible and of_peak <= BEST_MEASURED_SHARE, share, ceiling, needed, reason)
+
+    def to_json(self, claim_tokens_per_s: float | None = None) -> dict[str, Any]:
+        """Plain data; with a claim, what to think of it."""
+        entry = {**vars(self), "plans": [plan.to_json() for plan in self.plans]}
+        if claim_tokens_per_s is not None:
+            model, block = self.judge(claim_tokens_per_s)
+            claim = {"tokens_per_s": claim_tokens_per_s, "model": model.to_json(), "block": block.to_json()}
+            entry["claim"] = claim
+        return {
+            "schema": SCHEMA_VERSION,
+            "ceiling_tokens_per_s": self.best.tokens_per_s,
+            "block_ceiling_tokens_per_s": self.best_block.block_tokens_per_s,
+            **entry,
+        }
+
+
+LIMITS = {
+    "compute": "FLOPs at peak",
+    "hbm": "what must cross HBM",
+    "links": "what must cross the links",
+}
+
+
+def bounds(question: Question | Scenario) -> Bounds:
+    """The ceilings of every plan of a scenario.
+
+    Raises
+    ------
+    InputError
+        The scenario is wrong: a degree that divides nothing, an unknown name, ….
+    """
+    question = question if isinstance(question, Question) else look_up(question)
+    work, model, device = question.work, question.model, question.device
+    factor = TRAINING_FLOPS if work.pass_ == "training" else 1.0
+    return Bounds(
+        scenario=question.scenario.name,
+        workload=f"{work.pass_} of {model.name}, {work.sequences} × {work.sequence:,} tokens a replica",
+        device=device.name,
+        precision=work.precision,
+        gpus=question.cluster.gpus,
+        flops_per_token=factor * model.forward_flops_per_token(work.sequence, causal=work.causal),
+        block_flops_per_token=model.layer_forward_flops_per_token(work.sequence, causal=work.causal),
+        peak_flops_per_s=device.peak_flops_per_s[work.precision],
+        hbm_bytes_per_s=device.hbm_bytes_per_s,
+        plans=tuple(plan_bound(question, question.job(plan)) for plan in question.plans),
+    )
+
+
+def plan_bound(question: Question, job: Job) -> PlanBound:
+    """The floors of one plan."""
+    work, model, device = question.work, question.model, question.device
+    training = work.pass_ == "training"
+    # The cluster's FLOP/s serve dp replicas at once, so a replica has its own GPUs' share.
+    replica_flops_per_s = device.peak_flops_per_s[work.precision] * question.cluster.gpus / job.plan.dp
+    tokens, context = work.tokens_per_replica, work.sequence
+    block_flops = tokens * model.layer_forward_flops_per_token(context, causal=work.causal)
+    model_flops = tokens * model.forward_flops_per_token(context, causal=work.causal)
+    block_hbm_s = block_hbm_bytes(job) / device.hbm_bytes_per_s
+    head_hbm_s = head_hbm_bytes(job) / device.hbm_bytes_per_s
+    block_links_s = block_links_time_s(question, job)
+    block = Floor(block_flops / replica_flops_per_s, block_hbm_s, block_links_s)
+    whole = Floor(
+        (TRAINING_FLOPS if training else 1.0) * model_flops / replica_flops_per_s,
+        (TRAINING_BYTES if training else 1.0) * (model.layers * block_hbm_s + head_hbm_s),
+        (TRAINING_BYTES if training else 1.0) * model.layers * block_links_s,
+    )
+    memory = Memory(peak_memory(job, scheme_of(job.plan).residency), device.visible_memory_bytes)
+    return PlanBound(job.plan.name, memory, tokens * job.plan.dp, whole, block)
+
+
+def block_hbm_bytes(job: Job) -> float:
+    """Bytes of one block's forward that must cross a rank's HBM: its matrices, its input and its output."""
+    model = job.model
+    matrices = model.attention_matrix_parameters_per_layer + model.mlp_matrix_parameters_per_layer
+    weights = matrices * job.weight_bytes / scheme_of(job.plan).residency.compute_shards(job)
+    return weights + 2.0 * residual_tokens(job) * model.hidden * job.activation_bytes
+
+
+def head_hbm_bytes(job: Job) -> float:
+    """Bytes of the language-model head, which every rank reads for its tokens."""
+    shards = scheme_of(job.plan).residency.compute_shards(job)
+    return job.model.hidden * job.model.vocab * job.weight_bytes / shards
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What a rank receives over one axis in a block's forward.
+
+    ``distinct``: every rank needs bytes of its own (all-to-all). Otherwise ranks of a node need the same,
+    which has to enter the node once.
+    """
+
+    axis: str
+    received_bytes: float
+    distinct: bool = False
+
+
+def exchanges(job: Job, *, in_switch: bool = False) -> tuple[Exchange, ...]:
+    """Payload a rank receives and did not hold, a block's forward, by axis.
+
+    Letters: n local tokens, h hidden, T and Σ the degrees, D that of TSP, a and c the widths of Q and of K.
+
+    - TP: two all-reduces of n·h, 2(T−1)/T of it each; with ``in_switch`` once, as a switch that adds returns
+      only the sum.
+    - SP within TP: K and V of the other shards, 2·B·S·c/T·(Σ−1)/Σ; Ulysses (2a + 2c)·n/T·(Σ−1)/Σ.
+    - TSP: (D−1)/D of a layer's matrices, and of K and V of the whole context.
+    """
+    plan, model = job.plan, job.model
+    moved = []
+    if plan.tsp > 1:
+        away = (plan.tsp - 1) / plan.tsp
+        layer = LayerShard(model, plan.tsp, job.work.precision, job.activation_bytes)
+        weights = plan.tsp * (layer.attention_weights + layer.mlp_weights) * job.weight_bytes
+        context = plan.tsp * 2 * job.work.tokens_per_replica * layer.kv_width * job.activation_bytes
+        moved.append(Exchange("tsp", away * (weights + context)))
+    if plan.tp > 1:
+        share = 1.0 if in_switch else 2.0 * (plan.tp - 1) / plan.tp
+        moved.append(Exchange("tp", 2.0 * share * job.tokens * model.hidden * job.activation_bytes))
+    if plan.sp > 1:
+        away = (plan.sp - 1) / plan.sp
+        layer = LayerShard(model, plan.tp, job.work.precision, job.activation_bytes)
+        if plan.exchange == "ulysses":
+            elements = job.tokens * (2 * layer.query_width + 2 * layer.kv_width)
+            moved.append(Exchange("sp", away * elements * job.activation_bytes, distinct=True))
+        else:
+            elements = 2 * job.work.tokens_per_replica * layer.kv_width
+            moved.append(Exchange("sp", away * elements * job.activation_bytes))
+    return tuple(moved)
+
+
+def block_links_time_s(question: Question, job: Job) -> float:
+    """Seconds that one block's transfers take at least: into the GPU, and into its node.
+
+    With q of a group's n ranks in one node, (n−q)/(n−1) of what a rank receives comes from other nodes, and
+    is needed by q ranks at once unless it is distinct.
+    """
+    cluster = question.cluster
+    node = cluster.node
+    inside = node.link.bandwidth.value * node.link.per_gpu
+    nic = cluster.fabric.nic.bandwidth.value * node.nics / node.gpus if cluster.fabric is not None else 0.0
+    mesh = build_mesh(job.plan, cluster.gpus, cluster.gpus_per_node)
+    received = entering = 0.0
+    for exchange in exchanges(job, in_switch=node.collectives.in_switch_latency is not None):
+        groups = mesh.groups(exchange.axis)
+        ranks = groups.shape[1]
+        together = most_together(groups // cluster.gpus_per_node)
+        away = exchange.received_bytes * (ranks - together) / (ranks - 1)
+        received += exchange.received_bytes
+        entering += away if exchange.distinct else away / together
+    if not entering:
+        return received / inside
+    return max(received / (inside + nic), entering / nic)
+
+
+def most_together(nodes: np.ndarray[Any, np.dtype[np.int64]]) -> int:
+    """Ranks of a group that share a node, at most; ``nodes`` has a row a group."""
+    ordered = np.sort(nodes, axis=1)
+    for size in range(ordered.shape[1], 1, -1):
+        if (ordered[:, size - 1 :] == ordered[:, : ordered.shape[1] - size + 1]).any():
+            return size
+    return 1
+
+
+def flops(value: float) -> str:
+    """``1.307 PFLOP/s``: four digits, enough to tell a peak from its neighbours.
+
+    >>> flops(1.3074e15), flops(51.5e9)
+    ('1.307 PFLOP/s', '51.50 GFLOP/s')
+    """
+    prefixes: Sequence[str] = ("", "k", "M", "G", "T", "P", "E", "Z")
+    power = min(len(prefixes) - 1, max(0, int(math.log10(value) // 3))) if value > 0 else 0
+    scaled = value / 1000.0**power
+    return f"{scaled:.{max(0, 3 - int(math.log10(scaled))) if scaled >= 1 else 3}f} {prefixes[power]}FLOP/s"
+
+
+def millions(tokens_per_s: float) -> str:
+    """``26.0 M``; small rates as they are.
+
+    >>> millions(25.98e6), millions(832e6), millions(1234.5)
+    ('26.0 M', '832 M', '1,234')
+    """
+    if tokens_per_s < 1e5:
+        return f"{tokens_per_s:,.0f}"
+    value = tokens_per_s / 1e6
+    return f"{value:,.0f} M" if value >= 100 else f"{value:.3g} M" if value < 10 else f"{value:.1f} M"
+
+
+def percent(share: float) -> str:
+    """``21 %``, or ``0.31 %`` where whole percents would hide the number.
+
+    >>> percent(0.208), percent(0.0031), percent(6.657)
+    ('21 %', '0.31 %', '666 %')
+    """
+    return f"{100.0 * share:,.0f} %" if share >= 0.1 else f"{100.0 * share:.2g} %"

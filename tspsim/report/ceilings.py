@@ -1,0 +1,57 @@
+"""Physical ceilings, and what to think of a claim, on the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .numbers import GIB
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tspsim.bound import Bounds
+
+_COLUMNS = ("by FLOPs", "by HBM", "by links", "ceiling", "memory, GiB")
+
+
+def ceilings(bounds: Bounds, claim_tokens_per_s: float | None = None) -> list[RenderableType]:
+    """A table of every plan's ceilings, the highest in a sentence, and the verdicts on a claim."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from tspsim.bound import LIMITS, flops, millions
+
+    head = f"{bounds.scenario}: {bounds.workload}, on {bounds.gpus:,} {bounds.device}"
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("tokens/s at most", no_wrap=True)
+    for heading in _COLUMNS:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for plan in bounds.plans:
+        memory = f"{plan.memory.peak_bytes / GIB:.1f} of {plan.memory.capacity_bytes / GIB:.1f}"
+        if not plan.memory.fits:
+            memory += ", too large"
+        rows = ((plan.name, plan.model, memory), ("  one block, forward", plan.block, ""))
+        for title, floor, last in rows:
+            seconds = (floor.compute_s, floor.hbm_s, floor.links_s, floor.longest_s)
+            rates = [millions(plan.tokens_per_step / each) if each else "–" for each in seconds]
+            cells = [Text(cell) for cell in (title, *rates, last)]
+            table.add_row(*cells, style="" if plan.memory.fits else "yellow")
+    best, block = bounds.best, bounds.best_block
+    whole, alone = (
+        flops(each).removesuffix("/s") for each in (bounds.flops_per_token, bounds.block_flops_per_token)
+    )
+    sentence = (
+        f"A GPU does at most {flops(bounds.peak_flops_per_s)} (dense {bounds.precision}); a token takes "
+        f"{whole}, in one block {alone}. No schedule passes {millions(best.tokens_per_s)} tokens/s ({best.name}, by "
+        f"{LIMITS[best.model.limit]}), or {millions(block.block_tokens_per_s)} in one block alone."
+    )
+    parts: list[RenderableType] = [Text(head, style="bold"), "", table, "", Text(sentence)]
+    if claim_tokens_per_s is None:
+        return parts
+    parts += ["", Text(f"Claim: {millions(claim_tokens_per_s)} tokens/s", style="bold")]
+    for title, verdict in zip(("whole model", "one block"), bounds.judge(claim_tokens_per_s), strict=True):
+        line = Text(f"  {title}: ")
+        line.append(verdict.word, style="bold green" if verdict.possible else "bold red")
+        parts.append(line.append(f". It {verdict.reason}."))
+    return parts
