@@ -162,7 +162,6 @@ def point_to_point(cluster: Cluster, source: int, destination: int, size_bytes: 
     if ends[0] != ends[1] and size_bytes > 0:
         choices = cluster.memo.get(("choices", "point_to_point", ends))
         if choices is None:
-            hops = len(cluster.route(*ends))
             across = ends[0] // cluster.gpus_per_node != ends[1] // cluster.gpus_per_node
             relayed = across and cluster.route(*ends)[0] < cluster.layout.host_start
             schedule = scheduled(
@@ -174,7 +173,6 @@ def point_to_point(cluster: Cluster, source: int, destination: int, size_bytes: 
                 node_steps=int(not across or relayed),
                 net_steps=int(across),
             )
-            assert hops == len(schedule.links)
             choices = _choices(cluster, "point_to_point", schedule, 1.0)
             cluster.memo["choices", "point_to_point", ends] = choices
         traffic = _cheapest(choices, float(size_bytes), 0)

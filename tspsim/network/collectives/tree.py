@@ -1,7 +1,7 @@
 """Double binary trees: latency that grows with the logarithm of the nodes, at full bandwidth.
 
-Two trees carry half of the bytes each; a node that forwards in one is a leaf of the other (Sanders, Speck,
-Träff: Two-tree algorithms for full bandwidth broadcast, reduction and scan, Parallel Computing 35, 2009).
+Two trees carry half of the bytes each; who feeds two others in one is a leaf of the other (Sanders,
+Speck, Träff: Two-tree algorithms for full bandwidth broadcast, reduction and scan, Parallel Computing 35, 2009).
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def build(group: Group, kind: str) -> list[Schedule]:
 def double_tree(n: int) -> tuple[list[int | None], list[int | None]]:
     """Parents of ``n`` vertices in two binary trees; None at the top.
 
-    The second tree is the first shifted by one (odd ``n``) or mirrored (even ``n``), so that nobody forwards
-    in both (NCCL, src/graph/trees.cc).
+    The second tree is the first shifted by one (odd ``n``) or mirrored (even ``n``), so that over both
+    nobody has more than two children (NCCL, src/graph/trees.cc).
 
     Examples
     --------
