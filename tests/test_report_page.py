@@ -23,7 +23,7 @@ from tspsim.report.gantt import BUDGET_BYTES, MOST_RANKS, choose, pack, shares
 from tspsim.report.sections import breakeven, fabric, ordered
 from tspsim.report.sections.breakdown import parts
 from tspsim.report.view import Shape, View
-from tspsim.result import Result
+from tspsim.result import RankClass, Result
 
 SHARED_BUNDLE = "plotly.min.js"
 
@@ -262,10 +262,15 @@ def test_a_budget_drops_ranks_first_and_then_the_end_and_says_so(budget_bytes: i
     assert packed["cut"] == (packed["until"] < 0.99 * float(np.max(result.timeline("TSP8")["end_s"])))
 
 
-def test_chosen_ranks_are_representatives_first_and_then_evenly_apart() -> None:
-    assert choose(np.arange(4), [0], 16) == [0, 1, 2, 3]
-    assert choose(np.arange(100), [7, 50], 4) == [0, 7, 50, 51]
-    assert choose(np.arange(100), list(range(100)), 4) == [0, 25, 50, 75]
+def test_chosen_ranks_are_one_of_every_role_and_then_evenly_apart() -> None:
+    two = (RankClass(7, 50, "a"), RankClass(50, 50, "b"))
+    assert choose(np.arange(4), two, 16) == [0, 1, 2, 3]
+    assert choose(np.arange(100), two, 4) == [0, 7, 50, 51]
+    # Every rank simulated: the eight positions of a group come before further replicas.
+    alone = [RankClass(rank, 1, f"tsp{rank % 8}") for rank in range(1024)]
+    assert choose(np.arange(1024), alone, 16)[:8] == list(range(8))
+    assert {rank % 8 for rank in choose(np.arange(1024), alone, 16)[8:]} != {0}
+    assert len(choose(np.arange(1024), alone, 4)) == 4
 
 
 def test_shares_of_a_rank_add_up_to_one_and_overlap_counts_once() -> None:
@@ -359,6 +364,20 @@ def test_spines_that_hang_on_every_leaf_do_not_fall_together() -> None:
     edges += [(f"leaf{leaf}", f"spine{spine}") for leaf in range(2) for spine in range(4)]
     place = fabric.positions(edges)
     assert len({(round(x, 3), round(y, 3)) for x, y in place.values()}) == len(place)
+
+
+def test_of_many_nodes_only_the_first_is_drawn_with_what_hangs_on_it() -> None:
+    mesh = [(str(a), str(b), 0.1) for a in range(16) for b in range(16) if a != b and a // 8 == b // 8]
+    rails = [
+        link
+        for gpu in range(16)
+        for link in ((str(gpu), f"nic{gpu}", 0.0), (f"nic{gpu}", f"leaf{gpu % 8}", 0.0))
+    ]
+    kept = fabric.first_node(tuple(mesh + rails), 8)
+    vertices = {vertex for source, target, _ in kept for vertex in (source, target)}
+    expected = {str(gpu) for gpu in range(8)}
+    expected |= {f"nic{gpu}" for gpu in range(8)} | {f"leaf{gpu}" for gpu in range(8)}
+    assert vertices == expected
 
 
 def test_every_link_can_be_pointed_at_in_both_directions() -> None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tspsim.result import PlanResult
+from tspsim.result import PlanResult, RankClass
 
 from .view import View
 
@@ -44,7 +44,7 @@ def pack(view: View, plan: PlanResult, budget_bytes: int) -> dict[str, Any]:
     assert plan.timeline is not None
     columns = plan.timeline.columns()
     present = np.unique(columns["rank"])
-    chosen = choose(present, [entry.representative for entry in plan.classes], MOST_RANKS)
+    chosen = choose(present, plan.classes, MOST_RANKS)
     until = last = float(columns["end_s"].max())
     while True:
         packed = _encode(view, plan, plan.timeline, columns, chosen, until)
@@ -61,17 +61,25 @@ def pack(view: View, plan: PlanResult, budget_bytes: int) -> dict[str, Any]:
     return packed
 
 
-def choose(present: NDArray[Any], representatives: list[int], most: int) -> list[int]:
-    """At most ``most`` of the ranks: representatives of classes first, then ranks evenly apart."""
+def choose(present: NDArray[Any], classes: Sequence[RankClass], most: int) -> list[int]:
+    """At most ``most`` of the ranks: one of every role first, then ranks evenly apart."""
     if len(present) <= most:
         return [int(rank) for rank in present]
     known = {int(rank) for rank in present}
-    first = [rank for rank in dict.fromkeys(representatives) if rank in known]
-    if len(first) >= most:
-        return sorted(first[index * len(first) // most] for index in range(most))
+    roles: dict[str, int] = {}
+    for entry in classes:
+        if entry.representative in known:
+            roles.setdefault(entry.role, entry.representative)
+    first = _evenly(list(roles.values()), most)
     left = [int(rank) for rank in present if int(rank) not in set(first)]
-    need = most - len(first)
-    return sorted(first + [left[index * len(left) // need] for index in range(need)])
+    return sorted(first + _evenly(left, most - len(first)))
+
+
+def _evenly(values: list[int], count: int) -> list[int]:
+    """``count`` of the values at equal steps, or all when there are fewer."""
+    if len(values) <= count:
+        return values
+    return [values[index * len(values) // count] for index in range(count)]
 
 
 def shares(timeline: Timeline, step_time_s: float) -> tuple[NDArray[Any], Columns]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tspsim.report.numbers import compact, label, percent
 from tspsim.report.view import View
-from tspsim.result import LinkUse, PlanResult
+from tspsim.result import LinkUse
 
 from . import Section
 
@@ -27,6 +27,7 @@ of its capacity used over the step (the busier direction). Point at a link's hal
 
 BINS = 8
 Point = tuple[float, float]
+Link = tuple[str, str, float]
 
 
 def build(view: View) -> dict[str, Any] | None:
@@ -37,7 +38,12 @@ def build(view: View) -> dict[str, Any] | None:
         return {"rows": rows, "figures": {}} if rows else None
     busiest = max(share for plan in drawn for _, _, share in plan.link_shares)
     scale = next((mark for mark in (0.05, 0.1, 0.25, 0.5) if busiest <= mark), 1.0)
-    choices = [{"label": plan.name} | _graph(plan, scale) for plan in drawn]
+    wide = view.result.cluster.get("gpus_per_node")
+    choices = [
+        {"label": plan.name}
+        | _graph(first_node(plan.link_shares, wide if isinstance(wide, int) else 0), scale)
+        for plan in drawn
+    ]
     return {"rows": rows, "figures": {"fabric": {"choices": choices}}}
 
 
@@ -51,6 +57,33 @@ def _use(use: LinkUse) -> list[str]:
         percent(use.mean),
         percent(use.peak),
     ]
+
+
+def first_node(links: tuple[Link, ...], gpus_per_node: int) -> tuple[Link, ...]:
+    """The links of the first GPU's node and of the fabric that hangs on it.
+
+    A vertex of the fabric belongs when it is reached from the node without passing another node's GPU or
+    NIC: a NIC joins one GPU, so it ends the walk unless that GPU is the node's own.
+    """
+    gpus = {int(vertex) for source, target, _ in links for vertex in (source, target) if vertex.isdigit()}
+    if not gpus or gpus_per_node <= 0:
+        return links
+    node = min(gpus) // gpus_per_node
+    near: dict[str, list[str]] = {}
+    for source, target, _ in links:
+        near.setdefault(source, []).append(target)
+        near.setdefault(target, []).append(source)
+
+    def foreign(vertex: str) -> bool:
+        owners = [int(n) for n in (vertex, *near[vertex]) if n.isdigit()]
+        return bool(owners) and all(owner // gpus_per_node != node for owner in owners)
+
+    kept = {str(gpu) for gpu in gpus if gpu // gpus_per_node == node}
+    edge = sorted(kept, key=int)
+    while edge:
+        edge = [n for vertex in edge for n in near[vertex] if n not in kept and not foreign(n)]
+        kept.update(edge)
+    return tuple(link for link in links if link[0] in kept and link[1] in kept)
 
 
 def positions(edges: list[tuple[str, str]]) -> dict[str, Point]:
@@ -118,9 +151,9 @@ def _tone(share: float) -> str:
     return f"rgb({channels[0]},{channels[1]},{channels[2]})"
 
 
-def _graph(plan: PlanResult, scale: float) -> dict[str, Any]:
+def _graph(links: tuple[Link, ...], scale: float) -> dict[str, Any]:
     """Lines in bins of equal use, half-way markers that carry the hover texts, and the vertices."""
-    shares = {(source, target): share for source, target, share in plan.link_shares}
+    shares = {(source, target): share for source, target, share in links}
     place = positions(list(shares))
     bins: list[list[tuple[str, str]]] = [[] for _ in range(BINS)]
     for source, target in shares:
