@@ -1,4 +1,4 @@
-"""Collectives: bytes are conserved, algorithms use the links they should, and large ones meet measurements."""
+"""Collectives: bytes are conserved, algorithms use the links they should, large ones meet measurements."""
 
 from __future__ import annotations
 
@@ -92,12 +92,8 @@ def test_every_rank_gets_and_gives_at_least_what_it_must(
     for position, rank in enumerate(ranks):
         received, sent = into.get(rank, 0.0), out.get(rank, 0.0)
         # What no algorithm can avoid (a reduction in the switch or on the way may merge what others send).
-        least_in = {"broadcast": size * (position != root), "reduce_scatter": size / n}.get(
-            kind, size * (n - 1) / n
-        )
-        least_out = {"broadcast": size * (position == root), "all_gather": size / n}.get(
-            kind, size * (n - 1) / n
-        )
+        least_in = {"broadcast": size * (position != root), "reduce_scatter": size / n}.get(kind, size * (n - 1) / n)
+        least_out = {"broadcast": size * (position == root), "all_gather": size / n}.get(kind, size * (n - 1) / n)
         assert received >= least_in * (1 - 1e-9)
         assert sent >= least_out * (1 - 1e-9)
     if traffic.algorithm not in ("in_switch", "two_level"):
@@ -162,9 +158,7 @@ def test_nobody_feeds_more_than_two_over_both_trees(n: int) -> None:
 
 def test_a_subgroup_of_a_mesh_owns_only_its_links() -> None:
     cluster = load_cluster("mi300x-8")
-    fluid = {
-        n: collective(cluster, range(n), "all_gather", GIB, algorithm="direct").fluid_s for n in (2, 4, 8)
-    }
+    fluid = {n: collective(cluster, range(n), "all_gather", GIB, algorithm="direct").fluid_s for n in (2, 4, 8)}
     bus = {n: (n - 1) / n / seconds for n, seconds in fluid.items()}
     assert bus[2] / bus[8] == pytest.approx(1 / 7)
     assert bus[4] / bus[8] == pytest.approx(3 / 7)
@@ -213,6 +207,24 @@ def test_a_reduction_in_the_switch_pays_from_a_handful_of_gpus() -> None:
     assert 1.2 < gain[8] < 1.4
     with pytest.raises(InputError, match="cannot run all_reduce"):
         collective(load_cluster("hgx-a100-80gb-8"), range(8), "all_reduce", GIB, algorithm="in_switch")
+
+
+@pytest.mark.parametrize(
+    ("kind", "out", "into"),
+    [
+        ("all_reduce", [1.25] * 4, [1.25] * 4),
+        ("reduce_scatter", [1.0] * 4, [0.25] * 4),
+        ("all_gather", [0.25] * 4, [1.0] * 4),
+        ("broadcast", [0.0, 0.0, 1.0, 0.0], [1.0] * 4),
+    ],
+)
+def test_the_switch_reads_and_writes_every_rank_once(kind: str, out: list[float], into: list[float]) -> None:
+    """What multimem.ld_reduce and multimem.st move for four ranks that own a quarter each."""
+    cluster = load_cluster("hgx-h100-8")
+    traffic = collective(cluster, (1, 3, 4, 6), kind, 1.0, root=2, algorithm="in_switch")
+    received, sent = moved(cluster, traffic)
+    assert [sent.get(rank, 0.0) for rank in (1, 3, 4, 6)] == out
+    assert [received.get(rank, 0.0) for rank in (1, 3, 4, 6)] == into
 
 
 #: Measured bus bandwidths, GB/s. Sources: MI300X: stas00/ml-engineering (2 GPUs), ROCm blog on xGMI (8).
@@ -266,11 +278,7 @@ def test_two_nodes_meet_measured_bus_bandwidth(name: str, kind: str, size: int, 
 def test_rings_between_nodes_use_every_nic_alike_and_cross_once_a_rail() -> None:
     cluster = build_cluster("h100", 4, "rails-400g")
     traffic = collective(cluster, range(32), "all_gather", GIB, algorithm="ring")
-    nics = [
-        b
-        for link, b in zip(traffic.links, traffic.link_bytes, strict=True)
-        if cluster.links.kind[link] == "nic"
-    ]
+    nics = [b for link, b in zip(traffic.links, traffic.link_bytes, strict=True) if cluster.links.kind[link] == "nic"]
     assert len(nics) == 2 * 32
     assert nics == pytest.approx([GIB * 31 / 32 / 8] * 64)
 
@@ -351,9 +359,7 @@ def test_the_order_of_ranks_does_not_matter_but_the_root_does() -> None:
 
 def test_small_messages_take_the_low_latency_protocol() -> None:
     cluster = load_cluster("hgx-h100-8")
-    small, large = (
-        collective(cluster, range(8), "all_gather", size, algorithm="ring") for size in (1024, GIB)
-    )
+    small, large = (collective(cluster, range(8), "all_gather", size, algorithm="ring") for size in (1024, GIB))
     assert small.latency_s == pytest.approx(6.6e-6 + 7 * 0.6e-6)
     assert large.latency_s == pytest.approx(8.4e-6 + 7 * 3.4e-6)
 
@@ -361,8 +367,7 @@ def test_small_messages_take_the_low_latency_protocol() -> None:
 def test_many_nodes_take_trees_for_small_all_reduces() -> None:
     cluster = load_cluster("h100-128x8")
     ring, tree, chosen = (
-        collective(cluster, range(1024), "all_reduce", 64 * 1024, algorithm=name)
-        for name in ("ring", "tree", None)
+        collective(cluster, range(1024), "all_reduce", 64 * 1024, algorithm=name) for name in ("ring", "tree", None)
     )
     assert tree.latency_s < ring.latency_s / 10
     assert chosen.latency_s + chosen.fluid_s <= tree.latency_s + tree.fluid_s

@@ -38,18 +38,14 @@ def exact_finish_times(cluster: Cluster, flows: list[Flow]) -> list[Fraction]:
     routes = {i: cluster.route(flow.source, flow.destination) for i, flow in enumerate(flows)}
     edges = cluster.graph.edges
     ends = [(cluster.links.source[link], cluster.links.target[link]) for link in range(len(cluster.links))]
-    latency = [
-        sum((Fraction(edges[ends[link]]["latency_s"]) for link in routes[i]), Fraction(0)) for i in routes
-    ]
+    latency = [sum((Fraction(edges[ends[link]]["latency_s"]) for link in routes[i]), Fraction(0)) for i in routes]
     done = [Fraction(flow.start_s) + latency[i] for i, flow in enumerate(flows)]
     left = {i: Fraction(flow.size_bytes) for i, flow in enumerate(flows) if routes[i] and flow.size_bytes}
     now = Fraction(0)
     while left:
         moving = {i: routes[i] for i in left if Fraction(flows[i].start_s) <= now}
         used = {link for route in moving.values() for link in route}
-        rate = fair_rates(
-            moving, {link: Fraction(edges[ends[link]]["bandwidth_bytes_per_s"]) for link in used}
-        )
+        rate = fair_rates(moving, {link: Fraction(edges[ends[link]]["bandwidth_bytes_per_s"]) for link in used})
         events = [now + left[i] / rate[i] for i in moving]
         events += [Fraction(flows[i].start_s) for i in left if i not in moving]
         then = min(events)
@@ -125,16 +121,12 @@ def test_rates_fill_links_fairly(routes: list[tuple[int, ...]], data: st.DataObj
     for mine, route in zip(rate, routes, strict=True):
         assert any(
             load[link] >= capacity[link] * (1 - 1e-9)
-            and all(
-                other <= mine * (1 + 1e-9) for other, way in zip(rate, routes, strict=True) if link in way
-            )
+            and all(other <= mine * (1 + 1e-9) for other, way in zip(rate, routes, strict=True) if link in way)
             for link in route
         )
 
 
-usages = st.lists(
-    st.dictionaries(st.integers(0, 7), st.floats(0.01, 1.0), max_size=5), min_size=1, max_size=10
-)
+usages = st.lists(st.dictionaries(st.integers(0, 7), st.floats(0.01, 1.0), max_size=5), min_size=1, max_size=10)
 
 
 @settings(max_examples=200, deadline=None)
@@ -150,11 +142,7 @@ def test_shares_are_weighted_max_min_with_a_cap(usage: list[dict[int, float]], d
         if x < 1.0:
             assert any(
                 load[link] >= 1 - 1e-9
-                and all(
-                    y / v <= x / w * (1 + 1e-9)
-                    for y, t, v in zip(speed, usage, weights, strict=True)
-                    if link in t
-                )
+                and all(y / v <= x / w * (1 + 1e-9) for y, t, v in zip(speed, usage, weights, strict=True) if link in t)
                 for link in u
             )
 

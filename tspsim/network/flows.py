@@ -144,9 +144,7 @@ class _Fluid:
 
     def _solve(self, component: list[int], now_s: float, ends: list[tuple[float, int, int]]) -> None:
         """New rates for one component, and when each of its flows would now end."""
-        for flow, rate in zip(
-            component, rates([self.routes[i] for i in component], self.bandwidth), strict=True
-        ):
+        for flow, rate in zip(component, rates([self.routes[i] for i in component], self.bandwidth), strict=True):
             if rate == self.rate[flow]:
                 continue
             left = self.left_bytes[flow] - self.rate[flow] * (now_s - self.since_s[flow])

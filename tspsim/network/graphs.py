@@ -117,9 +117,7 @@ def rails(
     >>> nx.has_path(graph, 0, 8), nx.has_path(graph, 0, 9)
     (True, False)
     """
-    return _fabric(
-        Layout(nodes, rails, False, rails, rails, "rails", radix), bandwidth_bytes_per_s, latency_s, 1.0
-    )
+    return _fabric(Layout(nodes, rails, False, rails, rails, "rails", radix), bandwidth_bytes_per_s, latency_s, 1.0)
 
 
 def fat_tree(

@@ -36,9 +36,7 @@ def load_cluster(name: str) -> Cluster:
     if catalog.is_path(str(name)) or name in catalog.names("clusters"):
         spec = catalog.load("clusters", name, ClusterSpec)
         label = spec.name or str(name)
-        return build_cluster(
-            spec.device, spec.nodes, spec.fabric, spec.node, spec.oversubscription, name=label
-        )
+        return build_cluster(spec.device, spec.nodes, spec.fabric, spec.node, spec.oversubscription, name=label)
     if name in catalog.names("nodes"):
         return build_cluster(node=name, name=name)
     raise UnknownNameError("cluster", name, [*catalog.names("clusters"), *catalog.names("nodes")])

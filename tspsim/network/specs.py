@@ -132,9 +132,7 @@ class NodeSpec(Strict):
     @model_validator(mode="after")
     def _divides(self) -> Self:
         if self.intra == "full_mesh" and (self.gpus < 2 or self.link.per_gpu % (self.gpus - 1)):
-            raise ValueError(
-                f"a full mesh of {self.gpus} GPUs needs a multiple of {self.gpus - 1} links a GPU"
-            )
+            raise ValueError(f"a full mesh of {self.gpus} GPUs needs a multiple of {self.gpus - 1} links a GPU")
         if self.gpus % self.nics:
             raise ValueError(f"{self.nics} NICs do not divide {self.gpus} GPUs")
         if self.nics % (self.rails or self.nics):

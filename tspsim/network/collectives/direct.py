@@ -32,8 +32,4 @@ def build(group: Group, kind: str) -> list[Schedule]:
     elif kind == "broadcast":
         kept &= destination != group.source
         steps, load = min(2, n - 1), 1.0 / (n - 1)
-    return [
-        scheduled(
-            group, "direct", source[kept], destination[kept], load, node_steps=steps, net_steps=int(across)
-        )
-    ]
+    return [scheduled(group, "direct", source[kept], destination[kept], load, node_steps=steps, net_steps=int(across))]

@@ -150,9 +150,7 @@ def on_links(
     efficiencies = cluster.node.collectives.efficiency
     inside = efficiencies.get(family, efficiencies["default"]).value
     outside = cluster.fabric.efficiency.value if cluster.fabric else 1.0
-    reached = cluster.bandwidth_bytes_per_s[links] * np.where(
-        links < cluster.layout.host_start, inside, outside
-    )
+    reached = cluster.bandwidth_bytes_per_s[links] * np.where(links < cluster.layout.host_start, inside, outside)
     return Schedule(links, load, load / reached, node_steps, net_steps, family, own_s)
 
 

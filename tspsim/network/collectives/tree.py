@@ -1,7 +1,7 @@
 """Double binary trees: latency that grows with the logarithm of the nodes, at full bandwidth.
 
-Two trees carry half of the bytes each; who feeds two others in one is a leaf of the other (Sanders,
-Speck, Träff: Two-tree algorithms for full bandwidth broadcast, reduction and scan, Parallel Computing 35, 2009).
+Two trees carry half of the bytes each; who feeds two others in one is a leaf of the other (Sanders, Speck,
+Träff: Two-tree algorithms for full bandwidth broadcast, reduction and scan, Parallel Computing 35, 2009).
 """
 
 from __future__ import annotations

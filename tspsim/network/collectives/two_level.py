@@ -78,9 +78,7 @@ def _scatter(group: Group) -> Schedule:
 def _all_to_all(group: Group) -> Schedule:
     g, n = len(group.members[0]), len(group.members)
     inside = beside(direct.build(_in_node(group, i), "all_to_all")[0] for i in range(n))
-    return pipelined(
-        [inside, beside(direct.build(_on_rail(group, i), "all_to_all")[0] for i in range(g))], "direct"
-    )
+    return pipelined([inside, beside(direct.build(_on_rail(group, i), "all_to_all")[0] for i in range(g))], "direct")
 
 
 def _in_node(group: Group, index: int) -> Group:
