@@ -18,6 +18,9 @@ from .engine.timeline import Label
 
 Floats = NDArray[np.float64]
 
+#: Parts of a layer's forward, as schemes name them.
+FORWARD_PARTS = ("attention", "mlp")
+
 
 @dataclass(frozen=True)
 class Breakdown:
@@ -44,14 +47,22 @@ def breakdown(submission: Submission) -> Breakdown:
     order = np.argsort(columns["rank"], kind="stable")
     ranks = columns["rank"][order]
     borders = np.flatnonzero(np.diff(ranks)) + 1
-    pieces = dict(zip(ranks[np.concatenate([[0], borders])].tolist(), np.split(order, borders), strict=True)) if len(ranks) else {}
+    pieces = (
+        dict(zip(ranks[np.concatenate([[0], borders])].tolist(), np.split(order, borders), strict=True))
+        if len(ranks)
+        else {}
+    )
     seen: dict[bytes, tuple[dict[str, float], dict[str, float], float]] = {}
     compute: dict[str, float] = {}
     exposed: dict[str, float] = {}
     idle_s, total = 0.0, sum(simulated.size for simulated in submission.ranks)
     for simulated in submission.ranks:
         rows = pieces[simulated.rank.number]
-        label, start_s, end_s = columns["label"][rows], columns["start_s"][rows] - origin_s, columns["end_s"][rows] - origin_s
+        label, start_s, end_s = (
+            columns["label"][rows],
+            columns["start_s"][rows] - origin_s,
+            columns["end_s"][rows] - origin_s,
+        )
         key = label.tobytes() + start_s.tobytes() + end_s.tobytes()
         if key not in seen:
             seen[key] = of_rank(timeline.labels, label, start_s, end_s, makespan_s)
@@ -84,7 +95,7 @@ def of_rank(
     transfers.sort()
     nearby = 0
     for left, right in gaps(sorted(spans), makespan_s):
-        while nearby < len(transfers) and max(t[1] for t in transfers[nearby : nearby + 1]) <= left:
+        while nearby < len(transfers) and transfers[nearby][1] <= left:
             nearby += 1
         inside = []
         for start, end, kind in transfers[nearby:]:
@@ -129,10 +140,11 @@ def claim(free: Sequence[tuple[float, float]], start: float, end: float) -> tupl
 
 
 def layer_period_s(submission: Submission) -> float:
-    """Steady seconds a layer: from the end of the first layer's compute to that of the last, a layer."""
+    """Steady seconds a layer of the forward: from the end of the first layer's compute to that of the last."""
     timeline = submission.timeline
     columns = timeline.columns()
-    compute_layer = np.array([entry.layer if entry.is_compute else -1 for entry in timeline.labels], dtype=np.int64)
+    forward = [entry.layer if entry.is_compute and entry.part in FORWARD_PARTS else -1 for entry in timeline.labels]
+    compute_layer = np.array(forward, dtype=np.int64)
     layer = compute_layer[columns["label"]]
     last = int(layer.max(initial=-1))
     if last < 0:
@@ -153,7 +165,7 @@ def received_bytes_per_layer(submission: Submission, layers: int) -> dict[str, f
     moved = np.array([0.0 if entry.is_compute or entry.layer < 0 else entry.size_bytes for entry in timeline.labels])
     received = moved[columns["label"]] * size[columns["rank"]]
     result = {}
-    for part in ("attention", "mlp"):
+    for part in FORWARD_PARTS:
         inside = np.array([entry.part == part for entry in timeline.labels], dtype=bool)[columns["label"]]
         result[part] = as_whole(float(received[inside].sum()) / float(size.sum()) / layers)
     return result | {"total": as_whole(sum(result.values()))}

@@ -88,11 +88,12 @@ class Repeat:
     """``body`` run ``times`` times; an ``after`` inside counts from the start of the body of its own turn.
 
     A negative index reaches into the turn before (−1 is that turn's last instruction) and is nothing in the
-    first turn.
+    first turn. ``layer_step`` is added to the layer from turn to turn: 1 forward, −1 backward.
     """
 
     body: tuple[Compute | Collective | SendReceive, ...]
     times: int
+    layer_step: int = 1
 
 
 Instruction = Compute | Collective | SendReceive
@@ -126,5 +127,6 @@ class Program:
                     waits = instruction.after
                     if position or any(index < 0 for index in waits):
                         waits = tuple([position + index for index in waits if index >= 0 or turn])
-                    yield Issued(instruction, instruction.layer + turn if instruction.layer >= 0 else -1, waits)
+                    layer = instruction.layer + turn * item.layer_step if instruction.layer >= 0 else -1
+                    yield Issued(instruction, layer, waits)
                 position += len(item.body)

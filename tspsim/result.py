@@ -137,7 +137,11 @@ class PlanResult:
 
     def to_json(self) -> dict[str, Any]:
         """The plan's entry of the contract."""
-        entry: dict[str, Any] = {"name": self.name, "degrees": dict(self.degrees), "settings": dict(self.settings)}
+        entry: dict[str, Any] = {
+            "name": self.name,
+            "degrees": dict(self.degrees),
+            "settings": dict(self.settings),
+        }
         if self.error is not None:
             return entry | {"error": self.error, "memory": self.memory.to_json(), "notes": list(self.notes)}
         assert self.range is not None

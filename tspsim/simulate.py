@@ -17,8 +17,8 @@ from .hardware import Device, load_device
 from .model import Architecture, load_model
 from .network import Cluster, build_cluster, load_cluster
 from .operators import Operator
-from .parallel import Job, Mesh, Optimizer, Plan, Work, build_mesh, peak_memory, scheme_of
-from .result import LinkUse, Memory, PlanResult, RankClass, Range, Result
+from .parallel import Job, Mesh, Optimizer, Plan, Work, build_mesh, peak_memory, scheme_of, write_program
+from .result import LinkUse, Memory, PlanResult, Range, RankClass, Result
 from .scenario import ClusterInline, Scenario, load
 from .statements import bottleneck, defaults_in_words, notes_of, unexplained
 
@@ -111,7 +111,7 @@ def look_up(scenario: Scenario) -> Question:
             entry.overlap,
             entry.overlap_chunks,
             entry.recomputation or "none",
-            {kind: name for kind, name in entry.algorithms.items()},
+            dict[str, str](entry.algorithms.items()),
             entry.placement.node if entry.placement else (),
             entry.placement.rails if entry.placement else (),
         )
@@ -135,7 +135,10 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False) -> Pla
     makespan_s = submission.makespan_s
     parts = metrics.breakdown(submission)
     tokens = question.work.tokens_per_replica * plan.dp
-    model_flops = tokens * question.model.forward_flops_per_token(question.work.sequence, causal=question.work.causal)
+    passes = 3 if question.work.pass_ == "training" else 1
+    model_flops = (
+        passes * tokens * question.model.forward_flops_per_token(question.work.sequence, causal=question.work.causal)
+    )
     peak = device.peak_flops_per_s[question.work.precision]
     period_s = metrics.layer_period_s(submission)
     links, link_shares = link_use(cluster, submission, makespan_s)
@@ -203,7 +206,7 @@ def run(question: Question, mesh: Mesh, job: Job, costs: Costs, *, every_rank: b
     """Write the plan's programs, place them, and let the engine run them."""
     plan = job.plan
     scheme = scheme_of(plan)
-    programs = tuple(scheme.forward(job, position) for position in range(plan.token_shards))
+    programs = tuple(write_program(scheme, job, position) for position in range(plan.token_shards))
     role_of = mesh.positions[plan.token_axis] if plan.token_shards > 1 else np.zeros(mesh.ranks.size, dtype=np.int64)
     device = question.device
     engine = Engine(
@@ -223,8 +226,8 @@ def too_large(memory: Memory) -> str:
     largest = max(memory.parts, key=lambda part: memory.parts[part])
     gib = 2**30
     return (
-        f"needs {memory.peak_bytes / gib:.1f} GiB a GPU, {over / gib:.1f} GiB more than its {memory.capacity_bytes / gib:.1f}; "
-        f"largest part: {largest.replace('_', ' ')}, {memory.parts[largest] / gib:.1f} GiB"
+        f"needs {memory.peak_bytes / gib:.1f} GiB a GPU, {over / gib:.1f} GiB more than its "
+        f"{memory.capacity_bytes / gib:.1f}; largest part: {largest.replace('_', ' ')}, {memory.parts[largest] / gib:.1f} GiB"
     )
 
 
@@ -332,5 +335,12 @@ def provenance(question: Question) -> Sequence[dict[str, str]]:
         {"what": what, "value": str(value), "source": source, "basis": basis}
         for what, value, source, basis in [*question.device.provenance(), *question.cluster.provenance()]
     ]
-    rows.append({"what": f"model {question.model.name}", "value": "shape", "source": question.model.source, "basis": "stated"})
+    rows.append(
+        {
+            "what": f"model {question.model.name}",
+            "value": "shape",
+            "source": question.model.source,
+            "basis": "stated",
+        }
+    )
     return rows

@@ -36,8 +36,8 @@ def defaults_in_words(work: Work, plans: Sequence[Plan]) -> tuple[str, ...]:
         "Tensor-parallel all-reduces are exposed and sequence regions are off (`overlap`, `sequence_regions`).",
         "TSP's broadcasts, gathers and ring hops run beside compute (`overlap`).",
         "Attention skips blocks above the causal diagonal, and counts half the scores.",
-        f"Each GPU keeps {work.runtime_reserve_bytes / 2**30:.3g} GiB for its context, collective buffers and fragmentation "
-        "(`workload.runtime_reserve`).",
+        f"Each GPU keeps {work.runtime_reserve_bytes / 2**30:.3g} GiB for its context, collective buffers and "
+        "fragmentation (`workload.runtime_reserve`).",
     ]
     if work.pass_ == "training":
         sentences.append(
@@ -52,7 +52,9 @@ def notes_of(job: Job) -> tuple[str, ...]:
     notes = []
     if job.head_shards > job.model.kv_heads:
         times = job.head_shards // job.model.kv_heads
-        notes.append(f"K and V are replicated {times} times: {job.head_shards} head shards, {job.model.kv_heads} key/value heads")
+        notes.append(
+            f"K and V are replicated {times} times: {job.head_shards} head shards, {job.model.kv_heads} key/value heads"
+        )
     return tuple(notes)
 
 
@@ -65,7 +67,7 @@ def unexplained(work: Work, plans: Sequence[Plan]) -> tuple[str, ...]:
     ]
     if any(plan.tsp > 1 for plan in plans):
         sentences.append(
-            "The published 2.0–2.6 times of TSP over TP+SP: see docs/published-tsp.md for the part that volumes, links and "
-            "overlap explain."
+            "The published 2.0–2.6 times of TSP over TP+SP: docs/published-tsp.md gives the part that volumes, links "
+            "and overlap explain."
         )
     return tuple(sentences)

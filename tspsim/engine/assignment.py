@@ -135,11 +135,18 @@ def ready(
 def meeting_keys(instruction: Collective | SendReceive, templates: Templates) -> tuple[int, ...]:
     if isinstance(instruction, Collective):
         template = Template(
-            instruction.axis, instruction.kind, instruction.size_bytes, instruction.root, instruction.algorithm
+            instruction.axis,
+            instruction.kind,
+            instruction.size_bytes,
+            instruction.root,
+            instruction.algorithm,
         )
         return (2 * templates.number(template),)
     keys = []
-    for offset, half in ((instruction.to, 0), (None if instruction.source is None else -instruction.source, 1)):
+    for offset, half in (
+        (instruction.to, 0),
+        (None if instruction.source is None else -instruction.source, 1),
+    ):
         if offset is not None:
             template = Template(
                 instruction.axis, "send_recv", instruction.size_bytes, offset=offset, wrap=instruction.wrap

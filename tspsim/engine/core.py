@@ -35,7 +35,12 @@ class Engine:
     """
 
     def __init__(
-        self, cluster: Cluster, cost: Cost, *, interference: Interference | None = None, every_rank: bool = False
+        self,
+        cluster: Cluster,
+        cost: Cost,
+        *,
+        interference: Interference | None = None,
+        every_rank: bool = False,
     ) -> None:
         self.cluster = cluster
         self.cost = cost
@@ -97,7 +102,7 @@ class Submission:
                 self.timeline.labels[steps[0].label].name
                 for simulated in self.ranks
                 for stream in simulated.role.streams.values()
-                for steps in [[step for step in stream if not simulated.rank.done[step.index]]]
+                for steps in [[step for step in stream if not simulated.rank.done[step.number]]]
                 if steps
             )
             raise DeadlockError(f"programs wait for each other: '{stuck}' never ran")

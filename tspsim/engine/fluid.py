@@ -124,7 +124,22 @@ class Transfer(Completion):
     its latency passes, then it fires. ``start_s`` is when it began to move.
     """
 
-    __slots__ = ("channel", "due_s", "fluid", "missing", "moving", "rate", "remaining_s", "since_s", "start_s")
+    __slots__ = (
+        "channel",
+        "due_s",
+        "fluid",
+        "missing",
+        "moving",
+        "rate",
+        "remaining_s",
+        "since_s",
+        "start_s",
+    )
+
+    due_s: float
+    remaining_s: float
+    since_s: float
+    start_s: float
 
     def __init__(self, fluid: Fluid, channel: Channel) -> None:
         self.env = fluid.env
@@ -256,9 +271,7 @@ class Fluid:
                     self._give(transfer, rate)
 
     def _solve(self, active: list[Transfer]) -> list[float]:
-        return shares(
-            [transfer.channel.usage for transfer in active], [transfer.channel.weight for transfer in active]
-        )
+        return shares([transfer.channel.usage for transfer in active], [transfer.channel.weight for transfer in active])
 
     def _give(self, transfer: Transfer, rate: float) -> None:
         if self.slowdown > 1.0:

@@ -41,7 +41,10 @@ def refine(colours: Sequence[Hashable], edges: Sequence[Sequence[tuple[Hashable,
     while True:
         labels: dict[Hashable, int] = {}
         views = [
-            (classes[vertex], tuple(sorted((labels.setdefault(label, len(labels)), classes[other]) for label, other in around)))
+            (
+                classes[vertex],
+                tuple(sorted((labels.setdefault(label, len(labels)), classes[other]) for label, other in around)),
+            )
             for vertex, around in enumerate(edges)
         ]
         classes = number(views)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import simpy
 
@@ -24,7 +24,7 @@ class Step(NamedTuple):
     ``awaited`` says whether another instruction waits for this one.
     """
 
-    index: int
+    number: int
     after: tuple[int, ...]
     label: int
     duration_s: float
@@ -53,6 +53,8 @@ class Computation(Completion):
     """A compute instruction under way, and the event of its end; slower while data moves through its device."""
 
     __slots__ = ("due_s", "rank", "slowed")
+
+    due_s: float
 
     def __init__(self, env: simpy.Environment, rank: Rank) -> None:
         self.env = env
@@ -200,9 +202,9 @@ class Queue:
             self.start_s = self.machine.env.now
             self._finish()
 
-    def _moved(self, event: simpy.Event) -> None:
+    def _moved(self, transfer: Any) -> None:
         """One of the current instruction's transfers is over."""
-        start_s = event.start_s
+        start_s = transfer.start_s
         self.start_s = start_s if self.start_s < 0.0 or start_s < self.start_s else self.start_s
         self.left -= 1
         if not self.left:
@@ -216,8 +218,8 @@ class Queue:
         columns.label.append(step.label)
         columns.start_s.append(self.start_s)
         columns.end_s.append(self.machine.env.now)
-        rank.done[step.index] = 1
+        rank.done[step.number] = 1
         self.current = next(self.steps, None)
-        if step.awaited and step.index in rank.waiting:
-            for call in rank.waiting.pop(step.index):
+        if step.awaited and step.number in rank.waiting:
+            for call in rank.waiting.pop(step.number):
                 call()

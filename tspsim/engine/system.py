@@ -27,7 +27,7 @@ from .timeline import Label
 
 @dataclass(frozen=True)
 class Instance:
-    """One group's use of a template: ``ranks`` take part (a message: sender, receiver), ``copies`` islands do the same."""
+    """One group's use of a template; ``copies`` islands have the same. A message's ``ranks`` are sender and receiver."""
 
     template: int
     is_message: bool
@@ -115,7 +115,11 @@ def mesh_islands(mesh: Mesh, axes: Sequence[str]) -> NDArray[np.int64]:
 
 
 def distinct_islands(
-    cluster: Cluster, islands: NDArray[np.int64], likeness: NDArray[np.int64], templates: Templates, mesh: Mesh
+    cluster: Cluster,
+    islands: NDArray[np.int64],
+    likeness: NDArray[np.int64],
+    templates: Templates,
+    mesh: Mesh,
 ) -> list[tuple[int, int]]:
     """``(island, how many stand like it)``, one of each kind; all of them where islands share links."""
     around = surroundings(cluster, islands)
@@ -147,7 +151,12 @@ def island_instances(
                     yield Instance(index, True, (sender, receiver), traffic, link_shares(cluster, traffic), copies)
             else:
                 traffic = collective(
-                    cluster, group, template.kind, template.size_bytes, root=template.root, algorithm=template.algorithm
+                    cluster,
+                    group,
+                    template.kind,
+                    template.size_bytes,
+                    root=template.root,
+                    algorithm=template.algorithm,
                 )
                 yield Instance(index, False, tuple(group), traffic, link_shares(cluster, traffic), copies)
 
@@ -171,7 +180,10 @@ def link_shares(cluster: Cluster, traffic: Traffic) -> tuple[float, ...]:
 
 
 def alike(
-    cluster: Cluster, members: Sequence[tuple[int, int]], likeness: NDArray[np.int64], instances: Sequence[Instance]
+    cluster: Cluster,
+    members: Sequence[tuple[int, int]],
+    likeness: NDArray[np.int64],
+    instances: Sequence[Instance],
 ) -> tuple[list[int], list[int]]:
     """Classes of ranks and of instances, by colour refinement over ranks, instances and links."""
     bandwidth = cluster.links.bandwidth_bytes_per_s
@@ -231,7 +243,9 @@ def assemble(
             ranks = tuple(simulated[c] for c in dict.fromkeys(class_of_rank[rank] for rank in instance.ranks))
             traffic = instance.traffic
             busiest = max(
-                zip(instance.shares, traffic.link_bytes, strict=True), key=lambda pair: pair[0], default=(0.0, 0.0)
+                zip(instance.shares, traffic.link_bytes, strict=True),
+                key=lambda pair: pair[0],
+                default=(0.0, 0.0),
             )[1]
             channels.append(
                 Channel(

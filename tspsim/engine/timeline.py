@@ -39,7 +39,7 @@ class Label(NamedTuple):
 
     def at_layer(self, layer: int) -> Label:
         """The same in another layer."""
-        return Label(*self[:4], layer, *self[5:])
+        return self._replace(layer=layer)
 
 
 class Timeline:

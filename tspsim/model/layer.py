@@ -7,11 +7,20 @@ Norms, rope, residual adds and activations are counted as the fused kernels a co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..operators import Attention, Gemm, MemoryBound
 from .architecture import Architecture
+
+
+def gradients(product: Gemm) -> tuple[Gemm, Gemm]:
+    """Of C[m, n] = A[m, k]·B[k, n]: dA = dC·Bᵀ (the activations' gradient) and dB = Aᵀ·dC (the weights')."""
+    m, n, k = product.m, product.n, product.k
+    return (
+        replace(product, n=k, k=n, name=f"{product.name}, d input"),
+        replace(product, m=k, n=n, k=m, name=f"{product.name}, d weight"),
+    )
 
 
 @dataclass(frozen=True)
@@ -65,7 +74,9 @@ class LayerShard:
 
     def norm(self, tokens: int) -> MemoryBound:
         """Residual add and norm in one kernel: reads two, writes two."""
-        return MemoryBound("add_rmsnorm", 4.0 * tokens * self.model.hidden * self.activation_bytes, tokens, name="add + norm")
+        return MemoryBound(
+            "add_rmsnorm", 4.0 * tokens * self.model.hidden * self.activation_bytes, tokens, name="add + norm"
+        )
 
     def qkv(self, tokens: int) -> Gemm:
         return Gemm(tokens, self.query_width + 2 * self.kv_width, self.model.hidden, self.dtype, name="QKV projection")
@@ -76,7 +87,12 @@ class LayerShard:
         return MemoryBound("rope", 2.0 * tokens * width * self.activation_bytes, tokens, name="rope")
 
     def attention(
-        self, segments: tuple[tuple[int, int], ...], *, causal: bool = True, buckets: int = 1, direction: str = "forward"
+        self,
+        segments: tuple[tuple[int, int], ...],
+        *,
+        causal: bool = True,
+        buckets: int = 1,
+        direction: str = "forward",
     ) -> Attention:
         """Attention of one of ``buckets`` equal parts of the shard's heads."""
         return Attention(
@@ -98,20 +114,52 @@ class LayerShard:
         return Gemm(tokens, self.model.hidden, self.query_width, self.dtype, name="output projection")
 
     def gate_up(self, tokens: int) -> Gemm:
-        return Gemm(tokens, self.ffn * (2 if self.model.gated else 1), self.model.hidden, self.dtype, name="gate and up")
+        return Gemm(
+            tokens,
+            self.ffn * (2 if self.model.gated else 1),
+            self.model.hidden,
+            self.dtype,
+            name="gate and up",
+        )
 
     def activation(self, tokens: int) -> MemoryBound:
         """SwiGLU reads two and writes one; without a gate it reads one and writes one."""
         moved = 3.0 if self.model.gated else 2.0
         return MemoryBound("swiglu", moved * tokens * self.ffn * self.activation_bytes, tokens, name="activation")
 
+    def norm_backward(self, tokens: int) -> MemoryBound:
+        """Reads the input and both gradients that meet there, writes one."""
+        return MemoryBound(
+            "add_rmsnorm",
+            4.0 * tokens * self.model.hidden * self.activation_bytes,
+            tokens,
+            name="norm backward",
+        )
+
+    def activation_backward(self, tokens: int) -> MemoryBound:
+        """Reads the columns and their gradient, writes the gradients: five of f gated, three not."""
+        moved = 5.0 if self.model.gated else 3.0
+        return MemoryBound(
+            "swiglu", moved * tokens * self.ffn * self.activation_bytes, tokens, name="activation backward"
+        )
+
     def down(self, tokens: int) -> Gemm:
         return Gemm(tokens, self.model.hidden, self.ffn, self.dtype, name="down projection")
 
     def embedding(self, tokens: int) -> MemoryBound:
         """Rows of the table read and written out."""
-        return MemoryBound("copy", 2.0 * tokens * self.model.hidden * self.activation_bytes, tokens, name="embedding lookup")
+        return MemoryBound(
+            "copy", 2.0 * tokens * self.model.hidden * self.activation_bytes, tokens, name="embedding lookup"
+        )
 
     def head(self, tokens: int) -> Gemm:
         """Logits of this shard's vocabulary rows (padded to a multiple of ``shards``)."""
-        return Gemm(tokens, -(-self.model.vocab // self.shards), self.model.hidden, self.dtype, name="language-model head")
+        return Gemm(tokens, self.vocab, self.model.hidden, self.dtype, name="language-model head")
+
+    @cached_property
+    def vocab(self) -> int:
+        return -(-self.model.vocab // self.shards)
+
+    def loss(self, tokens: int) -> MemoryBound:
+        """Cross-entropy of the shard's logits and its gradient: two passes read, one write in bf16 and one in fp32."""
+        return MemoryBound("softmax", tokens * self.vocab * (3.0 * self.activation_bytes + 4.0), tokens, name="loss")

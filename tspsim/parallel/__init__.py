@@ -1,19 +1,16 @@
 """Parallel plans: the rank mesh, one file a scheme, memory a rank.
 
-A *scheme* turns a job into one program for every position on its token axis, and says what it keeps in memory.
-A new scheme is one file with a :class:`Scheme` and its entry in :data:`SCHEMES`.
+A *scheme* writes the pieces of a pass for every position on its token axis and says what it keeps in memory; a new
+scheme is one file with a :class:`Scheme` and its entry in :data:`SCHEMES`. :func:`write_program` joins the pieces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
-from ..program import Program
 from . import folded, tensor
 from .memory import Residency, peak_memory
 from .mesh import Mesh, build_mesh
 from .plan import AXES, Job, Optimizer, Plan, Work
+from .step import Scheme, write_program
 
 __all__ = [
     "AXES",
@@ -28,30 +25,11 @@ __all__ = [
     "build_mesh",
     "peak_memory",
     "scheme_of",
+    "write_program",
 ]
 
 
-@dataclass(frozen=True)
-class Scheme:
-    """A way to spread one replica.
-
-    Attributes
-    ----------
-    forward
-        ``(job, position on the token axis) → program``.
-    residency
-        What stays in memory.
-    """
-
-    name: str
-    forward: Callable[[Job, int], Program]
-    residency: Residency
-
-
-SCHEMES: dict[str, Scheme] = {
-    "tensor": Scheme("tensor and sequence", tensor.forward, tensor.RESIDENCY),
-    "folded": Scheme("folded tensor and sequence (TSP)", folded.forward, folded.RESIDENCY),
-}
+SCHEMES: dict[str, Scheme] = {"tensor": tensor.SCHEME, "folded": folded.SCHEME}
 
 
 def scheme_of(plan: Plan) -> Scheme:

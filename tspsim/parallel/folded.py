@@ -12,12 +12,13 @@ shards (the one in use, the next one, the one arriving) and two MLP shards.
 
 from __future__ import annotations
 
-from ..model.layer import LayerShard
-from ..program import Program
+from ..model.layer import LayerShard, gradients
+from ..operators import Operator
 from .memory import Residency
 from .partition import local_segments
 from .plan import Job
 from .script import Script
+from .step import Scheme
 
 #: Attention shards a rank holds at once: without the third, a shard could only start on its way when the one
 #: before last is done with its output projection, and the projection of the next step would wait for it.
@@ -25,26 +26,27 @@ ATTENTION_BUFFERS = 3
 MLP_BUFFERS = 2
 
 
-def forward(job: Job, position: int) -> Program:
-    """The forward program of the rank at ``position`` on the folded axis."""
-    script = Script(f"tsp{position}", job.plan)
-    layer = LayerShard(job.model, job.plan.tsp, job.work.precision, job.activation_bytes)
-    if job.model.vocab:
-        embed(script, job, layer)
-    script.begin_layers()
+def forward_layer(script: Script, job: Job, layer: LayerShard, position: int) -> None:
     script.part = "attention"
     if job.plan.overlap is False:
         last = attention_in_turn(script, job, layer, position)
         script.part = "mlp"
         mlp_in_turn(script, job, layer, last)
     else:
-        freed = attention_overlapped(script, job, layer, position)
+        attended = attention_overlapped(script, job, layer, position)
         script.part = "mlp"
-        mlp_overlapped(script, job, layer, freed)
-    script.end_layers(job.model.layers)
-    if job.model.vocab:
-        head(script, job, layer)
-    return script.program()
+        mlp_overlapped(script, job, layer, attended)
+
+
+def backward_layer(script: Script, job: Job, layer: LayerShard, position: int) -> None:
+    """Derived, not published: MLP shards circulate again and their gradients travel behind them to the owner; then
+    every head bucket once more, dK and dV reduce-scattered, and the attention weights' gradients reduced to their
+    owners in one reduce-scatter. With full recomputation the bucket's weights are still here from the forward.
+    """
+    script.part = "mlp backward"
+    mlp_backward(script, job, layer)
+    script.part = "attention backward"
+    attention_backward(script, job, layer, position)
 
 
 def attention_overlapped(script: Script, job: Job, layer: LayerShard, position: int) -> int:
@@ -57,7 +59,9 @@ def attention_overlapped(script: Script, job: Job, layer: LayerShard, position: 
     attended: list[int] = []
 
     def project(step: int) -> None:
-        buffer_free = attended[step - ATTENTION_BUFFERS : step - ATTENTION_BUFFERS + 1] if step >= ATTENTION_BUFFERS else []
+        buffer_free = (
+            attended[step - ATTENTION_BUFFERS : step - ATTENTION_BUFFERS + 1] if step >= ATTENTION_BUFFERS else []
+        )
         moved.append(broadcast_weights(script, job, layer, step, buffer_free))
         operators = (layer.qkv(tokens), layer.rope(tokens))
         if step == 0:
@@ -70,6 +74,8 @@ def attention_overlapped(script: Script, job: Job, layer: LayerShard, position: 
         if step + 1 < shards:
             project(step + 1)
         attended.append(attend(script, job, layer, position, step, gathered[step]))
+    if script.recomputing:
+        return attended[-1]
     # The buffers of a layer's first shards are those of the layer before's last ones.
     for step in range(min(ATTENTION_BUFFERS, shards)):
         if shards - ATTENTION_BUFFERS + step >= 0:
@@ -100,7 +106,8 @@ def mlp_overlapped(script: Script, job: Job, layer: LayerShard, attended: int) -
             waits = applied[hop - 1 : hop] if hop else []
             arrived.append(ring_weights(script, job, layer, hop, waits))
         applied.append(apply_mlp(script, job, layer, hop, arrived[hop - 1 : hop] if hop else [attended]))
-    script.after_previous_layer(arrived[0], applied[-1])
+    if not script.recomputing:
+        script.after_previous_layer(arrived[0], applied[-1])
 
 
 def mlp_in_turn(script: Script, job: Job, layer: LayerShard, last: int) -> None:
@@ -108,6 +115,116 @@ def mlp_in_turn(script: Script, job: Job, layer: LayerShard, last: int) -> None:
         if hop:
             last = ring_weights(script, job, layer, hop - 1, [last])
         last = apply_mlp(script, job, layer, hop, [last])
+
+
+def mlp_backward(script: Script, job: Job, layer: LayerShard) -> None:
+    """Hop by hop: the shard's columns again, their gradients, and the shard's gradient one step behind its weights."""
+    shards, tokens = job.plan.tsp, job.tokens
+    sizes = layer.mlp_weights * job.weight_bytes, layer.mlp_weights * job.work.optimizer.gradients
+    overlap = job.plan.overlap is not False
+    arrived: list[int] = []
+    applied: list[int] = []
+    for hop in range(shards):
+        waits = arrived[hop - 1 : hop] if hop else []
+        if overlap and hop + 1 < shards:
+            arrived.append(
+                script.ring_hop(
+                    "tsp",
+                    sizes[0],
+                    f"MLP weights hop {hop + 1} backward",
+                    after=[*waits, *applied[hop - 1 : hop]],
+                    stream="weights",
+                )
+            )
+        operators = (
+            *gradients(layer.down(tokens)),
+            layer.activation_backward(tokens),
+            *gradients(layer.gate_up(tokens)),
+        )
+        applied.append(script.compute(f"MLP {hop + 1}/{shards} backward", *operators, after=waits))
+        sent = script.ring_hop(
+            "tsp", sizes[1], f"MLP gradients hop {hop + 1}", after=[applied[-1]], stream="weight gradients"
+        )
+        if not overlap:
+            here = script.compute("gradients here", after=[sent])
+            if hop + 1 < shards:
+                arrived.append(
+                    script.ring_hop(
+                        "tsp", sizes[0], f"MLP weights hop {hop + 1} backward", after=[here], stream="weights"
+                    )
+                )
+    script.compute("norm backward", layer.norm_backward(tokens))
+
+
+def attention_backward(script: Script, job: Job, layer: LayerShard, position: int) -> None:
+    shards, tokens, work = job.plan.tsp, job.tokens, job.work
+    overlap = job.plan.overlap is not False
+    segments = local_segments(job.plan.partition, work.sequence, shards, position, work.sequences, work.causal)
+    again: tuple[Operator, ...] = ()
+    if job.plan.recomputation == "selective":
+        again = (layer.attention(segments, causal=work.causal),)
+    kernel = layer.attention(segments, causal=work.causal, direction="backward")
+    context = 2 * work.tokens_per_replica * layer.kv_width * job.activation_bytes
+    here: list[int] = []
+    reduced: list[int] = []
+    last: list[int] = []
+
+    def project(step: int) -> None:
+        """dQ, dK and dV of a bucket through its QKV weights, once its dK and dV are whole."""
+        nonlocal last
+        last = [
+            script.compute(
+                f"QKV {step + 1}/{shards} backward",
+                layer.rope(tokens),
+                *gradients(layer.qkv(tokens)),
+                after=[reduced[step]],
+            )
+        ]
+
+    for step in range(shards):
+        waits = (
+            last
+            if not overlap
+            else here[step - ATTENTION_BUFFERS : step - ATTENTION_BUFFERS + 1]
+            if step >= ATTENTION_BUFFERS
+            else []
+        )
+        needed = []
+        if job.plan.recomputation != "full":
+            needed = [
+                broadcast_weights(script, job, layer, step, waits),
+                gather_context(script, job, layer, step, waits),
+            ]
+        here.append(
+            script.compute(
+                f"attention {step + 1}/{shards} backward",
+                *gradients(layer.output(tokens)),
+                *again,
+                kernel,
+                after=needed,
+            )
+        )
+        reduced.append(
+            script.collective(
+                "reduce_scatter",
+                "tsp",
+                context,
+                f"sum dK,dV {step + 1}/{shards}",
+                after=[here[-1]],
+                stream="context",
+            )
+        )
+        if not overlap:
+            project(step)
+        elif step:
+            project(step - 1)
+    if overlap:
+        project(shards - 1)
+    size = shards * layer.attention_weights * work.optimizer.gradients
+    summed = script.collective(
+        "reduce_scatter", "tsp", size, "attention gradients to owners", after=last, stream="weight gradients"
+    )
+    script.compute("norm backward", layer.norm_backward(tokens), after=[] if overlap else [summed])
 
 
 def broadcast_weights(script: Script, job: Job, layer: LayerShard, step: int, after: list[int]) -> int:
@@ -124,15 +241,15 @@ def broadcast_weights(script: Script, job: Job, layer: LayerShard, step: int, af
 
 def gather_context(script: Script, job: Job, layer: LayerShard, step: int, after: list[int]) -> int:
     size = 2 * job.work.tokens_per_replica * layer.kv_width * job.activation_bytes
-    return script.collective("all_gather", "tsp", size, f"gather K,V {step + 1}/{job.plan.tsp}", after=after, stream="context")
+    return script.collective(
+        "all_gather", "tsp", size, f"gather K,V {step + 1}/{job.plan.tsp}", after=after, stream="context"
+    )
 
 
 def attend(script: Script, job: Job, layer: LayerShard, position: int, step: int, after: int) -> int:
     """Local queries over the whole context with one head bucket, and its part of the output projection."""
     work = job.work
-    segments = local_segments(
-        job.plan.partition, work.sequence, job.plan.tsp, position, work.sequences, work.causal
-    )
+    segments = local_segments(job.plan.partition, work.sequence, job.plan.tsp, position, work.sequences, work.causal)
     return script.compute(
         f"attention {step + 1}/{job.plan.tsp}",
         layer.attention(segments, causal=work.causal),
@@ -154,7 +271,6 @@ def apply_mlp(script: Script, job: Job, layer: LayerShard, hop: int, after: list
 
 def embed(script: Script, job: Job, layer: LayerShard) -> None:
     """Rows live with their owner: token numbers go there (four bytes each), rows come back, all-to-all."""
-    script.part = "embedding"
     asked = script.collective("all_gather", "tsp", 4 * job.work.tokens_per_replica, "token numbers", stream="context")
     found = script.compute("embedding lookup", layer.embedding(job.tokens), after=[asked])
     size = job.tokens * job.model.hidden * job.activation_bytes
@@ -164,17 +280,50 @@ def embed(script: Script, job: Job, layer: LayerShard) -> None:
 
 def head(script: Script, job: Job, layer: LayerShard) -> None:
     """The head's vocabulary shards travel the ring as the MLP's do."""
-    script.part = "head"
-    shards = job.plan.tsp
-    size = job.model.hidden * -(-job.model.vocab // shards) * job.weight_bytes
-    last = script.compute("final norm", layer.norm(job.tokens))
-    arrived = last
+    script.compute("final norm", layer.norm(job.tokens))
+    circulate_head(script, job, layer, "language-model head", layer.head(job.tokens))
+
+
+def head_backward(script: Script, job: Job, layer: LayerShard) -> None:
+    """Each shard's logits again with their loss and gradients; the weights' gradients travel one step behind."""
+    product = layer.head(job.tokens)
+    circulate_head(script, job, layer, "head backward", product, layer.loss(job.tokens), *gradients(product))
+    script.compute("final norm backward", layer.norm_backward(job.tokens))
+
+
+def circulate_head(script: Script, job: Job, layer: LayerShard, name: str, *operators: Operator) -> None:
+    shards, backward = job.plan.tsp, len(operators) > 1
+    elements = job.model.hidden * layer.vocab
+    overlap = job.plan.overlap is not False
+    arrived: list[int] = []
+    applied: list[int] = []
     for hop in range(shards):
-        here = arrived
-        if hop + 1 < shards:
-            waits = [here, last] if job.plan.overlap is not False else [last]
-            arrived = script.ring_hop("tsp", size, f"head weights hop {hop + 1}", after=waits, stream="weights")
-        last = script.compute(f"language-model head {hop + 1}/{shards}", layer.head(job.tokens), after=[here])
+        here = arrived[-1:]
+        if overlap and hop + 1 < shards:
+            waits = [*here, *applied[-1:]]
+            arrived.append(
+                script.ring_hop(
+                    "tsp",
+                    elements * job.weight_bytes,
+                    f"head weights hop {hop + 1}",
+                    after=waits,
+                    stream="weights",
+                )
+            )
+        applied.append(script.compute(f"{name} {hop + 1}/{shards}", *operators, after=here))
+        if backward:
+            size = elements * job.work.optimizer.gradients
+            script.ring_hop("tsp", size, f"head gradients hop {hop + 1}", after=applied[-1:], stream="weight gradients")
+        if not overlap and hop + 1 < shards:
+            arrived.append(
+                script.ring_hop(
+                    "tsp",
+                    elements * job.weight_bytes,
+                    f"head weights hop {hop + 1}",
+                    after=applied[-1:],
+                    stream="weights",
+                )
+            )
 
 
 def gathered_context(job: Job) -> float:
@@ -203,9 +352,18 @@ def in_flight_weights(job: Job) -> float:
     return buffers * layer.attention_weights * job.weight_bytes + ring
 
 
-RESIDENCY = Residency(
-    weight_shards=lambda job: job.plan.tsp,
-    compute_shards=lambda job: 1,
-    gathered_context=gathered_context,
-    in_flight_weights=in_flight_weights,
+SCHEME = Scheme(
+    name="folded tensor and sequence (TSP)",
+    shards=lambda job: job.plan.tsp,
+    embed=embed,
+    layer=forward_layer,
+    head=head,
+    layer_backward=backward_layer,
+    head_backward=head_backward,
+    residency=Residency(
+        weight_shards=lambda job: job.plan.tsp,
+        compute_shards=lambda job: 1,
+        gathered_context=gathered_context,
+        in_flight_weights=in_flight_weights,
+    ),
 )

@@ -49,7 +49,9 @@ class Mesh:
         table = {}
         for dimension, axis in enumerate(self.axes):
             index = np.broadcast_to(
-                np.arange(self.ranks.shape[dimension]).reshape([-1 if d == dimension else 1 for d in range(self.ranks.ndim)]),
+                np.arange(self.ranks.shape[dimension]).reshape(
+                    [-1 if d == dimension else 1 for d in range(self.ranks.ndim)]
+                ),
                 self.ranks.shape,
             ).reshape(-1)
             positions = np.empty(flat.size, dtype=np.int64)
@@ -84,10 +86,11 @@ def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
     degrees = {axis: plan.degree(axis) for axis in AXES}
     if prod(degrees.values()) != gpus:
         raise InputError(
-            f"degrees multiply to {prod(degrees.values())}, but the cluster has {gpus} GPUs", key=f"plans.{plan.name}"
+            f"degrees multiply to {prod(degrees.values())}, but the cluster has {gpus} GPUs",
+            key=f"plans.{plan.name}",
         )
-    inner = [axis for axis in plan.node_axes]
-    outer = [axis for axis in plan.rail_axes]
+    inner = list(plan.node_axes)
+    outer = list(plan.rail_axes)
     middle = [axis for axis in AXES if axis not in inner and axis not in outer and axis != "dp"]
     if not (inner or outer):
         inner, middle = middle, []

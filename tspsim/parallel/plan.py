@@ -156,14 +156,18 @@ class Job:
             raise self._refuse(axis, f"{shards} does not divide the {model.heads} attention heads of {model.name}")
         if model.kv_heads % shards and shards % model.kv_heads:
             raise self._refuse(
-                axis, f"{shards} neither divides nor is a multiple of the {model.kv_heads} key/value heads of {model.name}"
+                axis,
+                f"{shards} neither divides nor is a multiple of the {model.kv_heads} key/value heads of {model.name}",
             )
         if plan.sp > 1 and plan.exchange == "ulysses" and shards > model.kv_heads:
             raise self._refuse(
-                "exchange", f"ulysses needs sp·tp <= {model.kv_heads} key/value heads, not {shards}; use all_gather or ring"
+                "exchange",
+                f"ulysses needs sp·tp <= {model.kv_heads} key/value heads, not {shards}; use all_gather or ring",
             )
         if model.ffn % (plan.tsp * plan.tp):
-            raise self._refuse(axis, f"{plan.tsp * plan.tp} does not divide the {model.ffn} FFN columns of {model.name}")
+            raise self._refuse(
+                axis, f"{plan.tsp * plan.tp} does not divide the {model.ffn} FFN columns of {model.name}"
+            )
         pieces = plan.token_shards * (2 if plan.partition == "zigzag" and plan.token_shards > 1 else 1)
         if self.work.sequence % pieces:
             raise self._refuse(

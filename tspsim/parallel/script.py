@@ -13,8 +13,9 @@ from .plan import Plan
 class Script:
     """Collects instructions in issue order; every method returns the index to wait for.
 
-    ``part`` (``attention``, ``mlp``, …) is written on each instruction until it is changed. Between :meth:`layers` and
-    the next plain instruction nothing may be waited for by index across the border: streams carry the order.
+    ``part`` (``attention``, ``mlp``, …) is written on each instruction until it is changed. Nothing outside a run of
+    layers may be waited for by index inside it, or the other way round: streams carry the order. ``recomputing`` is
+    set while a layer's forward is repeated for its backward.
     """
 
     def __init__(self, role: str, plan: Plan) -> None:
@@ -25,12 +26,21 @@ class Script:
         self._body: list[Instruction] = []
         self._across: list[tuple[int, int]] = []
         self._layer = -1
+        self.recomputing = False
 
     def compute(self, name: str, *operators: Operator, after: Iterable[int] = (), stream: str = "compute") -> int:
-        return self._add(Compute(operators, name, self.part, self._layer, tuple(after), stream))
+        return self._add(Compute(operators, name, self._part(), self._layer, tuple(after), stream))
 
     def collective(
-        self, kind: str, axis: str, size_bytes: float, name: str, *, after: Iterable[int] = (), root: int = 0, stream: str = ""
+        self,
+        kind: str,
+        axis: str,
+        size_bytes: float,
+        name: str,
+        *,
+        after: Iterable[int] = (),
+        root: int = 0,
+        stream: str = "",
     ) -> int:
         return self._add(
             Collective(
@@ -40,7 +50,7 @@ class Script:
                 name,
                 root,
                 self.plan.algorithms.get(kind),
-                self.part,
+                self._part(),
                 self._layer,
                 tuple(after),
                 stream or "communication",
@@ -54,26 +64,27 @@ class Script:
                 axis,
                 round(size_bytes),
                 name,
-                part=self.part,
+                part=self._part(),
                 layer=self._layer,
                 after=tuple(after),
                 stream=stream or "communication",
             )
         )
 
-    def begin_layers(self) -> None:
-        """Instructions from here to :meth:`end_layers` are one layer's."""
-        self._layer = 0
+    def begin_layers(self, first: int = 0) -> None:
+        """Instructions from here to :meth:`end_layers` are one layer's, ``first`` in its first turn."""
+        self._layer = first
 
     def after_previous_layer(self, consumer: int, producer: int) -> None:
         """Instruction ``consumer`` of a layer waits for ``producer`` of the layer before."""
         self._across.append((consumer, producer))
 
-    def end_layers(self, times: int) -> None:
+    def end_layers(self, times: int, layer_step: int = 1) -> None:
+        """The layer written since :meth:`begin_layers` runs ``times`` times."""
         body = list(self._body)
         for consumer, producer in self._across:
             body[consumer] = replace(body[consumer], after=(*body[consumer].after, producer - len(body)))
-        self._items.append(Repeat(tuple(body), times))
+        self._items.append(Repeat(tuple(body), times, layer_step))
         self._body, self._across, self._layer, self.part = [], [], -1, ""
 
     def program(self) -> Program:
@@ -85,6 +96,9 @@ class Script:
             return self._position() - 1
         self._body.append(instruction)
         return len(self._body) - 1
+
+    def _part(self) -> str:
+        return f"{self.part} again" if self.recomputing else self.part
 
     def _position(self) -> int:
         return sum(len(item.body) * item.times if isinstance(item, Repeat) else 1 for item in self._items)

@@ -1,13 +1,14 @@
 """Sequence (context) parallelism: how the ranks of the ``sp`` axis see each other's K and V.
 
-Every exchange is a function that writes the attention of one layer and returns the instruction whose end means
-that the local output is complete. Liu et al. 2023 (Ring Attention), Jacobs et al. 2023 (DeepSpeed-Ulysses),
-Llama 3 report §3.3.2 (all-gather).
+An exchange writes the attention of one layer, or its backward, and returns the instruction whose end means that the
+local result is complete. Liu et al. 2023 (Ring Attention), Jacobs et al. 2023 (DeepSpeed-Ulysses), Llama 3 report
+§3.3.2 (all-gather).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from ..model.layer import LayerShard
 from ..operators import Operator
@@ -15,7 +16,15 @@ from .partition import block_segments, local_segments
 from .plan import Job
 from .script import Script
 
-Exchange = Callable[[Script, Job, LayerShard, int, int], int]
+Attend = Callable[[Script, Job, LayerShard, int, int], int]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """``(script, job, layer shard, position on the axis, what to wait for) → last instruction``, both ways."""
+
+    forward: Attend
+    backward: Attend
 
 
 def attend_local(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
@@ -25,21 +34,60 @@ def attend_local(script: Script, job: Job, layer: LayerShard, position: int, aft
     return script.compute("attention", layer.attention(segments, causal=work.causal), after=[after])
 
 
+def attend_local_backward(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
+    work = job.work
+    segments = local_segments(job.plan.partition, work.sequence, 1, 0, work.sequences, work.causal)
+    return attention_backward(script, job, layer, segments, work.causal, "attention backward", [after])
+
+
+def attention_backward(
+    script: Script,
+    job: Job,
+    layer: LayerShard,
+    segments: tuple[tuple[int, int], ...],
+    causal: bool,
+    name: str,
+    after: list[int],
+    buckets: int = 1,
+) -> int:
+    """The kernel's backward; selective recomputation runs its forward again just before."""
+    kernel = layer.attention(segments, causal=causal, buckets=buckets, direction="backward")
+    again: tuple[Operator, ...] = ()
+    if job.plan.recomputation == "selective":
+        again = (layer.attention(segments, causal=causal, buckets=buckets),)
+    return script.compute(name, *(again if segments else ()), *((kernel,) if segments else ()), after=after)
+
+
 def all_gather(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
-    """K and V of all shards are gathered, then attended; overlapped, head bucket by head bucket."""
+    """K and V of all shards are gathered, then attended; overlapped, head bucket by head bucket.
+
+    The gathered K and V are kept for the backward, so recomputation does not gather again.
+    """
     plan, work = job.plan, job.work
     segments = local_segments(plan.partition, work.sequence, plan.sp, position, work.sequences, work.causal)
     buckets = plan.overlap_chunks if plan.overlap and layer.kv_heads % plan.overlap_chunks == 0 else 1
     size = 2 * work.tokens_per_replica * layer.kv_width * job.activation_bytes / buckets
     last = after
     for bucket in range(buckets):
-        gathered = script.collective("all_gather", "sp", size, "gather K,V", after=[after], stream="context")
+        gathered = after
+        if not script.recomputing:
+            gathered = script.collective("all_gather", "sp", size, "gather K,V", after=[after], stream="context")
         last = script.compute(
             f"attention {bucket + 1}/{buckets}" if buckets > 1 else "attention",
             layer.attention(segments, causal=work.causal, buckets=buckets),
             after=[gathered],
         )
     return last
+
+
+def all_gather_backward(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
+    """dK and dV of the whole context go to the shards that own them: a reduce-scatter."""
+    plan, work = job.plan, job.work
+    segments = local_segments(plan.partition, work.sequence, plan.sp, position, work.sequences, work.causal)
+    attended = attention_backward(script, job, layer, segments, work.causal, "attention backward", [after])
+    size = 2 * work.tokens_per_replica * layer.kv_width * job.activation_bytes
+    reduced = script.collective("reduce_scatter", "sp", size, "sum dK,dV", after=[attended], stream="context")
+    return script.compute("dK,dV here", after=[reduced])
 
 
 def ring(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
@@ -66,12 +114,39 @@ def ring(script: Script, job: Job, layer: LayerShard, position: int, after: int)
     return last
 
 
+def ring_backward(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
+    """K, V travel again with the gradients that every rank adds to; one more hop brings those home."""
+    plan, work = job.plan, job.work
+    block = 2 * job.tokens * layer.kv_width * job.activation_bytes
+    last = arrived = after
+    for hop in range(plan.sp):
+        owner = (position - hop) % plan.sp
+        segments, causal = block_segments(
+            plan.partition, work.sequence, plan.sp, position, owner, work.sequences, work.causal
+        )
+        here = arrived
+        if hop < plan.sp - 1:
+            waits = [here] if plan.overlap is not False else [last]
+            arrived = script.ring_hop("sp", block, f"K,V hop {hop + 1} backward", after=waits, stream="context")
+        last = attention_backward(
+            script, job, layer, segments, causal, f"attention block {hop + 1} backward", [here, last]
+        )
+        script.ring_hop("sp", block, f"dK,dV hop {hop + 1}", after=[last], stream="context gradients")
+    # The last hop is the one that brings a rank its own gradients.
+    return script.compute("dK,dV here", after=[last + 1])
+
+
 def ulysses(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
     """All-to-all from token shards to head shards, attention over the whole sequence, all-to-all back."""
     plan, work = job.plan, job.work
     rows = job.tokens * job.activation_bytes
     inside = script.collective(
-        "all_to_all", "sp", rows * (layer.query_width + 2 * layer.kv_width), "tokens to heads", after=[after], stream="context"
+        "all_to_all",
+        "sp",
+        rows * (layer.query_width + 2 * layer.kv_width),
+        "tokens to heads",
+        after=[after],
+        stream="context",
     )
     segments = local_segments(plan.partition, work.sequence, 1, 0, work.sequences, work.causal)
     attended = script.compute(
@@ -82,7 +157,27 @@ def ulysses(script: Script, job: Job, layer: LayerShard, position: int, after: i
     )
 
 
-EXCHANGES: dict[str, Exchange] = {"all_gather": all_gather, "ring": ring, "ulysses": ulysses}
+def ulysses_backward(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
+    """The forward's two all-to-alls the other way: dO to heads, dQ, dK, dV to tokens."""
+    plan, work = job.plan, job.work
+    rows = job.tokens * job.activation_bytes
+    inside = script.collective(
+        "all_to_all", "sp", rows * layer.query_width, "d tokens to heads", after=[after], stream="context"
+    )
+    segments = local_segments(plan.partition, work.sequence, 1, 0, work.sequences, work.causal)
+    attended = attention_backward(
+        script, job, layer, segments, work.causal, "attention backward", [inside], buckets=plan.sp
+    )
+    size = rows * (layer.query_width + 2 * layer.kv_width)
+    back = script.collective("all_to_all", "sp", size, "d heads to tokens", after=[attended], stream="context")
+    return script.compute("dQ,dK,dV here", after=[back])
+
+
+EXCHANGES: dict[str, Exchange] = {
+    "all_gather": Exchange(all_gather, all_gather_backward),
+    "ring": Exchange(ring, ring_backward),
+    "ulysses": Exchange(ulysses, ulysses_backward),
+}
 
 
 def gathered_context(job: Job) -> float:
