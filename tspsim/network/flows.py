@@ -73,9 +73,11 @@ def finish_times(cluster: Cluster, flows: Iterable[Flow]) -> list[float]:
 class _Fluid:
     """One run: flows wait for their start, move at a rate, and are done.
 
-    Only flows that share links, directly or through others, affect each other. So after each start or end the
-    rates of that connected component alone are solved again, and an end that is expected at an old rate is
-    out of date (``version`` tells).
+    After each start or end only those rates are solved again that it can touch. Think of all rates rising together
+    until links are full: what happens below the *floor*, the level at which the first link of a flow that came or
+    went can be full, stays as it was, so slower flows keep their rates. Of the others, those that share links with
+    the changed one, directly or through others, are solved anew. An end that is expected at an old rate is out of
+    date (``version`` tells).
     """
 
     def __init__(self, cluster: Cluster, flows: list[Flow]) -> None:
@@ -106,25 +108,31 @@ class _Fluid:
                 continue
             now_s = min(self.start_s[starts[-1]] if starts else math.inf, ends[0][0] if ends else math.inf)
             changed: dict[int, None] = {}
+            floor = math.inf
             while ends and ends[0][0] == now_s:
                 _, flow, version = heappop(ends)
                 if self.version[flow] == version:
                     finish[flow] = now_s + self.latency_s[flow]
                     self.version[flow] += 1
+                    floor = min(floor, self.rate[flow])
                     for link in self.routes[flow]:
                         del self.on_link[link][flow]
                         changed[link] = None
+            started = []
             while starts and self.start_s[starts[-1]] == now_s:
-                flow = starts.pop()
-                for link in self.routes[flow]:
-                    self.on_link[link][flow] = None
+                started.append(starts.pop())
+                for link in self.routes[started[-1]]:
+                    self.on_link[link][started[-1]] = None
                     changed[link] = None
-            for component in self._components(changed):
+            for flow in started:
+                self.rate[flow] = math.inf  # no rate yet: above any floor
+                floor = min(floor, *[self.bandwidth[i] / len(self.on_link[i]) for i in self.routes[flow]])
+            for component in self._components(changed, floor * (1.0 - 1e-9)):
                 self._solve(component, now_s, ends)
         return finish
 
-    def _components(self, links: Iterable[int]) -> Iterable[list[int]]:
-        """Groups of flows that share links, from those on ``links`` on."""
+    def _components(self, links: Iterable[int], floor: float) -> Iterable[dict[int, None]]:
+        """Groups of flows at ``floor`` or faster that share links, from those on ``links`` on."""
         seen_links: set[int] = set()
         for first in links:
             if first in seen_links:
@@ -133,22 +141,27 @@ class _Fluid:
             pending, component = [first], dict[int, None]()
             while pending:
                 for flow in self.on_link[pending.pop()]:
-                    if flow not in component:
+                    if flow not in component and self.rate[flow] >= floor:
                         component[flow] = None
                         for link in self.routes[flow]:
                             if link not in seen_links:
                                 seen_links.add(link)
                                 pending.append(link)
             if component:
-                yield list(component)
+                yield component
 
-    def _solve(self, component: list[int], now_s: float, ends: list[tuple[float, int, int]]) -> None:
-        """New rates for one component, and when each of its flows would now end."""
-        for flow, rate in zip(component, rates([self.routes[i] for i in component], self.bandwidth), strict=True):
+    def _solve(self, component: dict[int, None], now_s: float, ends: list[tuple[float, int, int]]) -> None:
+        """New rates for one group, in the room that slower flows leave, and when each would now end."""
+        routes = [self.routes[flow] for flow in component]
+        room = {
+            link: self.bandwidth[link] - sum([self.rate[i] for i in self.on_link[link] if i not in component])
+            for link in {link: None for route in routes for link in route}
+        }
+        for flow, rate in zip(component, rates(routes, room), strict=True):
             if rate == self.rate[flow]:
                 continue
-            left = self.left_bytes[flow] - self.rate[flow] * (now_s - self.since_s[flow])
-            self.left_bytes[flow] = left = max(0.0, left)
+            moved = self.rate[flow] * (now_s - self.since_s[flow]) if now_s > self.since_s[flow] else 0.0
+            self.left_bytes[flow] = left = max(0.0, self.left_bytes[flow] - moved)
             self.rate[flow], self.since_s[flow] = rate, now_s
             self.version[flow] += 1
             heappush(ends, (now_s + left / rate, flow, self.version[flow]))
