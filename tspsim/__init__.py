@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from . import hardware, network
     from .network import load_cluster
     from .scenario import load
-    from .simulate import simulate
+    from .simulation import simulate
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "hardware", "load", "load_cluster", "network", "simulate"]
 
-_HOMES = {"load": "scenario", "simulate": "simulate", "load_cluster": "network"}
+_HOMES = {"load": "scenario", "simulate": "simulation", "load_cluster": "network"}
 
 
 def __getattr__(name: str) -> Any:

@@ -27,7 +27,7 @@ from .timeline import Label
 
 @dataclass(frozen=True)
 class Instance:
-    """One group's use of a template; ``copies`` islands have the same. A message's ``ranks`` are sender and receiver."""
+    """One group's use of a template; ``copies`` islands have the same. ``ranks`` of a message: sender, receiver."""
 
     template: int
     is_message: bool

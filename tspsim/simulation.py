@@ -227,25 +227,24 @@ def too_large(memory: Memory) -> str:
     gib = 2**30
     return (
         f"needs {memory.peak_bytes / gib:.1f} GiB a GPU, {over / gib:.1f} GiB more than its "
-        f"{memory.capacity_bytes / gib:.1f}; largest part: {largest.replace('_', ' ')}, {memory.parts[largest] / gib:.1f} GiB"
+        f"{memory.capacity_bytes / gib:.1f}; largest part: "
+        f"{largest.replace('_', ' ')}, {memory.parts[largest] / gib:.1f} GiB"
     )
 
 
 def link_use(
     cluster: Cluster, submission: Submission, makespan_s: float
 ) -> tuple[tuple[LinkUse, ...], tuple[tuple[str, str, float], ...]]:
-    """Use of the fabric by kind of link, and of every single link of the first node and its way out."""
-    links = cluster.links
-    kinds, bandwidth = links.kind, links.bandwidth_bytes_per_s
+    """Use of the fabric by kind of link, and of every link of the first node and its way to the leaf switches."""
+    kinds, bandwidth = cluster.links.kind, cluster.links.bandwidth_bytes_per_s
     carried: dict[str, float] = {}
     peak: dict[str, float] = {}
-    shares = []
+    shares: dict[int, float] = {}
     for link, size_bytes, copies in submission.system.link_loads():
         kind = kinds[link]
-        share = size_bytes / (float(bandwidth[link]) * makespan_s)
+        shares[link] = size_bytes / (float(bandwidth[link]) * makespan_s)
         carried[kind] = carried.get(kind, 0.0) + size_bytes * copies
-        peak[kind] = max(peak.get(kind, 0.0), share)
-        shares.append((str(links.source[link]), str(links.target[link]), share))
+        peak[kind] = max(peak.get(kind, 0.0), shares[link])
     counts: dict[str, int] = {}
     capacity: dict[str, float] = {}
     for kind, count, rate, _ in cluster.blocks():
@@ -263,11 +262,12 @@ def link_use(
         for kind in counts
         if counts[kind]
     )
-    return uses, tuple(shares[:LINKS_SHOWN])
-
-
-#: Links drawn in a report at most: a node's mesh and its way out are about a hundred.
-LINKS_SHOWN = 512
+    layout, links = cluster.layout, cluster.links
+    shown = [*range(layout.node_links)]
+    if cluster.fabric is not None:
+        shown += range(layout.host_start, layout.host_start + 2 * layout.gpus)
+        shown += range(layout.nic_start, layout.nic_start + 2 * layout.nics)
+    return uses, tuple((str(links.source[link]), str(links.target[link]), shares.get(link, 0.0)) for link in shown)
 
 
 def cost_of(question: Question, makespan_s: float, tokens: int) -> dict[str, Any]:
