@@ -26,7 +26,7 @@ from .parallel import Job, build_mesh, peak_memory, scheme_of
 from .parallel.memory import residual_tokens
 from .result import SCHEMA_VERSION, Memory
 from .scenario import Scenario
-from .simulate import Question, look_up
+from .simulation import Question, look_up
 
 #: A training step's FLOPs over its forward's: the backward multiplies every matrix twice.
 TRAINING_FLOPS = 3.0

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
+from . import __version__
 from .errors import InfeasibleError, InputError, TspsimError, UnknownNameError, shorten
 from .outputs import (
     Outputs,
@@ -111,7 +112,7 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
 @click.group(cls=_Commands, context_settings=_SETTINGS)
-@click.version_option(package_name="tspsim", message="%(prog)s %(version)s")
+@click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:
     """Will this model train or serve on those GPUs, how fast, at what cost, and where does the time go?
 
@@ -153,7 +154,7 @@ def run(
 
     question = load(scenario, overrides)
     outputs = Outputs(report_file(question.name), html=html_file, json=json_file, trace=trace_file)
-    from .simulate import simulate
+    from .simulation import simulate
 
     with progress_bar() as progress:
         result = simulate(question, every_rank=every_rank, progress=progress)
@@ -175,9 +176,7 @@ def run(
 @click.option("--html", "html_file", metavar="FILE", help="Write the comparison as an HTML page.")
 @_json
 @click.option("--csv", "csv_file", metavar="FILE", help="Write the table as CSV; - prints it.")
-def compare(
-    scenarios: tuple[str, ...], html_file: str | None, json_file: str | None, csv_file: str | None
-) -> None:
+def compare(scenarios: tuple[str, ...], html_file: str | None, json_file: str | None, csv_file: str | None) -> None:
     """Several scenarios side by side: rates, ratios to the first plan, memory and cost."""
     from .report import comparison
     from .result import SCHEMA_VERSION
@@ -185,7 +184,7 @@ def compare(
 
     questions = [load(name) for name in scenarios]
     outputs = Outputs(html=html_file, json=json_file, csv=csv_file)
-    from .simulate import simulate
+    from .simulation import simulate
 
     with progress_bar() as progress:
         results = [
@@ -197,9 +196,7 @@ def compare(
     outputs.write(
         {
             "html": lambda path: comparison.write_comparison(results, path),
-            "json": lambda: json_text(
-                {"schema": SCHEMA_VERSION, "results": [result.to_json() for result in results]}
-            ),
+            "json": lambda: json_text({"schema": SCHEMA_VERSION, "results": [result.to_json() for result in results]}),
             "csv": lambda: comparison.csv(results),
         }
     )

@@ -38,13 +38,11 @@ def ceilings(bounds: Bounds, claim_tokens_per_s: float | None = None) -> list[Re
             cells = [Text(cell) for cell in (title, *rates, last)]
             table.add_row(*cells, style="" if plan.memory.fits else "yellow")
     best, block = bounds.best, bounds.best_block
-    whole, alone = (
-        flops(each).removesuffix("/s") for each in (bounds.flops_per_token, bounds.block_flops_per_token)
-    )
+    whole, alone = (flops(each).removesuffix("/s") for each in (bounds.flops_per_token, bounds.block_flops_per_token))
     sentence = (
         f"A GPU does at most {flops(bounds.peak_flops_per_s)} (dense {bounds.precision}); a token takes "
-        f"{whole}, in one block {alone}. No schedule passes {millions(best.tokens_per_s)} tokens/s ({best.name}, by "
-        f"{LIMITS[best.model.limit]}), or {millions(block.block_tokens_per_s)} in one block alone."
+        f"{whole}, in one block {alone}. No schedule passes {millions(best.tokens_per_s)} tokens/s "
+        f"({best.name}, by {LIMITS[best.model.limit]}), or {millions(block.block_tokens_per_s)} in one block alone."
     )
     parts: list[RenderableType] = [Text(head, style="bold"), "", table, "", Text(sentence)]
     if claim_tokens_per_s is None:

@@ -62,17 +62,16 @@ def table(results: Sequence[Result]) -> Table:
     shown.add_column("plan", no_wrap=True)
     for heading in ("tokens/s", "ratio", "step", "MFU", "memory, GiB", "$ a million tokens"):
         shown.add_column(heading, justify="right")
+    every = rows(results)
+    best = max((row.ratio for row in every if row.ratio is not None), default=None)
     refused = []
-    previous = None
-    best = max((row.ratio for row in rows(results) if row.ratio is not None), default=None)
-    for row in rows(results):
-        if previous not in (None, row.scenario):
+    previous = -1
+    for row in every:
+        if row.number != previous:
             shown.add_section()
-        start = (
-            [row.scenario, row.device, row.plan.name] if row.scenario != previous else ["", "", row.plan.name]
-        )
-        previous = row.scenario
-        cells = [Text(_one_line(cell)) for cell in (*start, *_cells(row))]
+        start = ("", "") if row.number == previous else (row.scenario, row.hardware)
+        previous = row.number
+        cells = [Text(cell) for cell in (*start, row.plan.name, *_cells(row))]
         style = "yellow" if row.ratio is None else "bold" if row.ratio == best else ""
         shown.add_row(*cells, style=style)
         if not row.plan.ran:
