@@ -312,3 +312,17 @@ def test_a_reader_that_has_gone_is_no_error() -> None:
     finally:
         os.close(writing)
     assert done.returncode == 141 and done.stderr == b""
+
+
+def test_every_key_of_the_json_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
+    documented = (ROOT / "docs/json.md").read_text(encoding="utf-8")
+    main(["run", "small.yaml", "--json", "-", "--set", "prices={gpu_hour: 2 USD/h, electricity: 0.1 USD/kWh}"])
+    document = json.loads(capsys.readouterr().out)
+    plan = document["plans"][0]
+    names = [*document, *document["cluster"], *document["cluster"]["device"], *plan, *plan["links"][0]]
+    names += [*plan["classes"][0], *plan["cost"], *plan["breakdown_s"], *plan["range"], *plan["memory"]]
+    main(["bound", "small.yaml", "--json", "-", "--claim", "1 tokens/s"])
+    ceilings = json.loads(capsys.readouterr().out)
+    names += [*ceilings, *ceilings["claim"]["model"], *ceilings["plans"][0]["model"]]
+    missing = {name for name in names if not any(f"{quote}{name}`" in documented for quote in "`.")}
+    assert missing - {"compute_tokens_per_s", "hbm_tokens_per_s"} == set()
