@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import tspsim
 from tspsim.cli import main
 
 SMALL = """\
@@ -26,7 +27,8 @@ plans:
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{b}: &{b} [{','.join(f'*{a}' for _ in range(10))}]\n" for a, b in zip("abcdefg", "bcdefgh", strict=True)
 )
-ROOT = Path(__file__).parent.parent
+#: Where the tspsim under test lies, for processes of their own.
+IMPORTED_FROM = str(Path(tspsim.__file__).parent.parent)
 HEADLINE = "tsp-vs-tpsp-1024-mi300x"
 
 
@@ -185,7 +187,7 @@ def test_a_link_is_followed_and_stays(here: Path) -> None:
 
 
 def process(*arguments: str, **options: object) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": IMPORTED_FROM}
     command = [sys.executable, "-m", "tspsim", *arguments]
     settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment, **options}
     return subprocess.Popen(command, **settings)  # type: ignore[call-overload, no-any-return]
