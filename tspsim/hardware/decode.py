@@ -1,14 +1,15 @@
 """What attention costs when one query token a sequence reads its whole context (decoding).
 
-The keys and values are read once, so bandwidth decides; a kernel cuts the context into s parts to fill the device
-(Flash-Decoding, Dao et al. 2023) and, as a library's heuristic does, the cheapest s is taken. For one s:
+The keys and values are read once, so bandwidth decides; a kernel cuts the context into s parts to fill the
+device (Flash-Decoding, Dao et al. 2023) and, as a library's heuristic does, the cheapest s is taken. For
+one s:
 
     T       = batch · kv_heads · ceil(heads / kv_heads / 64) · s   blocks;  W = T / compute units
     part    = context / s;  bytes of a part = 2 · part · head_dim · bytes_kv
-    block   = max(bytes of a part / (bytes/s of a unit), math of a part) + latency + width latency · head_dim / 128
+    block   = max(bytes of a part / (bytes/s of a unit), math of a part) + latency · (head_dim)
     compute = max(1, (1 − blend) · ceil(W) + blend · W) · block
     memory  = 2 · batch · kv_heads · context · head_dim · bytes_kv / (HBM · hbm_efficiency), cheaper in L2
-    time    = launch + (compute^p + memory^p)^(1/p) + sequence · batch · heads · head_dim / 4096 + [s > 1] · split
+    time    = launch + (compute^p + memory^p)^(1/p) + sequence · batch · heads · head_dim + [s > 1] · split
 
 Every choice is non-decreasing in batch, context, heads and width; hence so is the cheapest.
 """

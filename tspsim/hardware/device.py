@@ -1,10 +1,10 @@
 """What an operator costs on a device.
 
-:class:`Device` answers two questions. Its methods ``gemm``, ``attention``, ``decode_attention``, ``memory_bound`` and
-``fused_moe`` predict *one isolated kernel* as a benchmark times it. ``time(operator)`` predicts that operator *inside a
-step*: matrix kernels run at the sustained clock (the factor in the device file; AMD and NVIDIA devices slow down
-under power), and memory-bound kernels on the copy curve, as they do between other kernels. With
-``clocks="burst"`` the step's matrix kernels run as fast as the isolated ones.
+:class:`Device` answers two questions. Its methods ``gemm``, ``attention``, ``decode_attention``,
+``memory_bound`` and ``fused_moe`` predict *one isolated kernel* as a benchmark times it. ``time(operator)``
+predicts that operator *inside a step*: matrix kernels run at the sustained clock (the factor in the device
+file; AMD and NVIDIA devices slow down under power), and memory-bound kernels on the copy curve, as they do
+between other kernels. With ``clocks="burst"`` the step's matrix kernels run as fast as the isolated ones.
 """
 
 from __future__ import annotations
@@ -23,19 +23,11 @@ from tspsim.errors import InputError, UnknownNameError
 from tspsim.operators import DTYPE_BYTES, Gemm, MemoryBound, Operator
 
 from .families import FAMILIES
-from .kernels import Kernel, find, peak_of
-from .machine import Machine
+from .kernels import Kernel, find, machine_of
+from .machine import Estimate, Machine
 
 if TYPE_CHECKING:
-    from .specification import DeviceSpec
-
-
-class Estimate(NamedTuple):
-    """Seconds, and the range that 90 % of measurements are expected in; floats, or arrays of one shape."""
-
-    seconds: Any
-    low: Any
-    high: Any
+    from .specification import DeviceSpec, Sourced
 
 
 class Provenance(NamedTuple):
@@ -66,6 +58,7 @@ class Device:
     relatives: tuple[DeviceSpec, ...] = ()
     clocks: Literal["sustained", "burst"] = "sustained"
     _kernels: dict[tuple[str, str, str | None, str | None], Kernel] = field(default_factory=dict, repr=False)
+    _machines: dict[str, Machine] = field(default_factory=dict, repr=False)
     _times: dict[Operator, Estimate] = field(default_factory=dict, repr=False)
 
     @property
@@ -161,7 +154,7 @@ class Device:
         UnknownNameError
             The type is unknown.
         """
-        return self._ask("gemm", dtype, library, None, m=m, n=n, k=k, batch=batch)
+        return self.estimate("gemm", dtype, library, None, m=m, n=n, k=k, batch=batch)
 
     def attention(
         self,
@@ -180,10 +173,10 @@ class Device:
     ) -> Estimate:
         """softmax(Q·Kᵀ)·V, forward or the backward alone.
 
-        ``causal`` aligns at the lower right corner: the last query sees the whole context. Numbers, or arrays that
-        broadcast to one shape (rows,); ``kv_dtype`` is the type K and V are kept in (``dtype`` if None).
+        ``causal`` aligns at the lower right corner: the last query sees the whole context. Numbers, or
+        arrays that broadcast to one shape (rows,). K and V are kept as ``kv_dtype`` (``dtype`` if None).
         """
-        return self._ask(
+        return self.estimate(
             _attention_family(direction), dtype, library, kv_dtype, batch=batch, q_len=q_len, kv_len=kv_len,
             heads=heads, kv_heads=kv_heads, head_dim=head_dim, causal=causal,
         )  # fmt: skip
@@ -199,18 +192,20 @@ class Device:
         *,
         library: str | None = None,
     ) -> Estimate:
-        """One query token a sequence over a context kept as ``kv_dtype``; numbers or arrays of shape (rows,)."""
-        return self._ask(
+        """One query token a sequence over a context kept as ``kv_dtype``; numbers or arrays (rows,)."""
+        return self.estimate(
             "attention_decode", "bf16", library, kv_dtype,
             batch=batch, context=context, heads=heads, kv_heads=kv_heads, head_dim=head_dim,
         )  # fmt: skip
 
     def memory_bound(self, size_bytes: Any, op: str = "copy", rows: Any = 0) -> Estimate:
-        """A kernel that moves ``size_bytes`` (read plus written); an ``op`` that was not measured costs as a copy."""
+        """A kernel that moves ``size_bytes`` (read plus written); an unmeasured ``op`` costs as a copy."""
         columns = np.asarray(size_bytes) / np.maximum(rows, 1) / _BYTES_A_COLUMN.get(op, 4.0)
         if not np.ndim(columns):
             columns = float(columns)
-        return self._ask("memory_bound", "bf16", op, None, size_bytes=size_bytes, rows=rows, columns=columns)
+        return self.estimate(
+            "memory_bound", "bf16", op, None, size_bytes=size_bytes, rows=rows, columns=columns
+        )
 
     def fused_moe(
         self,
@@ -224,29 +219,40 @@ class Device:
         *,
         library: str | None = None,
     ) -> Estimate:
-        """Both expert GEMMs of a gated mixture-of-experts layer, all experts on this device; numbers or arrays."""
-        return self._ask(
+        """Both expert GEMMs of a gated mixture-of-experts layer, all experts here; numbers or arrays."""
+        return self.estimate(
             "fused_moe", dtype, library, weight_dtype,
             tokens=tokens, hidden=hidden, expert_ffn=expert_ffn, experts=experts, topk=topk,
         )  # fmt: skip
 
-    def _ask(
+    def estimate(
         self, family: str, dtype: str, library: str | None, second_dtype: str | None, **shape: Any
     ) -> Estimate:
-        """One family's estimate for numbers or arrays, in pieces that stay in the processor's cache."""
+        """What the methods above ask: one family, its shape columns as numbers or arrays.
+
+        Parameters
+        ----------
+        family
+            One of :data:`tspsim.hardware.families.FAMILIES`.
+        dtype, second_dtype
+            Operand type, and the one K and V, or expert weights, are kept in (None: the same).
+        library
+            Whose kernels; None, or a library that was not measured: the device's default.
+        shape
+            The family's shape columns; arrays broadcast, and are worked on in pieces that stay in the cache.
+        """
         kernel = self.kernel(family, dtype, library, second_dtype)
         numbers = _numbers(shape)
         first = next(iter(numbers.values()))
-        if not np.ndim(first):
-            seconds = float(self._seconds(kernel, numbers, second_dtype))
-        else:
-            flat = {name: np.ravel(column) for name, column in numbers.items()}
-            pieces = [
-                self._seconds(kernel, {name: c[i : i + _CHUNK] for name, c in flat.items()}, second_dtype)
-                for i in range(0, first.size, _CHUNK)
-            ]
-            seconds = (np.concatenate(pieces) if pieces else np.zeros(0)).reshape(first.shape)
-        return Estimate(seconds, *kernel.bounds(seconds))
+        if isinstance(first, float):
+            return kernel.estimate(float(self._seconds(kernel, numbers, second_dtype)))
+        flat = {name: np.ravel(column) for name, column in numbers.items()}
+        pieces = [
+            self._seconds(kernel, {name: c[i : i + _CHUNK] for name, c in flat.items()}, second_dtype)
+            for i in range(0, first.size, _CHUNK)
+        ]
+        seconds = np.concatenate(pieces) if pieces else np.zeros(0)
+        return kernel.estimates(seconds.reshape(first.shape))
 
     def _seconds(self, kernel: Kernel, shape: Mapping[str, Any], second_dtype: str | None) -> Any:
         return FAMILIES[kernel.family].seconds(
@@ -279,8 +285,7 @@ class Device:
             "head_dim": float(operator.head_dim),
             "causal": operator.causal,
         }
-        seconds = float(self._seconds(kernel, shape, None))
-        isolated = Estimate(seconds, *kernel.bounds(seconds))
+        isolated = kernel.estimate(float(self._seconds(kernel, shape, None)))
         return self._sustain(isolated, self.spec.sustained.attention.value)
 
     def _sustain(self, isolated: Estimate, factor: float) -> Estimate:
@@ -292,9 +297,12 @@ class Device:
 
     def machine(self, dtype: str) -> Machine:
         """The numbers that a kernel model of ``dtype`` reads."""
-        if dtype not in DTYPE_BYTES:
-            raise UnknownNameError("type", dtype, DTYPE_BYTES)
-        return Machine(peak_of(self.spec, dtype), self.hbm_bytes_per_s, self.compute_units, self.l2_bytes)
+        machine = self._machines.get(dtype)
+        if machine is None:
+            if dtype not in DTYPE_BYTES:
+                raise UnknownNameError("type", dtype, DTYPE_BYTES)
+            machine = self._machines[dtype] = machine_of(self.spec, dtype)
+        return machine
 
     def kernel(
         self, family: str, dtype: str, library: str | None = None, kv_dtype: str | None = None
@@ -311,23 +319,29 @@ class Device:
     def provenance(self) -> tuple[Provenance, ...]:
         """Every fact of the device, and every kernel model asked so far, with its source and basis."""
         spec = self.spec
-        facts = [
-            (f"peak {dtype}", f"{peak.value / 1e12:g} TFLOP/s", peak.source)
-            for dtype, peak in spec.peak.items()
-        ]
-        facts += [
-            ("HBM bandwidth", f"{spec.hbm_bandwidth.value / 1e12:g} TB/s", spec.hbm_bandwidth.source),
-            ("memory", f"{spec.memory.value / 1e9:g} GB", spec.memory.source),
-            ("visible memory", f"{spec.visible_memory.value / 2**30:.2f} GiB", spec.visible_memory.source),
-            ("compute units", f"{spec.compute_units.value}", spec.compute_units.source),
-            ("L2", f"{spec.l2.value / 2**20:g} MiB", spec.l2.source),
-            ("sustained GEMM rate", f"{spec.sustained.gemm.value:g} of burst", spec.sustained.gemm.source),
-            ("sustained attention rate", f"{spec.sustained.attention.value:g} of burst", spec.sustained.attention.source),
-            ("compute slowed by communication", f"{spec.overlap.compute.value:g}×", spec.overlap.compute.source),
-            ("communication slowed by compute", f"{spec.overlap.communication.value:g}×", spec.overlap.communication.source),
-        ]  # fmt: skip
+        numbers: dict[str, tuple[str, Sourced[Any]]] = {
+            **{
+                f"peak {dtype}": (f"{peak.value / 1e12:g} TFLOP/s", peak) for dtype, peak in spec.peak.items()
+            },
+            "HBM bandwidth": (f"{spec.hbm_bandwidth.value / 1e12:g} TB/s", spec.hbm_bandwidth),
+            "memory": (f"{spec.memory.value / 1e9:g} GB", spec.memory),
+            "visible memory": (f"{spec.visible_memory.value / 2**30:.2f} GiB", spec.visible_memory),
+            "compute units": (f"{spec.compute_units.value}", spec.compute_units),
+            "L2": (f"{spec.l2.value / 2**20:g} MiB", spec.l2),
+            "sustained GEMM rate": (f"{spec.sustained.gemm.value:g} of burst", spec.sustained.gemm),
+            "sustained attention rate": (
+                f"{spec.sustained.attention.value:g} of burst",
+                spec.sustained.attention,
+            ),
+            "compute beside communication": (f"{spec.overlap.compute.value:g}×", spec.overlap.compute),
+            "communication beside compute": (
+                f"{spec.overlap.communication.value:g}×",
+                spec.overlap.communication,
+            ),
+        }
         stated = [
-            Provenance(f"{self.name}: {what}", value, source, "stated") for what, value, source in facts
+            Provenance(f"{self.name}: {what}", text, number.source, "stated")
+            for what, (text, number) in numbers.items()
         ]
         used = sorted(
             {
@@ -364,15 +378,16 @@ def _numbers(shape: Mapping[str, Any]) -> dict[str, Any]:
     """Floats, or float arrays of one shape; refuses what is not a size."""
     if all(isinstance(value, int | float) for value in shape.values()):
         numbers: dict[str, Any] = {name: float(value) for name, value in shape.items()}
-        smallest, largest = min(numbers.values()), max(numbers.values())
+        smallest = dict(numbers)
+        largest = max(numbers.values())
     else:
         arrays = np.broadcast_arrays(*(np.asarray(value, dtype=float) for value in shape.values()))
         numbers = dict(zip(shape, arrays, strict=True))
-        smallest = min((a.min() for a in arrays if a.size), default=1.0)
-        largest = max((a.max() for a in arrays if a.size), default=1.0)
-    if not 0.0 <= smallest <= largest < float("inf"):
-        raise InputError("sizes must be finite and not negative")
-    for name in shape:
-        if name not in _MAY_BE_ZERO and not np.all(numbers[name]):
-            raise InputError(f"{name} must be more than zero")
+        smallest = {name: array.min() if array.size else 1.0 for name, array in numbers.items()}
+        largest = max((array.max() for array in arrays if array.size), default=1.0)
+    for name, value in smallest.items():
+        if not value > 0.0 and not (value == 0.0 and name in _MAY_BE_ZERO):
+            raise InputError(f"{name} must be more than zero, not {value:g}")
+    if not largest < float("inf"):
+        raise InputError("sizes must be finite")
     return numbers

@@ -1,4 +1,5 @@
-"""The kernel families by the names that device files use: their formula, parameters, switches and shape columns."""
+"""The kernel families by the names that device files use: their formula, parameters, switches and shape
+columns."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ class Family:
     Attributes
     ----------
     seconds
-        ``seconds(machine, parameters, switches, shape, dtype, second_dtype)``; the second type is the one K and V,
-        or expert weights, are kept in.
+        ``seconds(machine, parameters, switches, shape, dtype, second_dtype)``; the second type is the one K
+        and V, or expert weights, are kept in.
     shape
         The columns that a shape consists of.
     parameters

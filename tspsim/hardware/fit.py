@@ -1,8 +1,9 @@
 """Fit kernel models to measured tables: robust least squares on the logarithm of time.
 
-Rows are split by a hash of their shape alone, so that a shape measured on several devices or libraries is on one side
-for all of them: at most 70 % are used, the rest tell the error. Switches (facts about a library, such as its tiles) are
-chosen by the error on rows used. Ranges are quantiles of the residuals by predicted time.
+Rows are split by a hash of their shape alone, so that a shape measured on several devices or libraries is
+on one side for all of them: at most 70 % are used, the rest tell the error. Switches (facts about a
+library, such as its tiles) are chosen by the error on rows used. Ranges are quantiles of the residuals by
+predicted time.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .families import FAMILIES
-from .kernels import peak_of
-from .machine import Machine
+from .kernels import machine_of
 from .specification import DeviceSpec, HeldOutError, KernelFit, Spread
+from .tables import GROUP_COLUMNS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,14 +27,20 @@ if TYPE_CHECKING:
 FIT_SHARE_PERCENT = 70
 #: Residuals beyond this (in log time) count linearly, not squared.
 OUTLIER = 0.08
+#: Pull of every parameter towards its default, as a residual for a factor of e. It decides where rows
+#: cannot (few of them, or two parameters that compensate) and is nothing beside a hundred rows.
+PRIOR = 0.02
+#: A further switch or term must lower the cost to this share.
+WORTH = 0.995
+#: A dozen rows can happen to lie on the model; larger groups always scatter this much (in log time) around
+#: it.
+SCATTER = 0.04
 #: Fewer rows than this cannot carry a family's parameters.
-FEWEST_ROWS = 8
-#: Parameters that a small table can still tell apart, in order of what they explain.
-_GROUP_COLUMNS = ("family", "dtype", "second_dtype", "library")
+FEWEST_ROWS = 5
 #: Optional terms, tried with and without.
 _OPTIONAL: Mapping[str, tuple[str, ...]] = {
     "gemm": ("quantise_gb_per_s",),
-    "attention_forward": ("prologue",),
+    "attention_forward": ("rope", "cache_write", "token_ns"),
     "attention_backward": (),
     "attention_decode": (),
     "memory_bound": (),
@@ -84,12 +91,13 @@ def fit_device(
     mine = rows[(rows["gpu"] == spec.name) & (rows["reason"] == "") & (rows["time_us"] > 0.0)]
     fits: list[KernelFit] = []
     skipped: list[tuple[str, str]] = []
-    for key, group in mine.groupby(list(_GROUP_COLUMNS), sort=True):
+    for key, group in mine.groupby(list(GROUP_COLUMNS), sort=True):
         family, dtype, second, library = (str(part) for part in key)
         if families is not None and family not in set(families):
             continue
-        if len(group) < FEWEST_ROWS:
-            skipped.append((" ".join(key), f"only {len(group)} rows"))
+        used = int(used_in_fit(group, FAMILIES[family].shape).sum())
+        if used < FEWEST_ROWS:
+            skipped.append((" ".join(map(str, key)), f"{used} rows to fit, {FEWEST_ROWS} are needed"))
             continue
         fits.append(
             fit_group(spec, family, dtype, second, library, group, date=date, source=source, starts=starts)
@@ -103,10 +111,8 @@ def fit_group(
 ) -> KernelFit:  # fmt: skip
     """The best parameters and switches for one group, with its error on the rows left out."""
     model = FAMILIES[family]
-    machine = Machine(
-        peak_of(spec, dtype), spec.hbm_bandwidth.value, float(spec.compute_units.value), spec.l2.value
-    )
-    used = used_in_fit(group, [name for name in model.shape if name in group])
+    machine = machine_of(spec, dtype)
+    used = used_in_fit(group, model.shape)
     measured = group["time_us"].to_numpy(float) * 1e-6
     shape = {name: group[name].to_numpy(float) for name in model.shape}
 
@@ -115,11 +121,11 @@ def fit_group(
         return model.seconds(machine, parameters, switches, part, dtype, second_dtype)
 
     best: tuple[float, dict[str, float], dict[str, Any]] | None = None
-    for switches, off in _candidates(family, used.sum()):
+    for switches, off in _candidates(family):
         parameters, cost = _minimise(
-            model.parameters, off, starts, lambda p: np.log(predict(p, switches, used) / measured[used])
+            model.parameters, off, starts, lambda p, s=switches: np.log(predict(p, s, used) / measured[used])
         )
-        if best is None or cost < best[0]:
+        if best is None or cost < best[0] * WORTH:
             best = cost, parameters, switches
     assert best is not None
     _, parameters, switches = best
@@ -134,7 +140,7 @@ def fit_group(
         library=library,
         parameters=parameters,
         switches=switches,
-        spread=spread_of(predicted[used], residual[used]),
+        spread=spread_of(predicted[used], residual[used], len(model.parameters)),
         rows_used=int(used.sum()),
         held_out=error_of(residual[~used]) if (~used).any() else None,
         date=date,
@@ -142,14 +148,13 @@ def fit_group(
     )
 
 
-def _candidates(family: str, rows: int) -> Iterable[tuple[dict[str, Any], frozenset[str]]]:
+def _candidates(family: str) -> Iterable[tuple[dict[str, Any], frozenset[str]]]:
     """Every combination of switches, each with and without the optional terms."""
     switches = FAMILIES[family].switches
     values = {name: _TRIED.get(name, allowed) for name, allowed in switches.items()}
     optional = _OPTIONAL[family]
     for chosen in itertools.product(*values.values()):
-        for keep in itertools.product((False, True), repeat=len(optional)):
-            off = frozenset(name for name, kept in zip(optional, keep, strict=True) if not kept)
+        for off in (frozenset(optional), frozenset[str]()) if optional else (frozenset[str](),):
             yield dict(zip(values, chosen, strict=True)), off
 
 
@@ -176,7 +181,7 @@ def _minimise(
     for turn in range(starts):
         origin = start if turn == 0 else start + random.normal(0.0, 0.6, len(start))
         result = least_squares(
-            lambda z: residuals(full(z)),
+            lambda z: np.concatenate([residuals(full(z)), (z - start) * PRIOR]),
             np.clip(origin, low + 1e-3, high - 1e-3),
             bounds=(low, high),
             loss="soft_l1",
@@ -205,17 +210,28 @@ def error_of(residual: Any) -> HeldOutError:
     )
 
 
-def spread_of(predicted: Any, residual: Any) -> Spread:
-    """The 90 % range of measured over predicted in each third of the predicted times."""
+def spread_of(predicted: Any, residual: Any, parameters: int) -> Spread:
+    """The 90 % range of measured over predicted in each third of the predicted times.
+
+    Residuals of rows used are smaller than those of new rows; by how much a linear model with as many
+    parameters tells: sqrt((1 + p/n) / (1 − p/n)), with p at most n/2: the pull to defaults holds the rest.
+    Fewer than twenty rows have no quantiles; two standard deviations (:data:`SCATTER` at least) stand in.
+    """
     us = predicted * 1e6
     first, second = np.quantile(us, [1 / 3, 2 / 3])
     second = max(second, first * 1.001)
     regime = np.searchsorted([first, second], us)
-    overall = np.quantile(residual, [0.05, 0.95])
+    share = min(parameters / len(us), 0.5)
+    unseen = np.sqrt((1.0 + share) / (1.0 - share))
     low, high = [], []
     for which in range(3):
         inside = residual[regime == which]
-        a, b = np.quantile(inside, [0.04, 0.96]) if len(inside) >= 20 else overall * 1.3
+        enough = inside if len(inside) >= 20 else residual
+        if len(enough) >= 20:
+            a, b = np.quantile(enough, [0.045, 0.955]) * unseen
+        else:
+            b = 2.0 * max(SCATTER, float(np.sqrt(np.mean(enough**2)))) * unseen
+            a = -b
         low.append(_rounded(np.exp(min(a, -0.005))))
         high.append(_rounded(np.exp(max(b, 0.005))))
     return Spread(

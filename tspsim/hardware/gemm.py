@@ -5,17 +5,19 @@ this model. For one choice (letters as in the code; the parameters are explained
 
     k_s     = k / s, rounded up to 64
     T       = batch · ceil(m / tm) · ceil(n / tn) · s              tiles;  W = T / compute units
-    rate    = peak · efficiency · (1 − throttle · x / (1 + x))     x = FLOPs / (peak · 100 µs): long calls heat up
+    rate    = peak · efficiency · (1 − throttle · x / (1 + x))  x = FLOPs / (peak · 100 µs)
     math    = 2 · tm · tn · k_s / (rate a unit)
     load    = (min(m, tm) · bytes_A + min(n, tn) · bytes_B) · k_s / (bytes/s a unit can pull)
     step    = k_s / 256 · step latency
-    compute = waves(W) · ((math⁶ + load⁶ + step⁶)^(1/6) + store)   waves(W) = max(1, (1 − blend) · ceil(W) + blend · W)
+    waves   = max(1, (1 − blend) · ceil(W) + blend · W)
+    compute = waves · ((math⁴ + load⁴ + step⁴)^(1/4) + store)
     memory  = (A · miss + B + C) / (HBM · hbm_efficiency)          a small A may still sit in the L2 cache
-    time    = launch + (compute^p + memory^p)^(1/p) + [s > 1] · (split + partial sums through HBM) + quantising A
+    time    = launch + (compute^p + memory^p)^(1/p) + [s > 1] · (split + partial sums) + quantising A
 
-and never less than FLOPs / peak or compulsory bytes / HBM. Every choice is non-decreasing in m, n, k and batch and
-non-increasing in peak and bandwidth, hence so is the cheapest. Tile and wave quantisation: NVIDIA, "Matrix
-Multiplication Background User's Guide"; stream-K's partial waves: Osama et al. 2023 (arXiv:2301.03598).
+and never less than FLOPs / peak or compulsory bytes / HBM. Every choice is non-decreasing in m, n, k and
+batch and non-increasing in peak and bandwidth, hence so is the cheapest. Tile and wave quantisation:
+NVIDIA, "Matrix Multiplication Background User's Guide"; stream-K's partial waves: Osama et al. 2023
+(arXiv:2301.03598).
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ PARAMETERS: dict[str, Parameter] = {
         0.8, 0.0, 1.0, "0: whole waves, 1: waves blend into each other (stream-K, persistent)"
     ),
     "split_us": Parameter(2.5, 0.01, 60.0, "synchronising the parts of a split k"),
+    "partial_cost": Parameter(1.0, 0.05, 20.0, "bytes of partial sums of a split k, against HBM"),
     "store": Parameter(1.0, 0.001, 30.0, "writing a tile, in units of its bytes over the load rate"),
     "cache_share": Parameter(0.4, 0.001, 4.0, "part of L2 that keeps a recently written A"),
     "cache_cost": Parameter(0.5, 0.01, 1.0, "cost of a byte of A found in L2, against HBM"),
@@ -51,11 +54,17 @@ PARAMETERS: dict[str, Parameter] = {
     ),
 }
 
-#: Tiles a library may choose from. ``wide`` starts at 128 rows (warp-group instructions of block-scaled formats).
+#: Tiles a library may choose from. ``wide`` starts at 128 rows (warp-group instructions of block-scaled
+#: formats); ``fine`` has the many row counts of AITER's hand-written kernels.
 TILES: dict[str, tuple[tuple[int, int], ...]] = {
     "all": (
         (16, 64), (32, 64), (32, 128), (64, 64), (64, 128), (128, 64),
         (128, 128), (64, 256), (128, 256), (256, 128), (256, 256),
+    ),
+    "fine": (
+        (16, 64), (32, 64), (48, 64), (64, 64), (80, 64), (96, 64), (112, 64), (128, 64), (160, 64),
+        (128, 128), (160, 128), (192, 128), (128, 256), (160, 256), (192, 256), (224, 256),
+        (256, 128), (256, 160), (256, 192), (256, 224), (256, 256),
     ),
     "wide": ((128, 64), (128, 128), (128, 256), (256, 128), (256, 256)),
 }  # fmt: skip
@@ -64,13 +73,13 @@ SPLITS: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16)
 
 @lru_cache(maxsize=64)
 def choices(tiles: str, splits: int, columns: bool) -> tuple[np.ndarray[Any, Any], ...]:
-    """Tile rows, tile columns and splits of every choice, shape (choices,) or, with ``columns``, (choices, 1)."""
-    table = np.array(
-        [(tm, tn, s) for tm, tn in TILES[tiles] for s in SPLITS if s <= splits],
-        dtype=float,
-    )
-    shape = (-1, 1) if columns else (-1,)
-    return tuple(table[:, i].reshape(shape) for i in range(3))
+    """Tile rows and columns, their area, splits and 64 · splits of every choice, and whether it splits.
+
+    Shape (choices,) or, with ``columns``, (choices, 1).
+    """
+    table = np.array([(tm, tn, s) for tm, tn in TILES[tiles] for s in SPLITS if s <= splits], dtype=float)
+    tm, tn, s = (table[:, i].reshape((-1, 1) if columns else (-1,)) for i in range(3))
+    return tm, tn, tm * tn, s, 64.0 * s, (s > 1.0).astype(float)
 
 
 def seconds(
@@ -101,19 +110,17 @@ def seconds(
     tiles, splits
         The tile set of :data:`TILES` and the largest split of k that the library has.
     """
-    tm, tn, s = choices(tiles, splits, np.ndim(m) > 0)
+    tm, tn, area, s, step_64, is_split = choices(tiles, splits, np.ndim(m) > 0)
     p = parameters
     flops = 2.0 * batch * m * n * k
     heat = flops / (machine.peak * 1e-4)
     rate = machine.peak * p["efficiency"] * (1.0 - p["throttle"] * heat / (1.0 + heat))
     load_rate = p["load_gb_per_s"] * 1e9
-    ks = np.maximum(64.0, np.ceil(k / s / 64.0) * 64.0)
-    tile_area = tm * tn
-    math = ks * tile_area * (2.0 * machine.compute_units / rate)
-    load = ks * (np.minimum(m, tm) * bytes_a + np.minimum(n, tn) * bytes_b) / load_rate
-    step = ks * (p["step_us"] * 1e-6 / 256.0)
-    main = _sixth_norm(math, load, step)
-    store = tile_area * (2.0 * p["store"] / load_rate)
+    # Math, load and step latency all grow with k_s: their times for one k, then times k_s.
+    math = area * (2.0 * machine.compute_units / rate)
+    load = np.minimum(m, tm) * (bytes_a / load_rate) + np.minimum(n, tn) * (bytes_b / load_rate)
+    main = np.ceil(k / step_64) * (64.0 * _fourth_norm(math, load, p["step_us"] * 1e-6 / 256.0))
+    store = area * (2.0 * p["store"] / load_rate)
     wave = np.ceil(m / tm) * np.ceil(n / tn) * s * (batch / machine.compute_units)
     waves = np.maximum(1.0, (1.0 - p["wave_blend"]) * np.ceil(wave) + p["wave_blend"] * wave)
     compute = waves * (main + store)
@@ -124,7 +131,7 @@ def seconds(
     c_bytes = batch * m * n * 2.0
     hit = np.minimum(1.0, p["cache_share"] * machine.l2 / a_bytes)
     memory = (a_bytes * (1.0 - hit * (1.0 - p["cache_cost"])) + b_bytes + c_bytes) / bandwidth
-    partial = (s > 1) * (p["split_us"] * 1e-6 + c_bytes * 2.0 * s / bandwidth)
+    partial = is_split * (p["split_us"] * 1e-6 + s * (c_bytes * 2.0 * p["partial_cost"] / bandwidth))
     time = (
         np.min(cost_of_p_norm(compute, memory, p["overlap_power"]) + partial, axis=0) + p["launch_us"] * 1e-6
     )
@@ -133,7 +140,7 @@ def seconds(
     return np.maximum(time, np.maximum(flops / machine.peak, (a_bytes + b_bytes + c_bytes) / machine.hbm))
 
 
-def _sixth_norm(a: Any, b: Any, c: Any) -> Any:
-    """(a⁶ + b⁶ + c⁶)^(1/6) with products and roots instead of powers, which cost ten times as much."""
+def _fourth_norm(a: Any, b: Any, c: Any) -> Any:
+    """(a⁴ + b⁴ + c⁴)^(1/4): the largest, rounded where two are near; roots cost a tenth of powers."""
     a2, b2, c2 = a * a, b * b, c * c
-    return np.sqrt(np.cbrt(a2 * a2 * a2 + b2 * b2 * b2 + c2 * c2 * c2))
+    return np.sqrt(np.sqrt(a2 * a2 + b2 * b2 + c2 * c2))

@@ -1,13 +1,14 @@
 """From a device and a kernel family to the parameters that apply, and where they come from.
 
-The search is the same for every family: the device's own fit for this type and library; the device's own fit for a
-kindred type; then the same for each relative in turn. What is borrowed keeps the relative's latencies and shares, runs
-on this device's peak, bandwidth and compute units, is anchored on the best figure measured on this device where its
-file has one, and gets a wider range.
+The search is the same for every family: the device's own fit for this type and library; the device's own
+fit for a kindred type; then the same for each relative in turn. What is borrowed keeps the relative's
+latencies and shares, runs on this device's peak, bandwidth and compute units, is anchored on the best
+figure measured on this device where its file has one, and gets a wider range.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,11 @@ import numpy as np
 
 from tspsim.errors import InputError
 
+from .families import FAMILIES
+from .machine import Estimate, Machine
+
 if TYPE_CHECKING:
-    from .specification import DeviceSpec, KernelFit, Spread
+    from .specification import DeviceSpec, KernelFit, Sourced
 
 #: Types whose kernels resemble another's, nearest first.
 KINDRED: dict[str, tuple[str, ...]] = {
@@ -32,9 +36,12 @@ KINDRED: dict[str, tuple[str, ...]] = {
     "nvfp4": ("mxfp4", "fp8", "bf16"),
     "int4": ("mxfp4", "fp8", "bf16"),
 }
-#: A borrowed range: the logarithm of the relative's own, this many times, and at least this factor.
+#: A borrowed range: the logarithm of the lender's own, this many times, and at least this factor: from a
+#: relative's kernels of the same type, or from another type's. Set so that they hold on devices with their
+#: own rows left out.
 BORROWED_WIDENING = 1.6
 BORROWED_FACTOR = 1.35
+KINDRED_FACTOR = 2.0
 #: Beyond the shapes that were measured.
 EXTRAPOLATED_WIDENING = 1.6
 
@@ -48,27 +55,29 @@ class Kernel:
     library: str
     parameters: Mapping[str, float]
     switches: Mapping[str, Any]
-    spread: Spread
     source: str
     basis: str
-    widening: float = 1.0
+    borders_s: tuple[float, float]
+    domain_s: tuple[float, float]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
 
-    def bounds(self, seconds: Any) -> tuple[Any, Any]:
-        """Low and high of a predicted time; floats or arrays."""
-        us = seconds * 1e6
-        first, second = self.spread.borders_us
-        if isinstance(us, float):
-            regime: Any = (us > first) + (us > second)
-            low, high = self.spread.low[regime], self.spread.high[regime]
-        else:
-            regime = np.searchsorted(np.array([first, second]), us)
-            low, high = np.array(self.spread.low)[regime], np.array(self.spread.high)[regime]
-        smallest, largest = self.spread.domain_us
-        outside = (us < smallest) | (us > largest)
-        exponent = self.widening * (1.0 + (EXTRAPOLATED_WIDENING - 1.0) * outside)
-        if self.widening > 1.0:
-            low, high = np.minimum(low, 1.0 / BORROWED_FACTOR), np.maximum(high, BORROWED_FACTOR)
-        return seconds * low**exponent, seconds * high**exponent
+    def estimate(self, seconds: float) -> Estimate:
+        """One predicted time with its range."""
+        regime = bisect_right(self.borders_s, seconds)
+        if not self.domain_s[0] <= seconds <= self.domain_s[1]:
+            regime += REGIMES
+        return Estimate(seconds, seconds * self.low[regime], seconds * self.high[regime])
+
+    def estimates(self, seconds: Any) -> Estimate:
+        """Predicted times of shape (rows,) with their ranges."""
+        regime = np.searchsorted(np.array(self.borders_s), seconds, side="right")
+        regime = regime + REGIMES * ((seconds < self.domain_s[0]) | (seconds > self.domain_s[1]))
+        return Estimate(seconds, seconds * np.array(self.low)[regime], seconds * np.array(self.high)[regime])
+
+
+#: Thirds of the predicted times; a range has as many factors again for what lies outside the measured shapes.
+REGIMES = 3
 
 
 def find(
@@ -89,22 +98,25 @@ def find(
         {fit.dtype for owner in (spec, *relatives) for fit in owner.kernels if fit.family == family}
     )
     raise InputError(
-        f"{spec.name} has no {family} model for {dtype}, nor has a relative of it; known types: {', '.join(known) or 'none'}"
+        f"{spec.name} has no {family} model for {dtype}, nor has a relative of it; "
+        f"known types: {', '.join(known) or 'none'}"
     )
 
 
 def _pick(
     owner: DeviceSpec, family: str, dtype: str, library: str | None, kv_dtype: str | None
 ) -> KernelFit | None:
-    """The fit of the wanted library; else of the device's default library, else the one with most rows."""
+    """The fit of the library asked for; else of the owner's default library; else the one with most rows.
+
+    A default that names a library without a fit of its own sends the search on to the relatives.
+    """
     fits = [fit for fit in owner.kernels if fit.family == family and fit.dtype == dtype]
-    exact = [fit for fit in fits if fit.kv_dtype == kv_dtype]
-    fits = exact if kv_dtype is not None and exact else fits
-    for wanted in (library, owner.defaults.get(family)):
-        named = [fit for fit in fits if fit.library == wanted]
-        if named:
-            return named[0]
-    return max(fits, key=lambda fit: fit.rows_used, default=None)
+    fits = [fit for fit in fits if fit.kv_dtype == kv_dtype] or fits
+    asked = [fit for fit in fits if fit.library == library]
+    default = owner.defaults.get(family)
+    if asked or default is None:
+        return max(asked or fits, key=lambda fit: fit.rows_used, default=None)
+    return next((fit for fit in fits if fit.library == default), None)
 
 
 def _own(fit: KernelFit) -> Kernel:
@@ -112,20 +124,16 @@ def _own(fit: KernelFit) -> Kernel:
     basis = f"fitted on {fit.rows_used} rows ({fit.date})"
     if error is not None:
         basis += f", median error {error.median:.1%} on {error.rows} other rows"
-    return Kernel(
-        fit.family, fit.dtype, fit.library, fit.parameters, fit.switches, fit.spread, fit.source, basis
-    )
+    return _kernel(fit, fit.dtype, fit.parameters, basis, widening=1.0, least=1.0)
 
 
 def _borrowed(spec: DeviceSpec, owner: DeviceSpec, fit: KernelFit, dtype: str) -> Kernel:
     parameters = dict(fit.parameters)
     anchor = ""
-    best = _best_share(spec, fit.family, dtype)
-    if best is not None and "efficiency" in parameters:
-        # The best measured figure is what the inner loop keeps in a long call, so after throttling.
-        lost = parameters.get("throttle", parameters.get("crowding", 0.0))
-        parameters["efficiency"] = min(1.0, best[0] / (1.0 - lost))
-        anchor = f", anchored on {best[0]:.0%} of peak ({best[1]})"
+    best = _best_measured(spec, fit.family, dtype)
+    if best is not None:
+        parameters["efficiency"] = _efficiency_that_reaches(best.value, spec, fit, dtype)
+        anchor = f", anchored on {best.value / 1e12:.0f} TFLOP/s of a large call ({best.source})"
     if fit.family == "memory_bound" and spec.achieved.hbm is not None and owner.achieved.hbm is not None:
         mine = spec.achieved.hbm.value / spec.hbm_bandwidth.value
         theirs = owner.achieved.hbm.value / owner.hbm_bandwidth.value
@@ -133,23 +141,71 @@ def _borrowed(spec: DeviceSpec, owner: DeviceSpec, fit: KernelFit, dtype: str) -
         anchor = f", anchored on streaming {mine:.0%} of HBM ({spec.achieved.hbm.source})"
     what = "" if owner is spec else f" from {owner.name}"
     kind = "" if fit.dtype == dtype else f" of {fit.dtype}"
+    basis = f"inherited{what}{kind}{anchor}; wider range"
+    least = BORROWED_FACTOR if fit.dtype == dtype else KINDRED_FACTOR
+    return _kernel(fit, dtype, parameters, basis, widening=BORROWED_WIDENING, least=least)
+
+
+def _kernel(
+    fit: KernelFit, dtype: str, parameters: Mapping[str, float], basis: str, *, widening: float, least: float
+) -> Kernel:
+    """``fit`` with its range's logarithm times ``widening``, at least a factor ``least`` each way."""
+    spread = fit.spread
+    low = [min(value**widening, 1.0 / least) for value in spread.low]
+    high = [max(value**widening, least) for value in spread.high]
     return Kernel(
-        fit.family, dtype, fit.library, parameters, fit.switches, fit.spread, fit.source,
-        f"inherited{what}{kind}{anchor}; wider range", BORROWED_WIDENING,
-    )  # fmt: skip
+        fit.family,
+        dtype,
+        fit.library,
+        parameters,
+        fit.switches,
+        fit.source,
+        basis,
+        (spread.borders_us[0] * 1e-6, spread.borders_us[1] * 1e-6),
+        (spread.domain_us[0] * 1e-6, spread.domain_us[1] * 1e-6),
+        (*low, *(value**EXTRAPOLATED_WIDENING for value in low)),
+        (*high, *(value**EXTRAPOLATED_WIDENING for value in high)),
+    )
 
 
-def _best_share(spec: DeviceSpec, family: str, dtype: str) -> tuple[float, str] | None:
-    """Best measured share of peak for a family and type, with its source."""
-    best = {
+#: A call large enough to reach a device's best rate: shape, and floating-point operations.
+_LARGE: dict[str, tuple[dict[str, float], float]] = {
+    "gemm": ({"m": 8192.0, "n": 8192.0, "k": 8192.0, "batch": 1.0}, 2.0 * 8192.0**3),
+    "attention_forward": (
+        {"batch": 16.0, "q_len": 16384.0, "kv_len": 16384.0, "heads": 16.0, "kv_heads": 16.0,
+         "head_dim": 128.0, "causal": 1.0},
+        2.0 * 16.0 * 16.0 * 16384.0**2 * 128.0,
+    ),
+}  # fmt: skip
+_LARGE["attention_backward"] = (_LARGE["attention_forward"][0], 2.5 * _LARGE["attention_forward"][1])
+
+
+def _best_measured(spec: DeviceSpec, family: str, dtype: str) -> Sourced[float] | None:
+    """The best rate measured on this device for a family and type, if its file has one."""
+    return {
         "gemm": spec.achieved.gemm.get(dtype),
         "attention_forward": spec.achieved.attention_forward,
         "attention_backward": spec.achieved.attention_backward,
     }.get(family)
-    if best is None:
-        return None
-    peak = peak_of(spec, dtype if family == "gemm" else "bf16")
-    return min(1.0, best.value / peak), best.source
+
+
+def _efficiency_that_reaches(flops_per_s: float, spec: DeviceSpec, fit: KernelFit, dtype: str) -> float:
+    """The efficiency with which a large call runs at the given rate: bisection, the rate rises with it."""
+    shape, flops = _LARGE[fit.family]
+    machine = machine_of(spec, dtype)
+    low, high = FAMILIES[fit.family].parameters["efficiency"][1:3]
+    for _ in range(40):
+        middle = (low + high) / 2.0
+        parameters = fit.parameters | {"efficiency": middle}
+        seconds = FAMILIES[fit.family].seconds(machine, parameters, fit.switches, shape, dtype, dtype)
+        low, high = (middle, high) if flops / seconds < flops_per_s else (low, middle)
+    return (low + high) / 2.0
+
+
+def machine_of(spec: DeviceSpec, dtype: str) -> Machine:
+    """The numbers of a device that a kernel model of ``dtype`` reads."""
+    units = float(spec.compute_units.value)
+    return Machine(peak_of(spec, dtype), spec.hbm_bandwidth.value, units, spec.l2.value)
 
 
 def peak_of(spec: DeviceSpec, dtype: str) -> float:

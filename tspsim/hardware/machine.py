@@ -30,6 +30,14 @@ class Machine:
     l2: float
 
 
+class Estimate(NamedTuple):
+    """Seconds, and the range that 90 % of measurements are expected in; floats, or arrays of one shape."""
+
+    seconds: Any
+    low: Any
+    high: Any
+
+
 class Parameter(NamedTuple):
     """One fitted number of a kernel model: where a fit starts, its bounds, and what it means."""
 

@@ -2,10 +2,10 @@
 
     time = launch + sqrt(row² + (bytes / bandwidth)²),   bandwidth = HBM · share · (1 − fall · x⁴ / (1 + x⁴))
 
-x = bytes / (fall_megabytes · 1e6) describes copies, whose bandwidth falls when the working set outgrows every
-cache and open DRAM page; ``row`` is the latency of a kernel that reduces over rows (norms), about one row's pass, and
-grows with the rows each unit takes in turn. The bandwidth enters as an integral over the bytes moved so far, so that
-time never falls with size, and never is less than bytes / HBM.
+x = bytes / (fall_megabytes · 1e6) describes copies, whose bandwidth falls when the working set outgrows
+every cache and open DRAM page; ``row`` is the latency of a kernel that reduces over rows (norms), about one
+row's pass, and grows with the rows each unit takes in turn. The bandwidth enters as an integral over the
+bytes moved so far, so that time never falls with size, and never is less than bytes / HBM.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """What both expert GEMMs of one mixture-of-experts layer cost on one device (a fused grouped GEMM).
 
-A       = tokens · topk assignments;  D = experts touched when A fall on E at random: E · (1 − (1 − 1/E)^(A·spread))
-padded  = D · max(1, A / (D·r) + ½[A > D·r]) · r        rows of whole tiles of r, the cheapest r is taken
-compute = padded · 6 · hidden · ffn / (peak · efficiency · r / (r + half_rate_rows)), in waves
-weights = D · 3 · hidden · ffn · bytes_w / (HBM · hbm_efficiency)
-time    = launch + (compute^p + weights^p)^(1/p) + activations / (HBM · activation_efficiency) + sorting
+A       = tokens · topk assignments;  D = experts touched when A fall on E at random: E · (1 − (1 −
+1/E)^(A·spread)) padded  = D · max(1, A / (D·r) + ½[A > D·r]) · r        rows of whole tiles of r, the
+cheapest r is taken compute = padded · 6 · hidden · ffn / (peak · efficiency · r / (r + half_rate_rows)), in
+waves weights = D · 3 · hidden · ffn · bytes_w / (HBM · hbm_efficiency) time    = launch + (compute^p +
+weights^p)^(1/p) + activations / (HBM · activation_efficiency) + sorting
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ PARAMETERS: dict[str, Parameter] = {
     "sort_us": Parameter(1.0, 0.001, 30.0, "routing and sorting, for each doubling of the tokens"),
     "narrow": Parameter(10.0, 0.01, 500.0, "columns of the expert lost in streaming its weights"),
 }
+#: Columns of the expert in one tile (of both the gate and the up projection).
+TILE_COLUMNS = 64.0
 ROWS = np.array([16.0, 32.0, 64.0, 128.0, 256.0])
 
 
@@ -52,10 +54,9 @@ def seconds(
     touched = np.maximum(touched, np.minimum(topk, experts))
     padded = r * np.maximum(touched, assigned / r + 0.5 * np.minimum(touched, assigned / r))
     work = 6.0 * hidden * expert_ffn
-    tiles = padded / r * np.ceil(expert_ffn * 2.0 / 128.0)
-    wave = tiles / machine.compute_units
-    waves = np.maximum(1.0, wave) / wave
-    compute = padded * work / (machine.peak * p["efficiency"]) * (1.0 + p["half_rate_rows"] / r) * waves
+    tile = (r + p["half_rate_rows"]) * 6.0 * hidden * TILE_COLUMNS * machine.compute_units
+    wave = padded / r * np.ceil(expert_ffn / TILE_COLUMNS) / machine.compute_units
+    compute = np.maximum(1.0, wave) * tile / (machine.peak * p["efficiency"])
     weights = (
         touched * 3.0 * hidden * (expert_ffn + p["narrow"]) * bytes_w / (machine.hbm * p["hbm_efficiency"])
     )

@@ -1,20 +1,21 @@
 """What softmax(Q·Kᵀ)·V costs when many queries attend at once, forward or backward.
 
-FlashAttention's shape (Dao 2023, arXiv:2307.08691; Shah et al. 2024, arXiv:2407.08608): one thread block takes
-``block_rows`` queries of one head and walks the keys and values it may see, ``BLOCK_COLUMNS`` at a time.
+FlashAttention's shape (Dao 2023, arXiv:2307.08691; Shah et al. 2024, arXiv:2407.08608): one thread block
+takes ``block_rows`` queries of one head and walks the keys and values it may see, ``BLOCK_COLUMNS`` at a
+time.
 
-    c       = ceil(q / r) blocks of r = block_rows a head (GQA packing: r counts the query heads of one KV head)
-    T       = batch · heads · c blocks;  a causal block i sees kv − i·r keys, so c blocks walk c·kv − r·c(c−1)/2
+    c       = ceil(q / r) blocks of r = block_rows a head (packed: r counts the query heads of one KV head)
+    T       = batch · heads · c blocks;  causal block i sees kv − i·r keys: c blocks walk c·kv − r·c(c−1)/2
     step    = products · 2 · r · columns · head_dim / (rate a unit) + step latency
     work    = T blocks' steps + T · block latency;   longest = steps of one block over the whole context
     compute = causal: max(longest, work / units + imbalance · longest);  else work in waves of blocks
     memory  = (Q + out + K + V) / (HBM · hbm_efficiency)
     time    = launch + (compute^p + memory^p)^(1/p) + prologue
 
-with two products forward and five backward. ``rate`` is peak · efficiency · (factor of the head width), less a share
-``crowding`` when every unit is busy (power). The prologue is rope and the cache write that serving libraries time
-together with the kernel: Q, K, V read and written once more. Never less than FLOPs / peak or bytes / HBM.
-Block sums are exact, so time does not fall when q, kv, batch or heads grow.
+with two products forward and five backward. ``rate`` is peak · efficiency · (factor of the head width),
+less a share ``crowding`` when every unit is busy (power). The prologue is rope and the cache write that
+serving libraries time together with the kernel: Q, K, V read and written once more. Never less than FLOPs /
+peak or bytes / HBM. Block sums are exact, so time does not fall when q, kv, batch or heads grow.
 """
 
 from __future__ import annotations
@@ -43,7 +44,15 @@ PARAMETERS: dict[str, Parameter] = {
     "width_256": Parameter(1.0, 0.2, 1.7, "rate at head_dim 256 against 128"),
     "width_512": Parameter(1.0, 0.2, 1.7, "rate at head_dim 512 against 128"),
     "full_mask": Parameter(1.0, 0.7, 1.4, "rate without a causal mask, against with one"),
-    "prologue": Parameter(0.0, 0.0, 4.0, "rope and cache write timed with the kernel: HBM share; 0: none"),
+    "masked_64": Parameter(1.0, 0.3, 1.5, "rate at head_dim 64 with a causal mask, against without one"),
+    "grouped": Parameter(1.0, 0.2, 1.0, "rate with fewer key than query heads"),
+    "rope": Parameter(
+        0.0, 0.0, 8.0, "HBM share of reading and writing Q before the kernel; 0: not timed with it"
+    ),
+    "token_ns": Parameter(0.0, 0.0, 50.0, "every token of the cache write"),
+    "cache_write": Parameter(
+        0.0, 0.0, 8.0, "HBM share of reading K, V and writing the cache; 0: not timed with it"
+    ),
 }
 _WIDTHS = np.array([64.0, 128.0, 192.0, 256.0, 512.0])
 
@@ -107,6 +116,8 @@ def seconds(
     products = 5.0 if backward else 2.0
     units = machine.compute_units
     rate = machine.peak * p["efficiency"] * _width_factor(p, head_dim) * np.where(causal, 1.0, p["full_mask"])
+    narrow = np.interp(head_dim, _WIDTHS[:2], (p["masked_64"], 1.0))
+    rate = rate * np.where(causal, narrow, 1.0) * np.where(heads > kv_heads, p["grouped"], 1.0)
     rate = rate * (1.0 - p["crowding"] * np.minimum(1.0, blocks / units)) / units
     step = products * 2.0 * block_rows * BLOCK_COLUMNS * head_dim / rate + p["step_us"] * 1e-6
     block = p["block_us"] * 1e-6
@@ -121,8 +132,10 @@ def seconds(
     compulsory = compulsory * (2.5 if backward else 1.0)
     memory = compulsory / (machine.hbm * p["hbm_efficiency"])
     time = p["launch_us"] * 1e-6 + cost_of_p_norm(compute, memory, p["overlap_power"])
-    if p["prologue"] > 0.0:
-        time = time + width * queries * (heads + 2.0 * kv_heads) * 4.0 / (machine.hbm * p["prologue"])
+    if p["rope"] > 0.0:
+        time = time + width * queries * heads * 4.0 / (machine.hbm * p["rope"])
+        written = width * queries * kv_heads * 2.0 * (2.0 + bytes_kv)
+        time = time + batch * queries * (p["token_ns"] * 1e-9) + written / (machine.hbm * p["cache_write"])
     flops = products * 2.0 * pairs * batch * heads * head_dim
     return np.maximum(time, np.maximum(flops / machine.peak, compulsory / machine.hbm))
 

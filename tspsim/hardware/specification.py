@@ -1,7 +1,7 @@
 """A device as its YAML file states it: every number with its unit and its source.
 
-:class:`DeviceSpec` is the border: what the file holds, validated. :class:`~tspsim.hardware.device.Device` is what
-the rest of the package asks.
+:class:`DeviceSpec` is the border: what the file holds, validated. :class:`~tspsim.hardware.device.Device`
+is what the rest of the package asks.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class OverlapSlowdown(Strict):
 
 
 class HeldOutError(Strict):
-    """Absolute relative error on the rows not used in the fit; ``bias`` is the mean log of predicted over measured."""
+    """Absolute relative error on rows not used in the fit; ``bias`` is the mean log(predicted/measured)."""
 
     rows: PositiveCount
     median: NonNegative

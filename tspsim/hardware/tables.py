@@ -1,20 +1,24 @@
 """Measured kernel tables (the layout of a measurements folder) as calls of a kernel family.
 
-A table's rows are *normalised*: the family's shape columns as floats, ``dtype`` and ``second_dtype`` by the names of
-:data:`tspsim.operators.DTYPE_BYTES`, ``library``, ``gpu``, ``time_us``, and ``reason`` where a row is not one of these
-calls. Fitting, validation and a user's own tables all go through here.
+A table's rows are *normalised*: the family's shape columns as floats, ``dtype`` and ``second_dtype`` by the
+names of :data:`tspsim.operators.DTYPE_BYTES`, ``library``, ``gpu``, ``time_us``, and ``reason`` where a row
+is not one of these calls. Fitting, validation and a user's own tables all go through here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tspsim.errors import InputError
 from tspsim.operators import DTYPE_BYTES
 
 from .families import FAMILIES
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from .device import Device
 
 #: Tables that hold kernels, relative to a measurements folder.
 KERNEL_TABLES: tuple[str, ...] = (
@@ -25,6 +29,8 @@ KERNEL_TABLES: tuple[str, ...] = (
     "kernels/memory_bound_h200_own.csv",
     "kernels/fused_moe.csv",
 )
+#: Rows that share these share a kernel model.
+GROUP_COLUMNS = ("family", "dtype", "second_dtype", "library")
 _DTYPES = {
     "bfloat16": "bf16",
     "float16": "fp16",
@@ -33,7 +39,6 @@ _DTYPES = {
     "fp8_e4m3": "fp8",
     "float4_e2m1fn_x2": "mxfp4",
 }
-_MOE_BLOCK_SCALED = ("per_1x128", "per_1x32")
 
 
 def calls(table: str, frame: pd.DataFrame) -> pd.DataFrame:
@@ -79,6 +84,42 @@ def calls(table: str, frame: pd.DataFrame) -> pd.DataFrame:
     out.loc[unknown, "reason"] = "type not modelled: " + frame.loc[unknown].get(
         "dtype", pd.Series("", frame.index)
     )
+    return out
+
+
+def predict(rows: pd.DataFrame, device_of: Callable[[str], Device]) -> pd.DataFrame:
+    """Predicted time of every normalised row, as one isolated kernel of its library.
+
+    Parameters
+    ----------
+    rows
+        What :func:`calls` returned; rows with a ``reason`` are left without a prediction.
+    device_of
+        From a ``gpu`` name to its device; an :class:`~tspsim.errors.InputError` becomes the rows' reason.
+
+    Returns
+    -------
+    DataFrame
+        ``predicted, low, high`` in microseconds and ``reason``, indexed as ``rows``.
+    """
+    import pandas as pd
+
+    out = pd.DataFrame(
+        {"predicted": float("nan"), "low": float("nan"), "high": float("nan")}, index=rows.index
+    )
+    out["reason"] = rows["reason"]
+    calls_of = rows[rows["reason"] == ""].groupby(["gpu", *GROUP_COLUMNS], sort=True, dropna=False)
+    for (gpu, family, dtype, second, library), group in calls_of:
+        shape = {name: group[name].to_numpy(float) for name in FAMILIES[str(family)].shape}
+        try:
+            estimate = device_of(str(gpu)).estimate(
+                str(family), str(dtype), str(library), str(second), **shape
+            )
+        except InputError as error:
+            out.loc[group.index, "reason"] = error.message
+            continue
+        for name, seconds in zip(("predicted", "low", "high"), estimate, strict=True):
+            out.loc[group.index, name] = seconds * 1e6
     return out
 
 

@@ -1,0 +1,167 @@
+"""Device files: what they state, with sources, and what is told when one is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tspsim import catalog
+from tspsim.errors import InputError, UnknownNameError
+from tspsim.hardware import load_device
+from tspsim.hardware.device import Device
+from tspsim.operators import Attention, Gemm, MemoryBound
+
+DEVICES = (
+    "a100-40gb", "a100-80gb", "b200", "b300", "gb200", "h100", "h200", "mi300x", "mi325x", "mi355x",
+)  # fmt: skip
+GIB = 2**30
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def devices() -> dict[str, Device]:
+    return {name: load_device(name) for name in DEVICES}
+
+
+def test_every_device_of_the_catalog_is_covered_here() -> None:
+    assert set(catalog.names("devices")) >= set(DEVICES)
+
+
+def test_peaks_and_bandwidth_are_the_dense_ones_of_the_data_sheets(devices: dict[str, Device]) -> None:
+    bf16 = {name: device.peak_flops_per_s["bf16"] / 1e12 for name, device in devices.items()}
+    assert bf16["mi300x"] == bf16["mi325x"] == 1307.4
+    assert (bf16["mi355x"], bf16["h100"], bf16["h200"], bf16["a100-80gb"]) == (2516.6, 989, 989, 312)
+    assert (bf16["b200"], bf16["gb200"]) == (2250, 2500)
+    hbm = {name: device.hbm_bytes_per_s / 1e12 for name, device in devices.items()}
+    assert (hbm["mi300x"], hbm["mi325x"], hbm["mi355x"]) == (5.3, 6.0, 8.0)
+    assert (hbm["h100"], hbm["h200"], hbm["a100-40gb"]) == (3.35, 4.8, 1.555)
+
+
+def test_nominal_memory_is_printed_and_visible_memory_is_what_a_process_sees(
+    devices: dict[str, Device],
+) -> None:
+    nominal = {name: device.memory_bytes / 1e9 for name, device in devices.items()}
+    assert (nominal["mi300x"], nominal["mi355x"], nominal["h200"], nominal["b200"]) == (192, 288, 141, 180)
+    visible = {name: device.visible_memory_bytes for name, device in devices.items()}
+    assert visible["mi300x"] == pytest.approx(191.98 * GIB)
+    assert visible["mi325x"] == pytest.approx(255.98 * GIB)
+    assert visible["h100"] == 81559 * MIB
+    assert visible["gb200"] == 189471 * MIB
+    assert visible["b200"] == pytest.approx(178.36 * GIB)
+
+
+def test_prices_have_three_bases_and_old_devices_none(devices: dict[str, Device]) -> None:
+    assert devices["mi300x"].prices_usd_per_hour == {"hyperscaler": 1.12, "neocloud": 1.40, "rental": 1.55}
+    assert devices["mi300x"].all_in_watts == 1790.0
+    assert devices["a100-40gb"].prices_usd_per_hour == {}
+    assert devices["a100-40gb"].all_in_watts is None
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_every_number_and_model_used_says_where_it_is_from(devices: dict[str, Device], name: str) -> None:
+    device = load_device(name)
+    before = device.provenance()
+    device.gemm(4096, 4096, 4096)
+    device.attention(1, 4096, 4096, 32, 8, 128, direction="backward")
+    device.memory_bound(1e9, "rmsnorm", 4096)
+    after = device.provenance()
+    assert len(after) == len(before) + 3
+    assert all(len(entry.source) > 8 and entry.basis and entry.value for entry in after)
+    models = after[len(before) :]
+    assert all(("fitted on" in entry.basis) or ("inherited" in entry.basis) for entry in models)
+
+
+def test_a_device_without_measurements_says_whose_parameters_it_uses_and_widens_its_range() -> None:
+    borrowed, measured = load_device("mi325x"), load_device("mi355x")
+    wide, narrow = borrowed.gemm(8192, 8192, 8192), measured.gemm(8192, 8192, 8192)
+    assert "inherited from" in borrowed.provenance()[-1].basis
+    assert wide.high / wide.low > narrow.high / narrow.low
+    # The anchor of the sheet, not the relative's share of peak, decides what a long call reaches.
+    assert 2 * 8192**3 / wide.seconds == pytest.approx(843e12, rel=0.12)
+
+
+def test_mi300x_runs_large_products_at_the_share_of_peak_that_was_measured_on_it() -> None:
+    achieved = 2 * 8192**3 / load_device("mi300x").gemm(8192, 8192, 8192).seconds
+    assert 0.85 * 668e12 < achieved < 765e12
+
+
+def test_sustained_clocks_are_the_default_inside_a_step_and_never_faster_than_burst(
+    devices: dict[str, Device],
+) -> None:
+    operators = (Gemm(8192, 8192, 8192), Attention(((4096, 4096),), 32, 8, 128))
+    for name in DEVICES:
+        burst = load_device(name, clocks="burst")
+        for operator in operators:
+            assert devices[name].time(operator).seconds >= burst.time(operator).seconds
+    isolated = devices["b200"].gemm(8192, 8192, 8192).seconds
+    assert devices["b200"].time(Gemm(8192, 8192, 8192)).seconds == pytest.approx(
+        isolated / devices["b200"].spec.sustained.gemm.value
+    )
+
+
+def test_zigzag_pieces_of_one_call_cost_less_than_two_calls_and_more_than_either() -> None:
+    device = load_device("h200", clocks="burst")
+    pieces = ((2048, 8192), (2048, 32768))
+    both = device.time(Attention(pieces, 32, 8, 128)).seconds
+    one, other = (device.time(Attention((piece,), 32, 8, 128)).seconds for piece in pieces)
+    assert max(one, other) < both <= one + other
+
+
+def test_numbers_and_arrays_give_the_same_estimates() -> None:
+    device = load_device("h200")
+    m = np.array([1, 100, 4096, 70000])
+    table = device.gemm(m, 4096, 1024, "fp8")
+    for i, rows in enumerate(m):
+        one = device.gemm(int(rows), 4096, 1024, "fp8")
+        assert all(isinstance(value, float) for value in one)
+        assert one == pytest.approx([table.seconds[i], table.low[i], table.high[i]], rel=1e-12)
+    grid = device.attention(1, m[:, None], np.array([[65536, 131072]]), 8, 2, 128)
+    assert grid.seconds.shape == (4, 2)
+    assert device.gemm(np.zeros(0), 1, 1).seconds.shape == (0,)
+
+
+def test_an_operator_is_costed_once_and_remembered() -> None:
+    device = load_device("mi300x")
+    first = device.time(MemoryBound("rope", 1e8, rows=4096))
+    assert device.time(MemoryBound("rope", 1e8, rows=4096)) is first
+
+
+def test_bad_questions_are_answered_in_one_line() -> None:
+    with pytest.raises(UnknownNameError, match="mi300x"):
+        load_device("mi300")
+    device = load_device("h100")
+    with pytest.raises(UnknownNameError, match="bf16"):
+        device.gemm(1, 1, 1, "bf61")
+    with pytest.raises(UnknownNameError, match="backward"):
+        device.attention(1, 1, 1, 1, 1, 64, direction="backwards")
+    for bad in (-1, 0, float("nan"), float("inf")):
+        with pytest.raises(InputError):
+            device.gemm(bad, 128, 128)
+        with pytest.raises(InputError):
+            device.gemm(np.array([1.0, bad]), 128, 128)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("5.3 TB/s", "5.3 TB", "hbm_bandwidth"),
+        ("visible_memory:", "visble_memory:", "visible_memory"),
+        ("value: 304", "value: 0", "compute_units"),
+        ("efficiency: ", "eficiency: ", "efficiency"),
+    ],
+)
+def test_a_wrong_device_file_is_told_by_key(tmp_path: Path, old: str, new: str, told: str) -> None:
+    text = catalog.locate("devices", "mi300x").read_text()
+    assert old in text
+    path = tmp_path / "mine.yaml"
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(InputError, match=told):
+        load_device(path)
+
+
+def test_overlap_slowdowns_are_at_least_one(devices: dict[str, Device]) -> None:
+    assert all(
+        1.0 <= d.compute_slowdown < 1.5 and 1.0 <= d.communication_slowdown < 1.5 for d in devices.values()
+    )
