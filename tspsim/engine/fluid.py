@@ -10,6 +10,7 @@ the activity ends at another time, does nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -75,6 +76,8 @@ class Calendar:
         now = self.env.now
         for activity in self._days.pop(now, ()):
             if activity.due_s == now:
+                # An end that moved away and back stands here twice.
+                activity.due_s = math.inf
                 activity.finish()
 
 

@@ -174,7 +174,8 @@ def message_pairs(group: Sequence[int], template: Template) -> Iterator[tuple[in
 def link_shares(cluster: Cluster, traffic: Traffic) -> tuple[float, ...]:
     """Share of each link's capacity at full speed: the busiest link is full."""
     bandwidth = cluster.links.bandwidth_bytes_per_s
-    busy_s = [size / bandwidth[link] for link, size in zip(traffic.links, traffic.link_bytes, strict=True)]
+    # Plain floats: a numpy number here would spread over every rate and the clock itself.
+    busy_s = [size / float(bandwidth[link]) for link, size in zip(traffic.links, traffic.link_bytes, strict=True)]
     longest_s = max(busy_s, default=0.0)
     return tuple(busy / longest_s if longest_s > 0.0 else 0.0 for busy in busy_s)
 
