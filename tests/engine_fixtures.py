@@ -1,0 +1,161 @@
+"""Small models, jobs and programs for the tests of schemes, memory, engine and volumes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tspsim.engine.assignment import Assignment
+from tspsim.engine.core import Engine, Interference, Submission
+from tspsim.model import Architecture
+from tspsim.network import Cluster
+from tspsim.operators import MemoryBound, Operator
+from tspsim.parallel import AXES, Job, Mesh, Optimizer, Plan, Work, scheme_of, write_program
+from tspsim.program import Collective, Compute, Instruction, Program, SendReceive
+
+ADAMW_UNFUSED = Optimizer("adamw-unfused", 2.0, 2.0, 12.0, 8.0)
+
+
+def architecture(
+    hidden: int = 512,
+    *,
+    layers: int = 2,
+    heads: int | None = None,
+    kv_heads: int | None = None,
+    head_dim: int = 64,
+    ffn: int | None = None,
+    gated: bool = True,
+    vocab: int = 0,
+) -> Architecture:
+    """A decoder: multi-head, a = h and FFN 4h unless told otherwise."""
+    heads = heads or hidden // head_dim
+    return Architecture(
+        "tiny", layers, hidden, heads, kv_heads or heads, head_dim, ffn or 4 * hidden, gated, vocab, source="a test"
+    )
+
+
+def model_file(folder: Path, model: Architecture) -> str:
+    """The model as YAML, for questions asked through the front door; returns the path."""
+    path = folder / f"h{model.hidden}-kv{model.kv_heads}-f{model.ffn}-{model.gated}-{model.layers}.yaml"
+    embedding = f"embedding: {{vocab: {model.vocab}}}\n" if model.vocab else ""
+    path.write_text(
+        f"name: {model.name}\nlayers: {model.layers}\nhidden: {model.hidden}\n"
+        f"attention: {{heads: {model.heads}, kv_heads: {model.kv_heads}, head_dim: {model.head_dim}}}\n"
+        f"mlp: {{width: {model.ffn}, gated: {str(model.gated).lower()}}}\n{embedding}source: a test\n",
+        encoding="utf-8",
+    )
+    return str(path)
+
+
+def question(
+    model: str, plans: Sequence[Mapping[str, Any]], *, cluster: Any = "mi300x-8", pass_: str = "forward", **work: Any
+) -> dict[str, Any]:
+    """A scenario as a mapping."""
+    return {
+        "name": "a test",
+        "cluster": cluster,
+        "workload": {"model": model, "pass": pass_, **work},
+        "plans": [dict(plan) for plan in plans],
+    }
+
+
+def job_of(
+    model: Architecture,
+    *,
+    sequence: int = 1024,
+    sequences: int = 1,
+    pass_: str = "forward",
+    tsp: int = 1,
+    tp: int = 1,
+    sp: int = 1,
+    dp: int = 1,
+    **switches: Any,
+) -> Job:
+    """A job that has passed its own check; ``switches`` are those of :class:`Plan`."""
+    degrees = dict.fromkeys(AXES, 1) | {"tsp": tsp, "tp": tp, "sp": sp, "dp": dp}
+    if pass_ == "training":
+        switches.setdefault("recomputation", "full")
+    work = Work(pass_, sequence, sequences, "bf16", ADAMW_UNFUSED, 2.0 * 2**30)
+    job = Job(model, Plan("test", degrees, **switches), work)
+    job.check()
+    return job
+
+
+def programs_of(job: Job) -> tuple[Program, ...]:
+    """The program of every position on the token axis."""
+    return tuple(write_program(scheme_of(job.plan), job, position) for position in range(job.plan.token_shards))
+
+
+def replica_flops(job: Job, kind: str | None = None) -> float:
+    """FLOPs that the ranks of one replica are told to do, of one operator family or all."""
+    return job.plan.tp * sum(
+        operator.flops
+        for program in programs_of(job)
+        for issued in program.unrolled()
+        if isinstance(issued.instruction, Compute)
+        for operator in issued.instruction.operators
+        if kind in (None, operator.kind)
+    )
+
+
+# Programs for the engine alone: operators that say how long they take, and meshes of plain integers.
+
+
+def sleep(seconds: float) -> Operator:
+    """A kernel that takes as many seconds as it has bytes."""
+    return MemoryBound("sleep", seconds)
+
+
+def seconds_of(operator: Operator) -> float:
+    """The price list for :func:`sleep`."""
+    return operator.hbm_bytes
+
+
+def kernel(seconds: float, *, after: Iterable[int] = ()) -> Compute:
+    return Compute((sleep(seconds),), "kernel", after=tuple(after))
+
+
+def collective(
+    kind: str, size_bytes: int, *, axis: str = "x", after: Iterable[int] = (), stream: str = "moves", root: int = 0
+) -> Collective:
+    return Collective(kind, axis, size_bytes, kind, root, after=tuple(after), stream=stream)
+
+
+def hop(
+    size_bytes: int, *, axis: str = "x", to: int = 1, wrap: bool = True, after: Iterable[int] = (), stream: str = "moves"
+) -> SendReceive:
+    return SendReceive(axis, size_bytes, "hop", to, -to, wrap, after=tuple(after), stream=stream)
+
+
+def program(*instructions: Instruction, role: str = "all ranks") -> Program:
+    return Program(role, instructions)
+
+
+def grid(*sizes: int, axes: str = "yx") -> Mesh:
+    """Ranks in order on axes named by letters, the last one innermost."""
+    return Mesh(tuple(axes[-len(sizes) :]), np.arange(np.prod(sizes), dtype=np.int64).reshape(sizes))
+
+
+def play(
+    cluster: Cluster,
+    programs: Program | Sequence[Program],
+    mesh: Mesh,
+    *,
+    by: str = "x",
+    every_rank: bool = True,
+    at_s: float = 0.0,
+    interference: Interference | None = None,
+    cost: Callable[[Operator], float] = seconds_of,
+) -> Submission:
+    """Run one program on every rank, or the program at each rank's position on the axis ``by``."""
+    engine = Engine(cluster, cost, interference=interference, every_rank=every_rank)
+    if isinstance(programs, Program):
+        assignment = Assignment.uniform(mesh, programs)
+    else:
+        assignment = Assignment(mesh, tuple(programs), mesh.positions[by] % len(programs))
+    submission = engine.submit(assignment, at_s)
+    engine.run()
+    return submission
