@@ -125,7 +125,13 @@ def collective(
 
 
 def hop(
-    size_bytes: int, *, axis: str = "x", to: int = 1, wrap: bool = True, after: Iterable[int] = (), stream: str = "moves"
+    size_bytes: int,
+    *,
+    axis: str = "x",
+    to: int = 1,
+    wrap: bool = True,
+    after: Iterable[int] = (),
+    stream: str = "moves",
 ) -> SendReceive:
     return SendReceive(axis, size_bytes, "hop", to, -to, wrap, after=tuple(after), stream=stream)
 
