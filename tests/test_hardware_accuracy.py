@@ -113,7 +113,11 @@ def test_training_attention_of_the_h200_is_within_the_bar(
     assert chosen["error"].abs().mean() <= bar[1]
 
 
-@pytest.mark.parametrize("table", [table.rsplit("/", 1)[-1] for table in tables.KERNEL_TABLES])
+@pytest.mark.parametrize(
+    "table",
+    ["gemm.csv", "gemm_h200_own.csv", "attention_prefill.csv", "attention_decode.csv", "memory_bound_h200_own.csv",
+     "fused_moe.csv"],
+)  # fmt: skip
 def test_ranges_hold_85_to_95_percent_of_the_rows_left_out(left_out: pd.DataFrame, table: str) -> None:
     inside = left_out.loc[left_out["table"] == table, "inside"]
     assert 0.85 <= inside.mean() <= 0.95

@@ -2,9 +2,10 @@
 
 :class:`Device` answers two questions. Its methods ``gemm``, ``attention``, ``decode_attention``,
 ``memory_bound`` and ``fused_moe`` predict *one isolated kernel* as a benchmark times it. ``time(operator)``
-predicts that operator *inside a step*: matrix kernels run at the sustained clock (the factor in the device
-file; AMD and NVIDIA devices slow down under power), and memory-bound kernels on the copy curve, as they do
-between other kernels. With ``clocks="burst"`` the step's matrix kernels run as fast as the isolated ones.
+predicts that operator *inside a step*: matrix kernels at the clock of a step, and memory-bound kernels on the
+copy curve, as they run between other kernels. The clock is ``sustained`` by default, as in training and in
+serving under load: both vendors' devices slow down under power. ``burst`` is a short step on a cool device.
+Both factors stand in the device file, one a device and kernel family, against the isolated kernels.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class Device:
     relatives
         Specs of the devices whose kernel models are borrowed where this one has none, nearest first.
     clocks
-        ``sustained``: operators inside a step run at the sustained rate (the default for simulation);
-        ``burst``: at the isolated kernel's.
+        ``sustained``: operators inside a step run at the rate of a long step (the default for simulation);
+        ``burst``: at that of a short step on a cool device.
     """
 
     spec: DeviceSpec
@@ -272,7 +273,7 @@ class Device:
     def _time(self, operator: Operator) -> Estimate:
         if isinstance(operator, Gemm):
             isolated = self.gemm(operator.m, operator.n, operator.k, operator.dtype, operator.batch)
-            return self._sustain(isolated, self.spec.sustained.gemm.value)
+            return self._in_step(isolated, self.spec.sustained.gemm)
         if isinstance(operator, MemoryBound):
             return self.memory_bound(operator.size_bytes, "copy", operator.rows)
         kernel = self.kernel(_attention_family(operator.direction), operator.dtype)
@@ -286,12 +287,15 @@ class Device:
             "causal": operator.causal,
         }
         isolated = kernel.estimate(float(self._seconds(kernel, shape, None)))
-        return self._sustain(isolated, self.spec.sustained.attention.value)
+        return self._in_step(isolated, self.spec.sustained.attention)
 
-    def _sustain(self, isolated: Estimate, factor: float) -> Estimate:
-        if self.clocks == "burst":
-            return isolated
-        return Estimate(*(value / factor for value in isolated))
+    def _in_step(self, isolated: Estimate, sustained: Sourced[float]) -> Estimate:
+        """An isolated matrix kernel at the clock of a step."""
+        if self.clocks == "sustained":
+            rate = sustained.value
+        else:
+            rate = self.spec.sustained.burst.value if self.spec.sustained.burst else 1.0
+        return Estimate(*(value / rate for value in isolated))
 
     # --- what the models read -------------------------------------------------------------------------------
 

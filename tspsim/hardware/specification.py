@@ -63,10 +63,15 @@ class Achieved(Strict):
 
 
 class Sustained(Strict):
-    """Rate inside a long step against a tuner's hot loop, by kernel family; 1 where nothing is known."""
+    """Rates of matrix kernels inside a step against the isolated kernels of the default library.
+
+    ``gemm`` and ``attention`` are those of a long step; ``burst`` of a short one on a cool device, where the
+    tables were measured on a warm one.
+    """
 
     gemm: Sourced[Fraction]
     attention: Sourced[Fraction]
+    burst: Sourced[AtLeastOne] | None = None
 
 
 class OverlapSlowdown(Strict):

@@ -26,6 +26,7 @@ KERNEL_TABLES: tuple[str, ...] = (
     "kernels/gemm_h200_own.csv",
     "kernels/attention_prefill.csv",
     "kernels/attention_decode.csv",
+    "kernels/memory_bound.csv",
     "kernels/memory_bound_h200_own.csv",
     "kernels/fused_moe.csv",
 )
