@@ -245,9 +245,11 @@ def plan_bound(question: Question, job: Job) -> PlanBound:
     tokens, context = work.tokens_per_replica, work.sequence
     block_flops = tokens * model.layer_forward_flops_per_token(context, causal=work.causal)
     model_flops = tokens * model.forward_flops_per_token(context, causal=work.causal)
-    block_hbm_s = block_hbm_bytes(job) / device.hbm_bytes_per_s
+    # Stages of a pipeline work at once, each on its own layers.
+    stages = job.plan.degree("pp")
+    block_hbm_s = block_hbm_bytes(job) / device.hbm_bytes_per_s / stages
     head_hbm_s = head_hbm_bytes(job) / device.hbm_bytes_per_s
-    block_links_s = block_links_time_s(question, job)
+    block_links_s = block_links_time_s(question, job) / stages
     block = Floor(block_flops / replica_flops_per_s, block_hbm_s, block_links_s)
     whole = Floor(
         (TRAINING_FLOPS if training else 1.0) * model_flops / replica_flops_per_s,
