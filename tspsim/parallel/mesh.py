@@ -98,10 +98,12 @@ def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
     replicas = degrees["dp"]
     if outer:
         in_node = prod(size for _, size in order)
-        fill = gpus_per_node // in_node if in_node and gpus_per_node % in_node == 0 else 1
-        if in_node < gpus_per_node and (fill * in_node != gpus_per_node or replicas % fill):
+        whole_nodes = in_node % gpus_per_node == 0
+        fill = 1 if whole_nodes else gpus_per_node // in_node
+        if not whole_nodes and (fill * in_node != gpus_per_node or replicas % fill):
             raise InputError(
-                f"{in_node} ranks along a node of {gpus_per_node} GPUs leave room that dp = {replicas} cannot fill",
+                f"{in_node} ranks along a node do not fill nodes of {gpus_per_node} GPUs, "
+                f"and dp = {replicas} cannot fill the rest",
                 key=f"plans.{plan.name}.placement",
             )
         order += [("dp inside", fill), *((axis, degrees[axis]) for axis in outer), ("dp", replicas // fill)]
