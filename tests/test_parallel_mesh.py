@@ -1,0 +1,177 @@
+"""Where ranks stand: axes in order, groups that partition the cluster, placements along nodes and rails."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_fixtures import architecture, model_file, question
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import tspsim
+from tspsim.errors import InputError
+from tspsim.parallel import AXES, Mesh, Plan, build_mesh
+
+GPUS_PER_NODE = 8
+
+
+def lay(gpus: int, *, node: tuple[str, ...] = (), rails: tuple[str, ...] = (), **degrees: int) -> Mesh:
+    """The mesh of some degrees, dp filled in."""
+    filled = dict.fromkeys(AXES, 1) | degrees
+    filled.setdefault("dp", 1)
+    if "dp" not in degrees:
+        filled["dp"] = gpus // prod(degrees.values())
+    return build_mesh(Plan("test", filled, node_axes=node, rail_axes=rails), gpus, GPUS_PER_NODE)
+
+
+def group_of(mesh: Mesh, axis: str, rank: int) -> list[int]:
+    group: list[int] = mesh.groups(axis)[mesh.group_index[axis][rank]].tolist()
+    return group
+
+
+@st.composite
+def placed(draw: st.DrawFn) -> tuple[Mesh, int]:
+    """A mesh of any degrees on one to eight nodes, placed by hand or not."""
+    degrees = {axis: draw(st.sampled_from([1, 1, 2, 4])) for axis in AXES if axis != "dp"}
+    nodes = draw(st.sampled_from([1, 2, 4, 8]))
+    gpus = nodes * GPUS_PER_NODE
+    assume(gpus % prod(degrees.values()) == 0)
+    axes = draw(st.permutations([axis for axis in AXES if axis != "dp"]))
+    first, second = sorted([draw(st.integers(0, 5)), draw(st.integers(0, 5))])
+    try:
+        return lay(gpus, node=tuple(axes[:first]), rails=tuple(axes[first:second]), **degrees), gpus
+    except InputError:
+        assume(False)
+        raise
+
+
+@given(placed())
+def test_every_gpu_stands_at_exactly_one_place(case: tuple[Mesh, int]) -> None:
+    mesh, gpus = case
+    assert sorted(mesh.ranks.reshape(-1).tolist()) == list(range(gpus))
+    assert set(mesh.axes) == set(AXES) and prod(mesh.sizes.values()) == gpus
+
+
+@given(placed())
+def test_groups_of_an_axis_partition_the_cluster_and_agree_with_positions(case: tuple[Mesh, int]) -> None:
+    mesh, gpus = case
+    for axis in mesh.axes:
+        groups = mesh.groups(axis)
+        assert groups.shape == (gpus // mesh.sizes[axis], mesh.sizes[axis])
+        assert sorted(groups.reshape(-1).tolist()) == list(range(gpus))
+        everyone = np.arange(gpus)
+        assert (groups[mesh.group_index[axis], mesh.positions[axis]] == everyone).all()
+
+
+@given(placed())
+def test_ranks_of_a_group_differ_in_nothing_but_their_position_on_its_axis(case: tuple[Mesh, int]) -> None:
+    mesh, _ = case
+    for axis in mesh.axes:
+        for other in mesh.axes:
+            along = mesh.positions[other][mesh.groups(axis)]
+            if other == axis:
+                assert (along == np.arange(mesh.sizes[axis])).all()
+            else:
+                assert (along == along[:, :1]).all()
+
+
+def test_by_default_the_axes_that_talk_most_are_neighbours() -> None:
+    mesh = lay(64, tp=4, sp=2, pp=2)
+    assert group_of(mesh, "tp", 0) == [0, 1, 2, 3]
+    assert group_of(mesh, "sp", 0) == [0, 4]
+    assert group_of(mesh, "pp", 0) == [0, 8]
+    assert group_of(mesh, "dp", 0) == [0, 16, 32, 48]
+
+
+def test_a_folded_replica_fills_a_node() -> None:
+    mesh = lay(32, tsp=8)
+    assert [group_of(mesh, "tsp", 8 * node) for node in range(4)] == np.arange(32).reshape(4, 8).tolist()
+
+
+def test_the_first_axis_named_for_the_node_is_innermost() -> None:
+    mesh = lay(16, tp=2, sp=4, node=("sp", "tp"))
+    assert group_of(mesh, "sp", 0) == [0, 1, 2, 3]
+    assert group_of(mesh, "tp", 0) == [0, 4]
+
+
+def test_an_axis_on_rails_steps_from_node_to_node_at_the_same_place() -> None:
+    mesh = lay(32, tp=4, sp=4, node=("tp",), rails=("sp",))
+    assert group_of(mesh, "sp", 1) == [1, 9, 17, 25]
+    for group in mesh.groups("sp").tolist():
+        assert len({rank % GPUS_PER_NODE for rank in group}) == 1
+        assert len({rank // GPUS_PER_NODE for rank in group}) == 4
+    # What the node has left holds another replica.
+    assert group_of(mesh, "dp", 0) == [0, 4]
+
+
+@given(placed())
+def test_default_groups_are_as_near_as_the_axes_before_them_allow(case: tuple[Mesh, int]) -> None:
+    mesh, gpus = case
+    inner = lay(gpus, **{axis: size for axis, size in mesh.sizes.items() if axis != "dp"})
+    stride = 1
+    for axis in AXES:
+        groups = inner.groups(axis)
+        assert (np.diff(groups, axis=1) == stride).all()
+        stride *= inner.sizes[axis]
+
+
+@given(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]), st.sampled_from(["tp", "sp", "tsp"]))
+def test_rail_axes_never_leave_their_rail(inside: int, across: int, axis: str) -> None:
+    mesh = lay(64, ep=inside, node=("ep",), rails=(axis,), **{axis: across})
+    assert (mesh.groups(axis) % GPUS_PER_NODE == mesh.groups(axis)[:, :1] % GPUS_PER_NODE).all()
+    assert (mesh.groups("ep") // GPUS_PER_NODE == mesh.groups("ep")[:, :1] // GPUS_PER_NODE).all()
+
+
+def test_degrees_that_do_not_use_all_gpus_are_refused_with_both_numbers() -> None:
+    with pytest.raises(InputError, match=r"degrees multiply to 12, but the cluster has 16"):
+        lay(16, tp=4, sp=3, dp=1)
+
+
+def test_a_node_that_cannot_be_filled_is_refused_with_the_place() -> None:
+    with pytest.raises(InputError, match=r"plans\.test\.placement.*2 ranks .* nodes of 8 GPUs.*dp = 1 ") as caught:
+        lay(16, tp=2, sp=8, node=("tp",), rails=("sp",))
+    assert caught.value.exit_code == 2
+
+
+def test_a_node_that_its_axes_do_not_divide_is_refused() -> None:
+    """Three ranks a node of eight, or twelve across one and a half: the next along the rail would leave it."""
+    for inside in (3, 12):
+        with pytest.raises(InputError, match=r"placement"):
+            lay(48, tp=inside, sp=2, node=("tp",), rails=("sp",))
+
+
+def refuse(*plans: Any, cluster: str = "mi300x-2x8", **work: Any) -> InputError:
+    with pytest.raises(InputError) as caught:
+        tspsim.simulate(question("tsp-8b", plans, cluster=cluster, **{"sequence": 16 * 1024, **work}))
+    return caught.value
+
+
+def test_a_remainder_of_gpus_is_an_error_that_names_the_plan() -> None:
+    error = refuse({"name": "odd", "tp": 3})
+    assert error.key == "plans.odd"
+    assert "tp 3 = 3 GPUs a replica do not divide the cluster's 16; 1 would be left over" in str(error)
+
+
+def test_a_replica_larger_than_the_cluster_is_an_error() -> None:
+    assert "32 GPUs a replica do not divide the cluster's 16" in str(refuse({"name": "large", "tsp": 32}))
+
+
+def test_degrees_that_do_not_divide_the_heads_are_an_error_that_names_the_degree() -> None:
+    error = refuse({"name": "many", "tp": 64}, cluster="mi300x-16x8")
+    assert error.key == "plans.many.tp" and "64 does not divide the 32 attention heads" in str(error)
+
+
+def test_a_sequence_that_zigzag_order_cannot_cut_is_an_error_that_names_the_multiple() -> None:
+    error = refuse({"name": "TSP8", "tsp": 8}, sequence=1000)
+    assert error.key == "plans.TSP8.tsp" and "multiple of 16, not 1000" in str(error)
+
+
+def test_ulysses_beyond_the_key_value_heads_is_an_error_with_the_remedy(tmp_path: Path) -> None:
+    model = model_file(tmp_path, architecture(1024, kv_heads=4))
+    plans = [{"name": "ulysses", "sp": 8, "exchange": "ulysses"}]
+    with pytest.raises(InputError, match=r"4 key/value heads, not 8; use all_gather or ring"):
+        tspsim.simulate(question(model, plans, sequence=1024))
