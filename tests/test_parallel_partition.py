@@ -1,0 +1,82 @@
+"""Which score pairs a shard computes: all of them once, in equal shares where the order promises it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tspsim.operators import Attention
+from tspsim.parallel.partition import Segments, block_segments, local_segments
+
+SHARDS = st.sampled_from([1, 2, 3, 4, 8])
+ORDERS = st.sampled_from(["zigzag", "contiguous"])
+
+
+def pairs(segments: Segments, causal: bool) -> float:
+    return Attention(segments, 1, 1, 1, causal).pairs
+
+
+def tokens_of(partition: str, sequence: int, shards: int, position: int) -> list[int]:
+    """Positions in the sequence that a shard holds, in order."""
+    if partition == "contiguous":
+        length = sequence // shards
+        return list(range(position * length, (position + 1) * length))
+    chunk = sequence // (2 * shards)
+    late = 2 * shards - 1 - position
+    return [*range(position * chunk, (position + 1) * chunk), *range(late * chunk, (late + 1) * chunk)]
+
+
+@given(ORDERS, SHARDS, st.integers(1, 20), st.integers(1, 3), st.booleans())
+def test_shards_together_compute_every_pair_once(
+    order: str, shards: int, chunk: int, sequences: int, causal: bool
+) -> None:
+    sequence = 2 * shards * chunk
+    done = sum(
+        pairs(local_segments(order, sequence, shards, position, sequences, causal), causal)
+        for position in range(shards)
+    )
+    assert done == sequences * sequence**2 * (0.5 if causal else 1.0)
+
+
+@given(ORDERS, SHARDS, st.integers(1, 20))
+def test_a_shard_computes_the_pairs_of_the_tokens_it_holds(order: str, shards: int, chunk: int) -> None:
+    """Token t meets the t before it and half of itself (the diagonal as the area of its triangle)."""
+    sequence = 2 * shards * chunk
+    for position in range(shards):
+        held = tokens_of(order, sequence, shards, position)
+        segments = local_segments(order, sequence, shards, position, 1, True)
+        assert pairs(segments, True) == sum(token + 0.5 for token in held)
+
+
+@given(ORDERS, SHARDS, st.integers(1, 20), st.integers(1, 3), st.booleans())
+def test_block_by_block_is_the_same_work_as_all_at_once(
+    order: str, shards: int, chunk: int, sequences: int, causal: bool
+) -> None:
+    sequence = 2 * shards * chunk
+    for position in range(shards):
+        whole = pairs(local_segments(order, sequence, shards, position, sequences, causal), causal)
+        blocks = [
+            pairs(*block_segments(order, sequence, shards, position, owner, sequences, causal))
+            for owner in range(shards)
+        ]
+        assert sum(blocks) == whole
+
+
+@given(SHARDS, st.integers(1, 20))
+def test_zigzag_shards_have_equal_work_in_every_step_of_the_ring(shards: int, chunk: int) -> None:
+    sequence = 2 * shards * chunk
+    for hop in range(shards):
+        work = {
+            pairs(*block_segments("zigzag", sequence, shards, position, (position - hop) % shards, 1, True))
+            for position in range(shards)
+        }
+        assert len(work) == 1
+
+
+@pytest.mark.parametrize("shards", [2, 4, 8])
+def test_the_last_contiguous_shard_has_almost_twice_the_mean_work(shards: int) -> None:
+    sequence = 1024 * shards
+    last = pairs(local_segments("contiguous", sequence, shards, shards - 1, 1, True), True)
+    mean = sequence**2 / 2 / shards
+    assert last / mean == 2 - 1 / shards
