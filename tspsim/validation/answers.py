@@ -1,0 +1,86 @@
+"""What a predictor says about the rows of a table: a value with its range, or why it has none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+
+class Answers:
+    """One answer a row, filled in by a predictor.
+
+    Attributes
+    ----------
+    predicted, low, high
+        Shape (rows,), in the unit of the table's main column; NaN where a row is skipped.
+    reason
+        Shape (rows,), text; empty where a row is predicted.
+    further
+        Further predicted columns by name, shape (rows,): numbers or words; None where there is no answer.
+    notes
+        Sentence → rows it is true of: whose parameters were borrowed, what was assumed.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self.predicted = np.full(rows, np.nan)
+        self.low = np.full(rows, np.nan)
+        self.high = np.full(rows, np.nan)
+        self.reason: NDArray[Any] = np.full(rows, "", dtype=object)
+        self.further: dict[str, NDArray[Any]] = {}
+        self.notes: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.predicted)
+
+    def predict(self, where: Any, predicted: Any, low: Any, high: Any) -> None:
+        """Values with their ranges for the rows ``where`` (a mask, positions, or one position)."""
+        self.predicted[where] = predicted
+        self.low[where] = low
+        self.high[where] = high
+
+    def skip(self, where: Any, reason: str) -> None:
+        """No value for these rows, and why."""
+        self.predicted[where] = self.low[where] = self.high[where] = np.nan
+        self.reason[where] = reason
+
+    def also(self, where: Any, column: str, values: Any) -> None:
+        """Values of a further column."""
+        if column not in self.further:
+            self.further[column] = np.full(len(self), None, dtype=object)
+        self.further[column][where] = values
+
+    def note(self, sentence: str, rows: int) -> None:
+        """Something a reader of these answers should know."""
+        self.notes[sentence] = self.notes.get(sentence, 0) + rows
+
+    def put(self, where: NDArray[Any], part: Answers) -> None:
+        """The answers of a table whose row i is row ``where[i]`` of this one."""
+        self.predict(where, part.predicted, part.low, part.high)
+        self.reason[where] = part.reason
+        for column, values in part.further.items():
+            self.also(where, column, values)
+        for sentence, rows in part.notes.items():
+            self.note(sentence, rows)
+
+    def check(self) -> None:
+        """Every row has a finite positive value within its range, or a reason (a predictor that forgets a row is a
+        bug, and must not pass for a skipped row)."""
+        skipped = self.reason != ""
+        told = np.isfinite(self.predicted) & (self.low <= self.predicted) & (self.predicted <= self.high)
+        if not np.all(told ^ skipped):
+            where = int(np.flatnonzero(~(told ^ skipped))[0])
+            raise AssertionError(f"row {where} has no answer: {self.predicted[where]}, '{self.reason[where]}'")
+
+
+def unpredicted(reason: str) -> Any:
+    """A predictor that has one reason for every row."""
+
+    def predict(frame: pd.DataFrame, answers: Answers) -> None:
+        answers.skip(slice(None), reason)
+
+    return predict

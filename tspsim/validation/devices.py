@@ -1,0 +1,47 @@
+"""Devices by the names that measured tables use."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from tspsim import catalog
+from tspsim.hardware import Device, load_device
+
+#: What tables write → catalog name. Tables that say A100 alone mean the 80 GB board of the cloud and DGX machines.
+ALIASES = {"a100": "a100-80gb"}
+_SUFFIXES = ("_sxm", "-sxm", " sxm")
+
+
+def device_name(written: object) -> str | None:
+    """The catalog name of a GPU as a table writes it; None where the catalog has no such device.
+
+    >>> device_name("H200"), device_name("b200_sxm"), device_name("TPU v5p")
+    ('h200', 'b200', None)
+    """
+    name = str(written).strip().lower()
+    for suffix in _SUFFIXES:
+        name = name.removesuffix(suffix)
+    name = ALIASES.get(name, name)
+    return name if name in _names() else None
+
+
+@cache
+def _names() -> frozenset[str]:
+    return frozenset(catalog.names("devices"))
+
+
+@cache
+def device(name: str) -> Device:
+    """A device of the catalog, loaded once."""
+    return load_device(name)
+
+
+def forget() -> None:
+    """Read the catalog again: a folder of devices has changed."""
+    _names.cache_clear()
+    device.cache_clear()
+
+
+def no_device(written: object) -> str:
+    """Why rows of a GPU that is not in the catalog are skipped."""
+    return f"no device '{written}' in the catalog"

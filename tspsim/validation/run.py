@@ -1,0 +1,250 @@
+"""Read the tables of a folder, predict every row, and say how far off the predictions are."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tspsim.errors import InputError, shorten
+
+from .answers import Answers
+from .statistics import errors
+from .tables import TABLES, Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+#: Version of the JSON layout.
+SCHEMA_VERSION = 1
+#: Groups of fewer values than this many are listed by themselves; a column of more is no way to group.
+MOST_GROUPS = 400
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One table with its predictions.
+
+    Attributes
+    ----------
+    table
+        What the table is.
+    rows
+        Its cells as text, as they stand in the file.
+    answers
+        One a row.
+    """
+
+    table: Table
+    rows: pd.DataFrame = field(repr=False)
+    answers: Answers = field(repr=False)
+
+    @cached_property
+    def measured(self) -> NDArray[np.float64]:
+        """The main column, shape (rows,); NaN where a cell is no number."""
+        return _numbers(self.rows, self.table.column)
+
+    @cached_property
+    def predicted(self) -> NDArray[np.bool_]:
+        """Which rows have a prediction, shape (rows,)."""
+        known: NDArray[np.bool_] = np.isfinite(self.answers.predicted)
+        return known
+
+    def error(self, where: Any = slice(None)) -> dict[str, Any]:
+        """Errors of some rows (see :func:`statistics.errors`)."""
+        parts = (self.measured, self.answers.predicted, self.answers.low, self.answers.high)
+        return errors(*(part[where] for part in parts))
+
+    def summary(self) -> dict[str, Any]:
+        """What the JSON says about the table."""
+        answers = self.answers
+        reasons, counts = np.unique(answers.reason[answers.reason != ""].astype(str), return_counts=True)
+        order = np.argsort(-counts, kind="stable")
+        return {
+            "rows": len(answers),
+            "predicted": int(self.predicted.sum()),
+            "column": self.table.column,
+            "skipped": {str(reasons[i]): int(counts[i]) for i in order},
+            **self.error(),
+            "by": {", ".join(columns): self._by(columns) for columns in self.table.groups if self._has(columns)},
+            "further": {column: self._further(column) for column in answers.further},
+            "notes": dict(sorted(answers.notes.items())),
+        }
+
+    def _has(self, columns: tuple[str, ...]) -> bool:
+        return all(column in self.rows for column in columns)
+
+    def _by(self, columns: tuple[str, ...]) -> dict[str, Any]:
+        """Errors by the values of some columns."""
+        keys = self.rows[list(columns)].agg(", ".join, axis=1)
+        known: dict[str, Any] = {}
+        for value, group in keys.groupby(keys, sort=True):
+            where = group.index.to_numpy()
+            known[str(value)] = {
+                "rows": len(where),
+                "predicted": int(self.predicted[where].sum()),
+                **self.error(where),
+            }
+        return dict(list(known.items())[:MOST_GROUPS])
+
+    def _further(self, column: str) -> dict[str, Any]:
+        """Errors of a further column: of numbers as of the main one, of words the share that is right."""
+        told = self.answers.further[column]
+        known = np.array([value is not None for value in told], dtype=bool)
+        if any(isinstance(value, str) for value in told):
+            name = _measured_name(column)
+            right = [
+                truth == value for truth, value in zip(self.rows[name][known], told[known], strict=True)
+            ] if name in self.rows else []  # fmt: skip
+            return {"predicted": int(known.sum()), "right": sum(right) / len(right) if right else None}
+        values = np.array([np.nan if value is None else value for value in told], dtype=float)
+        error = errors(_numbers(self.rows, column), values, values, values)
+        return {"predicted": int(known.sum())} | {k: v for k, v in error.items() if k != "in_range"}
+
+    def csv(self) -> str:
+        """The table as it was, and ``predicted``, ``low``, ``high``, ``predicted_…`` and ``reason`` beside it."""
+        out = self.rows.copy()
+        answers = self.answers
+        for name in ("predicted", "low", "high"):
+            out[name] = _cells(getattr(answers, name))
+        for column, values in answers.further.items():
+            name = column if column.startswith("predicted_") else f"predicted_{column}"
+            out[name] = _cells(values)
+        out["reason"] = answers.reason
+        text = io.StringIO()
+        out.to_csv(text, index=False, lineterminator="\n")
+        return text.getvalue()
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Every table of a folder with its predictions, in the registry's order, and the CSV files nobody knows."""
+
+    outcomes: tuple[Outcome, ...]
+    unknown: tuple[str, ...] = ()
+
+    def outcome(self, path: str) -> Outcome:
+        """The outcome of the table at ``path``; raises KeyError."""
+        return next(outcome for outcome in self.outcomes if outcome.table.path == path)
+
+    def to_json(self) -> dict[str, Any]:
+        """The contract's JSON: errors are shares of one."""
+        tables = {outcome.table.path: outcome.summary() for outcome in self.outcomes}
+        return {"schema": SCHEMA_VERSION, "tables": tables, "unknown_files": list(self.unknown)}
+
+    def write_rows(self, folder: Path) -> None:
+        """One file a table under ``folder``, at the table's own relative path.
+
+        Raises
+        ------
+        InputError
+            A file cannot be written.
+        """
+        from tspsim.report.files import atomic_write
+
+        for outcome in self.outcomes:
+            atomic_write(folder / outcome.table.path, outcome.csv())
+
+
+def reference_folder() -> Path:
+    """The rows that ship with the package, each with its source."""
+    return Path(str(resources.files("tspsim.validation").joinpath("reference")))
+
+
+def validate(folder: Path | str | None = None, *, progress: Progress | None = None) -> Validation:
+    """Predict every row of every known table under ``folder``.
+
+    Parameters
+    ----------
+    folder
+        Laid out as docs/validation.md says, with any subset of the tables; None: the rows that ship with the package.
+    progress
+        Called with a table's path and the share of tables done before it.
+
+    Raises
+    ------
+    InputError
+        The folder does not exist, holds no known table, or a file in it is not a table.
+    """
+    root = reference_folder() if folder is None else Path(folder)
+    if not root.is_dir():
+        raise InputError("is not a folder of measured tables", file=shorten(root, 200))
+    found = [path for path in TABLES if (root / path).is_file()]
+    if not found:
+        raise InputError(
+            f"holds none of the known tables, such as {', '.join(list(TABLES)[:3])}", file=shorten(root, 200)
+        )
+    files = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.csv"))
+    outcomes = []
+    for index, path in enumerate(found):
+        if progress is not None:
+            progress(path, index / len(found))
+        outcomes.append(predict(TABLES[path], read(root / path)))
+    return Validation(tuple(outcomes), tuple(file for file in files if file not in TABLES))
+
+
+def read(file: Path) -> pd.DataFrame:
+    """The cells of a CSV file as text; raises InputError where it is no table."""
+    import pandas as pd
+
+    try:
+        return pd.read_csv(file, dtype=str, keep_default_na=False, encoding="utf-8")
+    except pd.errors.EmptyDataError:
+        return pd.DataFrame()
+    except (OSError, ValueError) as error:  # pandas' parser errors and bad encodings are ValueErrors
+        raise InputError(f"cannot be read as CSV: {shorten(error, 120)}", file=shorten(file, 200)) from None
+
+
+def predict(table: Table, rows: pd.DataFrame) -> Outcome:
+    """One table's predictions: rows that lack a needed cell are told apart here, so that predictors see whole rows."""
+    answers = Answers(len(rows))
+    outcome = Outcome(table, rows, answers)
+    missing = [name for name in (*table.numbers, *table.texts) if name not in rows]
+    if missing:
+        answers.skip(slice(None), f"column {missing[0]} is missing")
+        return outcome
+    frame = rows.copy()
+    for name in table.texts:
+        answers.skip(frame[name].str.strip().to_numpy() == "", f"{name} is empty")
+    for name in table.numbers:
+        values = _numbers(rows, name)
+        frame[name] = values
+        answers.skip(~np.isfinite(values), f"{name} is not a number")
+        answers.skip(values < 0.0, f"{name} is negative")
+    whole = np.flatnonzero(answers.reason == "")
+    part = Answers(len(whole))
+    if len(whole):
+        table.predict(frame.iloc[whole].reset_index(drop=True), part)
+    answers.put(whole, part)
+    answers.check()
+    return outcome
+
+
+def _numbers(rows: pd.DataFrame, column: str) -> NDArray[np.float64]:
+    import pandas as pd
+
+    if column not in rows:
+        return np.full(len(rows), np.nan)
+    return pd.to_numeric(rows[column], errors="coerce").to_numpy(float)
+
+
+def _measured_name(column: str) -> str:
+    """The measured column that a predicted word is compared with."""
+    return column.removeprefix("predicted_")
+
+
+def _cells(values: NDArray[Any]) -> list[str]:
+    """Cells of a CSV: six digits, empty where there is no value."""
+    return [
+        value if isinstance(value, str) else "" if value is None or not np.isfinite(value) else f"{value:.6g}"
+        for value in values
+    ]

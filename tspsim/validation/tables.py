@@ -1,0 +1,120 @@
+"""Which tables there are: where they lie in a measurements folder, what is predicted of them, and by what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from . import collectives, kernels, layers, training_operators
+from .answers import Answers, unpredicted
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Predictor = Callable[["pd.DataFrame", Answers], None]
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of a measurements folder.
+
+    Attributes
+    ----------
+    path
+        Relative to the folder.
+    column
+        What is predicted, and the measured value it is compared with.
+    predict
+        Fills in the answers of a frame that has ``numbers`` as finite floats and ``texts`` as text.
+    numbers, texts
+        Columns the predictor cannot do without; a row that lacks one is skipped with that reason.
+    groups
+        Columns by which errors are reported apart, together and one by one.
+    further
+        Columns predicted beside the main one.
+    """
+
+    path: str
+    column: str
+    predict: Predictor
+    numbers: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ("gpu",)
+    groups: tuple[tuple[str, ...], ...] = (("gpu",),)
+    further: tuple[str, ...] = ()
+
+
+_ATTENTION = ("causal", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
+_BY_LIBRARY = (("gpu",), ("gpu", "dtype"), ("gpu", "dtype", "library"))
+
+
+def _kernel(path: str, numbers: tuple[str, ...], texts: tuple[str, ...], groups: tuple[tuple[str, ...], ...]) -> Table:
+    return Table(path, "time_us", kernels.predictor(path), numbers, texts, groups)
+
+
+_REFERENCE = unpredicted("reference table: nothing in it is predicted by itself")
+
+TABLES: dict[str, Table] = {
+    table.path: table
+    for table in (
+        _kernel("kernels/gemm.csv", ("m", "n", "k"), ("gpu", "dtype"), _BY_LIBRARY),
+        _kernel("kernels/gemm_h200_own.csv", ("m", "n", "k"), ("gpu", "dtype"), _BY_LIBRARY),
+        _kernel(
+            "kernels/attention_prefill.csv", _ATTENTION, ("gpu", "dtype", "kv_dtype", "direction"),
+            (("gpu",), ("direction", "gpu", "dtype"), ("direction", "gpu", "dtype", "library")),
+        ),
+        _kernel(
+            "kernels/attention_decode.csv", ("batch", "context", "heads", "kv_heads", "head_dim"),
+            ("gpu", "kv_dtype"), (("gpu",), ("gpu", "kv_dtype", "library")),
+        ),
+        _kernel(
+            "kernels/memory_bound_h200_own.csv", ("rows", "cols", "bytes"), ("gpu", "op"), (("gpu",), ("op",))
+        ),
+        _kernel(
+            "kernels/fused_moe.csv", ("tokens", "hidden", "expert_ffn", "experts", "topk"),
+            ("gpu", "dtype_a", "dtype_w", "quant"), (("gpu",), ("gpu", "dtype_a", "dtype_w", "quant")),
+        ),
+        Table(
+            "kernels/training_op_efficiency_b200_a100.csv", "efficiency", training_operators.predict,
+            ("peak_tflops",), ("system", "op", "shape"), (("system",), ("system", "op")),
+        ),
+        Table(
+            "collectives/all.csv", "time_us", collectives.predict, ("nodes", "gpus", "bytes"), ("gpu", "op"),
+            (("gpu",), ("nodes",), ("gpu", "nodes", "gpus", "op"), ("gpu", "nodes", "gpus", "op", "library")),
+        ),
+        Table(
+            "collectives/custom_all_reduce.csv", "time_us",
+            unpredicted("custom all-reduce of serving engines not modelled yet"),
+            ("gpus", "bytes"), ("gpu", "library"), (("gpu",), ("gpu", "gpus", "library")),
+        ),
+        Table(
+            "collectives/moe_dispatch_combine_amd.csv", "latency_us",
+            unpredicted("expert-parallel dispatch and combine not modelled yet"), groups=(("gpu",),),
+        ),
+        Table(
+            "collectives/moe_dispatch_combine_deepep.csv", "dispatch_avg_t_us",
+            unpredicted("expert-parallel dispatch and combine not modelled yet"), texts=("system",),
+            groups=(("system",),), further=("combine_avg_t_us",),
+        ),
+        Table(
+            "end_to_end/layer_h200_own.csv", "us", layers.predict_layers,
+            ("h", "heads", "kv", "ffn", "tp", "b", "s", "compiled"), ("model", "pass"), (("pass",), ("tp", "pass")),
+        ),
+        Table(
+            "end_to_end/model_h200_own.csv", "us", layers.predict_models,
+            ("layers", "h", "heads", "kv", "ffn", "vocab", "b", "s", "ctx"), ("model", "phase"), (("phase",),),
+            further=("peak_gb",),
+        ),
+        Table(
+            "end_to_end/overlap_h200_own.csv", "both_us", layers.predict_overlap, ("m", "n", "k", "copy_mb"),
+            texts=(), groups=(), further=("gemm_alone_us", "copy_alone_us"),
+        ),
+        *(
+            Table(f"collectives/{name}.csv", "", _REFERENCE, texts=(), groups=())
+            for name in (
+                "multinode_efficiency_ratios_simai", "xgmi_mi300x_transferbench_a2a_matrix",
+                "hbm_azure_babelstream", "rdma_1nic_sweep_mori_io", "nvls_gain_by_gpu_count",
+            )
+        ),
+    )
+}  # fmt: skip

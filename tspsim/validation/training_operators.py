@@ -1,0 +1,70 @@
+"""Training kernels as a share of peak: products (one, or a group of equal ones) and attention, at sustained clocks.
+
+The table's source counts attention's FLOPs without halving them for the causal mask, 4·b·s²·heads·d forward and 10
+backward, with d the mean of the query-key and the value width; so does the efficiency predicted here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from tspsim.errors import InputError
+from tspsim.operators import Attention, Gemm, Operator
+
+from .answers import Answers
+from .devices import device, device_name, no_device
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Systems of the table → device names.
+SYSTEMS = {"a100_pcie": "a100-80gb", "b200_bf16_ceperm": "b200"}
+
+
+def predict(frame: pd.DataFrame, answers: Answers) -> None:
+    """Efficiency = FLOPs / (predicted time · the peak the row states)."""
+    for position, row in enumerate(frame.to_dict("records")):
+        system = str(row["system"])
+        name = SYSTEMS.get(system) or device_name(system)
+        if name is None:
+            answers.skip(position, no_device(system))
+            continue
+        try:
+            operator, flops = shape(str(row["op"]), str(row["shape"]))
+            estimate = device(name).time(operator)
+        except InputError as error:
+            answers.skip(position, error.message)
+            continue
+        peak = row["peak_tflops"] * 1e12
+        seconds, low, high = estimate
+        answers.predict(position, flops / (seconds * peak), flops / (high * peak), flops / (low * peak))
+
+
+def shape(op: str, text: str) -> tuple[Operator, float]:
+    """The operator of a row, and its FLOPs as the source counts them.
+
+    Raises
+    ------
+    InputError
+        The operation is unknown, or a size is missing.
+    """
+    sizes = {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)\b", text)}
+    try:
+        if op == "matmul":
+            product = Gemm(sizes["m"], sizes["n"], sizes["k"], batch=sizes["b"])
+            return product, product.flops
+        if op == "group_matmul":
+            product = Gemm(sizes["M"], sizes["N"], sizes["K"], batch=sizes["ng"])
+            return product, product.flops
+        if op in ("sdp_fwd", "sdp_bwd"):
+            tokens, heads = sizes["seq_len"], sizes["head_num"]
+            width = (sizes["qk_head_dim"] + sizes["v_head_dim"]) // 2
+            direction = "forward" if op == "sdp_fwd" else "backward"
+            segments = ((tokens, tokens),) * sizes["batch"]
+            attention = Attention(segments, heads, sizes["kv_head_num"], width, direction=direction)
+            factor = 4.0 if op == "sdp_fwd" else 10.0
+            return attention, factor * sizes["batch"] * float(tokens) ** 2 * heads * width
+    except KeyError as error:
+        raise InputError(f"shape of {op} lacks {error.args[0]}") from None
+    raise InputError(f"no model of operation {op}")
