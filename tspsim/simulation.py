@@ -78,13 +78,27 @@ def simulate(
     )
 
 
-def look_up(scenario: Scenario) -> Question:
+@dataclass(frozen=True)
+class Lookups:
+    """How names become things; who asks often brings ones that remember (:mod:`tspsim.search.worker`)."""
+
+    build_cluster: Callable[..., Cluster] = build_cluster
+    load_cluster: Callable[[str], Cluster] = load_cluster
+    load_device: Callable[[str], Device] = load_device
+    load_model: Callable[[str], Architecture] = load_model
+
+
+FRESH = Lookups()
+
+
+def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
     """Find the cluster, device and model a scenario names, and check every plan against them."""
     if isinstance(scenario.cluster, ClusterInline):
         inline = scenario.cluster
-        cluster = build_cluster(inline.device, inline.nodes, inline.fabric, inline.node, inline.oversubscription)
+        parts = (inline.device, inline.nodes, inline.fabric, inline.node, inline.oversubscription)
+        cluster = lookups.build_cluster(*parts)
     else:
-        cluster = load_cluster(scenario.cluster)
+        cluster = lookups.load_cluster(scenario.cluster)
     workload = scenario.workload
     work = Work(
         workload.pass_,
@@ -95,8 +109,8 @@ def look_up(scenario: Scenario) -> Question:
         workload.runtime_reserve,
         workload.causal,
     )
-    model = load_model(workload.model)
-    device = load_device(cluster.device_name)
+    model = lookups.load_model(workload.model)
+    device = lookups.load_device(cluster.device_name)
     if work.precision not in device.peak_flops_per_s:
         known = ", ".join(device.peak_flops_per_s)
         raise InputError(f"{device.name} has no {work.precision}; it has {known}", key="workload.precision")
@@ -120,8 +134,8 @@ def look_up(scenario: Scenario) -> Question:
     return Question(scenario, cluster, device, model, work, tuple(plans))
 
 
-def run_plan(question: Question, plan: Plan, *, every_rank: bool = False) -> PlanResult:
-    """One plan: refused with its memory where it does not fit, else simulated."""
+def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs: Costs | None = None) -> PlanResult:
+    """One plan: refused with its memory where it does not fit, else simulated at ``costs`` (the device's own)."""
     job, cluster, device = question.job(plan), question.cluster, question.device
     scheme = scheme_of(plan)
     memory = Memory(peak_memory(job, scheme.residency), device.visible_memory_bytes)
@@ -130,7 +144,7 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False) -> Pla
     if not memory.fits:
         return PlanResult(plan.name, degrees, memory, settings, error=too_large(memory), notes=notes_of(job))
     mesh = build_mesh(plan, cluster.gpus, cluster.gpus_per_node)
-    costs = Costs(device)
+    costs = costs or Costs(device)
     submission = run(question, mesh, job, costs, every_rank=every_rank)
     makespan_s = submission.makespan_s
     parts = metrics.breakdown(submission)
@@ -172,10 +186,14 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False) -> Pla
 
 
 class Costs:
-    """The device's estimates as plain seconds for the engine, remembering how uncertain each family was."""
+    """The device's estimates as plain seconds for the engine, remembering how uncertain each family was.
 
-    def __init__(self, device: Device) -> None:
+    ``scales`` multiply the time of a kernel family (by :attr:`Operator.kind`), to ask what an error of it would do.
+    """
+
+    def __init__(self, device: Device, scales: Mapping[str, float] | None = None) -> None:
         self.device = device
+        self.scales = scales or {}
         self._spread: dict[str, list[float]] = {}
 
     def __call__(self, operator: Operator) -> float:
@@ -183,18 +201,22 @@ class Costs:
         spread = self._spread.setdefault(operator.kind, [0.0, 0.0, 0.0])
         for index, value in enumerate((estimate.low, estimate.seconds, estimate.high)):
             spread[index] += value
-        return float(estimate.seconds)
+        return float(estimate.seconds) * self.scales.get(operator.kind, 1.0)
+
+    def errors(self) -> dict[str, tuple[float, float]]:
+        """Low and high factor of every family asked so far, nine times of ten."""
+        return {family: (low / middle, high / middle) for family, (low, middle, high) in self._spread.items()}
 
     #: Relative error of a transfer's time, nine times of ten: the anchors of docs/network.md are met within it.
     TRANSFER_ERROR = 0.15
 
     def range_of(self, tokens: int, makespan_s: float, parts: metrics.Breakdown) -> Range:
         """One common factor a kernel family and one for transfers, independent of each other, to first order."""
-        faster, slower = 0.0, 0.0
+        faster, slower, errors = 0.0, 0.0, self.errors()
         for family, seconds in parts.compute_s.items():
-            low, middle, high = self._spread[family]
-            faster += (seconds * (1.0 - low / middle)) ** 2
-            slower += (seconds * (high / middle - 1.0)) ** 2
+            low, high = errors[family]
+            faster += (seconds * (1.0 - low)) ** 2
+            slower += (seconds * (high - 1.0)) ** 2
         exposed = sum(parts.exposed_s.values()) * self.TRANSFER_ERROR
         low_s = makespan_s - (faster + exposed**2) ** 0.5
         high_s = makespan_s + (slower + exposed**2) ** 0.5
