@@ -1,0 +1,247 @@
+"""Who answers: this process, processes on this machine, or an existing Dask cluster, behind one interface.
+
+A crew takes chunks of questions and gives ``concurrent.futures.Future`` objects. :func:`answers` keeps a crew busy and
+copes with workers that die: questions that were under way are asked again, one at a time, so that one that kills its
+worker is told from those that only stood beside it.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import importlib
+import itertools
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+from ..errors import InputError, TspsimError, shorten
+from .question import Question
+from .worker import Answer, answer
+
+Work = Callable[[Sequence[Question]], list[Answer]]
+
+#: Seconds of work sent at once: far more than sending costs, far less than anybody minds losing.
+CHUNK_S = 0.25
+LARGEST_CHUNK = 32
+#: A question whose worker died this often while it ran alone is given up.
+MOST_DEATHS = 3
+#: So many deaths with no answer between them, and the workers themselves are wrong.
+MOST_DEATHS_IN_A_ROW = 8
+
+
+class Crew(Protocol):
+    """Workers.
+
+    ``width`` is how many chunks under way keep them all busy. A future raises one of ``deaths`` when its worker died;
+    :meth:`submit` then finds or makes another worker.
+    """
+
+    deaths: tuple[type[BaseException], ...]
+
+    @property
+    def width(self) -> int: ...
+
+    def submit(self, work: Work, questions: Sequence[Question]) -> Future[list[Answer]]: ...
+
+    def close(self, *, now: bool) -> None:
+        """Let the workers go; ``now`` does not wait for what is under way."""
+
+
+class Here:
+    """This process answers, one chunk after another."""
+
+    deaths: tuple[type[BaseException], ...] = ()
+    width = 1
+
+    def submit(self, work: Work, questions: Sequence[Question]) -> Future[list[Answer]]:
+        future: Future[list[Answer]] = Future()
+        try:
+            future.set_result(work(questions))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def close(self, *, now: bool) -> None:
+        """Nobody to let go."""
+
+
+class Processes:
+    """``jobs`` processes on this machine, started afresh (*spawn*) so that they hold nothing of this one.
+
+    They end when this process ends, however it ends: each waits for the closing of a pipe that only this one can write.
+    """
+
+    deaths: tuple[type[BaseException], ...] = (BrokenProcessPool,)
+
+    def __init__(self, jobs: int) -> None:
+        self.jobs = jobs
+        self._context = multiprocessing.get_context("spawn")
+        self._reader, self._writer = self._context.Pipe(duplex=False)
+        self._pool = self._start()
+
+    @property
+    def width(self) -> int:
+        return 2 * self.jobs
+
+    def _start(self) -> concurrent.futures.ProcessPoolExecutor:
+        return concurrent.futures.ProcessPoolExecutor(
+            self.jobs, mp_context=self._context, initializer=_begin, initargs=(self._reader,)
+        )
+
+    def submit(self, work: Work, questions: Sequence[Question]) -> Future[list[Answer]]:
+        try:
+            return self._pool.submit(work, questions)
+        except BrokenProcessPool:
+            self._pool.shutdown(wait=True)
+            self._pool = self._start()
+            return self._pool.submit(work, questions)
+
+    def close(self, *, now: bool) -> None:
+        if now:
+            self._writer.close()
+        self._pool.shutdown(wait=True, cancel_futures=now)
+        self._writer.close()
+        self._reader.close()
+
+
+def _begin(parent: Connection) -> None:
+    """Start of a worker process: Ctrl-C is the parent's business, and it goes when the parent goes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_go_with, args=(parent,), daemon=True).start()
+
+
+def _go_with(parent: Connection) -> None:
+    with contextlib.suppress(EOFError, OSError):
+        parent.recv_bytes()
+    os._exit(0)
+
+
+class Dask:
+    """The workers of a Dask cluster that is running already.
+
+    Parameters
+    ----------
+    address
+        Of its scheduler, such as ``tcp://10.0.0.1:8786``. Workers need this package in the same version, and the same
+        catalog files.
+
+    Raises
+    ------
+    InputError
+        The extra ``dask`` is not installed, or no scheduler answers.
+    """
+
+    deaths: tuple[type[BaseException], ...]
+
+    def __init__(self, address: str) -> None:
+        try:
+            distributed: Any = importlib.import_module("distributed")
+        except ImportError:
+            raise InputError("needs the extra dask: pip install 'tspsim[dask]'", file="--scheduler") from None
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters is told in one line
+        self.address = address
+        self.deaths = (distributed.KilledWorker,)
+        try:
+            self._client: Any = distributed.Client(address, timeout=CONNECT_S, set_as_default=False)
+        except (OSError, ValueError, TimeoutError, ImportError) as error:
+            reason = shorten(error, 120) or type(error).__name__
+            raise InputError(f"no Dask scheduler answers at {shorten(address)}: {reason}", file="--scheduler") from None
+        self._executor = self._client.get_executor(pure=False)
+
+    @property
+    def width(self) -> int:
+        threads: int = sum(self._client.ncores().values())
+        return 2 * max(1, threads)
+
+    def submit(self, work: Work, questions: Sequence[Question]) -> Future[list[Answer]]:
+        future: Future[list[Answer]] = self._executor.submit(work, questions)
+        return future
+
+    def close(self, *, now: bool) -> None:
+        self._executor.shutdown(wait=not now, cancel_futures=now)
+        self._client.close(timeout=CONNECT_S)
+
+
+CONNECT_S = 10.0
+
+
+def crew_of(jobs: int | None, scheduler: str | None, plans: int) -> Crew:
+    """The crew that was asked for; by default as many processes as this machine lends us and ``plans`` can use."""
+    if scheduler is not None:
+        return Dask(scheduler)
+    if jobs is None:
+        jobs = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, plans)
+        jobs = jobs if plans > TOO_FEW else 1
+    return Here() if jobs == 1 else Processes(jobs)
+
+
+#: So few plans are answered before a second process has started.
+TOO_FEW = 8
+
+
+def answers(questions: Iterable[Question], crew: Crew) -> Iterator[list[Answer]]:
+    """Every question answered once, in the order the answers come.
+
+    When a worker dies, what was under way becomes suspect and is asked again alone; a question whose worker dies
+    :data:`MOST_DEATHS` times while nothing runs beside it gets an answer that says so.
+
+    Raises
+    ------
+    TspsimError
+        Workers die again and again.
+    InputError
+        Workers see another catalog or version, or the scheduler went away.
+    """
+    waiting = iter(questions)
+    suspects: deque[Question] = deque()
+    deaths: Counter[str] = Counter()
+    flying: dict[Future[list[Answer]], list[Question]] = {}
+    size = 1
+    while True:
+        alone = bool(suspects)
+        while len(flying) < (1 if alone else crew.width):
+            chunk = [suspects.popleft()] if alone else list(itertools.islice(waiting, size))
+            if not chunk:
+                break
+            flying[crew.submit(answer, chunk)] = chunk
+        if not flying:
+            return
+        done, _ = concurrent.futures.wait(flying, return_when=concurrent.futures.FIRST_COMPLETED)
+        for future in done:
+            chunk = flying.pop(future)
+            try:
+                found = future.result()
+            except crew.deaths as death:
+                suspects.extend(chunk)
+                lonely = alone and len(chunk) == 1
+                deaths.update([chunk[0].key, IN_A_ROW] if lonely else ())
+                if deaths[IN_A_ROW] > MOST_DEATHS_IN_A_ROW:
+                    raise TspsimError(f"workers die again and again: {shorten(death, 120)}") from None
+                if deaths[chunk[0].key] >= MOST_DEATHS:
+                    given_up = suspects.pop()
+                    yield [Answer(given_up.key, "", 0.0, f"its worker died {MOST_DEATHS} times; too little memory?")]
+            except concurrent.futures.CancelledError:
+                raise InputError("the scheduler went away", file="--scheduler") from None
+            else:
+                deaths[IN_A_ROW] = 0
+                size = chunk_size(found)
+                yield found
+
+
+#: Key under which deaths are counted that no answer separates.
+IN_A_ROW = ""
+
+
+def chunk_size(found: Sequence[Answer]) -> int:
+    """Questions like these that make :data:`CHUNK_S` of work."""
+    each_s = sum(answer.wall_s for answer in found) / len(found)
+    return max(1, min(LARGEST_CHUNK, round(CHUNK_S / max(each_s, 1e-6))))

@@ -1,0 +1,136 @@
+"""A plan on a workload on a cluster as one question, and the name of its content.
+
+Two questions with the same content have the same :attr:`Question.key`, wherever they come from: the key is a hash of
+what the answer depends on. That is the workload, the plan and the prices with all defaults filled in; the *contents* of
+the catalog entries they name (not their names or places); and the version of this package.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Hashable
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .. import __version__, simulation
+from ..errors import InputError
+from ..scenario import Scenario
+
+if TYPE_CHECKING:
+    from ..hardware import Device
+    from ..network import Cluster
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class Question:
+    """A scenario with a single plan; ``key`` names its content."""
+
+    key: str
+    scenario: Scenario
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row to come: a point, a plan's name, and its question's key, or why there is none."""
+
+    point: int
+    plan: str
+    key: str = ""
+    error: str = ""
+
+
+@dataclass
+class Library:
+    """Look-ups that remember, for one process; catalog files are read once.
+
+    Devices and clusters keep what they were asked, so that memory would grow with the number of different questions;
+    :meth:`tidy` starts afresh now and then.
+    """
+
+    _found: dict[Hashable, Any] = field(default_factory=dict)
+    _digests: dict[int, tuple[object, str]] = field(default_factory=dict)
+    _asked: int = 0
+
+    #: Questions after which everything is forgotten.
+    TIDY_AFTER = 2000
+
+    @property
+    def lookups(self) -> simulation.Lookups:
+        fresh = simulation.FRESH
+        return simulation.Lookups(
+            build_cluster=lambda *parts: self._once(("cluster", *parts), lambda: fresh.build_cluster(*parts)),
+            load_cluster=lambda name: self._once(("named", name), lambda: fresh.load_cluster(name)),
+            load_device=lambda name: self._once(("device", name), lambda: fresh.load_device(name)),
+            load_model=lambda name: self._once(("model", name), lambda: fresh.load_model(name)),
+        )
+
+    def _once(self, key: Hashable, find: Callable[[], Found]) -> Found:
+        if key not in self._found:
+            self._found[key] = find()
+        found: Found = self._found[key]
+        return found
+
+    def tidy(self) -> None:
+        """Call it once a question."""
+        self._asked += 1
+        if self._asked % self.TIDY_AFTER == 0:
+            self._found.clear()
+            self._digests.clear()
+
+    def look_up(self, scenario: Scenario) -> simulation.Question:
+        """:func:`tspsim.simulation.look_up`, remembering; raises InputError."""
+        return simulation.look_up(scenario, self.lookups)
+
+    def key(self, asked: simulation.Question) -> str:
+        """The content of a question that was looked up, as 64 hexadecimal digits."""
+        document = asked.scenario.to_dict()
+        for label in ("name", "description", "source"):
+            del document[label]
+        document["cluster"] = self._digest(asked.cluster, _cluster_content)
+        document["device"] = self._digest(asked.device, _device_content)
+        document["workload"]["model"] = self._digest(asked.model, asdict)
+        document["version"] = __version__
+        return _hash(document)
+
+    def _digest(self, thing: Found, content: Callable[[Found], Any]) -> str:
+        known = self._digests.get(id(thing))
+        if known is None:  # the thing is kept beside its digest, so that its id stays its own
+            known = self._digests[id(thing)] = (thing, _hash(content(thing)))
+        return known[1]
+
+
+def ask(library: Library, point: int, scenario: Scenario) -> list[tuple[Entry, Question | None]]:
+    """One entry for every plan of a point's scenario; a plan that is wrong has an error and hinders no other."""
+    asked: list[tuple[Entry, Question | None]] = []
+    for plan in scenario.plans:
+        single = scenario.model_copy(update={"plans": (plan,)})
+        try:
+            key = library.key(library.look_up(single))
+        except InputError as error:
+            asked.append((Entry(point, plan.name, error=str(error)), None))
+        else:
+            asked.append((Entry(point, plan.name, key), Question(key, single)))
+        library.tidy()
+    return asked
+
+
+def _cluster_content(cluster: Cluster) -> dict[str, Any]:
+    return {
+        "node": cluster.node.model_dump(mode="json"),
+        "nodes": cluster.nodes,
+        "fabric": cluster.fabric.model_dump(mode="json") if cluster.fabric else None,
+        "oversubscription": cluster.oversubscription,
+        "factors": cluster.factors,
+    }
+
+
+def _device_content(device: Device) -> list[Any]:
+    return [spec.model_dump(mode="json") for spec in (device.spec, *device.relatives)]
+
+
+def _hash(document: Any) -> str:
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,236 @@
+"""The answers of a sweep as a table: one row a plan a point, in the order of the points.
+
+Columns: ``point``; the swept paths; ``plan``; then the numbers of :meth:`tspsim.result.PlanResult.to_json` under flat
+names, times in seconds, sizes in bytes; ``error``; and ``wall_s``, the time an answer took. Columns whose names begin
+with ``wall_`` differ from run to run, all others are the same to the bit for the same question.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from ..result import Memory, PlanResult, Range, Result
+from .axes import Cell
+
+Row = Mapping[str, Cell]
+SUFFIXES = (".parquet", ".csv")
+
+#: Columns that stand in every table; those of families, kinds and price bases come as answers have them.
+_NUMBERS = (
+    "tokens_per_s",
+    "tokens_per_s_low",
+    "tokens_per_s_high",
+    "tokens_per_s_per_gpu",
+    "block_forward_tokens_per_s",
+    "step_time_s",
+    "mfu",
+    "compute_s",
+    "exposed_communication_s",
+    "bubble_s",
+    "idle_s",
+    "memory_peak_bytes",
+    "memory_capacity_bytes",
+    "communication_bytes_per_layer",
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of equal columns.
+
+    Attributes
+    ----------
+    swept
+        The paths that were swept: names of columns.
+    columns
+        Name → cells, one a row; a column holds one type and None.
+    results
+        The rows again, a :class:`~tspsim.result.Result` a point, for pages and pictures; without timelines.
+    """
+
+    swept: tuple[str, ...]
+    columns: Mapping[str, Sequence[Cell]]
+    results: tuple[Result, ...]
+
+    def __len__(self) -> int:
+        return len(self.columns["point"])
+
+    @property
+    def ran(self) -> int:
+        """Rows with a rate."""
+        return sum(rate is not None for rate in self.columns["tokens_per_s"])
+
+    def rows(self) -> Iterator[dict[str, Cell]]:
+        for cells in zip(*self.columns.values(), strict=True):
+            yield dict(zip(self.columns, cells, strict=True))
+
+    def csv(self) -> str:
+        """Full digits, a header, empty cells for None; text that a spreadsheet took for a formula is quoted."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.columns)
+        for row in self.rows():
+            writer.writerow(map(_csv_cell, row.values()))
+        return text.getvalue()
+
+    def write(self, path: Path) -> None:
+        """Write a ``.parquet`` or ``.csv`` file, whole or not at all.
+
+        Raises
+        ------
+        InputError
+            The suffix is another, or the file cannot be written.
+        """
+        if path.suffix == ".csv":
+            text = self.csv()
+            _write_whole(path, lambda temporary: _write_text(temporary, text))
+        else:
+            check_suffix(path)
+            _write_whole(path, self._write_parquet)
+
+    def _write_parquet(self, path: Path) -> None:
+        import pyarrow
+        import pyarrow.parquet
+
+        arrays = {name: pyarrow.array(cells, _arrow_type(cells, name)) for name, cells in self.columns.items()}
+        pyarrow.parquet.write_table(pyarrow.table(arrays), path)
+
+
+def check_suffix(path: Path) -> None:
+    """Refuse a file that is neither Parquet nor CSV."""
+    if path.suffix not in SUFFIXES:
+        raise InputError("a table is written as .parquet or .csv; end the name with one of them", file=str(path))
+
+
+def numbers_of(document: Mapping[str, Any]) -> dict[str, Cell]:
+    """One answer's cells (see :class:`~tspsim.search.worker.Answer` for the document)."""
+    plan = document["plan"]
+    cells: dict[str, Cell] = {"cluster": document["cluster"], "device": document["device"], "gpus": document["gpus"]}
+    cells |= {f"degree_{axis}": degree for axis, degree in plan.get("degrees", {}).items()}
+    if "memory" in plan:
+        memory = plan["memory"]
+        cells |= {
+            "memory_peak_bytes": float(memory["peak_bytes"]),
+            "memory_capacity_bytes": float(memory["capacity_bytes"]),
+            "memory_fits": memory["fits"],
+        }
+        cells |= {f"memory_{part}_bytes": float(size) for part, size in memory["parts"].items()}
+    if "error" in plan:
+        return cells | {"error": plan["error"]}
+    parts = plan["breakdown_s"]
+    exposed = parts["exposed_communication"]
+    cells |= {name: float(plan[name]) for name in _NUMBERS if isinstance(plan.get(name), int | float)}
+    cells |= {
+        "tokens_per_step": plan["tokens_per_step"],
+        "tokens_per_s_low": plan["range"]["low"],
+        "tokens_per_s_high": plan["range"]["high"],
+        "compute_s": parts["compute"],
+        "exposed_communication_s": sum(exposed.values()),
+        "bubble_s": parts["bubble"],
+        "idle_s": parts["idle"],
+        "communication_bytes_per_layer": float(plan["communication_bytes_per_layer"]["total"]),
+        "bottleneck": plan["bottleneck"],
+    }
+    cells |= {f"compute_{family}_s": seconds for family, seconds in plan["compute_by_kind_s"].items()}
+    cells |= {f"exposed_{kind}_s": seconds for kind, seconds in exposed.items()}
+    for name, value in plan["cost"].items():
+        if isinstance(value, Mapping):
+            cells |= {f"{name}_{basis}": float(price) for basis, price in value.items()}
+        else:
+            cells[name] = float(value)
+    return cells
+
+
+def make_columns(rows: Sequence[Row], leading: Sequence[str]) -> dict[str, list[Cell]]:
+    """Rows as columns: ``leading`` first, then the numbers every table has, then what the rows have, by name."""
+    last = ("bottleneck", "error", "wall_s")
+    named = (*leading, *_NUMBERS, *last)
+    others = sorted({name for row in rows for name in row} - set(named))
+    order = (*leading, *_NUMBERS, *others, *last)
+    return {name: [row.get(name) for row in rows] for name in order}
+
+
+def plan_result(document: Mapping[str, Any]) -> PlanResult:
+    """An answer as the object reports read."""
+    plan = document["plan"]
+    memory = plan.get("memory", {"parts": {}, "capacity_bytes": 0.0})
+    common: dict[str, Any] = {
+        "name": plan["name"],
+        "degrees": plan.get("degrees", {}),
+        "settings": plan.get("settings", {}),
+        "memory": Memory(memory["parts"], memory["capacity_bytes"]),
+        "notes": tuple(plan.get("notes", ())),
+    }
+    if "error" in plan:
+        return PlanResult(**common, error=plan["error"])
+    same = (
+        "step_time_s",
+        "tokens_per_step",
+        "block_forward_tokens_per_s",
+        "mfu",
+        "breakdown_s",
+        "compute_by_kind_s",
+        "communication_bytes_per_layer",
+        "cost",
+        "bottleneck",
+    )
+    return PlanResult(
+        **common, **{name: plan[name] for name in same}, gpus=document["gpus"], range=Range(**plan["range"])
+    )
+
+
+def _arrow_type(cells: Sequence[Cell], name: str) -> Any:
+    import pyarrow
+
+    kinds = {type(cell) for cell in cells if cell is not None}
+    if kinds == {bool}:
+        return pyarrow.bool_()
+    if kinds == {int}:
+        return pyarrow.int64()
+    text = name in ("plan", "error", "bottleneck") or kinds == {str}
+    return pyarrow.string() if text else pyarrow.float64()
+
+
+def _csv_cell(cell: Cell) -> Cell:
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t")) else cell
+
+
+def _write_text(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+
+
+def _write_whole(path: Path, write: Callable[[Path], None]) -> None:
+    """Let ``write`` fill a temporary file beside ``path``, then put it in its place."""
+    temporary: Path | None = None
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name[:60]}.", suffix=".part", dir=path.parent)
+        os.close(handle)
+        temporary = Path(name)
+        write(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)
+        temporary.replace(path)
+        temporary = None
+    except OSError as error:
+        reason = error.strerror or str(error) or type(error).__name__
+        remedy = "make room or name another file; the answers are kept, run again with --resume"
+        raise InputError(f"cannot write: {reason}; {remedy}", file=str(path)) from error
+    finally:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
