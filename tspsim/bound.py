@@ -247,9 +247,10 @@ def plan_bound(question: Question, job: Job) -> PlanBound:
     model_flops = tokens * model.forward_flops_per_token(context, causal=work.causal)
     # Stages of a pipeline work at once, each on its own layers.
     stages = job.plan.degree("pp")
-    block_hbm_s = block_hbm_bytes(job) / device.hbm_bytes_per_s / stages
-    head_hbm_s = head_hbm_bytes(job) / device.hbm_bytes_per_s
-    block_links_s = block_links_time_s(question, job) / stages
+    times = job.micro_batches
+    block_hbm_s = times * block_hbm_bytes(job) / device.hbm_bytes_per_s / stages
+    head_hbm_s = times * head_hbm_bytes(job) / device.hbm_bytes_per_s
+    block_links_s = times * block_links_time_s(question, job) / stages
     block = Floor(block_flops / replica_flops_per_s, block_hbm_s, block_links_s)
     whole = Floor(
         (TRAINING_FLOPS if training else 1.0) * model_flops / replica_flops_per_s,
@@ -303,7 +304,7 @@ def exchanges(job: Job, *, in_switch: bool = False) -> tuple[Exchange, ...]:
         away = (plan.tsp - 1) / plan.tsp
         layer = LayerShard(model, plan.tsp, job.work.precision, job.activation_bytes)
         weights = plan.tsp * (layer.attention_weights + layer.mlp_weights) * job.weight_bytes
-        context = plan.tsp * 2 * job.work.tokens_per_replica * layer.kv_width * job.activation_bytes
+        context = plan.tsp * 2 * job.group_tokens * layer.kv_width * job.activation_bytes
         moved.append(Exchange("tsp", away * (weights + context)))
     if plan.tp > 1:
         share = 1.0 if in_switch else 2.0 * (plan.tp - 1) / plan.tp
@@ -315,7 +316,7 @@ def exchanges(job: Job, *, in_switch: bool = False) -> tuple[Exchange, ...]:
             elements = job.tokens * (2 * layer.query_width + 2 * layer.kv_width)
             moved.append(Exchange("sp", away * elements * job.activation_bytes, distinct=True))
         else:
-            elements = 2 * job.work.tokens_per_replica * layer.kv_width
+            elements = 2 * job.group_tokens * layer.kv_width
             moved.append(Exchange("sp", away * elements * job.activation_bytes))
     return tuple(moved)
 

@@ -98,11 +98,12 @@ def of_rank(
         while nearby < len(transfers) and transfers[nearby][1] <= left:
             nearby += 1
         inside = []
-        for start, end, kind in transfers[nearby:]:
-            if start >= right:
-                break
+        following = nearby
+        while following < len(transfers) and transfers[following][0] < right:
+            start, end, kind = transfers[following]
             if end > left:
                 inside.append((min(end, right), max(start, left), kind))
+            following += 1
         free = [(left, right)]
         for end, start, kind in sorted(inside, reverse=True):
             claimed, free = claim(free, start, end)

@@ -87,8 +87,8 @@ class SendReceive:
 class Repeat:
     """``body`` run ``times`` times; an ``after`` inside counts from the start of the body of its own turn.
 
-    A negative index reaches into the turn before (−1 is that turn's last instruction) and is nothing in the
-    first turn. ``layer_step`` is added to the layer from turn to turn: 1 forward, −1 backward.
+    A negative index reaches into the turns before (−1 is the last instruction of the one before) and is nothing where
+    there is no such turn. ``layer_step`` is added to the layer from turn to turn: 1 forward, −1 backward.
     """
 
     body: tuple[Compute | Collective | SendReceive, ...]
@@ -122,11 +122,12 @@ class Program:
                 yield Issued(item, item.layer, item.after)
                 position += 1
                 continue
+            first = position
             for turn in range(item.times):
                 for instruction in item.body:
                     waits = instruction.after
                     if position or any(index < 0 for index in waits):
-                        waits = tuple([position + index for index in waits if index >= 0 or turn])
+                        waits = tuple([position + index for index in waits if position + index >= first])
                     layer = instruction.layer + turn * item.layer_step if instruction.layer >= 0 else -1
                     yield Issued(instruction, layer, waits)
                 position += len(item.body)

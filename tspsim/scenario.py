@@ -174,6 +174,10 @@ class Plan(_Section):
     overlap: StrictBool | None = Field(None, description="exchanges beside compute; default: the scheme's")
     overlap_chunks: Annotated[PositiveCount, Field(le=1024)] = 4
     recomputation: Recomputation | None = Field(None, description="default: full in training, else none")
+    micro_batch: PositiveCount | None = Field(None, description="sequences; default: 1 in training, else all")
+    schedule: Literal["1f1b", "zb-h1"] = Field("1f1b", description="of a pipeline; interleaved with vpp > 1")
+    stage_layers: tuple[PositiveCount, ...] = Field((), description="layers of every chunk; default: even")
+    zero: Annotated[int, Field(ge=0, le=3)] = Field(0, description="what replicas divide: 3 is FSDP")
     algorithms: dict[CollectiveKind, Name] = {}
     placement: Placement | None = None
 
@@ -184,12 +188,11 @@ class Plan(_Section):
             raise _refuse(f"'{shorten(value)}' is not allowed; a name has 1 to 60 printable characters")
         return value
 
-    @field_validator("pp", "vpp", "ep")
+    @field_validator("ep")
     @classmethod
-    def _later(cls, value: int, info: ValidationInfo) -> int:
+    def _later(cls, value: int) -> int:
         if value > 1:
-            what = "expert" if info.field_name == "ep" else "pipeline"
-            raise _refuse(f"{value} comes with {what} parallelism; only 1 for now")
+            raise _refuse(f"{value} comes with expert parallelism; only 1 for now")
         return value
 
     @model_validator(mode="after")

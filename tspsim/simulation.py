@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from . import metrics
 from .engine.assignment import Assignment
@@ -117,17 +115,22 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
     plans = []
     for entry in scenario.plans:
         plan = Plan(
-            entry.name,
-            entry.degrees(cluster.gpus),
-            entry.partition,
-            entry.exchange,
-            entry.sequence_regions,
-            entry.overlap,
-            entry.overlap_chunks,
-            entry.recomputation or "none",
-            dict[str, str](entry.algorithms.items()),
-            entry.placement.node if entry.placement else (),
-            entry.placement.rails if entry.placement else (),
+            name=entry.name,
+            degrees=entry.degrees(cluster.gpus),
+            partition=entry.partition,
+            exchange=entry.exchange,
+            sequence_regions=entry.sequence_regions,
+            overlap=entry.overlap,
+            overlap_chunks=entry.overlap_chunks,
+            recomputation=entry.recomputation or "none",
+            micro_batch=entry.micro_batch,
+            vpp=entry.vpp,
+            schedule=entry.schedule,
+            stage_layers=entry.stage_layers,
+            zero=entry.zero,
+            algorithms={str(kind): name for kind, name in entry.algorithms.items()},
+            node_axes=entry.placement.node if entry.placement else (),
+            rail_axes=entry.placement.rails if entry.placement else (),
         )
         Job(model, plan, work).check()
         plans.append(plan)
@@ -154,7 +157,8 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
         passes * tokens * question.model.forward_flops_per_token(question.work.sequence, causal=question.work.causal)
     )
     peak = device.peak_flops_per_s[question.work.precision]
-    period_s = metrics.layer_period_s(submission)
+    block = submission if steady_blocks(job) else run_block(question, job)
+    block_tokens = job.group_tokens * plan.dp * plan.pp
     links, link_shares = link_use(cluster, submission, makespan_s)
     return PlanResult(
         name=plan.name,
@@ -164,13 +168,13 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
         step_time_s=makespan_s,
         tokens_per_step=tokens,
         gpus=cluster.gpus,
-        block_forward_tokens_per_s=tokens / period_s,
+        block_forward_tokens_per_s=block_tokens / metrics.layer_period_s(block),
         mfu=model_flops / (makespan_s * cluster.gpus * peak),
         breakdown_s={
             "compute": parts.total_compute_s,
             "exposed_communication": dict(sorted(parts.exposed_s.items())),
-            "bubble": 0.0,
-            "idle": parts.idle_s,
+            "bubble": parts.idle_s if plan.pp > 1 else 0.0,
+            "idle": 0.0 if plan.pp > 1 else parts.idle_s,
         },
         compute_by_kind_s=dict(sorted(parts.compute_s.items())),
         communication_bytes_per_layer=metrics.received_bytes_per_layer(submission, question.model.layers),
@@ -228,8 +232,11 @@ def run(question: Question, mesh: Mesh, job: Job, costs: Costs, *, every_rank: b
     """Write the plan's programs, place them, and let the engine run them."""
     plan = job.plan
     scheme = scheme_of(plan)
-    programs = tuple(write_program(scheme, job, position) for position in range(plan.token_shards))
-    role_of = mesh.positions[plan.token_axis] if plan.token_shards > 1 else np.zeros(mesh.ranks.size, dtype=np.int64)
+    slots = plan.token_shards
+    programs = tuple(
+        write_program(scheme, job, position, stage) for stage in range(plan.pp) for position in range(slots)
+    )
+    role_of = mesh.positions["pp"] * slots + mesh.positions[plan.token_axis]
     device = question.device
     engine = Engine(
         question.cluster,
@@ -240,6 +247,29 @@ def run(question: Question, mesh: Mesh, job: Job, costs: Costs, *, every_rank: b
     submission = engine.submit(Assignment(mesh, programs, role_of))
     engine.run()
     return submission
+
+
+def steady_blocks(job: Job) -> bool:
+    """Whether the pass itself is one forward through all layers, so that its own layers show the steady block."""
+    return not job.training and job.micro_batches == 1 and job.plan.pp == 1
+
+
+def run_block(question: Question, job: Job) -> Submission:
+    """The forward of a few layers and one micro-batch, with a pipeline's stages as replicas beside each other."""
+    plan = job.plan
+    degrees = {**plan.degrees, "pp": 1, "dp": plan.dp * plan.pp}
+    alone = replace(plan, degrees=degrees, vpp=1, schedule="1f1b", stage_layers=(), zero=0)
+    job = Job(
+        replace(job.model, layers=BLOCKS, vocab=0),
+        alone,
+        replace(job.work, pass_="forward", sequences=job.sequences),
+    )
+    mesh = build_mesh(alone, question.cluster.gpus, question.cluster.gpus_per_node)
+    return run(question, mesh, job, Costs(question.device), every_rank=False)
+
+
+#: Layers that show a steady block: the first fills the pipeline of exchanges, the others repeat.
+BLOCKS = 4
 
 
 def too_large(memory: Memory) -> str:
@@ -322,6 +352,10 @@ def settings_of(plan: Plan) -> dict[str, Any]:
         "overlap": overlap,
         "overlap_chunks": plan.overlap_chunks,
         "recomputation": plan.recomputation,
+        "micro_batch": plan.micro_batch,
+        "vpp": plan.vpp,
+        "schedule": "interleaved" if plan.vpp > 1 else plan.schedule,
+        "zero": plan.zero,
         "algorithms": dict(plan.algorithms),
         "placement": {"node": list(plan.node_axes), "rails": list(plan.rail_axes)},
     }

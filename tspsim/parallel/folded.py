@@ -26,19 +26,18 @@ ATTENTION_BUFFERS = 3
 MLP_BUFFERS = 2
 
 
-def forward_layer(script: Script, job: Job, layer: LayerShard, position: int) -> None:
+def forward_layer(script: Script, job: Job, layer: LayerShard, position: int) -> list[int]:
     script.part = "attention"
     if job.plan.overlap is False:
         last = attention_in_turn(script, job, layer, position)
         script.part = "mlp"
-        mlp_in_turn(script, job, layer, last)
-    else:
-        attended = attention_overlapped(script, job, layer, position)
-        script.part = "mlp"
-        mlp_overlapped(script, job, layer, attended)
+        return [mlp_in_turn(script, job, layer, last)]
+    attended = attention_overlapped(script, job, layer, position)
+    script.part = "mlp"
+    return [mlp_overlapped(script, job, layer, attended)]
 
 
-def backward_layer(script: Script, job: Job, layer: LayerShard, position: int) -> None:
+def backward_layer(script: Script, job: Job, layer: LayerShard, position: int) -> list[int]:
     """Derived, not published: MLP shards circulate again and their gradients travel behind them to the owner; then
     every head bucket once more, dK and dV reduce-scattered, and the attention weights' gradients reduced to their
     owners in one reduce-scatter. With full recomputation the bucket's weights are still here from the forward.
@@ -46,7 +45,7 @@ def backward_layer(script: Script, job: Job, layer: LayerShard, position: int) -
     script.part = "mlp backward"
     mlp_backward(script, job, layer)
     script.part = "attention backward"
-    attention_backward(script, job, layer, position)
+    return [attention_backward(script, job, layer, position)]
 
 
 def attention_overlapped(script: Script, job: Job, layer: LayerShard, position: int) -> int:
@@ -95,7 +94,7 @@ def attention_in_turn(script: Script, job: Job, layer: LayerShard, position: int
     return last
 
 
-def mlp_overlapped(script: Script, job: Job, layer: LayerShard, attended: int) -> None:
+def mlp_overlapped(script: Script, job: Job, layer: LayerShard, attended: int) -> int:
     """The shard that is here is multiplied while the next one arrives in the other buffer."""
     shards = job.plan.tsp
     arrived: list[int] = []
@@ -108,13 +107,15 @@ def mlp_overlapped(script: Script, job: Job, layer: LayerShard, attended: int) -
         applied.append(apply_mlp(script, job, layer, hop, arrived[hop - 1 : hop] if hop else [attended]))
     if not script.recomputing:
         script.after_previous_layer(arrived[0], applied[-1])
+    return applied[-1]
 
 
-def mlp_in_turn(script: Script, job: Job, layer: LayerShard, last: int) -> None:
+def mlp_in_turn(script: Script, job: Job, layer: LayerShard, last: int) -> int:
     for hop in range(job.plan.tsp):
         if hop:
             last = ring_weights(script, job, layer, hop - 1, [last])
         last = apply_mlp(script, job, layer, hop, [last])
+    return last
 
 
 def mlp_backward(script: Script, job: Job, layer: LayerShard) -> None:
@@ -156,15 +157,15 @@ def mlp_backward(script: Script, job: Job, layer: LayerShard) -> None:
     script.compute("norm backward", layer.norm_backward(tokens))
 
 
-def attention_backward(script: Script, job: Job, layer: LayerShard, position: int) -> None:
+def attention_backward(script: Script, job: Job, layer: LayerShard, position: int) -> int:
     shards, tokens, work = job.plan.tsp, job.tokens, job.work
     overlap = job.plan.overlap is not False
-    segments = local_segments(job.plan.partition, work.sequence, shards, position, work.sequences, work.causal)
+    segments = local_segments(job.plan.partition, work.sequence, shards, position, job.sequences, work.causal)
     again: tuple[Operator, ...] = ()
     if job.plan.recomputation == "selective":
         again = (layer.attention(segments, causal=work.causal),)
     kernel = layer.attention(segments, causal=work.causal, direction="backward")
-    context = 2 * work.tokens_per_replica * layer.kv_width * job.activation_bytes
+    context = 2 * job.group_tokens * layer.kv_width * job.activation_bytes
     here: list[int] = []
     reduced: list[int] = []
     last: list[int] = []
@@ -224,7 +225,7 @@ def attention_backward(script: Script, job: Job, layer: LayerShard, position: in
     summed = script.collective(
         "reduce_scatter", "tsp", size, "attention gradients to owners", after=last, stream="weight gradients"
     )
-    script.compute("norm backward", layer.norm_backward(tokens), after=[] if overlap else [summed])
+    return script.compute("norm backward", layer.norm_backward(tokens), after=[] if overlap else [summed])
 
 
 def broadcast_weights(script: Script, job: Job, layer: LayerShard, step: int, after: list[int]) -> int:
@@ -240,7 +241,7 @@ def broadcast_weights(script: Script, job: Job, layer: LayerShard, step: int, af
 
 
 def gather_context(script: Script, job: Job, layer: LayerShard, step: int, after: list[int]) -> int:
-    size = 2 * job.work.tokens_per_replica * layer.kv_width * job.activation_bytes
+    size = 2 * job.group_tokens * layer.kv_width * job.activation_bytes
     return script.collective(
         "all_gather", "tsp", size, f"gather K,V {step + 1}/{job.plan.tsp}", after=after, stream="context"
     )
@@ -249,7 +250,7 @@ def gather_context(script: Script, job: Job, layer: LayerShard, step: int, after
 def attend(script: Script, job: Job, layer: LayerShard, position: int, step: int, after: int) -> int:
     """Local queries over the whole context with one head bucket, and its part of the output projection."""
     work = job.work
-    segments = local_segments(job.plan.partition, work.sequence, job.plan.tsp, position, work.sequences, work.causal)
+    segments = local_segments(job.plan.partition, work.sequence, job.plan.tsp, position, job.sequences, work.causal)
     return script.compute(
         f"attention {step + 1}/{job.plan.tsp}",
         layer.attention(segments, causal=work.causal),
@@ -271,7 +272,7 @@ def apply_mlp(script: Script, job: Job, layer: LayerShard, hop: int, after: list
 
 def embed(script: Script, job: Job, layer: LayerShard) -> None:
     """Rows live with their owner: token numbers go there (four bytes each), rows come back, all-to-all."""
-    asked = script.collective("all_gather", "tsp", 4 * job.work.tokens_per_replica, "token numbers", stream="context")
+    asked = script.collective("all_gather", "tsp", 4 * job.group_tokens, "token numbers", stream="context")
     found = script.compute("embedding lookup", layer.embedding(job.tokens), after=[asked])
     size = job.tokens * job.model.hidden * job.activation_bytes
     rows = script.collective("all_to_all", "tsp", size, "embedding rows", after=[found], stream="context")
@@ -326,11 +327,11 @@ def circulate_head(script: Script, job: Job, layer: LayerShard, name: str, *oper
             )
 
 
-def gathered_context(job: Job) -> float:
+def gathered_context(job: Job, layers: int) -> float:
     """K and V of one head bucket over the whole context; while training their gradients as well."""
     layer = LayerShard(job.model, job.plan.tsp, job.work.precision, job.activation_bytes)
-    bucket = 2 * job.work.tokens_per_replica * layer.kv_width * job.activation_bytes
-    if job.work.pass_ == "training":
+    bucket = 2 * job.group_tokens * layer.kv_width * job.activation_bytes
+    if job.training:
         return 2 * bucket
     return bucket * (1 if job.plan.overlap is False else 2)
 
@@ -345,7 +346,7 @@ def in_flight_weights(job: Job) -> float:
     shards = job.plan.tsp
     layer = LayerShard(job.model, shards, job.work.precision, job.activation_bytes)
     ring = MLP_BUFFERS * layer.mlp_weights * job.weight_bytes
-    if job.work.pass_ == "training":
+    if job.training:
         whole = shards * (layer.attention_weights + layer.mlp_weights)
         return whole * (job.weight_bytes + 4.0) + ring
     buffers = 1 if job.plan.overlap is False else ATTENTION_BUFFERS
@@ -360,6 +361,7 @@ SCHEME = Scheme(
     head=head,
     layer_backward=backward_layer,
     head_backward=head_backward,
+    layer_weights=None,
     residency=Residency(
         weight_shards=lambda job: job.plan.tsp,
         compute_shards=lambda job: 1,

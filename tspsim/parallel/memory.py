@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from .data import Share
+from .pipeline import most_in_flight
 from .plan import Job
 
 
@@ -24,32 +26,47 @@ class Residency:
     compute_shards
         t: ranks that heads and FFN columns of a rank's tokens are spread over.
     gathered_context
-        Job → bytes of other ranks' K and V alive at the peak.
+        (job, layers of the stage) → bytes of other ranks' K and V alive at the peak.
     in_flight_weights
         Job → bytes of other ranks' weights (and gradients of them) alive at the peak.
     """
 
     weight_shards: Callable[[Job], int]
     compute_shards: Callable[[Job], int]
-    gathered_context: Callable[[Job], float]
+    gathered_context: Callable[[Job, int], float]
     in_flight_weights: Callable[[Job], float]
 
 
 def peak_memory(job: Job, residency: Residency) -> Mapping[str, float]:
     """Bytes by part of the fullest rank: forward alone, or a training step."""
-    training = job.work.pass_ == "training"
-    owned = job.model.parameters / residency.weight_shards(job)
-    optimizer = job.work.optimizer
-    parts: dict[str, float] = {"weights": owned * (optimizer.weights if training else job.weight_bytes)}
-    if training:
-        parts["gradients"] = owned * optimizer.gradients
-        parts["optimizer_state"] = owned * optimizer.state
-        parts["optimizer_temporaries"] = owned * optimizer.temporaries
-        parts["kept_activations"] = kept_activations(job, residency.compute_shards(job))
+    stages = [stage_memory(job, residency, stage) for stage in sorted({0, job.plan.pp // 2, job.plan.pp - 1})]
+    return max(stages, key=lambda parts: sum(parts.values()))
+
+
+def stage_memory(job: Job, residency: Residency, stage: int) -> Mapping[str, float]:
+    """Bytes by part of a rank of one pipeline stage."""
+    plan, optimizer, chunks = job.plan, job.work.optimizer, job.chunks(stage)
+    owned = Share(job, residency.weight_shards(job)).owned(chunks)
+    divided = [plan.dp if plan.zero >= level else 1 for level in (1, 2, 3)]
+    parts: dict[str, float] = {}
+    if job.training:
+        parts["weights"] = owned * optimizer.weights / divided[2]
+        parts["gradients"] = owned * optimizer.gradients / divided[1]
+        parts["optimizer_state"] = owned * optimizer.state / divided[0]
+        parts["optimizer_temporaries"] = owned * optimizer.temporaries / divided[0]
+        in_flight = most_in_flight(job.tasks(stage), chunks)
+        parts["kept_activations"] = kept_activations(job, residency.compute_shards(job)) * in_flight
+        if plan.zero == 3 and plan.dp > 1:
+            # The layer at work and the one gathered ahead, and a layer's whole gradient on its way to be scattered.
+            layer = Share(job, residency.weight_shards(job)).layer
+            parts["gathered_weights"] = layer * (2 * job.weight_bytes + optimizer.gradients)
+    else:
+        parts["weights"] = owned * job.weight_bytes
     parts["workspace"] = workspace(job, residency.compute_shards(job))
-    parts["gathered_context"] = residency.gathered_context(job)
+    parts["gathered_context"] = residency.gathered_context(job, sum(chunk.layers for chunk in chunks))
     parts["in_flight_weights"] = residency.in_flight_weights(job)
-    parts["logits"] = logits(job)
+    if any(chunk.has_head for chunk in chunks):
+        parts["logits"] = logits(job)
     parts["runtime_reserve"] = job.work.runtime_reserve_bytes
     return {name: size for name, size in parts.items() if size > 0.0}
 
@@ -60,7 +77,7 @@ def residual_tokens(job: Job) -> float:
 
 
 def kept_activations(job: Job, compute_shards: int) -> float:
-    """What the forward leaves for the backward, all layers.
+    """What the forward of one layer and micro-batch leaves for the backward.
 
     ``full`` recomputation keeps a layer's input, β·h a token. Otherwise a layer keeps its input, both norms' outputs
     and the middle of the residual stream (4h), Q, K, V and the attention output (2a + 2c), and the MLP's columns (3f
@@ -75,7 +92,7 @@ def kept_activations(job: Job, compute_shards: int) -> float:
         columns = (3 if model.gated else 2) - (plan.recomputation == "selective")
         split = 2 * model.attention_width + 2 * model.kv_width + columns * model.ffn
         per_layer = 4 * residual + job.tokens * split / compute_shards
-    return job.activation_bytes * per_layer * model.layers
+    return job.activation_bytes * per_layer
 
 
 def workspace(job: Job, compute_shards: int) -> float:
@@ -91,7 +108,7 @@ def workspace(job: Job, compute_shards: int) -> float:
     residual = residual_tokens(job) * model.hidden
     # With sequence regions the gathered input of a block stands whole beside the shards.
     whole = job.tokens * model.hidden if job.plan.sequence_regions else 0.0
-    if job.work.pass_ == "training":
+    if job.training:
         split = 2 * attention + (5 if model.gated else 3) * model.ffn
         elements = 7 * residual + 2 * whole + job.tokens * split / compute_shards
     else:
@@ -106,5 +123,5 @@ def logits(job: Job) -> float:
     if not model.vocab:
         return 0.0
     columns = -(-model.vocab // (plan.tp * plan.tsp))
-    per_logit = job.activation_bytes + (6.0 if job.work.pass_ == "training" else 0.0)
+    per_logit = job.activation_bytes + (6.0 if job.training else 0.0)
     return job.tokens * columns * per_logit

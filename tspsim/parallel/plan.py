@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ..errors import InputError
 from ..model import Architecture
 from ..operators import DTYPE_BYTES
+from .pipeline import FORWARD, SCHEDULES, Chunk, Task, chunk_layers, stage_chunks
 
 #: Mesh axes, from the one whose ranks talk most to the one whose ranks talk least: the default placement puts
 #: them on the graph in this order, the first along the node.
@@ -35,6 +36,17 @@ class Plan:
         Pieces a tensor-parallel reduction or a context gather is cut into when it is overlapped.
     recomputation
         ``none``, ``selective`` (attention only) or ``full`` (a layer's input is all that is kept).
+    micro_batch
+        Sequences of one micro-batch; None: one while training, all of them in a forward pass.
+    vpp
+        Chunks of layers a pipeline stage holds (virtual stages).
+    schedule
+        Order of micro-batches on a stage: ``1f1b`` (interleaved with vpp > 1) or ``zb-h1``.
+    stage_layers
+        Layers of every chunk, first to last; empty: as even as can be.
+    zero
+        What data-parallel replicas divide among them: 0 nothing, 1 optimizer state, 2 and gradients, 3 and weights
+        (Rajbhandari et al. 2020); 3 is FSDP.
     algorithms
         Collective kind → algorithm name, where the plan insists on one.
     node_axes, rail_axes
@@ -49,6 +61,11 @@ class Plan:
     overlap: bool | None = None
     overlap_chunks: int = 4
     recomputation: str = "none"
+    micro_batch: int | None = None
+    vpp: int = 1
+    schedule: str = "1f1b"
+    stage_layers: tuple[int, ...] = ()
+    zero: int = 0
     algorithms: Mapping[str, str] = field(default_factory=dict)
     node_axes: tuple[str, ...] = ()
     rail_axes: tuple[str, ...] = ()
@@ -67,6 +84,10 @@ class Plan:
     @property
     def tsp(self) -> int:
         return self.degree("tsp")
+
+    @property
+    def pp(self) -> int:
+        return self.degree("pp")
 
     @property
     def dp(self) -> int:
@@ -134,9 +155,45 @@ class Job:
         return max(2.0, DTYPE_BYTES[self.work.precision])
 
     @property
+    def training(self) -> bool:
+        return self.work.pass_ == "training"
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of one micro-batch."""
+        return self.plan.micro_batch or (1 if self.training else self.work.sequences)
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of a replica's step."""
+        return self.work.sequences // self.sequences
+
+    @property
+    def group_tokens(self) -> int:
+        """Tokens of one micro-batch, over all token shards."""
+        return self.work.sequence * self.sequences
+
+    @property
     def tokens(self) -> int:
-        """Tokens a rank holds: all of its replica's, over the token shards."""
-        return self.work.tokens_per_replica // self.plan.token_shards
+        """Tokens of one micro-batch that a rank holds."""
+        return self.group_tokens // self.plan.token_shards
+
+    @property
+    def chunk_sizes(self) -> tuple[int, ...]:
+        """Layers of every chunk of the pipeline."""
+        return self.plan.stage_layers or chunk_layers(self.model.layers, self.plan.pp * self.plan.vpp)
+
+    def chunks(self, stage: int) -> tuple[Chunk, ...]:
+        return stage_chunks(self.chunk_sizes, self.plan.pp, stage)
+
+    def tasks(self, stage: int) -> list[Task]:
+        """What a stage does in a step, in order."""
+        plan = self.plan
+        if not self.training:
+            chunks = range(plan.vpp)
+            return [Task(FORWARD, index, chunk) for index in range(self.micro_batches) for chunk in chunks]
+        schedule = "interleaved" if plan.vpp > 1 else plan.schedule
+        return SCHEDULES[schedule](plan.pp, stage, self.micro_batches, plan.vpp)
 
     @property
     def head_shards(self) -> int:
@@ -177,8 +234,31 @@ class Job:
             )
         if plan.sequence_regions and self.tokens % plan.tp:
             raise self._refuse("sequence_regions", f"{self.tokens} tokens a rank are not a multiple of tp = {plan.tp}")
+        self._check_pipeline()
         if plan.overlap and plan.tp > 1 and self.tokens % plan.overlap_chunks:
             raise self._refuse("overlap_chunks", f"{plan.overlap_chunks} does not divide {self.tokens} tokens a rank")
+
+    def _check_pipeline(self) -> None:
+        plan, chunks = self.plan, self.plan.pp * self.plan.vpp
+        if self.work.sequences % self.sequences:
+            raise self._refuse(
+                "micro_batch", f"{self.sequences} does not divide the {self.work.sequences} sequences of a replica"
+            )
+        if plan.vpp > 1 and plan.pp == 1:
+            raise self._refuse("vpp", f"{plan.vpp} virtual stages need a pipeline; set pp, or leave vpp out")
+        if chunks > self.model.layers:
+            raise self._refuse("pp", f"{chunks} pipeline chunks are more than the {self.model.layers} layers")
+        if plan.stage_layers and (len(plan.stage_layers) != chunks or sum(plan.stage_layers) != self.model.layers):
+            raise self._refuse(
+                "stage_layers",
+                f"needs {chunks} numbers (pp·vpp) that add up to {self.model.layers}, not {list(plan.stage_layers)}",
+            )
+        if plan.vpp > 1 and self.micro_batches % plan.pp:
+            raise self._refuse(
+                "vpp", f"interleaving needs micro-batches in groups of pp = {plan.pp}, not {self.micro_batches}"
+            )
+        if plan.schedule == "zb-h1" and (plan.vpp > 1 or plan.tsp > 1):
+            raise self._refuse("schedule", "zb-h1 runs with vpp 1 and tensor or sequence parallelism; use 1f1b")
 
     def _refuse(self, key: str, message: str) -> InputError:
         return InputError(message, key=f"plans.{self.plan.name}.{key}")

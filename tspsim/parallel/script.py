@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ..operators import Operator
+from ..model.layer import gradients
+from ..operators import Gemm, Operator
 from ..program import Collective, Compute, Instruction, Program, Repeat, SendReceive
 from .plan import Plan
 
@@ -15,7 +16,7 @@ class Script:
 
     ``part`` (``attention``, ``mlp``, …) is written on each instruction until it is changed. Nothing outside a run of
     layers may be waited for by index inside it, or the other way round: streams carry the order. ``recomputing`` is
-    set while a layer's forward is repeated for its backward.
+    set while a layer's forward is repeated for its backward, ``weight_gradients`` cleared while they are put off.
     """
 
     def __init__(self, role: str, plan: Plan) -> None:
@@ -23,13 +24,20 @@ class Script:
         self.plan = plan
         self.part = ""
         self._items: list[Instruction | Repeat] = []
+        self._length = 0
         self._body: list[Instruction] = []
-        self._across: list[tuple[int, int]] = []
+        self._across: list[tuple[int, int, int]] = []
         self._layer = -1
         self.recomputing = False
+        self.weight_gradients = True
 
     def compute(self, name: str, *operators: Operator, after: Iterable[int] = (), stream: str = "compute") -> int:
         return self._add(Compute(operators, name, self._part(), self._layer, tuple(after), stream))
+
+    def gradients(self, product: Gemm) -> tuple[Gemm, ...]:
+        """Both gradients of a product, or only its input's while the weights' are put off."""
+        both = gradients(product)
+        return both if self.weight_gradients else both[:1]
 
     def collective(
         self,
@@ -57,6 +65,42 @@ class Script:
             )
         )
 
+    def send(self, axis: str, offset: int, size_bytes: float, name: str, *, after: Iterable[int], wrap: bool) -> int:
+        """To the rank ``offset`` positions on, on a stream of its own; nothing where there is none."""
+        return self._message(axis, size_bytes, name, tuple(after), wrap, to=offset, source=None, stream=f"send {axis}")
+
+    def receive(self, axis: str, offset: int, size_bytes: float, name: str, *, wrap: bool) -> int:
+        """What the rank ``offset`` positions before sends."""
+        return self._message(axis, size_bytes, name, (), wrap, to=None, source=-offset, stream=f"receive {axis}")
+
+    def _message(
+        self,
+        axis: str,
+        size_bytes: float,
+        name: str,
+        after: tuple[int, ...],
+        wrap: bool,
+        *,
+        to: int | None,
+        source: int | None,
+        stream: str,
+    ) -> int:
+        direction = "forward" if (to or -(source or 0)) > 0 else "backward"
+        return self._add(
+            SendReceive(
+                axis,
+                round(size_bytes),
+                name,
+                to,
+                source,
+                wrap,
+                self._part(),
+                self._layer,
+                after,
+                f"{stream} {direction}",
+            )
+        )
+
     def ring_hop(self, axis: str, size_bytes: float, name: str, *, after: Iterable[int] = (), stream: str = "") -> int:
         """Every rank sends to the next position and receives from the one before."""
         return self._add(
@@ -75,17 +119,30 @@ class Script:
         """Instructions from here to :meth:`end_layers` are one layer's, ``first`` in its first turn."""
         self._layer = first
 
-    def after_previous_layer(self, consumer: int, producer: int) -> None:
-        """Instruction ``consumer`` of a layer waits for ``producer`` of the layer before."""
-        self._across.append((consumer, producer))
+    def after_previous_layer(self, consumer: int, producer: int, turns: int = 1) -> None:
+        """Instruction ``consumer`` of a layer waits for ``producer`` of the layer before (or ``turns`` before)."""
+        self._across.append((consumer, producer, turns))
 
-    def end_layers(self, times: int, layer_step: int = 1) -> None:
-        """The layer written since :meth:`begin_layers` runs ``times`` times."""
+    def hold_until(self, gate: int) -> None:
+        """The first kernel of the layer being written waits for ``gate``, which stands in the same layer."""
+        for index, instruction in enumerate(self._body):
+            if isinstance(instruction, Compute):
+                self._body[index] = replace(instruction, after=(*instruction.after, gate))
+                return
+
+    def end_layers(self, times: int, layer_step: int = 1) -> int:
+        """The layer written since :meth:`begin_layers` runs ``times`` times.
+
+        Returns where its last turn begins: an index inside the layer plus this is that instruction's in the program.
+        """
         body = list(self._body)
-        for consumer, producer in self._across:
-            body[consumer] = replace(body[consumer], after=(*body[consumer].after, producer - len(body)))
+        for consumer, producer, turns in self._across:
+            waits = (*body[consumer].after, producer - turns * len(body))
+            body[consumer] = replace(body[consumer], after=waits)
         self._items.append(Repeat(tuple(body), times, layer_step))
+        self._length += times * len(body)
         self._body, self._across, self._layer, self.part = [], [], -1, ""
+        return self._length - len(body)
 
     def program(self) -> Program:
         return Program(self.role, tuple(self._items))
@@ -93,12 +150,10 @@ class Script:
     def _add(self, instruction: Instruction) -> int:
         if self._layer < 0:
             self._items.append(instruction)
-            return self._position() - 1
+            self._length += 1
+            return self._length - 1
         self._body.append(instruction)
         return len(self._body) - 1
 
     def _part(self) -> str:
         return f"{self.part} again" if self.recomputing else self.part
-
-    def _position(self) -> int:
-        return sum(len(item.body) * item.times if isinstance(item, Repeat) else 1 for item in self._items)

@@ -30,13 +30,13 @@ class Exchange:
 def attend_local(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
     """One shard, no exchange: the whole context is here."""
     work = job.work
-    segments = local_segments(job.plan.partition, work.sequence, 1, 0, work.sequences, work.causal)
+    segments = local_segments(job.plan.partition, work.sequence, 1, 0, job.sequences, work.causal)
     return script.compute("attention", layer.attention(segments, causal=work.causal), after=[after])
 
 
 def attend_local_backward(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
     work = job.work
-    segments = local_segments(job.plan.partition, work.sequence, 1, 0, work.sequences, work.causal)
+    segments = local_segments(job.plan.partition, work.sequence, 1, 0, job.sequences, work.causal)
     return attention_backward(script, job, layer, segments, work.causal, "attention backward", [after])
 
 
@@ -64,9 +64,9 @@ def all_gather(script: Script, job: Job, layer: LayerShard, position: int, after
     The gathered K and V are kept for the backward, so recomputation does not gather again.
     """
     plan, work = job.plan, job.work
-    segments = local_segments(plan.partition, work.sequence, plan.sp, position, work.sequences, work.causal)
+    segments = local_segments(plan.partition, work.sequence, plan.sp, position, job.sequences, work.causal)
     buckets = plan.overlap_chunks if plan.overlap and layer.kv_heads % plan.overlap_chunks == 0 else 1
-    size = 2 * work.tokens_per_replica * layer.kv_width * job.activation_bytes / buckets
+    size = 2 * job.group_tokens * layer.kv_width * job.activation_bytes / buckets
     last = after
     for bucket in range(buckets):
         gathered = after
@@ -83,9 +83,9 @@ def all_gather(script: Script, job: Job, layer: LayerShard, position: int, after
 def all_gather_backward(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
     """dK and dV of the whole context go to the shards that own them: a reduce-scatter."""
     plan, work = job.plan, job.work
-    segments = local_segments(plan.partition, work.sequence, plan.sp, position, work.sequences, work.causal)
+    segments = local_segments(plan.partition, work.sequence, plan.sp, position, job.sequences, work.causal)
     attended = attention_backward(script, job, layer, segments, work.causal, "attention backward", [after])
-    size = 2 * work.tokens_per_replica * layer.kv_width * job.activation_bytes
+    size = 2 * job.group_tokens * layer.kv_width * job.activation_bytes
     reduced = script.collective("reduce_scatter", "sp", size, "sum dK,dV", after=[attended], stream="context")
     return script.compute("dK,dV here", after=[reduced])
 
@@ -99,7 +99,7 @@ def ring(script: Script, job: Job, layer: LayerShard, position: int, after: int)
     for hop in range(plan.sp):
         owner = (position - hop) % plan.sp
         segments, causal = block_segments(
-            plan.partition, work.sequence, plan.sp, position, owner, work.sequences, work.causal
+            plan.partition, work.sequence, plan.sp, position, owner, job.sequences, work.causal
         )
         operators: list[Operator] = [layer.attention(segments, causal=causal)] if segments else []
         if segments and hop:
@@ -122,7 +122,7 @@ def ring_backward(script: Script, job: Job, layer: LayerShard, position: int, af
     for hop in range(plan.sp):
         owner = (position - hop) % plan.sp
         segments, causal = block_segments(
-            plan.partition, work.sequence, plan.sp, position, owner, work.sequences, work.causal
+            plan.partition, work.sequence, plan.sp, position, owner, job.sequences, work.causal
         )
         here = arrived
         if hop < plan.sp - 1:
@@ -148,7 +148,7 @@ def ulysses(script: Script, job: Job, layer: LayerShard, position: int, after: i
         after=[after],
         stream="context",
     )
-    segments = local_segments(plan.partition, work.sequence, 1, 0, work.sequences, work.causal)
+    segments = local_segments(plan.partition, work.sequence, 1, 0, job.sequences, work.causal)
     attended = script.compute(
         "attention", layer.attention(segments, causal=work.causal, buckets=plan.sp), after=[inside]
     )
@@ -164,7 +164,7 @@ def ulysses_backward(script: Script, job: Job, layer: LayerShard, position: int,
     inside = script.collective(
         "all_to_all", "sp", rows * layer.query_width, "d tokens to heads", after=[after], stream="context"
     )
-    segments = local_segments(plan.partition, work.sequence, 1, 0, work.sequences, work.causal)
+    segments = local_segments(plan.partition, work.sequence, 1, 0, job.sequences, work.causal)
     attended = attention_backward(
         script, job, layer, segments, work.causal, "attention backward", [inside], buckets=plan.sp
     )
@@ -180,7 +180,7 @@ EXCHANGES: dict[str, Exchange] = {
 }
 
 
-def gathered_context(job: Job) -> float:
+def gathered_context(job: Job, layers: int) -> float:
     """Other shards' K and V alive at the peak, bytes.
 
     Gathered: the whole context of one layer; while training every layer's is kept for its backward, because the
@@ -191,10 +191,10 @@ def gathered_context(job: Job) -> float:
     if plan.sp == 1:
         return 0.0
     layer = LayerShard(model, plan.tp, work.precision, job.activation_bytes)
-    training = work.pass_ == "training"
+    training = job.training
     if plan.exchange == "all_gather":
-        one_layer = 2 * work.tokens_per_replica * layer.kv_width * job.activation_bytes
-        return one_layer * (model.layers + 1 if training else 1)
+        one_layer = 2 * job.group_tokens * layer.kv_width * job.activation_bytes
+        return one_layer * (layers + 1 if training else 1)
     if plan.exchange == "ring":
         block = 2 * job.tokens * layer.kv_width * job.activation_bytes
         return block * (4 if training else 2)

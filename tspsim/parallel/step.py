@@ -1,8 +1,7 @@
-"""A whole pass from a scheme's pieces: embedding, layers, head; while training also loss, backward and optimizer.
+"""A whole pass from a scheme's pieces: a stage's tasks one after the other, with what data parallelism adds.
 
 Recomputation ``full`` runs a layer's forward again before its backward, exchanges included, except a K, V gather,
-whose result is kept (docs/memory.md); ``selective`` runs the attention kernel's forward again. Gradients of a layer are
-reduced over data-parallel replicas while the layers before it run backward.
+whose result is kept (docs/memory.md); ``selective`` runs the attention kernel's forward again.
 """
 
 from __future__ import annotations
@@ -11,14 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..model.layer import LayerShard
-from ..operators import MemoryBound
 from ..program import Program
+from . import data
 from .memory import Residency
+from .pipeline import BACKWARD, FORWARD, Chunk, Task
 from .plan import Job
 from .script import Script
 
 Piece = Callable[[Script, Job, LayerShard], None]
-LayerPiece = Callable[[Script, Job, LayerShard, int], None]
+LayerPiece = Callable[[Script, Job, LayerShard, int], list[int]]
+WeightPiece = Callable[[Script, Job, LayerShard], None]
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,13 @@ class Scheme:
     shards
         Job → parts that heads, FFN columns and vocabulary rows are cut into.
     embed, layer, head
-        Write the forward of a model's three parts; ``layer`` is told the rank's position on the token axis.
+        Write the forward of a model's three parts; ``layer`` is told the rank's position on the token axis and returns
+        the instructions whose end means that its output is complete.
     layer_backward, head_backward
         Write their backward (of the head: from the loss on).
+    layer_weights
+        Write the gradients of a layer's weights alone, where ``layer_backward`` can leave them out
+        (``script.weight_gradients`` is False); None where it cannot.
     residency
         What stays in memory.
     """
@@ -44,59 +49,113 @@ class Scheme:
     head: Piece
     layer_backward: LayerPiece
     head_backward: Piece
+    layer_weights: WeightPiece | None
     residency: Residency
 
 
-def write_program(scheme: Scheme, job: Job, position: int) -> Program:
-    """The program of the ranks at ``position`` on the token axis, for the job's pass."""
-    plan, model = job.plan, job.model
-    layer = LayerShard(model, scheme.shards(job), job.work.precision, job.activation_bytes)
-    script = Script(f"{plan.token_axis} {position}" if plan.token_shards > 1 else "all ranks", plan)
-    training = job.work.pass_ == "training"
-    if model.vocab:
-        script.part = "embedding"
-        scheme.embed(script, job, layer)
-    script.begin_layers()
-    scheme.layer(script, job, layer, position)
-    script.end_layers(model.layers)
-    if model.vocab:
-        script.part = "head"
-        scheme.head(script, job, layer)
-    if not training:
+def write_program(scheme: Scheme, job: Job, position: int, stage: int = 0) -> Program:
+    """The program of the ranks of a pipeline stage at ``position`` on the token axis, for the job's pass."""
+    return Writer(scheme, job, position, stage).write()
+
+
+class Writer:
+    """Writes the tasks of one stage's ranks."""
+
+    def __init__(self, scheme: Scheme, job: Job, position: int, stage: int) -> None:
+        plan = job.plan
+        names = [f"stage {stage}"] if plan.pp > 1 else []
+        names += [f"{plan.token_axis} {position}"] if plan.token_shards > 1 else []
+        self.scheme = scheme
+        self.job = job
+        self.position = position
+        self.stage = stage
+        self.chunks = job.chunks(stage)
+        self.layer = LayerShard(job.model, scheme.shards(job), job.work.precision, job.activation_bytes)
+        self.script = Script(", ".join(names) or "all ranks", plan)
+        self.share = data.Share(job, scheme.residency.weight_shards(job))
+
+    def write(self) -> Program:
+        script, job = self.script, self.job
+        tasks = job.tasks(self.stage)
+        for task in tasks:
+            if task.kind == FORWARD:
+                self.forward(self.chunks[task.chunk], task)
+            elif task.kind == BACKWARD:
+                self.backward(self.chunks[task.chunk], task)
+            else:
+                self.weights(self.chunks[task.chunk], task)
+        if job.training:
+            script.part = "optimizer"
+            data.finish_step(script, job, self.share, self.chunks)
         return script.program()
-    if model.vocab:
-        script.part = "head backward"
-        scheme.head_backward(script, job, layer)
-    script.begin_layers(model.layers - 1)
-    if plan.recomputation == "full":
-        script.recomputing = True
-        scheme.layer(script, job, layer, position)
-        script.recomputing = False
-    scheme.layer_backward(script, job, layer, position)
-    owned = model.parameters / scheme.residency.weight_shards(job)
-    in_layers = model.parameters_per_layer * model.layers / scheme.residency.weight_shards(job)
-    reduce_gradients(script, job, in_layers / model.layers)
-    script.end_layers(model.layers, layer_step=-1)
-    script.part = "optimizer"
-    if owned > in_layers:
-        reduce_gradients(script, job, owned - in_layers)
-    update(script, job, owned)
-    return script.program()
 
+    def forward(self, chunk: Chunk, task: Task) -> None:
+        script, job, scheme = self.script, self.job, self.scheme
+        if not chunk.has_embedding:
+            self.receive("activations", 1)
+        elif job.model.vocab:
+            script.part = "embedding"
+            scheme.embed(script, job, self.layer)
+        script.begin_layers(chunk.first_layer)
+        gathered = data.gather_weights(script, job, self.share, task)
+        ready = scheme.layer(script, job, self.layer, self.position)
+        data.wait_for_weights(script, gathered, ready)
+        start = script.end_layers(chunk.layers)
+        if not chunk.has_head:
+            self.send("activations", 1, [start + index for index in ready])
+        elif job.model.vocab:
+            script.part = "head"
+            scheme.head(script, job, self.layer)
 
-def reduce_gradients(script: Script, job: Job, parameters: float) -> None:
-    """Sum gradients over the replicas, beside the backward of the layers before."""
-    if job.plan.dp > 1:
-        ready = script.compute("gradients ready", after=[])
-        size = parameters * job.work.optimizer.gradients
-        script.collective("all_reduce", "dp", size, "sum gradients", after=[ready], stream="gradients")
+    def backward(self, chunk: Chunk, task: Task) -> None:
+        script, job, scheme = self.script, self.job, self.scheme
+        script.weight_gradients = job.plan.schedule != "zb-h1"
+        if not chunk.has_head:
+            self.receive("gradients", -1)
+        elif job.model.vocab:
+            script.part = "head backward"
+            scheme.head_backward(script, job, self.layer)
+        script.begin_layers(chunk.first_layer + chunk.layers - 1)
+        gathered = data.gather_weights(script, job, self.share, task)
+        if job.plan.recomputation == "full":
+            script.recomputing = True
+            scheme.layer(script, job, self.layer, self.position)
+            script.recomputing = False
+        ready = scheme.layer_backward(script, job, self.layer, self.position)
+        data.wait_for_weights(script, gathered, ready)
+        if script.weight_gradients:
+            data.reduce_layer(script, job, self.share, task)
+        start = script.end_layers(chunk.layers, layer_step=-1)
+        if not chunk.has_embedding:
+            self.send("gradients", -1, [start + index for index in ready])
 
+    def weights(self, chunk: Chunk, task: Task) -> None:
+        """ZB-H1's third kind of task: the gradients of the weights that the backward left out."""
+        script, scheme = self.script, self.scheme
+        assert scheme.layer_weights is not None
+        script.begin_layers(chunk.first_layer + chunk.layers - 1)
+        script.part = "weight gradients"
+        scheme.layer_weights(script, self.job, self.layer)
+        data.reduce_layer(script, self.job, self.share, task)
+        script.end_layers(chunk.layers, layer_step=-1)
 
-def update(script: Script, job: Job, parameters: float) -> None:
-    """The optimizer's pass over what a rank owns: gradients and weights once, its state and temporaries twice."""
-    optimizer = job.work.optimizer
-    size = parameters * (optimizer.gradients + optimizer.weights + 2.0 * (optimizer.state + optimizer.temporaries))
-    waits = []
-    if job.plan.dp > 1:
-        waits = [script.collective("all_reduce", "dp", 4, "gradient norm", stream="gradients")]
-    script.compute("optimizer step", MemoryBound("adamw", size, name="optimizer"), after=waits)
+    def send(self, what: str, offset: int, after: list[int]) -> None:
+        script, wrap = self.script, self.job.plan.vpp > 1
+        script.part = "pipeline"
+        script.send("pp", offset, self.message_bytes, f"{what} to the next stage", after=after, wrap=wrap)
+
+    def receive(self, what: str, offset: int) -> None:
+        """Kernels wait for what the stage before sends; tensor-parallel ranks got a piece each and gather it."""
+        script, job = self.script, self.job
+        script.part = "pipeline"
+        got = script.receive("pp", offset, self.message_bytes, f"{what} received", wrap=job.plan.vpp > 1)
+        if job.plan.tp > 1 and not job.plan.sequence_regions:
+            whole = self.message_bytes * job.plan.tp
+            got = script.collective("all_gather", "tp", whole, f"gather {what}", after=[got])
+        script.compute(f"{what} here", after=[got])
+
+    @property
+    def message_bytes(self) -> float:
+        """A rank's piece of the residual stream between stages (Megatron's scatter-gather: 1/T of it each)."""
+        job = self.job
+        return job.tokens * job.model.hidden * job.activation_bytes / job.plan.tp

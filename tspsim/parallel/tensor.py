@@ -24,7 +24,7 @@ def embed(script: Script, job: Job, layer: LayerShard) -> None:
     reduce_rows(script, job, job.tokens, looked_up, "sum embedding")
 
 
-def forward_layer(script: Script, job: Job, layer: LayerShard, position: int) -> None:
+def forward_layer(script: Script, job: Job, layer: LayerShard, position: int) -> list[int]:
     plan = job.plan
     chunks = plan.overlap_chunks if plan.overlap and plan.tp > 1 else 1
     tokens = job.tokens // chunks
@@ -43,6 +43,7 @@ def forward_layer(script: Script, job: Job, layer: LayerShard, position: int) ->
     if not script.recomputing:
         for (consumer, _), producer in zip(entering, leaving, strict=True):
             script.after_previous_layer(consumer, producer)
+    return leaving
 
 
 def head(script: Script, job: Job, layer: LayerShard) -> None:
@@ -61,20 +62,20 @@ def head_backward(script: Script, job: Job, layer: LayerShard) -> None:
     script.compute("final norm backward", layer.norm_backward(residual_tokens(job)))
 
 
-def backward_layer(script: Script, job: Job, layer: LayerShard, position: int) -> None:
+def backward_layer(script: Script, job: Job, layer: LayerShard, position: int) -> list[int]:
     tokens = job.tokens
     script.part = "mlp backward"
     ready = gather_rows(script, job, tokens, [], "gather d MLP")
-    d_down = gradients(layer.down(tokens))
+    d_down = script.gradients(layer.down(tokens))
     script.compute("down projection backward", *d_down, layer.activation_backward(tokens), after=ready)
     summed = column_gradients(script, job, layer.gate_up(tokens), "gate and up backward", "sum d MLP")
     normed = script.compute("norm backward", layer.norm_backward(residual_tokens(job)), after=summed)
     script.part = "attention backward"
     ready = gather_rows(script, job, tokens, [normed], "gather d attention")
-    projected = script.compute("output projection backward", *gradients(layer.output(tokens)), after=ready)
+    projected = script.compute("output projection backward", *script.gradients(layer.output(tokens)), after=ready)
     attend_backward(script, job, layer, position, projected)
     summed = column_gradients(script, job, layer.qkv(tokens), "QKV backward", "sum d attention", layer.rope(tokens))
-    script.compute("norm backward", layer.norm_backward(residual_tokens(job)), after=summed)
+    return [script.compute("norm backward", layer.norm_backward(residual_tokens(job)), after=summed)]
 
 
 def attend(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
@@ -110,16 +111,23 @@ def column_products(
 
 def column_gradients(script: Script, job: Job, product: Gemm, name: str, sum_name: str, *before: Operator) -> list[int]:
     """Gradients of a column-split product and the sum of its input's; returns what the input's gradient waits for."""
-    d_input, d_weight = gradients(product)
+    d_input, *d_weight = script.gradients(product)
     if job.plan.tp == 1:
-        return [script.compute(name, *before, d_input, d_weight)]
+        return [script.compute(name, *before, d_input, *d_weight)]
     multiplied = script.compute(f"{name}, input", *before, d_input)
-    if job.plan.overlap:
+    if not d_weight or job.plan.overlap:
         summed = reduce_rows(script, job, job.tokens, multiplied, sum_name)
-        script.compute(f"{name}, weight", d_weight)
+        if d_weight:
+            script.compute(f"{name}, weight", *d_weight)
         return [summed]
-    both = script.compute(f"{name}, weight", d_weight)
+    both = script.compute(f"{name}, weight", *d_weight)
     return [reduce_rows(script, job, job.tokens, both, sum_name)]
+
+
+def layer_weights(script: Script, job: Job, layer: LayerShard) -> None:
+    """The four products' weight gradients, put off by a zero-bubble schedule."""
+    products = layer.qkv(job.tokens), layer.output(job.tokens), layer.gate_up(job.tokens), layer.down(job.tokens)
+    script.compute("weight gradients", *(gradients(product)[1] for product in products))
 
 
 def reduce_rows(script: Script, job: Job, tokens: int, after: int, name: str) -> int:
@@ -152,6 +160,7 @@ SCHEME = Scheme(
     head=head,
     layer_backward=backward_layer,
     head_backward=head_backward,
+    layer_weights=layer_weights,
     residency=Residency(
         weight_shards=lambda job: job.plan.tp,
         compute_shards=lambda job: job.plan.tp,

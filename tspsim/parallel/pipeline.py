@@ -1,0 +1,115 @@
+"""Pipelines: which layers a stage holds, and in which order it works through micro-batches.
+
+A model is cut into pp·vpp *chunks* of consecutive layers; stage s holds chunks s, s + pp, s + 2·pp, … (Narayanan et
+al. 2021, §2.2). A schedule is a list of :class:`Task`; with one stage it is forward and backward of each micro-batch.
+
+The bubble of 1F1B with equal stages is (p − 1)·(t_F + t_B) a step, of the interleaved schedule 1/v of that (ibid.,
+§2.2.2), of ZB-H1 (p − 1)·(t_F + t_B − 2·t_W) where t_B holds both gradients (Qi et al. 2023, table 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+FORWARD, BACKWARD, WEIGHTS = "forward", "backward", "weights"
+
+
+class Task(NamedTuple):
+    """One visit of a stage to a micro-batch: ``kind``, which micro-batch, which of the stage's chunks."""
+
+    kind: str
+    micro_batch: int
+    chunk: int
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive layers; the first chunk of a model has its embedding, the last its head."""
+
+    first_layer: int
+    layers: int
+    has_embedding: bool
+    has_head: bool
+
+
+def chunk_layers(layers: int, chunks: int) -> tuple[int, ...]:
+    """Layers of every chunk, as even as can be; the chunks with embedding and head are the last to get one more.
+
+    >>> chunk_layers(126, 16)
+    (7, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 7)
+    """
+    base, extra = divmod(layers, chunks)
+    order = [*range(1, chunks - 1), 0, chunks - 1] if chunks > 1 else [0]
+    sizes = [base] * chunks
+    for index in order[:extra]:
+        sizes[index] += 1
+    return tuple(sizes)
+
+
+def stage_chunks(sizes: tuple[int, ...], stages: int, stage: int) -> tuple[Chunk, ...]:
+    """The chunks of one stage, in order."""
+    last = len(sizes) - 1
+    return tuple(
+        Chunk(sum(sizes[:index]), sizes[index], index == 0, index == last) for index in range(stage, len(sizes), stages)
+    )
+
+
+def one_forward_one_backward(stages: int, stage: int, micro_batches: int, chunks: int) -> list[Task]:
+    """1F1B (Narayanan et al. 2019, PipeDream-Flush): fill, then one forward and one backward in turn, then drain."""
+    warm_up = min(micro_batches, stages - stage - 1)
+    order = [Task(FORWARD, index, 0) for index in range(warm_up)]
+    for index in range(micro_batches - warm_up):
+        order += [Task(FORWARD, warm_up + index, 0), Task(BACKWARD, index, 0)]
+    return order + [Task(BACKWARD, index, 0) for index in range(micro_batches - warm_up, micro_batches)]
+
+
+def interleaved(stages: int, stage: int, micro_batches: int, chunks: int) -> list[Task]:
+    """Megatron's interleaved 1F1B: groups of ``stages`` micro-batches go through a stage's chunks in turn."""
+    total = micro_batches * chunks
+    warm_up = total if micro_batches == stages else min(total, 2 * (stages - stage - 1) + (chunks - 1) * stages)
+
+    def task(kind: str, number: int) -> Task:
+        group, inside = divmod(number, stages * chunks)
+        chunk, position = divmod(inside, stages)
+        return Task(kind, group * stages + position, chunk if kind == FORWARD else chunks - 1 - chunk)
+
+    order = [task(FORWARD, number) for number in range(warm_up)]
+    for number in range(total - warm_up):
+        order += [task(FORWARD, warm_up + number), task(BACKWARD, number)]
+    return order + [task(BACKWARD, number) for number in range(total - warm_up, total)]
+
+
+def zero_bubble_h1(stages: int, stage: int, micro_batches: int, chunks: int) -> list[Task]:
+    """ZB-H1: weights' gradients are put off, by up to the stage's number, and fill what the drain leaves open."""
+    order: list[Task] = []
+    waiting: list[int] = []
+    for task in one_forward_one_backward(stages, stage, micro_batches, chunks):
+        order.append(task)
+        if task.kind == BACKWARD:
+            waiting.append(task.micro_batch)
+            if len(waiting) > stage:
+                order.append(Task(WEIGHTS, waiting.pop(0), 0))
+    return order + [Task(WEIGHTS, micro_batch, 0) for micro_batch in waiting]
+
+
+#: Name → ``(stages, stage, micro-batches, chunks a stage) → tasks``.
+SCHEDULES: dict[str, Callable[[int, int, int, int], list[Task]]] = {
+    "1f1b": one_forward_one_backward,
+    "interleaved": interleaved,
+    "zb-h1": zero_bubble_h1,
+}
+
+
+def most_in_flight(tasks: list[Task], chunks: tuple[Chunk, ...]) -> int:
+    """Layers × micro-batches whose activations a stage keeps at once, at most."""
+    kept = peak = 0
+    for task in tasks:
+        layers = chunks[task.chunk].layers
+        if task.kind == FORWARD:
+            kept += layers
+            peak = max(peak, kept)
+        elif task.kind == BACKWARD:
+            kept -= layers
+    return peak
