@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import TspsimError
 from ..operators import Operator
 from ..parallel.mesh import Mesh
 from ..program import Collective, Compute, Instruction, Program, SendReceive
@@ -111,7 +112,17 @@ def prepare(program: Program, cost: Cost, templates: Templates, first_label: int
         streams.setdefault(instruction.stream, []).append(step)
         labels.append(label if label.layer == layer else label.at_layer(layer))
         signature.append((instruction.stream, duration_s, meets, after))
+    check_streams(program, streams)
     return Role(program, streams, labels, tuple(signature))
+
+
+def check_streams(program: Program, streams: Mapping[str, Sequence[Step]]) -> None:
+    """Raise TspsimError where a scheme mixes: a device runs one stream of kernels, and communication beside it."""
+    kernels = [name for name, steps in streams.items() if any(step.is_compute for step in steps)]
+    if len(kernels) > 1:
+        raise TspsimError(f"kernels of '{program.role}' stand on streams {', '.join(kernels)}; a device runs one")
+    if not all(step.is_compute for name in kernels for step in streams[name]):
+        raise TspsimError(f"stream '{kernels[0]}' of '{program.role}' mixes kernels and communication")
 
 
 def ready(
