@@ -346,6 +346,7 @@ def _nothing_fits(plans: Sequence[tuple[str, Memory]]) -> InfeasibleError:
 
 def _print_answer(result: Result) -> None:
     """The table, what limits the fastest plan, what a reader should know, and what was assumed."""
+    from rich.padding import Padding
     from rich.text import Text
 
     from .report import table
@@ -358,7 +359,8 @@ def _print_answer(result: Result) -> None:
     notes = [f"{plan.name}: {note}" for plan in result.plans for note in plan.notes]
     for title, sentences in (("Worth knowing", notes), ("Assumed; each can be switched", result.defaults)):
         if sentences:
-            parts += [Text(title, style="bold"), *(Text(f"  {sentence}") for sentence in sentences), ""]
+            indented = (Padding(Text(sentence), (0, 0, 0, 2)) for sentence in sentences)
+            parts += [Text(title, style="bold"), *indented, ""]
     print_rich(*parts)
 
 

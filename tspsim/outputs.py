@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 STANDARD_OUTPUT = "-"
 PROGRESS_AFTER_S = 1.0
 WIDTH_OF_FILES = 160
+LONGEST_SENTENCE = 10_000
 
 #: Called with what is under way and the share that is done.
 Progress = Callable[[str, float], None]
@@ -145,13 +146,16 @@ def print_rich(*parts: RenderableType) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False, width=terminal_width())
-    with console.capture() as captured:
-        for part in parts:
-            # Sentences are wrapped for people, not for files and pipes.
-            console.print(part, soft_wrap=not (sys.stdout.isatty() or isinstance(part, Table)))
+    text = ""
+    for part in parts:
+        # Sentences are wrapped for people, not for files and pipes.
+        wrapped = sys.stdout.isatty() or isinstance(part, Table)
+        console = Console(highlight=False, width=terminal_width() if wrapped else LONGEST_SENTENCE)
+        with console.capture() as captured:
+            console.print(part)
+        text += captured.get()
     # Blanks at the ends of lines only make copied tables wide.
-    sys.stdout.write(re.sub(r"[ \t]+$", "", captured.get(), flags=re.MULTILINE))
+    sys.stdout.write(re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE))
 
 
 def terminal_width() -> int:

@@ -17,6 +17,7 @@ _COLUMNS = ("by FLOPs", "by HBM", "by links", "ceiling", "memory, GiB")
 def ceilings(bounds: Bounds, claim_tokens_per_s: float | None = None) -> list[RenderableType]:
     """A table of every plan's ceilings, the highest in a sentence, and the verdicts on a claim."""
     from rich import box
+    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
@@ -49,7 +50,7 @@ def ceilings(bounds: Bounds, claim_tokens_per_s: float | None = None) -> list[Re
         return parts
     parts += ["", Text(f"Claim: {millions(claim_tokens_per_s)} tokens/s", style="bold")]
     for title, verdict in zip(("whole model", "one block"), bounds.judge(claim_tokens_per_s), strict=True):
-        line = Text(f"  {title}: ")
+        line = Text(f"{title}: ")
         line.append(verdict.word, style="bold green" if verdict.possible else "bold red")
-        parts.append(line.append(f". It {verdict.reason}."))
+        parts.append(Padding(line.append(f". It {verdict.reason}."), (0, 0, 0, 2)))
     return parts
