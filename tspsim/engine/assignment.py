@@ -21,11 +21,12 @@ Cost = Callable[[Operator], float]
 
 @dataclass(frozen=True)
 class Assignment:
-    """Programs on a mesh: rank r runs ``programs[role_of[r]]``."""
+    """Programs on a mesh: rank r runs ``programs[role_of[r]]``; ``slowness`` stretches the kernels of single ranks."""
 
     mesh: Mesh
     programs: tuple[Program, ...]
     role_of: NDArray[np.int64] = field(repr=False)
+    slowness: Mapping[int, float] = field(default_factory=dict)
 
     @classmethod
     def uniform(cls, mesh: Mesh, program: Program) -> Assignment:

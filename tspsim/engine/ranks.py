@@ -39,12 +39,14 @@ class Rank:
 
     ``channels`` are those it uses, by the keys of :attr:`Step.meets`; a neighbour past the end of an axis has none.
     ``moving`` counts the transfers its device takes part in at the moment (only where kernels slow beside them).
+    ``slowness`` stretches its kernels: 1 is a device like the others.
     """
 
     number: int
     channels: dict[int, Channel]
     done: bytearray
     waiting: dict[int, list[Callable[[], None]]] = field(default_factory=dict)
+    slowness: float = 1.0
     computing: Computation | None = None
     moving: int = 0
 
@@ -107,7 +109,8 @@ class Machine:
     def _compute(self, rank: Rank, steps: Sequence[Step]) -> Generator[simpy.Event, None, None]:
         """The process of a rank's kernels."""
         env, done, waiting = self.env, rank.done, rank.waiting
-        enter, slowdown = self.calendar.enter, self.compute_slowdown
+        enter, slowness = self.calendar.enter, rank.slowness
+        slowed = self.compute_slowdown * slowness
         columns, number = self.timeline, rank.number
         write_rank, write_label = columns.rank.append, columns.label.append
         write_start, write_end = columns.start_s.append, columns.end_s.append
@@ -120,7 +123,7 @@ class Machine:
             start_s = env.now
             if duration_s > 0.0:
                 computation = rank.computing = Computation(env, rank)
-                enter(computation, duration_s * slowdown if computation.slowed else duration_s)
+                enter(computation, duration_s * (slowed if computation.slowed else slowness))
                 yield computation
             write_rank(number)
             write_label(label)

@@ -84,6 +84,10 @@ def build_system(cluster: Cluster, assignment: Assignment, cost: Cost, *, every_
         roles.append(role)
         labels.extend(role.labels)
     likeness = np.array(number([role.signature for role in roles]), dtype=np.int64)[assignment.role_of]
+    slow = sorted(assignment.slowness.items())
+    marks = number([(int(likeness[rank]), factor) for rank, factor in slow])
+    for (rank, _), mark in zip(slow, marks, strict=True):
+        likeness[rank] = len(roles) + mark
     axes = tuple(axis for axis in mesh.axes if any(template.axis == axis for template, _ in templates))
     islands = mesh_islands(mesh, axes)
     if every_rank:
@@ -236,7 +240,9 @@ def assemble(
         first_of.setdefault(cls, rank)
         sizes[cls] += copies
         class_of_rank[rank] = cls
-    simulated = {cls: Rank(rank, {}, bytearray()) for cls, rank in first_of.items()}
+    simulated = {
+        cls: Rank(rank, {}, bytearray(), slowness=assignment.slowness.get(rank, 1.0)) for cls, rank in first_of.items()
+    }
     channels: list[Channel] = []
     users: dict[int, dict[int, float]] = {}
     for instance, cls in zip(instances, instance_class, strict=True):
