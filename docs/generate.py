@@ -348,8 +348,8 @@ def main() -> None:
         path = DOCS / page
         text = path.read_text(encoding="utf-8")
         for name, build in tables.items():
-            written = build() + "\n"
-            text, found = block(name).subn(lambda _, written=written: written, text)
+            written = f"{build()}\n".replace("\\", r"\\")
+            text, found = block(name).subn(written, text)
             if found != 1:
                 raise SystemExit(f"{path}: table '{name}' stands there {found} times, not once")
         path.write_text(text, encoding="utf-8")
