@@ -5,6 +5,7 @@ The measured tables are not part of the package: set ``TSPSIM_SHARED_DATA`` or k
 
 from __future__ import annotations
 
+import math
 import os
 from functools import cache
 from pathlib import Path
@@ -115,12 +116,13 @@ def test_training_attention_of_the_h200_is_within_the_bar(
 
 @pytest.mark.parametrize(
     "table",
-    ["gemm.csv", "gemm_h200_own.csv", "attention_prefill.csv", "attention_decode.csv", "memory_bound_h200_own.csv",
-     "fused_moe.csv"],
+    ["gemm.csv", "gemm_h200_own.csv", "attention_prefill.csv", "attention_decode.csv",
+     "memory_bound_h200_own.csv", "fused_moe.csv"],
 )  # fmt: skip
 def test_ranges_hold_85_to_95_percent_of_the_rows_left_out(left_out: pd.DataFrame, table: str) -> None:
     inside = left_out.loc[left_out["table"] == table, "inside"]
-    assert 0.85 <= inside.mean() <= 0.95
+    # To a whole row: the smallest table has two dozen.
+    assert math.floor(0.85 * len(inside)) <= inside.sum() <= math.ceil(0.95 * len(inside))
 
 
 def without_own_fits(name: str, relative: str) -> Device:

@@ -30,20 +30,23 @@ OUTLIER = 0.08
 #: Pull of every parameter towards its default, as a residual for a factor of e. It decides where rows
 #: cannot (few of them, or two parameters that compensate) and is nothing beside a hundred rows.
 PRIOR = 0.02
-#: A further switch or term must lower the cost to this share.
-WORTH = 0.995
+#: Another value of a switch must lower the cost to this share; optional terms together to that one.
+WORTH_A_SWITCH = 0.995
+WORTH_A_TERM = 0.9
 #: A dozen rows can happen to lie on the model; larger groups always scatter this much (in log time) around
 #: it.
 SCATTER = 0.04
 #: Fewer rows than this cannot carry a family's parameters.
 FEWEST_ROWS = 5
+#: Memory-bound kernels that reduce over rows, so that rows may cost something beside their bytes.
+REDUCTIONS = ("norm", "softmax")
 #: Optional terms, tried with and without.
 _OPTIONAL: Mapping[str, tuple[str, ...]] = {
     "gemm": ("quantise_gb_per_s",),
     "attention_forward": ("rope", "cache_write", "token_ns"),
     "attention_backward": (),
     "attention_decode": (),
-    "memory_bound": (),
+    "memory_bound": ("row_us", "row_exponent", "rows_us"),
     "fused_moe": (),
 }
 
@@ -120,15 +123,26 @@ def fit_group(
         part = {name: column[where] for name, column in shape.items()}
         return model.seconds(machine, parameters, switches, part, dtype, second_dtype)
 
-    best: tuple[float, dict[str, float], dict[str, Any]] | None = None
-    for switches, off in _candidates(family):
-        parameters, cost = _minimise(
-            model.parameters, off, starts, lambda p, s=switches: np.log(predict(p, s, used) / measured[used])
-        )
-        if best is None or cost < best[0] * WORTH:
-            best = cost, parameters, switches
-    assert best is not None
-    _, parameters, switches = best
+    def best_of(off: frozenset[str]) -> tuple[float, dict[str, float], dict[str, Any]]:
+        found: tuple[float, dict[str, float], dict[str, Any]] | None = None
+        for switches in _switches(family):
+            parameters, cost = _minimise(
+                model.parameters,
+                off,
+                starts,
+                lambda p, s=switches: np.log(predict(p, s, used) / measured[used]),
+            )
+            if found is None or cost < found[0] * WORTH_A_SWITCH:
+                found = cost, parameters, switches
+        assert found is not None
+        return found
+
+    optional = frozenset(_OPTIONAL[family])
+    cost, parameters, switches = best_of(optional)
+    if optional and (family != "memory_bound" or any(word in library for word in REDUCTIONS)):
+        full_cost, full_parameters, full_switches = best_of(frozenset())
+        if full_cost < cost * WORTH_A_TERM:
+            parameters, switches = full_parameters, full_switches
     parameters = {name: float(f"{value:.4g}") for name, value in parameters.items()}
     everything = np.ones(len(group), dtype=bool)
     predicted = predict(parameters, switches, everything)
@@ -148,14 +162,11 @@ def fit_group(
     )
 
 
-def _candidates(family: str) -> Iterable[tuple[dict[str, Any], frozenset[str]]]:
-    """Every combination of switches, each with and without the optional terms."""
-    switches = FAMILIES[family].switches
-    values = {name: _TRIED.get(name, allowed) for name, allowed in switches.items()}
-    optional = _OPTIONAL[family]
+def _switches(family: str) -> Iterable[dict[str, Any]]:
+    """Every combination of a family's switches that is tried."""
+    values = {name: _TRIED.get(name, allowed) for name, allowed in FAMILIES[family].switches.items()}
     for chosen in itertools.product(*values.values()):
-        for off in (frozenset(optional), frozenset[str]()) if optional else (frozenset[str](),):
-            yield dict(zip(values, chosen, strict=True)), off
+        yield dict(zip(values, chosen, strict=True))
 
 
 #: Of some switches only these values are tried.

@@ -36,12 +36,13 @@ KINDRED: dict[str, tuple[str, ...]] = {
     "nvfp4": ("mxfp4", "fp8", "bf16"),
     "int4": ("mxfp4", "fp8", "bf16"),
 }
-#: A borrowed range: the logarithm of the lender's own, this many times, and at least this factor: from a
-#: relative's kernels of the same type, or from another type's. Set so that they hold on devices with their
-#: own rows left out.
+#: A borrowed range: the logarithm of the lender's own, this many times, and at least this factor from a fit
+#: of the same type on many rows; or at least the other factor. Set so that ranges hold where a device's own
+#: rows are left out.
 BORROWED_WIDENING = 1.6
 BORROWED_FACTOR = 1.35
-KINDRED_FACTOR = 2.0
+POORLY_KNOWN_FACTOR = 2.0
+LENDER_ROWS = 40
 #: Beyond the shapes that were measured.
 EXTRAPOLATED_WIDENING = 1.6
 
@@ -89,11 +90,13 @@ def find(
     kv_dtype: str | None,
 ) -> Kernel:
     """The kernel model that applies; raises :class:`~tspsim.errors.InputError` when no relative has one."""
-    for owner in (spec, *relatives):
-        for kindred in (dtype, *KINDRED.get(dtype, ())):
-            fit = _pick(owner, family, kindred, library, kv_dtype)
-            if fit is not None:
-                return _own(fit) if owner is spec and kindred == dtype else _borrowed(spec, owner, fit, dtype)
+    for by_default in (True, False):  # a default that nobody has a fit of must not hide the fits there are
+        for owner in (spec, *relatives):
+            for kindred in (dtype, *KINDRED.get(dtype, ())):
+                fit = _pick(owner, family, kindred, library, kv_dtype, by_default)
+                if fit is not None:
+                    own = owner is spec and kindred == dtype
+                    return _own(fit) if own else _borrowed(spec, owner, fit, dtype)
     known = sorted(
         {fit.dtype for owner in (spec, *relatives) for fit in owner.kernels if fit.family == family}
     )
@@ -104,7 +107,7 @@ def find(
 
 
 def _pick(
-    owner: DeviceSpec, family: str, dtype: str, library: str | None, kv_dtype: str | None
+    owner: DeviceSpec, family: str, dtype: str, library: str | None, kv_dtype: str | None, by_default: bool
 ) -> KernelFit | None:
     """The fit of the library asked for; else of the owner's default library; else the one with most rows.
 
@@ -113,7 +116,7 @@ def _pick(
     fits = [fit for fit in owner.kernels if fit.family == family and fit.dtype == dtype]
     fits = [fit for fit in fits if fit.kv_dtype == kv_dtype] or fits
     asked = [fit for fit in fits if fit.library == library]
-    default = owner.defaults.get(family)
+    default = owner.defaults.get(family) if by_default else None
     if asked or default is None:
         return max(asked or fits, key=lambda fit: fit.rows_used, default=None)
     return next((fit for fit in fits if fit.library == default), None)
@@ -142,7 +145,8 @@ def _borrowed(spec: DeviceSpec, owner: DeviceSpec, fit: KernelFit, dtype: str) -
     what = "" if owner is spec else f" from {owner.name}"
     kind = "" if fit.dtype == dtype else f" of {fit.dtype}"
     basis = f"inherited{what}{kind}{anchor}; wider range"
-    least = BORROWED_FACTOR if fit.dtype == dtype else KINDRED_FACTOR
+    well_known = fit.dtype == dtype and fit.rows_used >= LENDER_ROWS
+    least = BORROWED_FACTOR if well_known else POORLY_KNOWN_FACTOR
     return _kernel(fit, dtype, parameters, basis, widening=BORROWED_WIDENING, least=least)
 
 

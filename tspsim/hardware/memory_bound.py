@@ -1,11 +1,12 @@
 """What a kernel costs that only reads, does a little arithmetic, and writes: copy, add, norm, activation.
 
-    time = launch + sqrt(row² + (bytes / bandwidth)²),   bandwidth = HBM · share · (1 − fall · x⁴ / (1 + x⁴))
+    bytes_s = bytes / (HBM · hbm_efficiency) · (1 + large_cost · x⁴ / (1 + x⁴))    x = bytes / large_megabytes
+    time    = launch + sqrt(row² + (bytes_s + rows / units · rows_us)²)
 
-x = bytes / (fall_megabytes · 1e6) describes copies, whose bandwidth falls when the working set outgrows
-every cache and open DRAM page; ``row`` is the latency of a kernel that reduces over rows (norms), about one
-row's pass, and grows with the rows each unit takes in turn. The bandwidth enters as an integral over the
-bytes moved so far, so that time never falls with size, and never is less than bytes / HBM.
+``x`` describes copies, which cost more a byte once the working set outgrows the caches. ``row`` is the
+latency of a kernel that reduces over rows (norms), about one row's pass: row_us · (columns /
+8192)^row_exponent, half of it for a single row. Never less than bytes / HBM; time does not fall when bytes,
+or rows of the same length, grow.
 """
 
 from __future__ import annotations
