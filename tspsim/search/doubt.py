@@ -1,0 +1,357 @@
+"""How far a verdict can be trusted: what each error could do, and how likely the other side wins.
+
+An :class:`Offer` is a plan on hardware at a price. Its step is a sum of parts, each scaled by one uncertain
+:class:`Factor`: the kernels of one family on one device, the transfers of one network, a price. A factor is common to
+all offers that name it: two plans on one device err together, two devices apart. To first order, with part ``p`` of
+the step under factor ``f``,
+
+    time = (step − Σ p) + Σ p·f,        cost of a token = time · price · f_price / tokens,
+
+where exposed communication counts as the transfers' part and idle time as nobody's. How wide a factor ranges may
+differ by offer (kernels are known better at some shapes), yet it is high or low for all offers together.
+:func:`rerun` gives the exact time instead, by simulating again with scaled costs; where transfers hide behind compute
+the two differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import Any, Literal
+
+import numpy as np
+
+from .. import simulation
+from ..errors import InfeasibleError, InputError, UnknownNameError
+from ..scenario import Scenario
+from .axes import choose
+
+#: A number, or one a draw: shape (draws,).
+Normal = Any
+
+#: What is compared: tokens a second, or tokens a dollar.
+Measure = Literal["tokens_per_s", "tokens_per_dollar"]
+
+#: Ranges hold nine times of ten: 5 % lie below and 5 % above.
+COVERAGE = 0.90
+#: A standard normal variable at the low end of a range.
+Z_LOW = NormalDist().inv_cdf(0.5 - COVERAGE / 2)
+
+TRANSFERS = "transfers"
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A multiplier of a time or a price: median 1, under ``low`` in 5 % and over ``high`` in 5 % of cases.
+
+    Its logarithm is a normal distribution on either side of 0, each side with its own width.
+
+    Examples
+    --------
+    >>> factor = Factor(0.9, 1.2)
+    >>> round(float(factor.at(Z_LOW)), 12), round(float(factor.at(-Z_LOW)), 12)
+    (0.9, 1.2)
+    """
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.low <= 1.0 <= self.high < math.inf:
+            raise InputError(f"a range from {self.low:g} to {self.high:g} does not hold 1")
+
+    def at(self, normal: Normal) -> Normal:
+        """The factor where a standard normal variable is ``normal``: a number, or shape (draws,)."""
+        width = np.where(np.less(normal, 0.0), -math.log(self.low), math.log(self.high)) / -Z_LOW
+        factor: Normal = np.exp(normal * width)
+        return factor
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A plan on hardware at a price.
+
+    Parameters
+    ----------
+    name
+        How answers call it.
+    tokens
+        Tokens a step.
+    step_s
+        Seconds a step.
+    parts_s
+        Seconds of the step under each factor, by name; together at most ``step_s``.
+    factors
+        What is uncertain, by name. Offers that share a name share its luck: their factors are high together, each
+        as high as its own range goes.
+    gpus
+        How many it takes.
+    usd_per_gpu_hour
+        Price of one of them; 0 where nobody asks for money.
+    price
+        Name of the price's factor, if it is uncertain.
+    """
+
+    name: str
+    tokens: float
+    step_s: float
+    parts_s: Mapping[str, float]
+    factors: Mapping[str, Factor] = field(default_factory=dict)
+    gpus: int = 1
+    usd_per_gpu_hour: float = 0.0
+    price: str | None = None
+
+    def per_token(self, measure: Measure, normals: Mapping[str, Normal]) -> Normal:
+        """Seconds or dollars a token, the factors named in ``normals`` at these, the others at their medians."""
+        step_s: Normal = self.step_s
+        for name, part_s in self.parts_s.items():
+            if name in normals:
+                step_s = step_s + part_s * (self.factors[name].at(normals[name]) - 1.0)
+        if measure == "tokens_per_s":
+            return step_s / self.tokens
+        if self.usd_per_gpu_hour <= 0.0:
+            raise InputError("has no price; state prices.gpu_hour in the scenario", key=self.name)
+        price: Normal = self.usd_per_gpu_hour * self.gpus / 3600.0
+        if self.price is not None and self.price in normals:
+            price = price * self.factors[self.price].at(normals[self.price])
+        return step_s * price / self.tokens
+
+
+@dataclass(frozen=True)
+class Swing:
+    """What one factor does alone: the quantity with the factor at its low end, and at its high end."""
+
+    factor: str
+    at_low: float
+    at_high: float
+
+    @property
+    def width(self) -> float:
+        return abs(self.at_high - self.at_low)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What would change the verdict: with this factor at ``value`` the offers tie.
+
+    ``value`` is the factor of the first offer that has it; it goes that far or farther with ``probability``.
+    """
+
+    factor: str
+    value: float
+    probability: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether ``a`` beats ``b``.
+
+    Attributes
+    ----------
+    ratio, low, high
+        Rate of ``a`` over rate of ``b``: as predicted, and where it lies nine times of ten.
+    probability
+        That ``a`` beats ``b``; a tie counts half.
+    standard_error
+        Of ``probability``, from the number of draws.
+    break_even_price_ratio, break_even_low, break_even_high
+        Price of a GPU hour of ``a`` over that of ``b`` at which a dollar buys as many tokens from both, with its
+        range: the ratio of their tokens/s/GPU.
+    tornado
+        What each factor alone does to ``ratio``, the strongest first.
+    changes
+        What would change the verdict, the most likely first.
+    """
+
+    a: str
+    b: str
+    measure: Measure
+    ratio: float
+    low: float
+    high: float
+    probability: float
+    standard_error: float
+    break_even_price_ratio: float
+    break_even_low: float
+    break_even_high: float
+    tornado: tuple[Swing, ...]
+    changes: tuple[Change, ...]
+
+
+def compare(a: Offer, b: Offer, measure: Measure = "tokens_per_s", *, draws: int = 20_000, seed: int = 0) -> Verdict:
+    """Monte Carlo over every factor of both offers; the same seed gives the same bits.
+
+    Raises
+    ------
+    InputError
+        Fewer than 100 draws, or an offer without a price where dollars are compared.
+    """
+    if draws < 100:
+        raise InputError(f"{draws} draws are too few; use 100 or more")
+    generator = np.random.default_rng(seed)
+    normals: dict[str, Normal] = {name: generator.standard_normal(draws) for name in factors_of(a, b)}
+    ratios = np.broadcast_to(ratio(a, b, measure, normals), (draws,))
+    probability = float(np.mean(ratios > 1.0) + 0.5 * np.mean(ratios == 1.0))
+    per_gpu = b.gpus / a.gpus
+    tails = (0.5 - COVERAGE / 2, 0.5 + COVERAGE / 2)
+    low, high = np.quantile(ratios, tails)
+    break_low, break_high = np.quantile(per_gpu * ratio(a, b, "tokens_per_s", normals), tails)
+    return Verdict(
+        a.name,
+        b.name,
+        measure,
+        float(ratio(a, b, measure)),
+        float(low),
+        float(high),
+        probability,
+        math.sqrt(probability * (1.0 - probability) / draws),
+        float(per_gpu * ratio(a, b, "tokens_per_s")),
+        float(break_low),
+        float(break_high),
+        tornado(a, b, measure),
+        changes(a, b, measure),
+    )
+
+
+def ratio(a: Offer, b: Offer, measure: Measure, normals: Mapping[str, Normal] | None = None) -> Normal:
+    """Rate of ``a`` over rate of ``b``."""
+    given = normals or {}
+    return b.per_token(measure, given) / a.per_token(measure, given)
+
+
+def tornado(a: Offer, b: Offer | None = None, measure: Measure = "tokens_per_s") -> tuple[Swing, ...]:
+    """What each factor does alone to the rate of ``a``, or to its ratio to the rate of ``b``; the strongest first."""
+
+    def value(name: str, normal: float) -> float:
+        return float(1.0 / a.per_token(measure, {name: normal}) if b is None else ratio(a, b, measure, {name: normal}))
+
+    names = factors_of(a) if b is None else factors_of(a, b)
+    swings = [Swing(name, value(name, Z_LOW), value(name, -Z_LOW)) for name in names]
+    return tuple(sorted(swings, key=lambda swing: (-swing.width, swing.factor)))
+
+
+def changes(a: Offer, b: Offer, measure: Measure = "tokens_per_s") -> tuple[Change, ...]:
+    """For each factor that can turn the verdict alone, where it does; the most likely first."""
+    found = []
+    for name in factors_of(a, b):
+        normal = _tie(a, b, measure, name)
+        if normal is not None:
+            factor = (a if name in a.factors else b).factors[name]
+            found.append(Change(name, float(factor.at(normal)), NormalDist().cdf(-abs(normal))))
+    return tuple(sorted(found, key=lambda change: (-change.probability, change.factor)))
+
+
+def _tie(a: Offer, b: Offer, measure: Measure, name: str) -> float | None:
+    """The normal variable nearest to 0 at which the offers tie, to 1e-9; None where there is none."""
+    grid = np.linspace(-FARTHEST, FARTHEST, 1201)
+    ahead = np.broadcast_to(ratio(a, b, measure, {name: grid}) > 1.0, grid.shape)
+    crossings = np.flatnonzero(ahead[1:] != ahead[:-1])
+    if not crossings.size:
+        return None
+    nearest = crossings[np.argmin(np.abs(grid[crossings] + grid[crossings + 1]))]
+    left, right = float(grid[nearest]), float(grid[nearest + 1])
+    while right - left > 1e-9:
+        middle = (left + right) / 2
+        if bool(ratio(a, b, measure, {name: middle}) > 1.0) == bool(ahead[nearest]):
+            left = middle
+        else:
+            right = middle
+    return (left + right) / 2
+
+
+#: Standard deviations beyond which nothing is looked for.
+FARTHEST = 6.0
+
+
+def factors_of(*offers: Offer) -> list[str]:
+    """Every name once, in order."""
+    return sorted({name for offer in offers for name in offer.factors})
+
+
+# --- from simulations ---------------------------------------------------------------------------------------
+
+
+def offer_of(scenario: Scenario, plan: str, *, basis: str = "neocloud", name: str | None = None) -> Offer:
+    """Simulate one plan of a scenario and take its step apart.
+
+    Kernel families have the ranges of the device's fits (:meth:`tspsim.simulation.Costs.errors`), transfers that of the
+    network's anchors. The price is the scenario's, which has no doubt, or the device's on ``basis``, ranging over all
+    bases of its file.
+
+    Raises
+    ------
+    InputError
+        The scenario or plan is wrong, or the device has no price on this basis.
+    InfeasibleError
+        The plan does not fit.
+    """
+    question = simulation.look_up(choose(scenario, [plan]))
+    costs = simulation.Costs(question.device)
+    answer = simulation.run_plan(question, question.plans[0], costs=costs)
+    if not answer.ran:
+        raise InfeasibleError(f"{plan}: {answer.error}")
+    device, errors = question.device.name, costs.errors()
+    parts = {f"{device} {family}": seconds for family, seconds in answer.compute_by_kind_s.items()}
+    factors = {f"{device} {family}": Factor(*errors[family]) for family in answer.compute_by_kind_s}
+    transfers = f"{question.cluster.node.name} {TRANSFERS}"
+    parts[transfers] = sum(answer.breakdown_s["exposed_communication"].values())
+    factors[transfers] = Factor(1.0 - costs.TRANSFER_ERROR, 1.0 + costs.TRANSFER_ERROR)
+    usd, doubt = _price(question, basis)
+    price = f"{device} price" if doubt else None
+    factors |= {price: doubt} if price and doubt else {}
+    return Offer(
+        name or f"{plan} on {question.cluster.name}",
+        answer.tokens_per_step,
+        answer.step_time_s,
+        parts,
+        factors,
+        question.cluster.gpus,
+        usd,
+        price,
+    )
+
+
+def _price(question: simulation.Question, basis: str) -> tuple[float, Factor | None]:
+    """USD a GPU hour and its doubt."""
+    stated = question.scenario.prices.gpu_hour
+    if stated is not None:
+        return stated, None
+    prices = question.device.prices_usd_per_hour
+    if not prices:
+        return 0.0, None
+    if basis not in prices:
+        raise UnknownNameError("price basis", basis, prices)
+    middle = prices[basis]
+    low, high = min(prices.values()) / middle, max(prices.values()) / middle
+    return middle, Factor(low, high)
+
+
+def rerun(scenario: Scenario, plan: str, values: Mapping[str, float]) -> float:
+    """Seconds a step, simulated again with kernel families and transfers slower or faster.
+
+    Parameters
+    ----------
+    values
+        Factor of a family's time (``gemm``, ``attention``, ``memory_bound``) or of all ``transfers``.
+
+    Notes
+    -----
+    Transfers that take f times as long beside the same kernels are kernels that take 1/f as long beside the same
+    transfers, on a clock that runs f times as long.
+    """
+    question = simulation.look_up(choose(scenario, [plan]))
+    unknown: Sequence[str] = [name for name in values if name not in (*FAMILIES, TRANSFERS)]
+    if unknown:
+        raise UnknownNameError("factor", unknown[0], (*FAMILIES, TRANSFERS))
+    transfers = values.get(TRANSFERS, 1.0)
+    scales = {family: values.get(family, 1.0) / transfers for family in FAMILIES}
+    answer = simulation.run_plan(question, question.plans[0], costs=simulation.Costs(question.device, scales))
+    if not answer.ran:
+        raise InfeasibleError(f"{plan}: {answer.error}")
+    return answer.step_time_s * transfers
+
+
+#: Kinds of operators (see :mod:`tspsim.operators`) whose time can be scaled.
+FAMILIES = ("gemm", "attention", "memory_bound")
