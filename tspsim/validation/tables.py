@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from . import collectives, kernels, layers, training_operators
+from . import collectives, kernels, layers, serving, training, training_operators
 from .answers import Answers, unpredicted
 
 if TYPE_CHECKING:
@@ -108,6 +108,40 @@ TABLES: dict[str, Table] = {
         Table(
             "end_to_end/overlap_h200_own.csv", "both_us", layers.predict_overlap, ("m", "n", "k", "copy_mb"),
             texts=(), groups=(), further=("gemm_alone_us", "copy_alone_us"),
+        ),
+        Table(
+            "published/training.csv", "value", training.predict_published,
+            texts=("id", "source_url", "model", "gpu", "precision", "metric"),
+            groups=(("gpu",), ("metric",), ("gpu", "metric"), ("gpu", "model")),
+        ),
+        Table(
+            "published/training_nanotron_h100.csv", "tokens_per_s_per_gpu", training.predict_nanotron,
+            ("dp", "tp", "pp", "mbs", "gbs", "seq_len"), ("gpu",), (("gpu",), ("pp",), ("hidden_size",)),
+            further=("mem_alloc_gb", "predicted_status"),
+        ),
+        Table(
+            "published/training_vtrain_a100.csv", "iteration time (ms)", training.predict_vtrain,
+            (
+                "# GPUs", "global batch", "micro batch", "hidden size", "attention heads", "# layers",
+                "sequence length", "tensor parallelism", "pipeline parallelism",
+            ),
+            texts=(), groups=(("Parameters (billion)",),),
+        ),
+        Table(
+            "published/training_megatron_a100.csv", "seconds", training.predict_megatron,
+            ("n_gpus", "tp", "pp", "micro_batch_size", "global_batch", "seq_len", "sequence_regions"),
+            ("model", "recompute"), (("model",), ("recompute",)),
+        ),
+        Table(
+            "published/training_simumax_b200.csv", "real_ms", training.predict_simumax, ("layer_num", "mbc"),
+            ("case", "model"), (("model",),), further=("real_alloc_gib",),
+        ),
+        Table(
+            "published/inference.csv", "value", serving.predict, texts=("gpu", "metric"), groups=(("gpu",), ("metric",))
+        ),
+        Table(
+            "published/serving_silicon.csv", "silicon_ttft_ms", serving.predict, texts=("system",),
+            groups=(("system",),), further=("silicon_tpot_ms",),
         ),
         *(
             Table(f"collectives/{name}.csv", "", _REFERENCE, texts=(), groups=())

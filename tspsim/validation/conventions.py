@@ -1,0 +1,58 @@
+"""How sources count model FLOPs, and what their metrics mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tspsim.model import Architecture
+
+
+@dataclass(frozen=True)
+class Convention:
+    """How a source turns a step into FLOP/s.
+
+    Attributes
+    ----------
+    where
+        Part of the source's address.
+    causal
+        Attention's score pairs are halved for the causal mask.
+    recomputed
+        The forward that full recomputation repeats is counted (hardware FLOPs).
+    source
+        Where the definition stands.
+    """
+
+    where: str
+    causal: bool
+    recomputed: bool
+    source: str
+
+
+#: The first entry whose ``where`` is part of a row's address; the last one fits all.
+CONVENTIONS: tuple[Convention, ...] = (
+    Convention("2104.04473", False, True, "Narayanan et al. 2021, §5.1, formula 3: 4 forwards with recomputation"),
+    Convention(
+        "Megatron-Bridge", True, False,
+        "Megatron-Bridge from 25.09: attention halved for the causal mask (docs/performance-summary)",
+    ),
+    Convention("NVIDIA/NeMo", False, False, "NeMo 24.07 to 25.04, performance summary: full attention"),
+    Convention("NVIDIA/Megatron-LM", False, False, "Megatron-LM README: full attention"),
+    Convention("dgxc-benchmarking", False, False, "DGX Cloud benchmarking READMEs: full attention"),
+    Convention("mlcommons", False, False, "MLPerf configs: MODEL_TFLOP_PER_SAMPLE with full attention"),
+    Convention("llm-foundry", False, False, "llm-foundry benchmarking README: non-causal; HFU adds a forward"),
+    Convention("", False, False, "not stated: Megatron's formula, full attention"),
+)  # fmt: skip
+
+
+def convention_of(address: str) -> Convention:
+    """How the source at ``address`` counts."""
+    return next(convention for convention in CONVENTIONS if convention.where in address)
+
+
+def step_flops(model: Architecture, sequence: int, tokens: float, convention: Convention, *, recomputed: bool) -> float:
+    """FLOPs of a training step on ``tokens`` tokens as the source counts them: three forwards, or four for the layers
+    where a recomputed forward is counted."""
+    layers = model.layers * model.layer_forward_flops_per_token(sequence, convention.causal)
+    head = 2.0 * model.hidden * model.vocab
+    return tokens * ((4.0 if recomputed else 3.0) * layers + 3.0 * head)

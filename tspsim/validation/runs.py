@@ -1,0 +1,242 @@
+"""A published training run as a scenario: its plan in, step time and memory out.
+
+A step's time is linear in its micro-batches once the pipeline is full, so that long steps are simulated with pp and
+2·pp micro-batches (at least one and two) and extended: t(m) = t(2·pp) + (m − 2·pp)·(t(2·pp) − t(pp))/pp.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tspsim import catalog
+from tspsim.errors import InputError
+from tspsim.model import Architecture
+from tspsim.parallel import peak_memory, scheme_of
+from tspsim.scenario import load
+from tspsim.simulation import look_up, run_plan
+
+#: What joins the nodes of a GPU's usual training machine, where a source does not say (data sheets of DGX and HGX
+#: systems: 200 Gb/s a GPU with A100, 800 with B300, 400 with the others).
+FABRICS = {"a100-40gb": "rails-200g", "a100-80gb": "rails-200g", "b300": "rails-800g"}
+USUAL_FABRIC = "rails-400g"
+#: Recomputation that is not stated: the least that fits.
+LEAST_FIRST = ("none", "selective", "full")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run and its plan, in the field's words; ``recomputation`` None is not stated.
+
+    ``global_batch`` and ``micro_batch`` are sequences; ``cp`` shards the sequence; replicas are what is left.
+    """
+
+    model: Architecture
+    device: str
+    gpus: int
+    sequence: int
+    micro_batch: int
+    global_batch: int
+    tp: int = 1
+    cp: int = 1
+    pp: int = 1
+    vpp: int = 1
+    zero: int = 0
+    recomputation: str | None = None
+    sequence_regions: bool = False
+    exchange: str = "ring"
+    precision: str = "bf16"
+
+    @property
+    def dp(self) -> int:
+        return self.gpus // (self.tp * self.cp * self.pp)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one step."""
+        return self.global_batch * self.sequence
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the simulator says of a run: seconds of a step with their range, and peak memory.
+
+    ``fits`` False has no seconds.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    memory_bytes: float
+    fits: bool
+    recomputation: str
+
+
+@cache
+def simulate_run(run: Run) -> Step:
+    """The step of a run.
+
+    Raises
+    ------
+    InputError
+        The simulator does not cover the run, or its plan is wrong; the message says why.
+    """
+    step = Step(math.nan, math.nan, math.nan, math.inf, False, "full")
+    for recomputation in LEAST_FIRST if run.recomputation is None else (run.recomputation,):
+        step = _step(replace(run, recomputation=recomputation))
+        if step.fits:
+            break
+    return step
+
+
+def memory_of(run: Run) -> Step:
+    """Peak memory of a run and whether it fits, without its time; raises as :func:`simulate_run` does."""
+    step = Step(math.nan, math.nan, math.nan, math.inf, False, "full")
+    for recomputation in LEAST_FIRST if run.recomputation is None else (run.recomputation,):
+        micro_batches = _micro_batches(run)
+        question = look_up(load(scenario(replace(run, recomputation=recomputation), min(micro_batches, 2 * run.pp))))
+        plan = question.plans[0]
+        peak = sum(peak_memory(question.job(plan), scheme_of(plan).residency).values())
+        fits = peak <= question.device.visible_memory_bytes
+        step = Step(math.nan, math.nan, math.nan, peak, fits, recomputation)
+        if fits:
+            break
+    return step
+
+
+def _step(run: Run) -> Step:
+    micro_batches = _micro_batches(run)
+    few, more = run.pp, 2 * run.pp
+    if micro_batches <= more or (run.vpp > 1 and micro_batches % run.pp):
+        return _simulated(run, micro_batches)
+    first = _simulated(run, few)
+    if not first.fits:
+        return first
+    second = _simulated(run, more)
+    if not second.fits:
+        return second
+    times = (micro_batches - more) / (more - few)
+    seconds = second.seconds + times * (second.seconds - first.seconds)
+    scale = seconds / second.seconds
+    return replace(second, seconds=seconds, low=second.low * scale, high=second.high * scale)
+
+
+def _simulated(run: Run, micro_batches: int) -> Step:
+    question = look_up(load(scenario(run, micro_batches)))
+    result = run_plan(question, question.plans[0])
+    assert run.recomputation is not None
+    if not result.ran or result.range is None:
+        return Step(math.nan, math.nan, math.nan, result.memory.peak_bytes, False, run.recomputation)
+    tokens = result.tokens_per_step
+    low, high = tokens / result.range.high, tokens / result.range.low
+    return Step(result.step_time_s, low, high, result.memory.peak_bytes, True, run.recomputation)
+
+
+def _micro_batches(run: Run) -> int:
+    """Micro-batches of a replica's step; raises InputError where batches and degrees do not divide."""
+    replica = run.tp * run.cp * run.pp
+    if run.gpus % replica:
+        raise InputError("tp·cp·pp does not divide the GPUs")
+    if run.global_batch % (run.dp * run.micro_batch):
+        raise InputError("replicas and micro-batches do not divide the global batch")
+    return run.global_batch // (run.dp * run.micro_batch)
+
+
+def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
+    """The scenario of a run with some micro-batches a replica."""
+    if run.precision != "bf16":
+        raise InputError(f"training in {run.precision} not simulated yet")
+    node, nodes = machine(run.device, run.gpus)
+    cluster: dict[str, Any] = {"device": run.device, "node": node, "nodes": nodes}
+    if nodes > 1:
+        cluster["fabric"] = FABRICS.get(run.device, USUAL_FABRIC)
+    return {
+        "name": "validation",
+        "cluster": cluster,
+        "workload": {
+            "model": str(_model_file(run.model)),
+            "pass": "training",
+            "sequence": run.sequence,
+            "sequences_per_replica": run.micro_batch * micro_batches,
+        },
+        "plans": [
+            {
+                "name": "run",
+                "tp": run.tp, "sp": run.cp, "pp": run.pp, "vpp": run.vpp, "zero": run.zero,
+                "micro_batch": run.micro_batch, "recomputation": run.recomputation,
+                "sequence_regions": run.sequence_regions and run.tp > 1, "exchange": run.exchange,
+            }
+        ],
+    }  # fmt: skip
+
+
+@cache
+def machine(device: str, gpus: int) -> tuple[str, int]:
+    """The node of a run (a catalog name, or a file with the GPUs it uses of one) and how many of them.
+
+    A run on fewer GPUs than a node has, or on a number that whole nodes do not make (64 of a rack's 72), uses the
+    same part of each node.
+    """
+    for name in catalog.names("nodes"):
+        facts = catalog.read_yaml(catalog.locate("nodes", name))
+        if facts.get("device") == device:
+            break
+    else:
+        raise InputError(f"no node with {device} in the catalog")
+    whole = int(facts["gpus"])
+    if gpus % whole == 0:
+        return name, gpus // whole
+    used = max(part for part in range(1, whole + 1) if gpus % part == 0 and (part % 4 == 0 or part == gpus or part < 4))
+    import yaml
+
+    rails = max(rail for rail in range(1, used + 1) if used % rail == 0 and rail <= int(facts.get("rails", used)))
+    part = {**facts, "name": f"{name}-{used}", "gpus": used, "nics": used, "rails": rails}
+    file = _folder() / f"{name}-{used}.yaml"
+    file.write_text(yaml.safe_dump(part), encoding="utf-8")
+    return str(file), gpus // used
+
+
+@cache
+def _model_file(model: Architecture) -> Path:
+    """A model as a file a scenario can name."""
+    import yaml
+
+    facts = asdict(model)
+    data = {
+        "name": facts["name"], "layers": facts["layers"], "hidden": facts["hidden"],
+        "attention": {
+            "heads": facts["heads"], "kv_heads": facts["kv_heads"], "head_dim": facts["head_dim"],
+            "bias": facts["attention_bias"], "qk_norm": facts["qk_norm"],
+        },
+        "mlp": {"width": facts["ffn"], "gated": facts["gated"]},
+        "embedding": {
+            "vocab": facts["vocab"], "tied": facts["tied_embeddings"], "learned_positions": facts["learned_positions"]
+        },
+        "linear_bias": facts["linear_bias"], "max_context": facts["max_context"], "source": facts["source"],
+    }  # fmt: skip
+    file = _folder() / f"model-{len(_written)}.yaml"
+    _written.append(file)
+    file.write_text(yaml.safe_dump(data), encoding="utf-8")
+    return file
+
+
+_written: list[Path] = []
+_folders: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def _folder() -> Path:
+    """A folder that lives as long as the process."""
+    if not _folders:
+        _folders.append(tempfile.TemporaryDirectory(prefix="tspsim-validation-"))
+    return Path(_folders[0].name)
+
+
+def nearest_gating(model: Architecture, parameters: float) -> Architecture:
+    """The model with or without a gate, whichever has about the stated number of parameters."""
+    candidates: Sequence[Architecture] = (replace(model, gated=True), replace(model, gated=False))
+    return min(candidates, key=lambda each: abs(math.log(each.parameters / parameters)))
