@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from .machine import Machine, Parameter, cost_of_p_norm
+from .machine import Machine, Parameter, between, ceil, cost_of_p_norm, maximum, minimum
 
 PARAMETERS: dict[str, Parameter] = {
     "launch_us": Parameter(8.0, 0.3, 40.0, "start of the kernel (and of those timed with it)"),
@@ -44,7 +44,7 @@ PARAMETERS: dict[str, Parameter] = {
     "width_512": Parameter(1.0, 0.3, 1.6, "bandwidth at head_dim 512 against 128"),
 }
 SPLITS = np.array([1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0, 128.0])
-_WIDTHS = np.array([64.0, 128.0, 192.0, 256.0, 512.0])
+_WIDTHS = (64.0, 128.0, 192.0, 256.0, 512.0)
 
 
 def seconds(
@@ -62,26 +62,26 @@ def seconds(
     p = parameters
     s = SPLITS.reshape(-1, 1) if np.ndim(batch) else SPLITS
     factors = (p["width_64"], 1.0, p["width_192"], p["width_256"], p["width_512"])
-    width = np.interp(head_dim, _WIDTHS, factors)
+    width = between(head_dim, _WIDTHS, factors)
     group = heads / kv_heads
     row_bytes = 2.0 * head_dim * bytes_kv
-    part = np.maximum(np.minimum(context, 64.0), context / s)
-    blocks = batch * kv_heads * np.ceil(group / 64.0) * s
-    math = 4.0 * np.maximum(group, 16.0) * head_dim * machine.compute_units / (machine.peak * p["efficiency"])
+    part = maximum(minimum(context, 64.0), context / s)
+    blocks = batch * kv_heads * ceil(group / 64.0) * s
+    math = 4.0 * maximum(group, 16.0) * head_dim * machine.compute_units / (machine.peak * p["efficiency"])
     pull = row_bytes / (p["load_gb_per_s"] * 1e9 * width)
     latency = p["latency_us"] * 1e-6 + p["width_us"] * 1e-6 / 128.0 * head_dim
-    block = part * np.maximum(math, pull) + latency
+    block = part * maximum(math, pull) + latency
     wave = blocks / machine.compute_units
-    waves = np.maximum(1.0, (1.0 - p["wave_blend"]) * np.ceil(wave) + p["wave_blend"] * wave)
+    waves = maximum(1.0, (1.0 - p["wave_blend"]) * ceil(wave) + p["wave_blend"] * wave)
     size = batch * kv_heads * context * row_bytes
-    hit = np.minimum(1.0, p["cache_share"] * machine.l2 / size)
+    hit = minimum(1.0, p["cache_share"] * machine.l2 / size)
     memory = (
         size
         * (1.0 - hit * (1.0 - p["cache_cost"]))
-        / (machine.hbm * np.minimum(1.0, p["hbm_efficiency"] * width))
+        / (machine.hbm * minimum(1.0, p["hbm_efficiency"] * width))
     )
     time = cost_of_p_norm(waves * block, memory, p["overlap_power"]) + (s > 1.0) * (p["split_us"] * 1e-6)
-    time = np.min(time, axis=0) + p["launch_us"] * 1e-6
+    time = np.minimum.reduce(time) + p["launch_us"] * 1e-6
     time = time + p["sequence_us"] * 1e-6 / 4096.0 * batch * heads * head_dim
     flops = 4.0 * batch * heads * context * head_dim
-    return np.maximum(time, np.maximum(flops / machine.peak, size / machine.hbm))
+    return maximum(time, maximum(flops / machine.peak, size / machine.hbm))

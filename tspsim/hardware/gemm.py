@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from .machine import Machine, Parameter, cost_of_p_norm
+from .machine import Machine, Parameter, ceil, cost_of_p_norm, maximum, minimum
 
 #: Letters of the formula: (default, lowest, highest) and what each means.
 PARAMETERS: dict[str, Parameter] = {
@@ -73,12 +73,13 @@ SPLITS: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16)
 
 @lru_cache(maxsize=64)
 def choices(tiles: str, splits: int, columns: bool) -> tuple[np.ndarray[Any, Any], ...]:
-    """Tile rows and columns, their area, splits and 64 · splits of every choice, and whether it splits.
+    """Tile rows, columns and area of shape (tiles, 1); splits, 64 · splits and whether it splits, (splits,).
 
-    Shape (choices,) or, with ``columns``, (choices, 1).
+    With ``columns`` one more axis of length one, for the rows of a table.
     """
-    table = np.array([(tm, tn, s) for tm, tn in TILES[tiles] for s in SPLITS if s <= splits], dtype=float)
-    tm, tn, s = (table[:, i].reshape((-1, 1) if columns else (-1,)) for i in range(3))
+    last = (1,) if columns else ()
+    tm, tn = (np.array(side, dtype=float).reshape(-1, 1, *last) for side in zip(*TILES[tiles], strict=True))
+    s = np.array([s for s in SPLITS if s <= splits], dtype=float).reshape(-1, *last)
     return tm, tn, tm * tn, s, 64.0 * s, (s > 1.0).astype(float)
 
 
@@ -118,26 +119,26 @@ def seconds(
     load_rate = p["load_gb_per_s"] * 1e9
     # Math, load and step latency all grow with k_s: their times for one k, then times k_s.
     math = area * (2.0 * machine.compute_units / rate)
-    load = np.minimum(m, tm) * (bytes_a / load_rate) + np.minimum(n, tn) * (bytes_b / load_rate)
-    main = np.ceil(k / step_64) * (64.0 * _fourth_norm(math, load, p["step_us"] * 1e-6 / 256.0))
+    load = minimum(m, tm) * (bytes_a / load_rate) + minimum(n, tn) * (bytes_b / load_rate)
+    main = ceil(k / step_64) * (64.0 * _fourth_norm(math, load, p["step_us"] * 1e-6 / 256.0))
     store = area * (2.0 * p["store"] / load_rate)
-    wave = np.ceil(m / tm) * np.ceil(n / tn) * s * (batch / machine.compute_units)
-    waves = np.maximum(1.0, (1.0 - p["wave_blend"]) * np.ceil(wave) + p["wave_blend"] * wave)
-    compute = waves * (main + store)
+    wave = ceil(m / tm) * ceil(n / tn) * (batch / machine.compute_units) * s
+    waves = maximum(1.0, (1.0 - p["wave_blend"]) * ceil(wave) + p["wave_blend"] * wave)
+    # Memory does not depend on the tile: of each split's tiles the one with least compute is the cheapest.
+    compute = np.minimum.reduce(waves * (main + store))
 
     bandwidth = machine.hbm * p["hbm_efficiency"]
     a_bytes = batch * m * k * bytes_a
     b_bytes = batch * n * k * bytes_b
     c_bytes = batch * m * n * 2.0
-    hit = np.minimum(1.0, p["cache_share"] * machine.l2 / a_bytes)
+    hit = minimum(1.0, p["cache_share"] * machine.l2 / a_bytes)
     memory = (a_bytes * (1.0 - hit * (1.0 - p["cache_cost"])) + b_bytes + c_bytes) / bandwidth
     partial = is_split * (p["split_us"] * 1e-6 + s * (c_bytes * 2.0 * p["partial_cost"] / bandwidth))
-    time = (
-        np.min(cost_of_p_norm(compute, memory, p["overlap_power"]) + partial, axis=0) + p["launch_us"] * 1e-6
-    )
+    time = np.minimum.reduce(cost_of_p_norm(compute, memory, p["overlap_power"]) + partial)
+    time = time + p["launch_us"] * 1e-6
     if p["quantise_gb_per_s"] > 0.0:
         time = time + m * k * batch * (2.0 + bytes_a) / (p["quantise_gb_per_s"] * 1e9)
-    return np.maximum(time, np.maximum(flops / machine.peak, (a_bytes + b_bytes + c_bytes) / machine.hbm))
+    return maximum(time, maximum(flops / machine.peak, (a_bytes + b_bytes + c_bytes) / machine.hbm))
 
 
 def _fourth_norm(a: Any, b: Any, c: Any) -> Any:

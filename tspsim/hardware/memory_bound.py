@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .machine import Machine, Parameter
+from .machine import Machine, Parameter, maximum, minimum
 
 PARAMETERS: dict[str, Parameter] = {
     "launch_us": Parameter(1.2, 0.2, 20.0, "start of the kernel"),
@@ -35,12 +35,12 @@ def seconds(
     """Seconds of one call, before any range: floats, or arrays of shape (calls,)."""
     p = parameters
     x = size_bytes / (p["large_megabytes"] * 1e6)
-    x4 = np.minimum(x, 1e6) ** 4
+    x4 = minimum(x, 1e6) ** 4
     transfer = size_bytes / (machine.hbm * p["hbm_efficiency"]) * (1.0 + p["large_cost"] * x4 / (1.0 + x4))
     if p["row_us"] > 0.0:
-        row = p["row_us"] * 1e-6 * (np.maximum(columns, 1.0) / 8192.0) ** p["row_exponent"] * (rows > 0)
-        ramp = 1.0 - 0.5 * np.exp(-np.maximum(rows - 1.0, 0.0) / 4.0)
+        row = p["row_us"] * 1e-6 * (maximum(columns, 1.0) / 8192.0) ** p["row_exponent"] * (rows > 0)
+        ramp = 1.0 - 0.5 * np.exp(-maximum(rows - 1.0, 0.0) / 4.0)
         transfer = np.sqrt(
             (row * ramp) ** 2 + (transfer + rows / machine.compute_units * p["rows_us"] * 1e-6) ** 2
         )
-    return np.maximum(p["launch_us"] * 1e-6 + transfer, size_bytes / machine.hbm)
+    return maximum(p["launch_us"] * 1e-6 + transfer, size_bytes / machine.hbm)

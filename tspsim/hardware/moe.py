@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .machine import Machine, Parameter, cost_of_p_norm
+from .machine import Machine, Parameter, ceil, cost_of_p_norm, maximum, minimum
 
 PARAMETERS: dict[str, Parameter] = {
     "launch_us": Parameter(12.0, 0.5, 80.0, "start of the kernels"),
@@ -50,19 +50,19 @@ def seconds(
     p = parameters
     r = ROWS.reshape(-1, 1) if np.ndim(tokens) else ROWS
     assigned = tokens * topk
-    touched = experts * -np.expm1(assigned * p["spread"] * np.log1p(-1.0 / np.maximum(experts, 1.0 + 1e-9)))
-    touched = np.maximum(touched, np.minimum(topk, experts))
-    padded = r * np.maximum(touched, assigned / r + 0.5 * np.minimum(touched, assigned / r))
+    touched = experts * -np.expm1(assigned * p["spread"] * np.log1p(-1.0 / maximum(experts, 1.0 + 1e-9)))
+    touched = maximum(touched, minimum(topk, experts))
+    padded = r * maximum(touched, assigned / r + 0.5 * minimum(touched, assigned / r))
     work = 6.0 * hidden * expert_ffn
     tile = (r + p["half_rate_rows"]) * 6.0 * hidden * TILE_COLUMNS * machine.compute_units
-    wave = padded / r * np.ceil(expert_ffn / TILE_COLUMNS) / machine.compute_units
-    compute = np.maximum(1.0, wave) * tile / (machine.peak * p["efficiency"])
+    wave = padded / r * ceil(expert_ffn / TILE_COLUMNS) / machine.compute_units
+    compute = maximum(1.0, wave) * tile / (machine.peak * p["efficiency"])
     weights = (
         touched * 3.0 * hidden * (expert_ffn + p["narrow"]) * bytes_w / (machine.hbm * p["hbm_efficiency"])
     )
     moved = assigned * (hidden * (bytes_a + 4.0) + expert_ffn * (2.0 + bytes_a))
-    time = np.min(cost_of_p_norm(compute, weights, p["overlap_power"]), axis=0)
+    time = np.minimum.reduce(cost_of_p_norm(compute, weights, p["overlap_power"]))
     time = time + p["launch_us"] * 1e-6 + moved / (machine.hbm * p["activation_efficiency"])
     time = time + p["sort_us"] * 1e-6 * np.log2(1.0 + tokens)
-    needed = np.minimum(topk, experts) * 3.0 * hidden * expert_ffn * bytes_w
-    return np.maximum(time, np.maximum(assigned * work / machine.peak, needed / machine.hbm))
+    needed = minimum(topk, experts) * 3.0 * hidden * expert_ffn * bytes_w
+    return maximum(time, maximum(assigned * work / machine.peak, needed / machine.hbm))

@@ -23,9 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from .machine import Machine, Parameter, cost_of_p_norm
+from .machine import Machine, Parameter, between, ceil, cost_of_p_norm, maximum, minimum
 
 BLOCK_COLUMNS = 128.0
 
@@ -54,7 +52,7 @@ PARAMETERS: dict[str, Parameter] = {
         0.0, 0.0, 8.0, "HBM share of reading K, V and writing the cache; 0: not timed with it"
     ),
 }
-_WIDTHS = np.array([64.0, 128.0, 192.0, 256.0, 512.0])
+_WIDTHS = (64.0, 128.0, 192.0, 256.0, 512.0)
 
 
 def seconds(
@@ -95,6 +93,7 @@ def seconds(
         The query heads of one KV head share blocks, which helps when queries are few.
     """
     p = parameters
+    masked = causal * 1.0
     group = heads / kv_heads if packed else 1.0
     grid = batch * (kv_heads if packed else heads)
     blocks: Any = 0.0
@@ -104,28 +103,30 @@ def seconds(
     queries: Any = 0.0
     context: Any = 0.0
     for q, kv in segments:
-        seen = np.where(causal, np.minimum(q, kv), q)
-        count = np.ceil(seen * group / block_rows)
-        walked = count * kv - np.where(causal, block_rows / group * count * (count - 1.0) / 2.0, 0.0)
+        seen = q - masked * maximum(q - kv, 0.0)
+        count = ceil(seen * group / block_rows)
+        walked = count * kv - masked * (block_rows / group * count * (count - 1.0) / 2.0)
         blocks = blocks + grid * count
-        keys = keys + grid * np.maximum(walked, 0.0)
-        longest = np.maximum(longest, kv)
-        pairs = pairs + (seen * kv - np.where(causal, seen * seen / 2.0, 0.0))
+        keys = keys + grid * maximum(walked, 0.0)
+        longest = maximum(longest, kv)
+        pairs = pairs + (seen * kv - masked * (seen * seen / 2.0))
         queries = queries + q
         context = context + kv
     products = 5.0 if backward else 2.0
     units = machine.compute_units
-    rate = machine.peak * p["efficiency"] * _width_factor(p, head_dim) * np.where(causal, 1.0, p["full_mask"])
-    narrow = np.interp(head_dim, _WIDTHS[:2], (p["masked_64"], 1.0))
-    rate = rate * np.where(causal, narrow, 1.0) * np.where(heads > kv_heads, p["grouped"], 1.0)
-    rate = rate * (1.0 - p["crowding"] * np.minimum(1.0, blocks / units)) / units
+    rate = machine.peak * p["efficiency"] * _width_factor(p, head_dim)
+    narrow = between(head_dim, _WIDTHS[:2], (p["masked_64"], 1.0))
+    rate = rate * (masked * narrow + (1.0 - masked) * p["full_mask"])
+    rate = rate * (1.0 - (1.0 - p["grouped"]) * (heads > kv_heads))
+    rate = rate * (1.0 - p["crowding"] * minimum(1.0, blocks / units)) / units
     step = products * 2.0 * block_rows * BLOCK_COLUMNS * head_dim / rate + p["step_us"] * 1e-6
     block = p["block_us"] * 1e-6
     work = keys / BLOCK_COLUMNS * step + blocks * block
     last = longest / BLOCK_COLUMNS * step + block
     wave = blocks / units
-    waves = np.maximum(1.0, (1.0 - p["wave_blend"]) * np.ceil(wave) + p["wave_blend"] * wave)
-    compute = np.where(causal, np.maximum(last, work / units + p["imbalance"] * last), work / blocks * waves)
+    waves = maximum(1.0, (1.0 - p["wave_blend"]) * ceil(wave) + p["wave_blend"] * wave)
+    triangle = maximum(last, work / units + p["imbalance"] * last)
+    compute = masked * triangle + (1.0 - masked) * (work / blocks * waves)
 
     width = batch * head_dim
     compulsory = (queries * heads * (bytes_q + 2.0) + 2.0 * context * kv_heads * bytes_kv) * width
@@ -137,10 +138,10 @@ def seconds(
         written = width * queries * kv_heads * 2.0 * (2.0 + bytes_kv)
         time = time + batch * queries * (p["token_ns"] * 1e-9) + written / (machine.hbm * p["cache_write"])
     flops = products * 2.0 * pairs * batch * heads * head_dim
-    return np.maximum(time, np.maximum(flops / machine.peak, compulsory / machine.hbm))
+    return maximum(time, maximum(flops / machine.peak, compulsory / machine.hbm))
 
 
 def _width_factor(p: Mapping[str, float], head_dim: Any) -> Any:
     """Rate against head_dim 128, straight between the widths that were measured."""
     factors = (p["width_64"], 1.0, p["width_192"], p["width_256"], p["width_512"])
-    return np.interp(head_dim, _WIDTHS, factors)
+    return between(head_dim, _WIDTHS, factors)
