@@ -120,7 +120,7 @@ FAMILIES: dict[str, Family] = {
         _attention(backward=False), _ATTENTION_SHAPE, prefill.PARAMETERS, _ATTENTION_SWITCHES
     ),
     "attention_backward": Family(
-        _attention(backward=True), _ATTENTION_SHAPE, prefill.PARAMETERS, _ATTENTION_SWITCHES
+        _attention(backward=True), _ATTENTION_SHAPE, prefill.BACKWARD_PARAMETERS, _ATTENTION_SWITCHES
     ),
     "attention_decode": Family(_decode, _DECODE_SHAPE, decode.PARAMETERS),
     "memory_bound": Family(_memory_bound, _MEMORY_SHAPE, memory_bound.PARAMETERS),

@@ -40,15 +40,15 @@ SCATTER = 0.04
 FEWEST_ROWS = 5
 #: Memory-bound kernels that reduce over rows, so that rows may cost something beside their bytes.
 REDUCTIONS = ("norm", "softmax")
-#: Optional terms, tried with and without.
-_OPTIONAL: Mapping[str, tuple[str, ...]] = {
-    "gemm": ("quantise_gb_per_s",),
-    "attention_forward": ("rope", "cache_write", "token_ns"),
-    "attention_backward": (),
-    "attention_decode": (),
-    "memory_bound": ("row_us", "row_exponent", "rows_us"),
-    "fused_moe": (),
+#: Terms that are there for some kernels only: switched off, or fitted where that earns its place.
+_OPTIONAL: Mapping[str, frozenset[str]] = {
+    "gemm": frozenset({"quantise_gb_per_s"}),
+    "attention_forward": frozenset({"rope", "cache_write", "token_ns"}),
+    "attention_backward": frozenset({"rope", "cache_write", "token_ns"}),
+    "memory_bound": frozenset({"row_us", "row_exponent", "rows_us"}),
 }
+#: Rows from which a table can tell an optional term from chance.
+TERM_ROWS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +137,10 @@ def fit_group(
         assert found is not None
         return found
 
-    optional = frozenset(_OPTIONAL[family])
-    cost, parameters, switches = best_of(optional)
-    if optional and (family != "memory_bound" or any(word in library for word in REDUCTIONS)):
-        full_cost, full_parameters, full_switches = best_of(frozenset())
+    without, *others = _absent_terms(family, library, int(used.sum()))
+    cost, parameters, switches = best_of(without)
+    for absent in others:
+        full_cost, full_parameters, full_switches = best_of(absent)
         if full_cost < cost * WORTH_A_TERM:
             parameters, switches = full_parameters, full_switches
     parameters = {name: float(f"{value:.4g}") for name, value in parameters.items()}
@@ -160,6 +160,20 @@ def fit_group(
         date=date,
         source=source,
     )
+
+
+def _absent_terms(family: str, library: str, rows: int) -> list[frozenset[str]]:
+    """Which sets of terms to leave out, tried in this order.
+
+    A norm pays for its rows, a copy does not; a backward pass has neither rope nor a cache to write; the rest
+    is for the rows to decide where they are enough.
+    """
+    optional = _OPTIONAL.get(family, frozenset())
+    if family == "memory_bound":
+        return [frozenset() if any(word in library for word in REDUCTIONS) else optional]
+    if not optional or family == "attention_backward" or rows < TERM_ROWS:
+        return [optional]
+    return [optional, frozenset()]
 
 
 def _switches(family: str) -> Iterable[dict[str, Any]]:

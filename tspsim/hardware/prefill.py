@@ -52,6 +52,10 @@ PARAMETERS: dict[str, Parameter] = {
         0.0, 0.0, 8.0, "HBM share of reading K, V and writing the cache; 0: not timed with it"
     ),
 }
+#: The backward is several kernels: row sums of the gradient, the main one, converting dQ.
+BACKWARD_PARAMETERS: dict[str, Parameter] = PARAMETERS | {
+    "launch_us": Parameter(60.0, 0.5, 200.0, "start of the kernels")
+}
 _WIDTHS = (64.0, 128.0, 192.0, 256.0, 512.0)
 
 
