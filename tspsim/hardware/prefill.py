@@ -8,7 +8,8 @@ time.
     T       = batch · heads · c blocks;  causal block i sees kv − i·r keys: c blocks walk c·kv − r·c(c−1)/2
     step    = products · 2 · r · columns · head_dim / (rate a unit) + step latency
     work    = T blocks' steps + T · block latency;   longest = steps of one block over the whole context
-    compute = causal: max(longest, work / units + imbalance · longest);  else work in waves of blocks
+    tail    = imbalance · longest · max(0, 1 − units / T)
+    compute = causal: max(longest, work / units + tail);  else work in waves of blocks
     memory  = (Q + out + K + V) / (HBM · hbm_efficiency)
     time    = launch + (compute^p + memory^p)^(1/p) + prologue
 
@@ -16,6 +17,10 @@ with two products forward and five backward. ``rate`` is peak · efficiency · (
 less a share ``crowding`` when every unit is busy (power). The prologue is rope and the cache write that
 serving libraries time together with the kernel: Q, K, V read and written once more. Never less than FLOPs /
 peak or bytes / HBM. Block sums are exact, so time does not fall when q, kv, batch or heads grow.
+
+Blocks of unequal length are a list schedule: it ends between max(longest, work / units) and work / units + longest
+(Graham 1969, SIAM J. Appl. Math. 17, §2), so ``imbalance`` is at most one; and when every block has a unit of its
+own (T ≤ units) the longest block is all there is to wait for.
 """
 
 from __future__ import annotations
@@ -34,7 +39,7 @@ PARAMETERS: dict[str, Parameter] = {
     "block_us": Parameter(1.0, 0.005, 40.0, "start and end of one block"),
     "hbm_efficiency": Parameter(0.8, 0.05, 1.0, "share of the HBM bandwidth"),
     "overlap_power": Parameter(2.0, 1.0, 20.0, "p: 1 adds compute and memory, ∞ hides the shorter one"),
-    "imbalance": Parameter(0.5, 0.01, 3.0, "share of the longest block that a causal grid ends with"),
+    "imbalance": Parameter(0.5, 0.01, 1.0, "share of the longest block that a causal grid ends with"),
     "wave_blend": Parameter(0.6, 0.001, 1.0, "0: whole waves, 1: blended waves (without a causal mask)"),
     "crowding": Parameter(0.05, 0.001, 0.6, "share of the rate lost when every unit is busy"),
     "width_64": Parameter(0.75, 0.2, 1.5, "rate at head_dim 64 against 128"),
@@ -129,7 +134,8 @@ def seconds(
     last = longest / BLOCK_COLUMNS * step + block
     wave = blocks / units
     waves = maximum(1.0, (1.0 - p["wave_blend"]) * ceil(wave) + p["wave_blend"] * wave)
-    triangle = maximum(last, work / units + p["imbalance"] * last)
+    tail = p["imbalance"] * last * maximum(0.0, 1.0 - units / blocks)
+    triangle = maximum(last, work / units + tail)
     compute = masked * triangle + (1.0 - masked) * (work / blocks * waves)
 
     width = batch * head_dim
