@@ -117,7 +117,7 @@ def test_plans_are_chosen_by_name_and_other_axes_come_first() -> None:
 def test_a_path_swept_twice_or_undone_by_a_later_one_is_refused() -> None:
     with pytest.raises(InputError, match="twice"):
         points([read_axis("a=1"), read_axis("a=2")], zipped=False)
-    with pytest.raises(InputError, match="undo 'cluster.nodes'"):
+    with pytest.raises(InputError, match=r"undo 'cluster\.nodes'"):
         points([read_axis("cluster.nodes=1"), read_axis("cluster=x")], zipped=False)
 
 

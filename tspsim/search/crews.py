@@ -147,7 +147,9 @@ class Dask:
             distributed: Any = importlib.import_module("distributed")
         except ImportError:
             raise InputError("needs the extra dask: pip install 'tspsim[dask]'", file="--scheduler") from None
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters is told in one line
+        for name in list(logging.root.manager.loggerDict):
+            if name.partition(".")[0] == "distributed":  # what matters is told in one line
+                logging.getLogger(name).setLevel(logging.CRITICAL)
         self.address = address
         self.deaths = (distributed.KilledWorker,)
         try:
@@ -167,7 +169,7 @@ class Dask:
         return future
 
     def close(self, *, now: bool) -> None:
-        self._executor.shutdown(wait=not now, cancel_futures=now)
+        self._executor.shutdown(wait=not now)  # cancels what it does not wait for
         self._client.close(timeout=CONNECT_S)
 
 
@@ -230,7 +232,9 @@ def answers(questions: Iterable[Question], crew: Crew) -> Iterator[list[Answer]]
                     given_up = suspects.pop()
                     yield [Answer(given_up.key, "", 0.0, f"its worker died {MOST_DEATHS} times; too little memory?")]
             except concurrent.futures.CancelledError:
-                raise InputError("the scheduler went away", file="--scheduler") from None
+                raise InputError(
+                    "the scheduler went away; start one and run again with --resume", file="--scheduler"
+                ) from None
             else:
                 deaths[IN_A_ROW] = 0
                 size = chunk_size(found)
