@@ -31,7 +31,7 @@ OUTLIER = 0.08
 #: cannot (few of them, or two parameters that compensate) and is nothing beside a hundred rows.
 PRIOR = 0.02
 #: Another value of a switch must lower the cost to this share; optional terms together to that one.
-WORTH_A_SWITCH = 0.995
+WORTH_A_SWITCH = 0.97
 WORTH_A_TERM = 0.9
 #: A dozen rows can happen to lie on the model; larger groups always scatter this much (in log time) around
 #: it.
