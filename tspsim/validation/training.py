@@ -39,7 +39,7 @@ def predict_published(frame: pd.DataFrame, answers: Answers) -> None:
 
 
 def published_run(row: Row) -> Run:
-    """The run of a row of published/training.csv; raises InputError with the reason where the simulator does not cover it."""
+    """The run of a row of published/training.csv; raises InputError with why the simulator does not cover it."""
     if str(row.get("usable", "1")).strip() == "0":
         raise InputError("marked as not usable")
     metric, model = str(row["metric"]), str(row["model"])
