@@ -31,7 +31,10 @@ OUTLIER = 0.08
 #: cannot (few of them, or two parameters that compensate) and is nothing beside a hundred rows.
 PRIOR = 0.02
 #: Another value of a switch must lower the cost to this share; optional terms together to that one.
-WORTH_A_SWITCH = 0.97
+WORTH_A_SWITCH = 0.995
+#: Block heights of attention are told apart by small grids alone; few tables have them, so a height other than the usual
+#: one must explain a good part of what is left.
+WORTH_A_HEIGHT = 0.8
 WORTH_A_TERM = 0.9
 #: A dozen rows can happen to lie on the model; larger groups always scatter this much (in log time) around
 #: it.
@@ -132,7 +135,7 @@ def fit_group(
                 starts,
                 lambda p, s=switches: np.log(predict(p, s, used) / measured[used]),
             )
-            if found is None or cost < found[0] * WORTH_A_SWITCH:
+            if found is None or cost < found[0] * (WORTH_A_HEIGHT if family.startswith("attention_") else WORTH_A_SWITCH):
                 found = cost, parameters, switches
         assert found is not None
         return found
