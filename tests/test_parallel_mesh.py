@@ -29,7 +29,7 @@ def lay(gpus: int, *, node: tuple[str, ...] = (), rails: tuple[str, ...] = (), *
 
 
 def group_of(mesh: Mesh, axis: str, rank: int) -> list[int]:
-    group: list[int] = mesh.groups(axis)[mesh.group_index[axis][rank]].tolist()
+    group: list[int] = mesh.groups(axis)[mesh.group_of(axis)[rank]].tolist()
     return group
 
 
@@ -64,7 +64,7 @@ def test_groups_of_an_axis_partition_the_cluster_and_agree_with_positions(case: 
         assert groups.shape == (gpus // mesh.sizes[axis], mesh.sizes[axis])
         assert sorted(groups.reshape(-1).tolist()) == list(range(gpus))
         everyone = np.arange(gpus)
-        assert (groups[mesh.group_index[axis], mesh.positions[axis]] == everyone).all()
+        assert (groups[mesh.group_of(axis), mesh.positions[axis]] == everyone).all()
 
 
 @given(placed())

@@ -90,7 +90,7 @@ class Role:
     signature: tuple[object, ...]
 
 
-def prepare(program: Program, cost: Cost, templates: Templates, first_label: int, sizes: Mapping[str, int]) -> Role:
+def prepare(program: Program, cost: Cost, templates: Templates, first_label: int, mesh: Mesh) -> Role:
     """Cost every operator, intern every template, count turns, and note which instructions somebody waits for."""
     streams: dict[str, list[Step]] = {}
     labels: list[Label] = []
@@ -104,7 +104,7 @@ def prepare(program: Program, cost: Cost, templates: Templates, first_label: int
     for index, (instruction, layer, after) in enumerate(issued):
         found = known.get(id(instruction))
         if found is None:
-            found = known[id(instruction)] = ready(instruction, cost, costs, templates, sizes)
+            found = known[id(instruction)] = ready(instruction, cost, costs, templates, mesh)
         duration_s, keys, label = found
         meets = tuple([(key, turns.get(key, 0)) for key in keys])
         for key in keys:
@@ -131,17 +131,17 @@ def ready(
     cost: Cost,
     costs: dict[Operator, float],
     templates: Templates,
-    sizes: Mapping[str, int],
+    mesh: Mesh,
 ) -> tuple[float, tuple[int, ...], Label]:
     """Seconds alone (kernels), meeting keys (communication), and the label of an instruction."""
     if not isinstance(instruction, Compute):
-        return 0.0, meeting_keys(instruction, templates), describe(instruction, costs, 0.0, sizes)
+        return 0.0, meeting_keys(instruction, templates), describe(instruction, costs, 0.0, mesh)
     duration_s = 0.0
     for operator in instruction.operators:
         if operator not in costs:
             costs[operator] = cost(operator)
         duration_s += costs[operator]
-    return duration_s, (), describe(instruction, costs, duration_s, sizes)
+    return duration_s, (), describe(instruction, costs, duration_s, mesh)
 
 
 def meeting_keys(instruction: Collective | SendReceive, templates: Templates) -> tuple[int, ...]:
@@ -167,9 +167,7 @@ def meeting_keys(instruction: Collective | SendReceive, templates: Templates) ->
     return tuple(keys)
 
 
-def describe(
-    instruction: Instruction, costs: Mapping[Operator, float], duration_s: float, sizes: Mapping[str, int]
-) -> Label:
+def describe(instruction: Instruction, costs: Mapping[Operator, float], duration_s: float, mesh: Mesh) -> Label:
     """The label of an instruction: what the timeline shows of it."""
     common = (instruction.stream, instruction.name)
     if isinstance(instruction, Compute):
@@ -187,7 +185,7 @@ def describe(
             tuple((operator.kind, costs[operator]) for operator in operators),
             is_compute=True,
         )
-    members = sizes[instruction.axis]
+    members = mesh.groups(instruction.axis).shape[1]
     if isinstance(instruction, Collective):
         template = Template(instruction.axis, instruction.kind, instruction.size_bytes)
         kind, received = instruction.kind, template.received_bytes(members)

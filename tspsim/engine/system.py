@@ -80,7 +80,7 @@ def build_system(cluster: Cluster, assignment: Assignment, cost: Cost, *, every_
     roles: list[Role] = []
     labels: list[Label] = []
     for program in assignment.programs:
-        role = prepare(program, cost, templates, len(labels), mesh.sizes)
+        role = prepare(program, cost, templates, len(labels), mesh)
         roles.append(role)
         labels.extend(role.labels)
     likeness = np.array(number([role.signature for role in roles]), dtype=np.int64)[assignment.role_of]
@@ -88,7 +88,8 @@ def build_system(cluster: Cluster, assignment: Assignment, cost: Cost, *, every_
     marks = number([(int(likeness[rank]), factor) for rank, factor in slow])
     for (rank, _), mark in zip(slow, marks, strict=True):
         likeness[rank] = len(roles) + mark
-    axes = tuple(axis for axis in mesh.axes if any(template.axis == axis for template, _ in templates))
+    met = {part for template, _ in templates for part in mesh.parts(template.axis)}
+    axes = tuple(axis for axis in mesh.axes if axis in met)
     islands = mesh_islands(mesh, axes)
     if every_rank:
         chosen = [(index, 1) for index in range(len(islands))]
@@ -147,7 +148,7 @@ def island_instances(
     """Every template used by every group that lies in the island."""
     for template, index in templates:
         groups = mesh.groups(template.axis)
-        numbers = dict.fromkeys(mesh.group_index[template.axis][island].tolist())
+        numbers = dict.fromkeys(mesh.group_of(template.axis)[island].tolist())
         for group in groups[list(numbers)].tolist():
             if template.is_message:
                 for sender, receiver in message_pairs(group, template):

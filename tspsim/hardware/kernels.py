@@ -91,9 +91,10 @@ def find(
 ) -> Kernel:
     """The kernel model that applies; raises :class:`~tspsim.errors.InputError` when no relative has one."""
     for by_default in (True, False):  # a default that nobody has a fit of must not hide the fits there are
+        wanted = library or (spec.defaults.get(family) if by_default else None)
         for owner in (spec, *relatives):
             for kindred in (dtype, *KINDRED.get(dtype, ())):
-                fit = _pick(owner, family, kindred, library, kv_dtype, by_default)
+                fit = _pick(owner, family, kindred, wanted, kv_dtype, by_default)
                 if fit is not None:
                     own = owner is spec and kindred == dtype
                     return _own(fit) if own else _borrowed(spec, owner, fit, dtype)

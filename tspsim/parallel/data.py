@@ -1,4 +1,6 @@
-"""Data parallelism: gradients summed over the replicas, and what ZeRO divides among them.
+"""Data parallelism: gradients summed over all ranks that hold the same weights, and what ZeRO divides among them.
+
+Those are the replicas and, within one, the sequence shards beside each other (``Job.replica_axis``).
 
 Stage 0 (DDP): a layer's gradients are all-reduced while the layers before it run backward, once a step. Stages 1 and
 2: they are reduce-scattered, each replica updates its share, and weights are gathered, layer by layer, ahead of the
@@ -48,11 +50,11 @@ def gather_weights(script: Script, job: Job, share: Share, task: Task) -> int | 
     """A layer's weights from the replicas that hold shares of them, ahead of the layer; None where nobody divides."""
     plan = job.plan
     first_use = task.kind == FORWARD and task.micro_batch == 0
-    if plan.dp == 1 or not job.training or plan.zero == 0 or (plan.zero < 3 and not first_use):
+    if job.copies == 1 or not job.training or plan.zero == 0 or (plan.zero < 3 and not first_use):
         return None
     script.part = "weights"
     size = share.layer * job.weight_bytes
-    return script.collective("all_gather", "dp", size, "gather layer weights", stream="parameters")
+    return script.collective("all_gather", job.replica_axis, size, "gather layer weights", stream="parameters")
 
 
 def wait_for_weights(script: Script, gathered: int | None, ready: Sequence[int]) -> None:
@@ -64,29 +66,33 @@ def wait_for_weights(script: Script, gathered: int | None, ready: Sequence[int])
 
 
 def reduce_layer(script: Script, job: Job, share: Share, task: Task) -> None:
-    """Sum a layer's gradients over the replicas beside the backward of the layers before."""
+    """Sum a layer's gradients beside the backward of the layers before, after a scheme's own exchange of them."""
     plan = job.plan
-    if plan.dp == 1 or (plan.zero < 3 and task.micro_batch != job.micro_batches - 1):
+    if job.copies == 1 or (plan.zero < 3 and task.micro_batch != job.micro_batches - 1):
         return
     script.part = "gradients"
     ready = script.compute("layer gradients ready")
     kind = "reduce_scatter" if plan.zero else "all_reduce"
     size = share.layer * job.work.optimizer.gradients
-    script.collective(kind, "dp", size, "sum layer gradients", after=[ready], stream="gradients")
+    waits = [ready, *script.exchanged_gradients]
+    script.collective(kind, job.replica_axis, size, "sum layer gradients", after=waits, stream="gradients")
 
 
-def finish_step(script: Script, job: Job, share: Share, chunks: Sequence[Chunk]) -> None:
-    """Gradients of embedding and head, the norm of all gradients, and the optimizer's pass over what a rank owns."""
+def finish_step(script: Script, job: Job, share: Share, chunks: Sequence[Chunk], exchanged: Sequence[int]) -> None:
+    """Gradients of embedding and head, the norm of all gradients, and the optimizer's pass over what a rank owns.
+
+    ``exchanged`` ends the scheme's own exchange of gradients.
+    """
     plan, optimizer = job.plan, job.work.optimizer
-    waits: list[int] = []
-    if plan.dp > 1:
+    waits = list(exchanged)
+    if job.copies > 1:
         outside = share.outside_layers(chunks)
         if outside:
-            ready = script.compute("table gradients ready")
+            ready = script.compute("table gradients ready", after=exchanged)
             kind = "reduce_scatter" if plan.zero else "all_reduce"
             size = outside * optimizer.gradients
-            script.collective(kind, "dp", size, "sum table gradients", after=[ready], stream="gradients")
-        waits = [script.collective("all_reduce", "dp", 4, "gradient norm", stream="gradients")]
-    elements = share.owned(chunks) / (plan.dp if plan.zero else 1)
+            script.collective(kind, job.replica_axis, size, "sum table gradients", after=[ready], stream="gradients")
+        waits.append(script.collective("all_reduce", job.replica_axis, 4, "gradient norm", stream="gradients"))
+    elements = share.owned(chunks) / (job.copies if plan.zero else 1)
     size = elements * (optimizer.gradients + optimizer.weights + 2.0 * (optimizer.state + optimizer.temporaries))
     script.compute("optimizer step", MemoryBound("adamw", size, name="optimizer"), after=waits)

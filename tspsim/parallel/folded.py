@@ -13,7 +13,7 @@ shards (the one in use, the next one, the one arriving) and two MLP shards.
 from __future__ import annotations
 
 from ..model.layer import LayerShard, gradients
-from ..operators import Operator
+from ..operators import MemoryBound, Operator
 from .memory import Residency
 from .partition import local_segments
 from .plan import Job
@@ -58,9 +58,9 @@ def attention_overlapped(script: Script, job: Job, layer: LayerShard, position: 
     attended: list[int] = []
 
     def project(step: int) -> None:
-        buffer_free = (
-            attended[step - ATTENTION_BUFFERS : step - ATTENTION_BUFFERS + 1] if step >= ATTENTION_BUFFERS else []
-        )
+        # While a layer is repeated for its backward all its shards are kept: there is no buffer to wait for.
+        reused = step >= ATTENTION_BUFFERS and not script.recomputing
+        buffer_free = [attended[step - ATTENTION_BUFFERS]] if reused else []
         moved.append(broadcast_weights(script, job, layer, step, buffer_free))
         operators = (layer.qkv(tokens), layer.rope(tokens))
         if step == 0:
@@ -141,6 +141,7 @@ def mlp_backward(script: Script, job: Job, layer: LayerShard) -> None:
             *gradients(layer.down(tokens)),
             layer.activation_backward(tokens),
             *gradients(layer.gate_up(tokens)),
+            MemoryBound("add", 3.0 * sizes[1], name="add to travelling gradient"),
         )
         applied.append(script.compute(f"MLP {hop + 1}/{shards} backward", *operators, after=waits))
         sent = script.ring_hop(
@@ -225,6 +226,7 @@ def attention_backward(script: Script, job: Job, layer: LayerShard, position: in
     summed = script.collective(
         "reduce_scatter", "tsp", size, "attention gradients to owners", after=last, stream="weight gradients"
     )
+    script.exchanged_gradients = [summed]
     return script.compute("norm backward", layer.norm_backward(tokens), after=[] if overlap else [summed])
 
 
@@ -279,6 +281,13 @@ def embed(script: Script, job: Job, layer: LayerShard) -> None:
     script.compute("place rows", layer.embedding(job.tokens), after=[rows])
 
 
+def embed_backward(script: Script, job: Job, layer: LayerShard) -> None:
+    """Rows' gradients go to the rows' owners, all-to-all, and are added there."""
+    size = job.tokens * job.model.hidden * job.activation_bytes
+    home = script.collective("all_to_all", "tsp", size, "embedding gradients", stream="context")
+    script.compute("embedding backward", layer.embedding(job.tokens), after=[home])
+
+
 def head(script: Script, job: Job, layer: LayerShard) -> None:
     """The head's vocabulary shards travel the ring as the MLP's do."""
     script.compute("final norm", layer.norm(job.tokens))
@@ -327,12 +336,16 @@ def circulate_head(script: Script, job: Job, layer: LayerShard, name: str, *oper
             )
 
 
-def gathered_context(job: Job, layers: int) -> float:
-    """K and V of one head bucket over the whole context; while training their gradients as well."""
+def gathered_context(job: Job, in_flight: int) -> float:
+    """K and V of head buckets over the whole context.
+
+    Forward: the bucket at work, and overlapped the one that arrives. Training: a bucket and its gradients; with full
+    recomputation all buckets of the layer whose forward was just repeated, so that its backward need not gather again.
+    """
     layer = LayerShard(job.model, job.plan.tsp, job.work.precision, job.activation_bytes)
     bucket = 2 * job.group_tokens * layer.kv_width * job.activation_bytes
     if job.training:
-        return 2 * bucket
+        return bucket * (1 + (job.plan.tsp if job.plan.recomputation == "full" else 1))
     return bucket * (1 if job.plan.overlap is False else 2)
 
 
@@ -361,6 +374,7 @@ SCHEME = Scheme(
     head=head,
     layer_backward=backward_layer,
     head_backward=head_backward,
+    embed_backward=embed_backward,
     layer_weights=None,
     residency=Residency(
         weight_shards=lambda job: job.plan.tsp,

@@ -26,7 +26,7 @@ class Residency:
     compute_shards
         t: ranks that heads and FFN columns of a rank's tokens are spread over.
     gathered_context
-        (job, layers of the stage) → bytes of other ranks' K and V alive at the peak.
+        (job, layers × micro-batches in flight) → bytes of other ranks' K and V alive at the peak.
     in_flight_weights
         Job → bytes of other ranks' weights (and gradients of them) alive at the peak.
     """
@@ -47,23 +47,23 @@ def stage_memory(job: Job, residency: Residency, stage: int) -> Mapping[str, flo
     """Bytes by part of a rank of one pipeline stage."""
     plan, optimizer, chunks = job.plan, job.work.optimizer, job.chunks(stage)
     owned = Share(job, residency.weight_shards(job)).owned(chunks)
-    divided = [plan.dp if plan.zero >= level else 1 for level in (1, 2, 3)]
+    divided = [job.copies if plan.zero >= level else 1 for level in (1, 2, 3)]
+    in_flight = most_in_flight(job.tasks(stage), chunks) if job.training else 1
     parts: dict[str, float] = {}
     if job.training:
         parts["weights"] = owned * optimizer.weights / divided[2]
         parts["gradients"] = owned * optimizer.gradients / divided[1]
         parts["optimizer_state"] = owned * optimizer.state / divided[0]
         parts["optimizer_temporaries"] = owned * optimizer.temporaries / divided[0]
-        in_flight = most_in_flight(job.tasks(stage), chunks)
         parts["kept_activations"] = kept_activations(job, residency.compute_shards(job)) * in_flight
-        if plan.zero == 3 and plan.dp > 1:
+        if plan.zero == 3 and job.copies > 1:
             # The layer at work and the one gathered ahead, and a layer's whole gradient on its way to be scattered.
             layer = Share(job, residency.weight_shards(job)).layer
             parts["gathered_weights"] = layer * (2 * job.weight_bytes + optimizer.gradients)
     else:
         parts["weights"] = owned * job.weight_bytes
     parts["workspace"] = workspace(job, residency.compute_shards(job))
-    parts["gathered_context"] = residency.gathered_context(job, sum(chunk.layers for chunk in chunks))
+    parts["gathered_context"] = residency.gathered_context(job, in_flight)
     parts["in_flight_weights"] = residency.in_flight_weights(job)
     if any(chunk.has_head for chunk in chunks):
         parts["logits"] = logits(job)

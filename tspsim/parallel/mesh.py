@@ -35,40 +35,36 @@ class Mesh:
 
     @cached_property
     def sizes(self) -> Mapping[str, int]:
+        """Axis → ranks of one group along it."""
         return dict(zip(self.axes, self.ranks.shape, strict=True))
+
+    def parts(self, axis: str) -> tuple[str, ...]:
+        """The dimensions of an axis: itself, or those joined by ``+`` (``dp+sp``: all that hold the same weights)."""
+        return tuple(axis.split("+"))
 
     def groups(self, axis: str) -> NDArray[np.int64]:
         """All groups along an axis: shape (number of groups, size of the axis), members in axis order."""
-        moved = np.moveaxis(self.ranks, self.axes.index(axis), -1)
-        return moved.reshape(-1, moved.shape[-1])
+        dimensions = [self.axes.index(part) for part in self.parts(axis)]
+        moved = np.moveaxis(self.ranks, dimensions, list(range(-len(dimensions), 0)))
+        return moved.reshape(-1, int(np.prod([self.ranks.shape[d] for d in dimensions], dtype=np.int64)))
 
     @cached_property
     def positions(self) -> Mapping[str, NDArray[np.int64]]:
         """Axis → position of every rank on it (arrays indexed by rank)."""
-        flat = self.ranks.reshape(-1)
-        table = {}
-        for dimension, axis in enumerate(self.axes):
-            index = np.broadcast_to(
-                np.arange(self.ranks.shape[dimension]).reshape(
-                    [-1 if d == dimension else 1 for d in range(self.ranks.ndim)]
-                ),
-                self.ranks.shape,
-            ).reshape(-1)
-            positions = np.empty(flat.size, dtype=np.int64)
-            positions[flat] = index
-            table[axis] = positions
-        return table
-
-    @cached_property
-    def group_index(self) -> Mapping[str, NDArray[np.int64]]:
-        """Axis → number of every rank's group along it, as :meth:`groups` counts them (arrays indexed by rank)."""
         table = {}
         for axis in self.axes:
             groups = self.groups(axis)
-            index = np.empty(groups.size, dtype=np.int64)
-            index[groups.reshape(-1)] = np.repeat(np.arange(len(groups)), groups.shape[1])
-            table[axis] = index
+            positions = np.empty(groups.size, dtype=np.int64)
+            positions[groups.reshape(-1)] = np.tile(np.arange(groups.shape[1]), len(groups))
+            table[axis] = positions
         return table
+
+    def group_of(self, axis: str) -> NDArray[np.int64]:
+        """Number of every rank's group along an axis, as :meth:`groups` counts them (array indexed by rank)."""
+        groups = self.groups(axis)
+        index = np.empty(groups.size, dtype=np.int64)
+        index[groups.reshape(-1)] = np.repeat(np.arange(len(groups)), groups.shape[1])
+        return index
 
 
 def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:

@@ -159,6 +159,16 @@ class Job:
         return self.work.pass_ == "training"
 
     @property
+    def replica_axis(self) -> str:
+        """The axis of ranks that hold the same weights and sum their gradients: sequence shards are such ranks too."""
+        return "dp+sp" if self.plan.sp > 1 else "dp"
+
+    @property
+    def copies(self) -> int:
+        """Ranks on the replica axis."""
+        return self.plan.dp * self.plan.sp
+
+    @property
     def sequences(self) -> int:
         """Sequences of one micro-batch."""
         return self.plan.micro_batch or (1 if self.training else self.work.sequences)

@@ -16,7 +16,8 @@ class Script:
 
     ``part`` (``attention``, ``mlp``, …) is written on each instruction until it is changed. Nothing outside a run of
     layers may be waited for by index inside it, or the other way round: streams carry the order. ``recomputing`` is
-    set while a layer's forward is repeated for its backward, ``weight_gradients`` cleared while they are put off.
+    set while a layer's forward is repeated for its backward, ``weight_gradients`` cleared while they are put off;
+    ``exchanged_gradients`` are a layer's instructions that bring its weights' gradients to their owners.
     """
 
     def __init__(self, role: str, plan: Plan) -> None:
@@ -30,6 +31,7 @@ class Script:
         self._layer = -1
         self.recomputing = False
         self.weight_gradients = True
+        self.exchanged_gradients: list[int] = []
 
     def compute(self, name: str, *operators: Operator, after: Iterable[int] = (), stream: str = "compute") -> int:
         return self._add(Compute(operators, name, self._part(), self._layer, tuple(after), stream))
@@ -118,6 +120,7 @@ class Script:
     def begin_layers(self, first: int = 0) -> None:
         """Instructions from here to :meth:`end_layers` are one layer's, ``first`` in its first turn."""
         self._layer = first
+        self.exchanged_gradients = []
 
     def after_previous_layer(self, consumer: int, producer: int, turns: int = 1) -> None:
         """Instruction ``consumer`` of a layer waits for ``producer`` of the layer before (or ``turns`` before)."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import gcd
 
 from ..model.layer import LayerShard
 from ..operators import Operator
@@ -65,7 +66,7 @@ def all_gather(script: Script, job: Job, layer: LayerShard, position: int, after
     """
     plan, work = job.plan, job.work
     segments = local_segments(plan.partition, work.sequence, plan.sp, position, job.sequences, work.causal)
-    buckets = plan.overlap_chunks if plan.overlap and layer.kv_heads % plan.overlap_chunks == 0 else 1
+    buckets = gcd(plan.overlap_chunks, layer.kv_heads) if plan.overlap else 1
     size = 2 * job.group_tokens * layer.kv_width * job.activation_bytes / buckets
     last = after
     for bucket in range(buckets):
@@ -180,12 +181,13 @@ EXCHANGES: dict[str, Exchange] = {
 }
 
 
-def gathered_context(job: Job, layers: int) -> float:
+def gathered_context(job: Job, in_flight: int) -> float:
     """Other shards' K and V alive at the peak, bytes.
 
-    Gathered: the whole context of one layer; while training every layer's is kept for its backward, because the
-    gather lies outside what recomputation repeats, and one more is the gradient under way. Ring: the block that is
-    here and the one that arrives, with their gradients while training. Ulysses: the exchanged copies of one layer.
+    Gathered: the whole context of one layer; while training that of every layer and micro-batch ``in_flight`` is kept
+    for its backward, because the gather lies outside what recomputation repeats, and one more is the gradient under
+    way. Ring: the block that is here and the one that arrives, with their gradients while training. Ulysses: the
+    exchanged copies of one layer.
     """
     plan, work, model = job.plan, job.work, job.model
     if plan.sp == 1:
@@ -194,7 +196,7 @@ def gathered_context(job: Job, layers: int) -> float:
     training = job.training
     if plan.exchange == "all_gather":
         one_layer = 2 * job.group_tokens * layer.kv_width * job.activation_bytes
-        return one_layer * (layers + 1 if training else 1)
+        return one_layer * (in_flight + 1 if training else 1)
     if plan.exchange == "ring":
         block = 2 * job.tokens * layer.kv_width * job.activation_bytes
         return block * (4 if training else 2)

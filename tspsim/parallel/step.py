@@ -33,7 +33,7 @@ class Scheme:
     embed, layer, head
         Write the forward of a model's three parts; ``layer`` is told the rank's position on the token axis and returns
         the instructions whose end means that its output is complete.
-    layer_backward, head_backward
+    layer_backward, head_backward, embed_backward
         Write their backward (of the head: from the loss on).
     layer_weights
         Write the gradients of a layer's weights alone, where ``layer_backward`` can leave them out
@@ -49,6 +49,7 @@ class Scheme:
     head: Piece
     layer_backward: LayerPiece
     head_backward: Piece
+    embed_backward: Piece
     layer_weights: WeightPiece | None
     residency: Residency
 
@@ -73,6 +74,7 @@ class Writer:
         self.layer = LayerShard(job.model, scheme.shards(job), job.work.precision, job.activation_bytes)
         self.script = Script(", ".join(names) or "all ranks", plan)
         self.share = data.Share(job, scheme.residency.weight_shards(job))
+        self.exchanged_gradients: list[int] = []
 
     def write(self) -> Program:
         script, job = self.script, self.job
@@ -86,7 +88,7 @@ class Writer:
                 self.weights(self.chunks[task.chunk], task)
         if job.training:
             script.part = "optimizer"
-            data.finish_step(script, job, self.share, self.chunks)
+            data.finish_step(script, job, self.share, self.chunks, self.exchanged_gradients)
         return script.program()
 
     def forward(self, chunk: Chunk, task: Task) -> None:
@@ -126,6 +128,10 @@ class Writer:
         if script.weight_gradients:
             data.reduce_layer(script, job, self.share, task)
         start = script.end_layers(chunk.layers, layer_step=-1)
+        self.exchanged_gradients = [start + index for index in script.exchanged_gradients]
+        if chunk.has_embedding and job.model.vocab:
+            script.part = "embedding backward"
+            scheme.embed_backward(script, job, self.layer)
         if not chunk.has_embedding:
             self.send("gradients", -1, [start + index for index in ready])
 

@@ -9,6 +9,8 @@ multiplied (Flux, Comet, asynchronous TP); in the backward the sum runs beside t
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from ..model.layer import LayerShard, gradients
 from ..operators import Gemm, Operator
 from . import sequence
@@ -29,17 +31,17 @@ def forward_layer(script: Script, job: Job, layer: LayerShard, position: int) ->
     chunks = plan.overlap_chunks if plan.overlap and plan.tp > 1 else 1
     tokens = job.tokens // chunks
     script.part = "attention"
-    entering = [column_products(script, job, layer, tokens, None, "QKV") for _ in range(chunks)]
+    entering = list(column_products(script, job, layer, tokens, [[]] * chunks, "QKV"))
     attended = attend(script, job, layer, position, entering[-1][1])
     reduced = []
     for _ in range(chunks):
         projected = script.compute("output projection", layer.output(tokens), after=[attended])
-        reduced.append(reduce_rows(script, job, tokens, projected, "sum attention"))
+        reduced.append([reduce_rows(script, job, tokens, projected, "sum attention")])
     script.part = "mlp"
-    leaving = []
-    for piece in reduced:
-        _, multiplied = column_products(script, job, layer, tokens, piece, "MLP")
-        leaving.append(reduce_rows(script, job, tokens, multiplied, "sum MLP"))
+    leaving = [
+        reduce_rows(script, job, tokens, multiplied, "sum MLP")
+        for _, multiplied in column_products(script, job, layer, tokens, reduced, "MLP")
+    ]
     if not script.recomputing:
         for (consumer, _), producer in zip(entering, leaving, strict=True):
             script.after_previous_layer(consumer, producer)
@@ -60,6 +62,11 @@ def head_backward(script: Script, job: Job, layer: LayerShard) -> None:
     script.compute("loss", layer.loss(job.tokens), after=ready)
     column_gradients(script, job, layer.head(job.tokens), "language-model head backward", "sum d head")
     script.compute("final norm backward", layer.norm_backward(residual_tokens(job)))
+
+
+def embed_backward(script: Script, job: Job, layer: LayerShard) -> None:
+    """Rows' gradients are added where the rows are."""
+    script.compute("embedding backward", layer.embedding(job.tokens))
 
 
 def backward_layer(script: Script, job: Job, layer: LayerShard, position: int) -> list[int]:
@@ -89,24 +96,30 @@ def attend_backward(script: Script, job: Job, layer: LayerShard, position: int, 
 
 
 def column_products(
-    script: Script, job: Job, layer: LayerShard, tokens: int, after: int | None, name: str
-) -> tuple[int, int]:
-    """Add and norm, then the column-split products (QKV, or the whole MLP up to its row-split one).
+    script: Script, job: Job, layer: LayerShard, tokens: int, waits: Sequence[list[int]], name: str
+) -> Iterator[tuple[int, int]]:
+    """Add and norm, then the column-split products (QKV, or the whole MLP up to its row-split one), chunk by chunk.
 
-    Returns the first and the last instruction.
+    With sequence regions a chunk is normed and gathered while the one before is multiplied. Yields the first and
+    last instruction of every chunk as the caller takes them, so that what follows a chunk is issued before the next.
     """
-    waits = [] if after is None else [after]
     products: tuple[Operator, ...] = (
         (layer.qkv(tokens), layer.rope(tokens))
         if name == "QKV"
         else (layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens))
     )
     if not job.plan.sequence_regions or job.plan.tp == 1:
-        both = script.compute(f"norm, {name}", layer.norm(tokens), *products, after=waits)
-        return both, both
-    normed = script.compute("norm", layer.norm(tokens // job.plan.tp), after=waits)
-    gathered = gather_rows(script, job, tokens, [normed], f"gather for {name}")
-    return normed, script.compute(name, *products, after=gathered)
+        for wait in waits:
+            both = script.compute(f"norm, {name}", layer.norm(tokens), *products, after=wait)
+            yield both, both
+        return
+    normed: list[int] = []
+    gathered: list[list[int]] = []
+    for chunk in range(len(waits)):
+        while len(normed) < min(chunk + 2, len(waits)):
+            normed.append(script.compute("norm", layer.norm(tokens // job.plan.tp), after=waits[len(normed)]))
+            gathered.append(gather_rows(script, job, tokens, normed[-1:], f"gather for {name}"))
+        yield normed[chunk], script.compute(name, *products, after=gathered[chunk])
 
 
 def column_gradients(script: Script, job: Job, product: Gemm, name: str, sum_name: str, *before: Operator) -> list[int]:
@@ -144,7 +157,7 @@ def gather_rows(script: Script, job: Job, tokens: int, after: list[int], name: s
     if job.plan.tp == 1 or not job.plan.sequence_regions:
         return after
     size = tokens * job.model.hidden * job.activation_bytes
-    return [script.collective("all_gather", "tp", size, name, after=after)]
+    return [script.collective("all_gather", "tp", size, name, after=after, stream="gather rows")]
 
 
 def residual_tokens(job: Job) -> int:
@@ -160,6 +173,7 @@ SCHEME = Scheme(
     head=head,
     layer_backward=backward_layer,
     head_backward=head_backward,
+    embed_backward=embed_backward,
     layer_weights=layer_weights,
     residency=Residency(
         weight_shards=lambda job: job.plan.tp,
