@@ -207,11 +207,29 @@ def read(file: Path) -> pd.DataFrame:
 def predict(table: Table, rows: pd.DataFrame) -> Outcome:
     """One table's predictions: rows that lack a needed cell are told apart here, so that predictors see whole rows."""
     answers = Answers(len(rows))
-    outcome = Outcome(table, rows, answers)
+    frame, whole = _checked(table, rows, answers)
+    part = Answers(len(whole))
+    if len(whole):
+        table.predict(frame, part)
+    answers.put(whole, part)
+    answers.check()
+    return Outcome(table, rows, answers)
+
+
+def whole_rows(table: Table, rows: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]:
+    """The rows that have every cell the table needs, and how many lack which."""
+    answers = Answers(len(rows))
+    frame, _ = _checked(table, rows, answers)
+    reasons, counts = np.unique(answers.reason[answers.reason != ""].astype(str), return_counts=True)
+    return frame, dict(zip(reasons.tolist(), counts.tolist(), strict=True))
+
+
+def _checked(table: Table, rows: pd.DataFrame, answers: Answers) -> tuple[pd.DataFrame, NDArray[Any]]:
+    """Whole rows with numbers as numbers, and their positions; the others get their reason."""
     missing = [name for name in (*table.numbers, *table.texts) if name not in rows]
     if missing:
         answers.skip(slice(None), f"column {missing[0]} is missing")
-        return outcome
+        return rows.iloc[:0], np.zeros(0, dtype=int)
     frame = rows.copy()
     for name in table.texts:
         answers.skip(frame[name].str.strip().to_numpy() == "", f"{name} is empty")
@@ -221,12 +239,7 @@ def predict(table: Table, rows: pd.DataFrame) -> Outcome:
         answers.skip(~np.isfinite(values), f"{name} is not a number")
         answers.skip(values < 0.0, f"{name} is negative")
     whole = np.flatnonzero(answers.reason == "")
-    part = Answers(len(whole))
-    if len(whole):
-        table.predict(frame.iloc[whole].reset_index(drop=True), part)
-    answers.put(whole, part)
-    answers.check()
-    return outcome
+    return frame.iloc[whole].reset_index(drop=True), whole
 
 
 def _numbers(rows: pd.DataFrame, column: str) -> NDArray[np.float64]:

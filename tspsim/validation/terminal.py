@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from .calibrate import Calibration
 from .run import Validation
 
 if TYPE_CHECKING:
@@ -36,4 +37,30 @@ def summary(validation: Validation) -> Sequence[RenderableType]:
         parts += [Text("Rows skipped", style="bold"), *reasons, ""]
     if validation.unknown:
         parts += [Text(f"Files that are no known table: {', '.join(validation.unknown)}"), ""]
+    return parts
+
+
+def calibrated(calibration: Calibration) -> Sequence[RenderableType]:
+    """What was fitted with its error on rows not used, what could not be used, and what stayed as it was."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for heading in ("kernels", "type", "library"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("rows used", "not used", "median", "mean", "90 %"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for fit in calibration.fits:
+        kind = fit.dtype if fit.kv_dtype in (None, fit.dtype) else f"{fit.dtype}/{fit.kv_dtype}"
+        error = fit.held_out
+        shown = ["0", "–", "–", "–"]
+        if error is not None:
+            shown = [f"{error.rows:,}", *(f"{100 * value:.1f} %" for value in (error.median, error.mape, error.p90))]
+        table.add_row(*(Text(cell) for cell in (fit.family, kind, fit.library, f"{fit.rows_used:,}", *shown)))
+    title = f"{calibration.device}: {calibration.rows:,} rows; errors are on rows that were not used"
+    parts: list[RenderableType] = [Text(title, style="bold"), table, ""]
+    for heading, lines in (("Left out", calibration.left_out), ("As it was", calibration.kept)):
+        if lines:
+            parts += [Text(heading, style="bold"), *(Text(f"  {line}") for line in lines), ""]
     return parts
