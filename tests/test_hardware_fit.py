@@ -66,6 +66,25 @@ def test_a_written_fit_is_read_back_and_used(spec: DeviceSpec, tmp_path: Path) -
     assert "fitted on" in device.provenance()[-1].basis
 
 
+def test_new_fits_replace_those_of_the_same_library_and_leave_the_rest_of_the_file(
+    spec: DeviceSpec, tmp_path: Path
+) -> None:
+    text = catalog.locate("devices", "h200").read_text()
+    assert fit.with_fits(text, ()) == text
+    old = spec.kernels[0]
+    path = tmp_path / "h200.yaml"
+    path.write_text(fit.with_fits(text, [old.model_copy(update={"date": "2027-01"})]))
+    changed = catalog.load("devices", path, DeviceSpec)
+    assert changed.kernels[0].date == "2027-01"
+    assert changed.kernels[1:] == spec.kernels[1:]
+    assert path.read_text().startswith(text[: text.index("kernels:")])
+    path.write_text(fit.with_fits(text, [old.model_copy(update={"library": "mine"})]))
+    assert len(catalog.load("devices", path, DeviceSpec).kernels) == len(spec.kernels) + 1
+    bare = text[: text.index("kernels:")]
+    path.write_text(fit.with_fits(bare, [old]))
+    assert catalog.load("devices", path, DeviceSpec).kernels == (old,)
+
+
 def test_the_split_depends_on_the_shape_alone() -> None:
     frame = pd.DataFrame({"m": np.arange(1, 2001), "n": 128, "gpu": "a", "library": "x"})
     used = fit.used_in_fit(frame, ("m", "n"))

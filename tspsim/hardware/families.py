@@ -112,8 +112,8 @@ _ATTENTION_SHAPE = ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim",
 _DECODE_SHAPE = ("batch", "context", "heads", "kv_heads", "head_dim")
 _MEMORY_SHAPE = ("size_bytes", "rows", "columns")
 _MOE_SHAPE = ("tokens", "hidden", "expert_ffn", "experts", "topk")
-#: 128 queries a block first: what FlashAttention-2 and -3 and ROCm composable_kernel's ck_tile fmha_fwd use at head_dim
-#: 128; another height must fit clearly better.
+#: 128 queries a block first: what FlashAttention-2 and -3 and ROCm composable_kernel's ck_tile fmha_fwd use at
+#: head_dim 128; another height must fit clearly better.
 _ATTENTION_SWITCHES = {"block_rows": (128, 64, 256), "packed": (False, True)}
 
 FAMILIES: dict[str, Family] = {

@@ -32,8 +32,8 @@ OUTLIER = 0.08
 PRIOR = 0.02
 #: Another value of a switch must lower the cost to this share; optional terms together to that one.
 WORTH_A_SWITCH = 0.995
-#: Block heights of attention are told apart by small grids alone; few tables have them, so a height other than the usual
-#: one must explain a good part of what is left.
+#: Block heights of attention are told apart by small grids alone; few tables have them, so a height other than
+#: the usual one must explain a good part of what is left.
 WORTH_A_HEIGHT = 0.8
 WORTH_A_TERM = 0.9
 #: A dozen rows can happen to lie on the model; larger groups always scatter this much (in log time) around
@@ -128,6 +128,7 @@ def fit_group(
 
     def best_of(off: frozenset[str]) -> tuple[float, dict[str, float], dict[str, Any]]:
         found: tuple[float, dict[str, float], dict[str, Any]] | None = None
+        worth = WORTH_A_HEIGHT if family.startswith("attention_") else WORTH_A_SWITCH
         for switches in _switches(family):
             parameters, cost = _minimise(
                 model.parameters,
@@ -135,7 +136,7 @@ def fit_group(
                 starts,
                 lambda p, s=switches: np.log(predict(p, s, used) / measured[used]),
             )
-            if found is None or cost < found[0] * (WORTH_A_HEIGHT if family.startswith("attention_") else WORTH_A_SWITCH):
+            if found is None or cost < found[0] * worth:
                 found = cost, parameters, switches
         assert found is not None
         return found
@@ -276,7 +277,31 @@ def _rounded(value: Any) -> float:
 
 def to_yaml(fits: Iterable[KernelFit]) -> str:
     """The ``kernels:`` part of a device file, one mapping a fit."""
+    return _kernels_yaml([fit.model_dump(mode="json", exclude_none=True) for fit in fits])
+
+
+def with_fits(text: str, fits: Iterable[KernelFit]) -> str:
+    """The text of a device file with these fits, each in place of its own for the same types and library.
+
+    Everything before ``kernels:`` stays as it is written; the fits stand in the order of their names.
+    """
     import yaml
 
-    entries = [fit.model_dump(mode="json", exclude_none=True) for fit in fits]
-    return yaml.safe_dump({"kernels": entries}, sort_keys=False, default_flow_style=None, width=110)
+    head, found, tail = text.partition("\nkernels:")
+    entries = {
+        _name(entry): entry for entry in (yaml.safe_load("kernels:" + tail)["kernels"] if found else ())
+    }
+    for fit in fits:
+        entry = fit.model_dump(mode="json", exclude_none=True)
+        entries[_name(entry)] = entry
+    return head.rstrip("\n") + "\n" + _kernels_yaml([entries[name] for name in sorted(entries)])
+
+
+def _name(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(str(entry.get(key, "")) for key in ("family", "dtype", "kv_dtype", "library"))
+
+
+def _kernels_yaml(entries: Sequence[Mapping[str, Any]]) -> str:
+    import yaml
+
+    return yaml.safe_dump({"kernels": list(entries)}, sort_keys=False, default_flow_style=None, width=110)

@@ -18,9 +18,9 @@ less a share ``crowding`` when every unit is busy (power). The prologue is rope 
 serving libraries time together with the kernel: Q, K, V read and written once more. Never less than FLOPs /
 peak or bytes / HBM. Block sums are exact, so time does not fall when q, kv, batch or heads grow.
 
-Blocks of unequal length are a list schedule: it ends between max(longest, work / units) and work / units + longest
-(Graham 1969, SIAM J. Appl. Math. 17, §2), so ``imbalance`` is at most one; and when every block has a unit of its
-own (T ≤ units) the longest block is all there is to wait for.
+Blocks of unequal length are a list schedule: it ends between max(longest, work / units) and work / units +
+longest (Graham 1969, SIAM J. Appl. Math. 17, §2), so ``imbalance`` is at most one; and when every block has a
+unit of its own (T ≤ units) the longest block is all there is to wait for.
 """
 
 from __future__ import annotations
