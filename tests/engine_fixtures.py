@@ -154,14 +154,14 @@ def play(
     every_rank: bool = True,
     at_s: float = 0.0,
     interference: Interference | None = None,
+    slowness: Mapping[int, float] | None = None,
     cost: Callable[[Operator], float] = seconds_of,
 ) -> Submission:
-    """Run one program on every rank, or the program at each rank's position on the axis ``by``."""
+    """Run one program on every rank, or several in turn along the axis ``by``."""
     engine = Engine(cluster, cost, interference=interference, every_rank=every_rank)
     if isinstance(programs, Program):
-        assignment = Assignment.uniform(mesh, programs)
-    else:
-        assignment = Assignment(mesh, tuple(programs), mesh.positions[by] % len(programs))
-    submission = engine.submit(assignment, at_s)
+        programs = (programs,)
+    role_of = mesh.positions[by] % len(programs)
+    submission = engine.submit(Assignment(mesh, tuple(programs), role_of, slowness or {}), at_s)
     engine.run()
     return submission
