@@ -188,9 +188,10 @@ class Sweep:
         return Table(swept, make_columns(rows, ("point", *swept, "plan", "cluster", "device", "gpus")), shown)
 
     def label(self, point: Point) -> str:
-        """A point in words: the last part of every swept path, and its value as written."""
-        words = [f"{axis.path.rpartition('.')[2]} {cell}" for axis, cell in zip(self.axes, point.cells, strict=True)]
-        return ", ".join(words)
+        """A point in words: the last part of every swept path, and its value."""
+        cells = [str(cell).lower() if isinstance(cell, bool) else cell for cell in point.cells]
+        names = [axis.path.rpartition(".")[2] for axis in self.axes]
+        return ", ".join(f"{name} {cell}" for name, cell in zip(names, cells, strict=True))
 
 
 def _failed(entry: Entry, bugs: dict[str, str]) -> dict[str, Any]:
