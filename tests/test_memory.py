@@ -57,7 +57,10 @@ def test_the_order_of_the_plans_is_the_published_one() -> None:
 
 @pytest.mark.parametrize("sequence", PUBLISHED)
 def test_the_closed_forms_are_met_to_the_byte(sequence: int) -> None:
-    """24P/shard + 2 GiB + βhnL + βhn(7 + 28/t), plus each scheme's own term (h = a = KV·d, F = 4, gated, B = 1)."""
+    """24P/shard + 2 GiB + βhnL + βhn(7 + 28/t), plus each scheme's own term (h = a = KV·d, F = 4, gated, B = 1).
+
+    TSP holds K and V of all D head buckets of the layer whose forward was just repeated, and one bucket's gradients.
+    """
     s, h, layers, beta = sequence * KI, 4096, 32, 2
     parameters = load_model("tsp-8b").parameters
 
@@ -70,7 +73,7 @@ def test_the_closed_forms_are_met_to_the_byte(sequence: int) -> None:
     assert found["TP2-SP4"] == common(2, s // 4, 2) + 2 * beta * s * h / 2 * (layers + 1)
     assert found["SP8"] == common(1, s // 8, 1) + 2 * beta * s * h * (layers + 1)
     in_flight = 16 * h**2 * (beta + 4) + 6 * 4 * h**2 * beta / 8
-    assert found["TSP8"] == common(8, s // 8, 1) + 4 * beta * s * h / 8 + in_flight
+    assert found["TSP8"] == common(8, s // 8, 1) + 2 * beta * s * h * (8 + 1) / 8 + in_flight
 
 
 def test_model_state_is_24_bytes_a_parameter() -> None:
