@@ -26,6 +26,8 @@ from pydantic import (
     Discriminator,
     Field,
     StrictBool,
+    StrictInt,
+    StrictStr,
     Tag,
     ValidationInfo,
     field_validator,
@@ -48,6 +50,8 @@ Recomputation = Literal["none", "selective", "full"]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Prose = Annotated[str, Field(max_length=4000)]
 Degree = Annotated[PositiveCount, Field(le=MOST_RANKS)]
+#: A GPU by its number, or a switch or NIC by its name.
+Vertex = StrictInt | Annotated[StrictStr, Field(min_length=1, max_length=60)]
 BytesPerParameter = Annotated[float, Field(ge=0, le=1000)]
 
 
@@ -60,6 +64,71 @@ def _refuse(sentence: str) -> PydanticCustomError:
     return PydanticCustomError("refused", "{sentence}", {"sentence": sentence})
 
 
+class SlowLink(_Section):
+    """A link that has lost bandwidth, in both directions: an xGMI pair, a GPU's NVLink, a NIC's rail."""
+
+    between: tuple[Vertex, Vertex] = Field(description="GPU numbers, or names such as node0/switch and node0/nic3")
+    factor: Annotated[float, Field(le=1)] = Field(description="share of its bandwidth that is left")
+
+    @field_validator("factor")
+    @classmethod
+    def _alive(cls, value: float) -> float:
+        if value <= 0:
+            raise _refuse(
+                f"{value:g} is a dead link, and no library's detour around one is modelled; "
+                "state the share that is left, over 0 and at most 1"
+            )
+        return value
+
+
+class SlowGpu(_Section):
+    """A GPU whose kernels take longer than those of the others."""
+
+    gpu: Annotated[StrictInt, Field(ge=0)] = Field(description="number in the cluster, node by node from 0")
+    factor: Annotated[float, Field(ge=1, le=1000)] = Field(description="its kernels' time over the others'")
+
+
+class Faults(_Section):
+    """What is not as specified: slower links, slower GPUs."""
+
+    links: Annotated[tuple[SlowLink, ...], Field(max_length=1000)] = ()
+    slow_gpus: Annotated[tuple[SlowGpu, ...], Field(max_length=1000)] = ()
+
+    @model_validator(mode="after")
+    def _once(self) -> Faults:
+        gpus = [slow.gpu for slow in self.slow_gpus]
+        pairs = [frozenset(map(str, link.between)) for link in self.links]
+        twice = next((gpu for gpu in gpus if gpus.count(gpu) > 1), None)
+        if twice is not None:
+            raise _refuse(f"GPU {twice} is slow twice; state one factor")
+        again = next((link for link, pair in zip(self.links, pairs, strict=True) if pairs.count(pair) > 1), None)
+        if again is not None:
+            ends = " and ".join(map(str, again.between))
+            raise _refuse(f"the link between {ends} is named twice; state one factor")
+        return self
+
+    def in_words(self) -> tuple[str, ...]:
+        """A sentence a fault."""
+        return (
+            *(
+                f"The link between {end(link.between[0])} and {end(link.between[1])} has {100 * link.factor:g} % of "
+                "its bandwidth left; nothing is routed around it, but libraries choose their algorithm with it in "
+                "view (`cluster.faults.links`)."
+                for link in self.links
+            ),
+            *(
+                f"Kernels of GPU {slow.gpu} take {slow.factor:g} times as long as those of the others "
+                "(`cluster.faults.slow_gpus`)."
+                for slow in self.slow_gpus
+            ),
+        )
+
+
+def end(vertex: Vertex) -> str:
+    """One end of a link, as people call it."""
+    return f"GPU {vertex}" if isinstance(vertex, int) else shorten(vertex)
+
+
 class ClusterInline(_Section):
     """A cluster in the scenario's own words; :mod:`tspsim.network` builds it."""
 
@@ -70,6 +139,7 @@ class ClusterInline(_Section):
     oversubscription: Annotated[float, Field(ge=1, le=64)] | None = Field(
         None, description="leaf downlinks over uplinks; the fabric's own when left out"
     )
+    faults: Faults | None = Field(None, description="links and GPUs that are slower than specified")
 
     @model_validator(mode="after")
     def _connected(self) -> ClusterInline:
@@ -269,6 +339,12 @@ class Scenario(_Section):
         default: Recomputation = "full" if workload and workload.pass_ == "training" else "none"
         update = {"recomputation": default}
         return tuple(plan if plan.recomputation else plan.model_copy(update=update) for plan in plans)
+
+    @property
+    def faults(self) -> Faults:
+        """What is slower than specified; mostly nothing."""
+        stated = self.cluster.faults if isinstance(self.cluster, ClusterInline) else None
+        return stated or Faults()
 
     def plan(self, name: str) -> Plan:
         """The plan of this name; raises UnknownNameError with the nearest."""

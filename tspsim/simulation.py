@@ -17,7 +17,7 @@ from .network import Cluster, build_cluster, load_cluster
 from .operators import Operator
 from .parallel import Job, Mesh, Optimizer, Plan, Work, build_mesh, peak_memory, scheme_of, write_program
 from .result import LinkUse, Memory, PlanResult, Range, RankClass, Result
-from .scenario import ClusterInline, Scenario, load
+from .scenario import ClusterInline, Faults, Scenario, load
 from .statements import bottleneck, defaults_in_words, notes_of, unexplained
 
 Progress = Callable[[str, float], None]
@@ -71,7 +71,7 @@ def simulate(
         cluster=describe_cluster(question.cluster, question.device),
         plans=tuple(results),
         provenance=tuple(provenance(question)),
-        defaults=defaults_in_words(question.work, question.plans),
+        defaults=(*question.scenario.faults.in_words(), *defaults_in_words(question.work, question.plans)),
         unexplained=unexplained(question.work, question.plans),
     )
 
@@ -94,7 +94,7 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
     if isinstance(scenario.cluster, ClusterInline):
         inline = scenario.cluster
         parts = (inline.device, inline.nodes, inline.fabric, inline.node, inline.oversubscription)
-        cluster = lookups.build_cluster(*parts)
+        cluster = with_faults(lookups.build_cluster(*parts), scenario.faults)
     else:
         cluster = lookups.load_cluster(scenario.cluster)
     workload = scenario.workload
@@ -135,6 +135,28 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         Job(model, plan, work).check()
         plans.append(plan)
     return Question(scenario, cluster, device, model, work, tuple(plans))
+
+
+def with_faults(cluster: Cluster, faults: Faults) -> Cluster:
+    """The cluster with slow links, in both directions; raises InputError where it lacks such a link or GPU."""
+    for index, slow in enumerate(faults.slow_gpus):
+        try:
+            cluster.check_gpu(slow.gpu)
+        except InputError as error:
+            raise error.at(key=f"cluster.faults.slow_gpus.{index}.gpu") from None
+    if not faults.links:
+        return cluster
+    known: Cluster | None = cluster.memo.get(faults.links)
+    if known is None:
+        known = cluster
+        for index, link in enumerate(faults.links):
+            source, target = link.between
+            try:
+                known = known.with_links({(source, target): link.factor, (target, source): link.factor})
+            except InputError as error:
+                raise error.at(key=f"cluster.faults.links.{index}.between") from None
+        cluster.memo[faults.links] = known
+    return known
 
 
 def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs: Costs | None = None) -> PlanResult:
@@ -244,7 +266,8 @@ def run(question: Question, mesh: Mesh, job: Job, costs: Costs, *, every_rank: b
         interference=Interference(device.compute_slowdown, device.communication_slowdown),
         every_rank=every_rank,
     )
-    submission = engine.submit(Assignment(mesh, programs, role_of))
+    slowness = {slow.gpu: slow.factor for slow in question.scenario.faults.slow_gpus}
+    submission = engine.submit(Assignment(mesh, programs, role_of, slowness))
     engine.run()
     return submission
 

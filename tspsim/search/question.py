@@ -89,7 +89,9 @@ class Library:
         document = asked.scenario.to_dict()
         for label in ("name", "description", "source"):
             del document[label]
-        document["cluster"] = self._digest(asked.cluster, _cluster_content)
+        document["cluster"] = self._digest(asked.cluster, _cluster_content)  # slow links among it, but not slow GPUs
+        if asked.scenario.faults.slow_gpus:
+            document["slow_gpus"] = [slow.model_dump() for slow in asked.scenario.faults.slow_gpus]
         document["device"] = self._digest(asked.device, _device_content)
         document["workload"]["model"] = self._digest(asked.model, asdict)
         document["version"] = __version__
