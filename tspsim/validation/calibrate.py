@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from tspsim import catalog
 from tspsim.errors import InputError, UnknownNameError, shorten
-from tspsim.hardware.tables import KERNEL_TABLES, calls
+from tspsim.hardware.tables import KERNEL_TABLES
 
 from .devices import device_name
+from .kernels import normalised
 from .run import read, whole_rows
 from .tables import TABLES
 
@@ -115,7 +116,7 @@ def measured_calls(name: str, folder: Path) -> tuple[pd.DataFrame, list[str]]:
         left_out += [f"{path}: {reason} ({rows} rows)" for reason, rows in reasons.items()]
         if not len(frame):
             continue
-        normal = calls(path, frame)
+        normal = normalised(path, frame)
         normal["gpu"] = frame["gpu"].map(device_name)
         unusable = normal["reason"] != ""
         for reason, group in normal[unusable & (normal["gpu"] == name)].groupby("reason"):

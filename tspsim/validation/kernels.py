@@ -22,7 +22,7 @@ def predictor(table: str) -> Callable[[pd.DataFrame, Answers], None]:
     """The predictor of a kernel table, by its path in a measurements folder."""
 
     def predict(frame: pd.DataFrame, answers: Answers) -> None:
-        rows = calls(table, frame)
+        rows = normalised(table, frame)
         rows["written"] = frame["gpu"]
         rows["position"] = range(len(rows))
         unknown = (rows["reason"] != "") | rows["family"].isna()
@@ -42,6 +42,14 @@ def predictor(table: str) -> Callable[[pd.DataFrame, Answers], None]:
                 answers.skip(where, error.message)
 
     return predict
+
+
+def normalised(table: str, frame: pd.DataFrame) -> pd.DataFrame:
+    """The calls of a kernel table (see :func:`tspsim.hardware.tables.calls`); a time that is no number is unknown."""
+    import pandas as pd
+
+    times = {"time_us": pd.to_numeric(frame["time_us"], errors="coerce")} if "time_us" in frame else {}
+    return calls(table, frame.assign(**times))
 
 
 def _predict_group(

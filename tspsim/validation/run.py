@@ -27,6 +27,9 @@ SCHEMA_VERSION = 1
 #: Groups of fewer values than this many are listed by themselves; a column of more is no way to group.
 MOST_GROUPS = 400
 
+#: Counts beyond this are no shape of anything.
+LARGEST_COUNT = 1e15
+
 Progress = Callable[[str, float], None]
 
 
@@ -85,11 +88,13 @@ class Outcome:
 
     def _by(self, columns: tuple[str, ...]) -> dict[str, Any]:
         """Errors by the values of some columns."""
-        keys = self.rows[list(columns)].agg(", ".join, axis=1)
+        rows_of: dict[str, list[int]] = {}
+        for row, cells in enumerate(zip(*(self.rows[column] for column in columns), strict=True)):
+            rows_of.setdefault(", ".join(cells), []).append(row)
         known: dict[str, Any] = {}
-        for value, group in keys.groupby(keys, sort=True):
-            where = group.index.to_numpy()
-            known[str(value)] = {
+        for value in sorted(rows_of):
+            where = np.array(rows_of[value])
+            known[value] = {
                 "rows": len(where),
                 "predicted": int(self.predicted[where].sum()),
                 **self.error(where),
@@ -226,18 +231,19 @@ def whole_rows(table: Table, rows: pd.DataFrame) -> tuple[pd.DataFrame, dict[str
 
 def _checked(table: Table, rows: pd.DataFrame, answers: Answers) -> tuple[pd.DataFrame, NDArray[Any]]:
     """Whole rows with numbers as numbers, and their positions; the others get their reason."""
-    missing = [name for name in (*table.numbers, *table.texts) if name not in rows]
+    missing = [name for name in (*table.counts, *table.numbers, *table.texts) if name not in rows]
     if missing:
         answers.skip(slice(None), f"column {missing[0]} is missing")
         return rows.iloc[:0], np.zeros(0, dtype=int)
     frame = rows.copy()
     for name in table.texts:
         answers.skip(frame[name].str.strip().to_numpy() == "", f"{name} is empty")
-    for name in table.numbers:
-        values = _numbers(rows, name)
-        frame[name] = values
-        answers.skip(~np.isfinite(values), f"{name} is not a number")
-        answers.skip(values < 0.0, f"{name} is negative")
+    for name in (*table.counts, *table.numbers):
+        values = frame[name] = _numbers(rows, name)
+        answers.skip(~(np.isfinite(values) & (values >= 0.0)), f"{name} is not a number of zero or more")
+        if name in table.counts:
+            whole_number = (values >= 1.0) & (values <= LARGEST_COUNT) & (values == np.round(values))
+            answers.skip(~whole_number, f"{name} is not a whole number of one or more")
     whole = np.flatnonzero(answers.reason == "")
     return frame.iloc[whole].reset_index(drop=True), whole
 

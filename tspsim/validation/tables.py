@@ -26,9 +26,10 @@ class Table:
     column
         What is predicted, and the measured value it is compared with.
     predict
-        Fills in the answers of a frame that has ``numbers`` as finite floats and ``texts`` as text.
-    numbers, texts
-        Columns the predictor cannot do without; a row that lacks one is skipped with that reason.
+        Fills in the answers of a frame that has ``counts`` and ``numbers`` as floats and ``texts`` as text.
+    counts, numbers, texts
+        Columns the predictor cannot do without: whole numbers from one on, numbers from zero on, and words. A row that
+        lacks one is skipped with that reason.
     groups
         Columns by which errors are reported apart, together and one by one.
     further
@@ -38,20 +39,23 @@ class Table:
     path: str
     column: str
     predict: Predictor
+    counts: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
     texts: tuple[str, ...] = ("gpu",)
     groups: tuple[tuple[str, ...], ...] = (("gpu",),)
     further: tuple[str, ...] = ()
 
 
-_ATTENTION = ("causal", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
 _BY_LIBRARY = (("gpu",), ("gpu", "dtype"), ("gpu", "dtype", "library"))
 
 
-def _kernel(path: str, numbers: tuple[str, ...], texts: tuple[str, ...], groups: tuple[tuple[str, ...], ...]) -> Table:
-    return Table(path, "time_us", kernels.predictor(path), numbers, texts, groups)
+def _kernel(
+    path: str, counts: tuple[str, ...], texts: tuple[str, ...], groups: tuple[tuple[str, ...], ...], *numbers: str
+) -> Table:
+    return Table(path, "time_us", kernels.predictor(path), counts, numbers, texts, groups)
 
 
+_EXPERTS = unpredicted("expert-parallel dispatch and combine not modelled yet")
 _REFERENCE = unpredicted("reference table: nothing in it is predicted by itself")
 
 TABLES: dict[str, Table] = {
@@ -60,8 +64,9 @@ TABLES: dict[str, Table] = {
         _kernel("kernels/gemm.csv", ("m", "n", "k"), ("gpu", "dtype"), _BY_LIBRARY),
         _kernel("kernels/gemm_h200_own.csv", ("m", "n", "k"), ("gpu", "dtype"), _BY_LIBRARY),
         _kernel(
-            "kernels/attention_prefill.csv", _ATTENTION, ("gpu", "dtype", "kv_dtype", "direction"),
-            (("gpu",), ("direction", "gpu", "dtype"), ("direction", "gpu", "dtype", "library")),
+            "kernels/attention_prefill.csv", ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim"),
+            ("gpu", "dtype", "direction"),
+            (("gpu",), ("direction", "gpu", "dtype"), ("direction", "gpu", "dtype", "library")), "causal",
         ),
         _kernel(
             "kernels/attention_decode.csv", ("batch", "context", "heads", "kv_heads", "head_dim"),
@@ -76,52 +81,52 @@ TABLES: dict[str, Table] = {
         ),
         Table(
             "kernels/training_op_efficiency_b200_a100.csv", "efficiency", training_operators.predict,
-            ("peak_tflops",), ("system", "op", "shape"), (("system",), ("system", "op")),
+            counts=("peak_tflops",), texts=("system", "op", "shape"), groups=(("system",), ("system", "op")),
         ),
         Table(
-            "collectives/all.csv", "time_us", collectives.predict, ("nodes", "gpus", "bytes"), ("gpu", "op"),
-            (("gpu",), ("nodes",), ("gpu", "nodes", "gpus", "op"), ("gpu", "nodes", "gpus", "op", "library")),
+            "collectives/all.csv", "time_us", collectives.predict,
+            counts=("gpus", "bytes"), numbers=("nodes",), texts=("gpu", "op"),
+            groups=(
+                ("gpu",), ("nodes",), ("gpu", "nodes", "gpus", "op"), ("gpu", "nodes", "gpus", "op", "library")
+            ),
         ),
         Table(
             "collectives/custom_all_reduce.csv", "time_us",
             unpredicted("custom all-reduce of serving engines not modelled yet"),
-            ("gpus", "bytes"), ("gpu", "library"), (("gpu",), ("gpu", "gpus", "library")),
+            groups=(("gpu",), ("gpu", "gpus", "library")),
         ),
+        Table("collectives/moe_dispatch_combine_amd.csv", "latency_us", _EXPERTS, groups=(("gpu",),)),
         Table(
-            "collectives/moe_dispatch_combine_amd.csv", "latency_us",
-            unpredicted("expert-parallel dispatch and combine not modelled yet"), groups=(("gpu",),),
-        ),
-        Table(
-            "collectives/moe_dispatch_combine_deepep.csv", "dispatch_avg_t_us",
-            unpredicted("expert-parallel dispatch and combine not modelled yet"), texts=("system",),
+            "collectives/moe_dispatch_combine_deepep.csv", "dispatch_avg_t_us", _EXPERTS, texts=("system",),
             groups=(("system",),), further=("combine_avg_t_us",),
         ),
         Table(
             "end_to_end/layer_h200_own.csv", "us", layers.predict_layers,
-            ("h", "heads", "kv", "ffn", "tp", "b", "s", "compiled"), ("model", "pass"), (("pass",), ("tp", "pass")),
+            counts=("h", "heads", "kv", "ffn", "tp", "b", "s"), numbers=("compiled",), texts=("model", "pass"),
+            groups=(("pass",), ("tp", "pass")),
         ),
         Table(
             "end_to_end/model_h200_own.csv", "us", layers.predict_models,
-            ("layers", "h", "heads", "kv", "ffn", "vocab", "b", "s", "ctx"), ("model", "phase"), (("phase",),),
-            further=("peak_gb",),
+            counts=("layers", "h", "heads", "kv", "ffn", "vocab", "b", "s", "ctx"), texts=("model", "phase"),
+            groups=(("phase",),), further=("peak_gb",),
         ),
         Table(
-            "end_to_end/overlap_h200_own.csv", "both_us", layers.predict_overlap, ("m", "n", "k", "copy_mb"),
+            "end_to_end/overlap_h200_own.csv", "both_us", layers.predict_overlap, counts=("m", "n", "k", "copy_mb"),
             texts=(), groups=(), further=("gemm_alone_us", "copy_alone_us"),
         ),
         Table(
             "published/training.csv", "value", training.predict_published,
-            texts=("id", "source_url", "model", "gpu", "precision", "metric"),
+            texts=("source_url", "model", "gpu", "precision", "metric"),
             groups=(("gpu",), ("metric",), ("gpu", "metric"), ("gpu", "model")),
         ),
         Table(
             "published/training_nanotron_h100.csv", "tokens_per_s_per_gpu", training.predict_nanotron,
-            ("dp", "tp", "pp", "mbs", "gbs", "seq_len"), ("gpu",), (("gpu",), ("pp",), ("hidden_size",)),
-            further=("mem_alloc_gb", "predicted_status"),
+            counts=("dp", "tp", "pp", "mbs", "gbs", "seq_len", "hidden_size", "num_layers", "num_heads", "vocab_size"),
+            groups=(("gpu",), ("pp",), ("hidden_size",)), further=("mem_alloc_gb", "predicted_status"),
         ),
         Table(
             "published/training_vtrain_a100.csv", "iteration time (ms)", training.predict_vtrain,
-            (
+            counts=(
                 "# GPUs", "global batch", "micro batch", "hidden size", "attention heads", "# layers",
                 "sequence length", "tensor parallelism", "pipeline parallelism",
             ),
@@ -129,12 +134,12 @@ TABLES: dict[str, Table] = {
         ),
         Table(
             "published/training_megatron_a100.csv", "seconds", training.predict_megatron,
-            ("n_gpus", "tp", "pp", "micro_batch_size", "global_batch", "seq_len", "sequence_regions"),
-            ("model", "recompute"), (("model",), ("recompute",)),
+            counts=("n_gpus", "tp", "pp", "micro_batch_size", "global_batch", "seq_len"), numbers=("sequence_regions",),
+            texts=("model", "recompute"), groups=(("model",), ("recompute",)),
         ),
         Table(
-            "published/training_simumax_b200.csv", "real_ms", training.predict_simumax, ("layer_num", "mbc"),
-            ("case", "model"), (("model",),), further=("real_alloc_gib",),
+            "published/training_simumax_b200.csv", "real_ms", training.predict_simumax, counts=("layer_num", "mbc"),
+            texts=("case", "model"), groups=(("model",),), further=("real_alloc_gib",),
         ),
         Table(
             "published/inference.csv", "value", serving.predict, texts=("gpu", "metric"), groups=(("gpu",), ("metric",))

@@ -1,0 +1,51 @@
+"""The rows that ship with the package: each has a source, and errors stay what they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from tspsim.validation import Validation, validate
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Validation:
+    return validate()
+
+
+#: Table → (rows predicted, largest median, largest mean error, smallest share within the range): as measured when the
+#: models were last changed, and a small margin.
+ERRORS = {
+    "kernels/gemm.csv": (50, 0.055, 0.07, 0.80),
+    "kernels/gemm_h200_own.csv": (733, 0.035, 0.05, 0.87),
+    "kernels/attention_prefill.csv": (33, 0.075, 0.125, 0.80),
+    "kernels/attention_decode.csv": (18, 0.065, 0.085, 0.80),
+    "kernels/memory_bound_h200_own.csv": (85, 0.035, 0.06, 0.87),
+    "kernels/fused_moe.csv": (10, 0.06, 0.08, 0.80),
+    "kernels/training_op_efficiency_b200_a100.csv": (16, 0.125, 0.145, 0.60),
+    "collectives/all.csv": (85, 0.25, 0.27, 0.25),
+    "end_to_end/layer_h200_own.csv": (36, 0.065, 0.085, 0.65),
+    "end_to_end/model_h200_own.csv": (9, 0.06, 0.075, 0.85),
+    "end_to_end/overlap_h200_own.csv": (12, 0.035, 0.06, 0.85),
+    "published/training_megatron_a100.csv": (2, 0.18, 0.18, 0.45),
+}
+
+
+def test_every_shipped_table_has_its_errors_tracked(shipped: Validation) -> None:
+    assert [outcome.table.path for outcome in shipped.outcomes] == list(ERRORS)
+    assert shipped.unknown == ()
+
+
+@pytest.mark.parametrize("path", ERRORS)
+def test_errors_stay_as_low_as_they_are(shipped: Validation, path: str) -> None:
+    predicted, median, mean, within = ERRORS[path]
+    summary = shipped.outcome(path).summary()
+    assert summary["predicted"] >= predicted
+    assert summary["median_ape"] <= median
+    assert summary["mape"] <= mean
+    assert summary["in_range"] >= within
+
+
+@pytest.mark.parametrize("path", ERRORS)
+def test_every_row_has_a_source(shipped: Validation, path: str) -> None:
+    sources = shipped.outcome(path).rows["source"]
+    assert (sources.str.len() >= 10).all()
