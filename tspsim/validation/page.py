@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 #: Points of one figure; of longer tables every n-th row is drawn.
-MOST_POINTS = 2500
+MOST_POINTS = 1200
 MOST_GROUPS = 40
 WORST_ROWS = 12
 #: Colours of Okabe and Ito (2008), and some more.
@@ -32,7 +32,8 @@ error is |predicted / measured − 1|.</p>
 <th>bias</th><th>within range</th></tr></thead>
 <tbody>
 {% for table in tables %}
-<tr><td>{% if table.drawn %}<a href="#{{ table.key }}">{{ table.path }}</a>{% else %}{{ table.path }}{% endif %}</td>
+<tr><th scope="row">{% if table.drawn %}<a href="#{{ table.key }}">{{ table.path }}</a>{% else %}{{ table.path }}
+{% endif %}</th>
 <td>{{ table.column }}</td><td>{{ "{:,}".format(table.rows) }}</td><td>{{ "{:,}".format(table.predicted) }}</td>
 <td>{{ table.median }}</td><td>{{ table.mean }}</td><td>{{ table.p90 }}</td><td>{{ table.bias }}</td>
 <td>{{ table.in_range }}</td></tr>
@@ -41,10 +42,10 @@ error is |predicted / measured − 1|.</p>
 {% if skipped %}
 <h2>Skipped</h2>
 <div class="scroll"><table>
-<thead><tr><th>table</th><th>rows</th><th>reason</th></tr></thead>
+<thead><tr><th>why</th><th>rows</th></tr></thead>
 <tbody>
 {% for path, reason, rows in skipped %}
-<tr><td>{{ path }}</td><td>{{ "{:,}".format(rows) }}</td><td>{{ reason }}</td></tr>
+<tr><th scope="row">{{ path }}: {{ reason }}</th><td>{{ "{:,}".format(rows) }}</td></tr>
 {% endfor %}
 </tbody></table></div>
 {% endif %}
@@ -59,7 +60,7 @@ SECTION = """
 <th>within range</th></tr></thead>
 <tbody>
 {% for group in groups %}
-<tr><td>{{ group.name }}</td><td>{{ "{:,}".format(group.scored) }}</td><td>{{ group.median }}</td>
+<tr><th scope="row">{{ group.name }}</th><td>{{ "{:,}".format(group.scored) }}</td><td>{{ group.median }}</td>
 <td>{{ group.mean }}</td><td>{{ group.p90 }}</td><td>{{ group.bias }}</td><td>{{ group.in_range }}</td></tr>
 {% endfor %}
 </tbody></table></div></details>
@@ -90,7 +91,7 @@ def write_page(validation: Validation, path: Path) -> None:
     from tspsim.report.files import atomic_write
 
     figures: dict[str, Any] = {}
-    sections = [("summary", "Errors", SUMMARY, _summary(validation))]
+    sections = [("summary", "", SUMMARY, _summary(validation))]
     for index, outcome in enumerate(validation.outcomes):
         if not _scored(outcome).any():
             continue
@@ -140,7 +141,7 @@ def figure(outcome: Outcome) -> dict[str, Any]:
         measured, predicted = outcome.measured[mine], outcome.answers.predicted[mine]
         traces.append(
             {
-                "type": "scattergl" if len(where) > 600 else "scatter",
+                "type": "scatter",  # drawn as SVG: not every browser has WebGL
                 "mode": "markers",
                 "name": label(value, 30),
                 "x": [_short(x) for x in measured],
