@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .. import __version__, simulation
+from .. import __version__, question, simulation
 from ..errors import InputError
 from ..scenario import Scenario
 
@@ -59,7 +59,7 @@ class Library:
 
     @property
     def lookups(self) -> simulation.Lookups:
-        fresh = simulation.FRESH
+        fresh = question.FRESH
         return simulation.Lookups(
             build_cluster=lambda *parts: self._once(("cluster", *parts), lambda: fresh.build_cluster(*parts)),
             load_cluster=lambda name: self._once(("named", name), lambda: fresh.load_cluster(name)),

@@ -1,0 +1,144 @@
+"""What an answer says beside its times: the use of links, cost, the settings of a plan, where numbers are from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .engine.core import Submission
+from .hardware import Device
+from .model import Architecture
+from .network import Cluster
+from .parallel import Plan
+from .question import Question
+from .result import LinkUse, Memory
+
+
+def too_large(memory: Memory) -> str:
+    """Which part is too large, and by how much."""
+    over = memory.peak_bytes - memory.capacity_bytes
+    largest = max(memory.parts, key=lambda part: memory.parts[part])
+    gib = 2**30
+    return (
+        f"needs {memory.peak_bytes / gib:.1f} GiB a GPU, {over / gib:.1f} GiB more than its "
+        f"{memory.capacity_bytes / gib:.1f}; largest part: "
+        f"{largest.replace('_', ' ')}, {memory.parts[largest] / gib:.1f} GiB"
+    )
+
+
+def link_use(
+    cluster: Cluster, submission: Submission, makespan_s: float
+) -> tuple[tuple[LinkUse, ...], tuple[tuple[str, str, float], ...]]:
+    """Use of the fabric by kind of link, and of every link of the first node and its way to the leaf switches."""
+    kinds, bandwidth = cluster.links.kind, cluster.links.bandwidth_bytes_per_s
+    carried: dict[str, float] = {}
+    peak: dict[str, float] = {}
+    shares: dict[int, float] = {}
+    for link, size_bytes, copies in submission.system.link_loads():
+        kind = kinds[link]
+        shares[link] = size_bytes / (float(bandwidth[link]) * makespan_s)
+        carried[kind] = carried.get(kind, 0.0) + size_bytes * copies
+        peak[kind] = max(peak.get(kind, 0.0), shares[link])
+    counts: dict[str, int] = {}
+    capacity: dict[str, float] = {}
+    for kind, count, rate, _ in cluster.blocks():
+        counts[kind] = counts.get(kind, 0) + count
+        capacity[kind] = capacity.get(kind, 0.0) + count * rate
+    uses = tuple(
+        LinkUse(
+            kind,
+            counts[kind],
+            capacity[kind] / counts[kind],
+            carried.get(kind, 0.0),
+            carried.get(kind, 0.0) / (capacity[kind] * makespan_s),
+            peak.get(kind, 0.0),
+        )
+        for kind in counts
+        if counts[kind]
+    )
+    layout, links = cluster.layout, cluster.links
+    shown = [*range(layout.node_links)]
+    if cluster.fabric is not None:
+        shown += range(layout.host_start, layout.host_start + 2 * layout.gpus)
+        shown += range(layout.nic_start, layout.nic_start + 2 * layout.nics)
+    return uses, tuple((str(links.source[link]), str(links.target[link]), shares.get(link, 0.0)) for link in shown)
+
+
+def cost_of(question: Question, makespan_s: float, tokens: int) -> dict[str, Any]:
+    """Money and energy a million tokens, at the scenario's price or the device's three."""
+    device, prices = question.device, question.scenario.prices
+    per_hour = {"stated": prices.gpu_hour} if prices.gpu_hour is not None else dict(device.prices_usd_per_hour)
+    gpu_hours = question.cluster.gpus * makespan_s / 3600.0
+    millions = tokens / 1e6
+    cost: dict[str, Any] = {
+        "usd_per_gpu_hour": per_hour,
+        "usd_per_million_tokens": {basis: price * gpu_hours / millions for basis, price in per_hour.items()},
+    }
+    if device.all_in_watts is not None:
+        kwh = gpu_hours * device.all_in_watts / 1000.0
+        cost["kwh_per_million_tokens"] = kwh / millions
+        if prices.electricity is not None:
+            cost["electricity_usd_per_million_tokens"] = kwh / millions * prices.electricity
+    return cost
+
+
+def settings_of(plan: Plan) -> dict[str, Any]:
+    """The switches of a plan, defaults filled in."""
+    overlap = plan.overlap
+    if overlap is None:
+        overlap = plan.tsp > 1 or (plan.sp > 1 and plan.exchange == "ring")
+    return {
+        "partition": plan.partition,
+        "exchange": plan.exchange,
+        "sequence_regions": plan.sequence_regions,
+        "overlap": overlap,
+        "overlap_chunks": plan.overlap_chunks,
+        "recomputation": plan.recomputation,
+        "micro_batch": plan.micro_batch,
+        "vpp": plan.vpp,
+        "schedule": "interleaved" if plan.vpp > 1 else plan.schedule,
+        "zero": plan.zero,
+        "algorithms": dict(plan.algorithms),
+        "placement": {"node": list(plan.node_axes), "rails": list(plan.rail_axes)},
+    }
+
+
+def describe_model(model: Architecture) -> dict[str, Any]:
+    fields = ("name", "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "source")
+    return {name: getattr(model, name) for name in fields} | {"parameters": model.parameters}
+
+
+def describe_cluster(cluster: Cluster, device: Device) -> dict[str, Any]:
+    return {
+        "name": cluster.name,
+        "device": {
+            "name": device.name,
+            "vendor": device.vendor,
+            "peak_flops_per_s": dict(device.peak_flops_per_s),
+            "hbm_bytes_per_s": device.hbm_bytes_per_s,
+            "memory_bytes": device.memory_bytes,
+            "visible_memory_bytes": device.visible_memory_bytes,
+        },
+        "nodes": cluster.nodes,
+        "gpus_per_node": cluster.gpus_per_node,
+        "gpus": cluster.gpus,
+        "fabric": cluster.fabric.name if cluster.fabric is not None else None,
+        "oversubscription": cluster.oversubscription,
+    }
+
+
+def provenance(question: Question) -> Sequence[dict[str, str]]:
+    """Every number the answer rests on, with its source."""
+    rows = [
+        {"what": what, "value": str(value), "source": source, "basis": basis}
+        for what, value, source, basis in [*question.device.provenance(), *question.cluster.provenance()]
+    ]
+    rows.append(
+        {
+            "what": f"model {question.model.name}",
+            "value": "shape",
+            "source": question.model.source,
+            "basis": "stated",
+        }
+    )
+    return rows

@@ -1,0 +1,111 @@
+"""A scenario with everything it names looked up and checked: what the simulator is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .errors import InputError
+from .hardware import Device, load_device
+from .model import Architecture, load_model
+from .network import Cluster, build_cluster, load_cluster
+from .parallel import Job, Optimizer, Plan, Work
+from .scenario import ClusterInline, Faults, Scenario
+
+
+@dataclass(frozen=True)
+class Question:
+    """A scenario with everything it names looked up."""
+
+    scenario: Scenario
+    cluster: Cluster
+    device: Device
+    model: Architecture
+    work: Work
+    plans: tuple[Plan, ...]
+
+    def job(self, plan: Plan) -> Job:
+        return Job(self.model, plan, self.work)
+
+
+@dataclass(frozen=True)
+class Lookups:
+    """How names become things; who asks often brings ones that remember (:mod:`tspsim.search.worker`)."""
+
+    build_cluster: Callable[..., Cluster] = build_cluster
+    load_cluster: Callable[[str], Cluster] = load_cluster
+    load_device: Callable[[str], Device] = load_device
+    load_model: Callable[[str], Architecture] = load_model
+
+
+FRESH = Lookups()
+
+
+def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
+    """Find the cluster, device and model a scenario names, and check every plan against them."""
+    if isinstance(scenario.cluster, ClusterInline):
+        inline = scenario.cluster
+        parts = (inline.device, inline.nodes, inline.fabric, inline.node, inline.oversubscription)
+        cluster = with_faults(lookups.build_cluster(*parts), scenario.faults)
+    else:
+        cluster = lookups.load_cluster(scenario.cluster)
+    workload = scenario.workload
+    work = Work(
+        workload.pass_,
+        workload.sequence,
+        workload.sequences_per_replica,
+        workload.precision,
+        Optimizer(**workload.optimizer.model_dump()),
+        workload.runtime_reserve,
+        workload.causal,
+    )
+    model = lookups.load_model(workload.model)
+    device = lookups.load_device(cluster.device_name)
+    if work.precision not in device.peak_flops_per_s:
+        known = ", ".join(device.peak_flops_per_s)
+        raise InputError(f"{device.name} has no {work.precision}; it has {known}", key="workload.precision")
+    plans = []
+    for entry in scenario.plans:
+        plan = Plan(
+            name=entry.name,
+            degrees=entry.degrees(cluster.gpus),
+            partition=entry.partition,
+            exchange=entry.exchange,
+            sequence_regions=entry.sequence_regions,
+            overlap=entry.overlap,
+            overlap_chunks=entry.overlap_chunks,
+            recomputation=entry.recomputation or "none",
+            micro_batch=entry.micro_batch,
+            vpp=entry.vpp,
+            schedule=entry.schedule,
+            stage_layers=entry.stage_layers,
+            zero=entry.zero,
+            algorithms={str(kind): name for kind, name in entry.algorithms.items()},
+            node_axes=entry.placement.node if entry.placement else (),
+            rail_axes=entry.placement.rails if entry.placement else (),
+        )
+        Job(model, plan, work).check()
+        plans.append(plan)
+    return Question(scenario, cluster, device, model, work, tuple(plans))
+
+
+def with_faults(cluster: Cluster, faults: Faults) -> Cluster:
+    """The cluster with slow links, in both directions; raises InputError where it lacks such a link or GPU."""
+    for index, slow in enumerate(faults.slow_gpus):
+        try:
+            cluster.check_gpu(slow.gpu)
+        except InputError as error:
+            raise error.at(key=f"cluster.faults.slow_gpus.{index}.gpu") from None
+    if not faults.links:
+        return cluster
+    known: Cluster | None = cluster.memo.get(faults.links)
+    if known is None:
+        known = cluster
+        for index, link in enumerate(faults.links):
+            source, target = link.between
+            try:
+                known = known.with_links({(source, target): link.factor, (target, source): link.factor})
+            except InputError as error:
+                raise error.at(key=f"cluster.faults.links.{index}.between") from None
+        cluster.memo[faults.links] = known
+    return known
