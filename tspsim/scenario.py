@@ -37,6 +37,7 @@ from pydantic_core import PydanticCustomError
 
 from . import catalog
 from .errors import InputError, UnknownNameError, did_you_mean, shorten
+from .purchase.terms import Project
 from .units import Bytes, PositiveCount, UsdPerHour, UsdPerKilowattHour
 
 MOST_PLANS = 100
@@ -313,19 +314,55 @@ def _form_of_cluster(value: Any) -> str:
     return "inline" if isinstance(value, Mapping | ClusterInline) else "name"
 
 
+ClusterChoice = Annotated[
+    Annotated[Name, Tag("name")] | Annotated[ClusterInline, Tag("inline")],
+    Discriminator(_form_of_cluster),
+]
+
+
+class Offer(_Section):
+    """Hardware that could be bought for the scenario's work; ``tspsim compare`` asks the scenario on each."""
+
+    name: Annotated[str, Field(min_length=1, max_length=60)]
+    cluster: ClusterChoice
+    plans: Annotated[tuple[Name, ...], Field(max_length=MOST_PLANS)] = Field(
+        (), description="names of the scenario's plans that are tried on it; all when left out"
+    )
+    prices: Prices | None = Field(None, description="instead of the scenario's")
+
+
 class Scenario(_Section):
     """A typed and checked question; see :func:`load`."""
 
     name: Name
     description: Prose = ""
-    cluster: Annotated[
-        Annotated[Name, Tag("name")] | Annotated[ClusterInline, Tag("inline")],
-        Discriminator(_form_of_cluster),
-    ]
+    cluster: ClusterChoice = Field(description="the first offer's when left out")
     workload: Workload
     plans: Annotated[tuple[Plan, ...], Field(min_length=1, max_length=MOST_PLANS)]
     prices: Prices = Prices()
+    offers: Annotated[tuple[Offer, ...], Field(max_length=MOST_PLANS)] = Field((), description="what could be bought")
+    project: Project | None = Field(None, description="the whole job: tokens, failures, power, price of the fabric")
     source: Prose = Field("", description="where the question comes from")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _on_the_first_offer(cls, data: Any) -> Any:
+        offers = data.get("offers") if isinstance(data, Mapping) and "cluster" not in data else None
+        first = offers[0] if isinstance(offers, list | tuple) and offers else None
+        return {**data, "cluster": first["cluster"]} if isinstance(first, Mapping) and "cluster" in first else data
+
+    @model_validator(mode="after")
+    def _offers_name_plans(self) -> Scenario:
+        names = [offer.name for offer in self.offers]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise _refuse(f"two offers are named '{twice}'; give each its own name")
+        known = [plan.name for plan in self.plans]
+        for offer in self.offers:
+            unknown = next((name for name in offer.plans if name not in known), None)
+            if unknown is not None:
+                raise _refuse(f"offer '{offer.name}': unknown plan '{shorten(unknown)}'{did_you_mean(unknown, known)}")
+        return self
 
     @field_validator("plans")
     @classmethod
@@ -354,8 +391,12 @@ class Scenario(_Section):
         raise UnknownNameError("plan", name, [plan.name for plan in self.plans])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data in the order of the fields, all defaults filled in, quantities as numbers in SI."""
-        return self.model_dump(mode="json", by_alias=True)
+        """Plain data in the order of the fields, all defaults filled in, quantities as numbers in SI.
+
+        A scenario that is no purchase has neither ``offers`` nor ``project``.
+        """
+        data = self.model_dump(mode="json", by_alias=True)
+        return {key: value for key, value in data.items() if value or key not in ("offers", "project")}
 
     @classmethod
     def load(cls, source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Scenario:
@@ -457,17 +498,25 @@ def _with_known_names(scenario: Scenario, folder: Path | None) -> Scenario:
             raise error.at(key=key) from None
         return str(path) if catalog.is_path(name) else name
 
-    model = located("models", scenario.workload.model, "workload.model")
-    workload = scenario.workload.model_copy(update={"model": model})
-    cluster: str | ClusterInline = scenario.cluster
-    if isinstance(cluster, ClusterInline):
-        kinds: dict[str, catalog.Kind] = {"device": "devices", "fabric": "fabrics", "node": "nodes"}
-        names = {key: located(kind, getattr(cluster, key), f"cluster.{key}") for key, kind in kinds.items()}
-        cluster = cluster.model_copy(update=names)
-    elif catalog.is_path(cluster):
-        cluster = located("clusters", cluster, "cluster") or cluster
-    else:
+    def known_cluster(cluster: str | ClusterInline, key: str) -> str | ClusterInline:
+        if isinstance(cluster, ClusterInline):
+            kinds: dict[str, catalog.Kind] = {"device": "devices", "fabric": "fabrics", "node": "nodes"}
+            names = {part: located(kind, getattr(cluster, part), f"{key}.{part}") for part, kind in kinds.items()}
+            return cluster.model_copy(update=names)
+        if catalog.is_path(cluster):
+            return located("clusters", cluster, key) or cluster
         known = sorted({*catalog.names("clusters"), *catalog.names("nodes")})
         if cluster not in known:
-            raise UnknownNameError("cluster", cluster, known, key="cluster")
-    return scenario.model_copy(update={"workload": workload, "cluster": cluster})
+            raise UnknownNameError("cluster", cluster, known, key=key)
+        return cluster
+
+    model = located("models", scenario.workload.model, "workload.model")
+    update: dict[str, Any] = {
+        "workload": scenario.workload.model_copy(update={"model": model}),
+        "cluster": known_cluster(scenario.cluster, "cluster"),
+        "offers": tuple(
+            offer.model_copy(update={"cluster": known_cluster(offer.cluster, f"offers.{offer.name}.cluster")})
+            for offer in scenario.offers
+        ),
+    }
+    return scenario.model_copy(update=update)

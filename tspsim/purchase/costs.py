@@ -1,0 +1,77 @@
+"""Money and energy of an offer: what an hour of a GPU costs and draws, all told and nothing twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..errors import UnknownNameError
+from ..hardware import Device
+from ..network import Cluster
+from ..scenario import Scenario
+from .fabric import Bill
+from .terms import Power, Project
+
+STATED = "stated"
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a GPU costs and draws.
+
+    Attributes
+    ----------
+    usd_per_gpu_hour
+        By price basis (``stated`` where the scenario names the price), the fabric added where the price lacks it.
+    basis
+        The one that ranks; None where the device has no price.
+    fabric_usd_per_gpu_hour, fabric_watts_per_gpu
+        The fabric's part by the stated prices of its pieces; 0 where none are stated.
+    watts_per_gpu
+        Power a GPU; None where the device file has none.
+    date
+        Of the prices, from the device file.
+    """
+
+    usd_per_gpu_hour: Mapping[str, float]
+    basis: str | None
+    bill: Bill
+    fabric_usd_per_gpu_hour: float
+    fabric_watts_per_gpu: float
+    watts_per_gpu: float | None
+    watts_in_words: str
+    date: str
+
+    @property
+    def usd(self) -> float | None:
+        """A GPU hour on the basis that ranks."""
+        return None if self.basis is None else self.usd_per_gpu_hour[self.basis]
+
+
+def rates_of(scenario: Scenario, cluster: Cluster, device: Device) -> Rates:
+    """What a GPU of this offer costs and draws; raises UnknownNameError for a basis that the device lacks."""
+    project = scenario.project or Project()
+    bill = Bill.of(cluster)
+    parts = project.fabric
+    fabric_usd = bill.usd_per_gpu_hour(parts) if parts else 0.0
+    fabric_watts = bill.watts_per_gpu(parts) if parts else 0.0
+    stated = scenario.prices.gpu_hour
+    prices = {STATED: stated} if stated is not None else dict(device.prices_usd_per_hour)
+    if parts and not parts.in_price:
+        prices = {basis: usd + fabric_usd for basis, usd in prices.items()}
+    basis = STATED if stated is not None else project.price if prices else None
+    if basis is not None and basis not in prices:
+        raise UnknownNameError("price basis", basis, prices, key="project.price")
+    watts, words = _watts(project.power, device, fabric_watts)
+    dated = device.spec.prices
+    date = str(dated.date) if dated is not None and stated is None else ""
+    return Rates(prices, basis, bill, fabric_usd, fabric_watts, watts, words, date)
+
+
+def _watts(power: Power, device: Device, fabric_watts: float) -> tuple[float | None, str]:
+    if power.basis == "all_in":
+        words = "all-in: server, fabric and cooling are in the device file's figure, nothing is added"
+        return device.all_in_watts, words
+    parts = f"{device.tdp_watts:.0f} W device + {power.host:.0f} W host + {fabric_watts:.0f} W fabric"
+    watts = (device.tdp_watts + power.host + fabric_watts) * power.cooling
+    return watts, f"({parts}) × {power.cooling:g} cooling"

@@ -1,0 +1,278 @@
+"""What a buyer asks of several results: who is best by which measure, how sure that is, what the whole job takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from ..errors import TspsimError, UnknownNameError
+from ..result import PlanResult, Result
+from ..scenario import Scenario
+from ..search import doubt
+from ..search.crews import answers, crew_of
+from ..search.question import Library, Question, ask
+from ..simulation import look_up, run_plan
+from .checkpoints import Schedule, schedule
+from .costs import Rates, rates_of
+from .needs import Need, need
+from .scaling import Asked, Point, asked_of, curve
+from .terms import Project
+
+Progress = Callable[[str, float], None]
+
+#: Measures that offers are ranked by, and how people call them.
+MEASURES = {
+    "tokens_per_s": "tokens/s",
+    "tokens_per_s_per_gpu": "tokens/s/GPU",
+    "tokens_per_usd": "tokens a dollar",
+    "tokens_per_joule": "tokens a joule",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The project on an offer: how long, how much money by price basis, how much energy."""
+
+    run: Schedule
+    gpu_hours: float
+    usd: Mapping[str, float]
+    kwh: float | None
+
+    @property
+    def days(self) -> float:
+        return self.run.elapsed_s / 86_400.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One offer with its best plan (by tokens/s); ``best`` is None where none runs."""
+
+    name: str
+    result: Result
+    best: PlanResult | None
+    rates: Rates
+    need: Need | None = None
+    outcome: Outcome | None = None
+    weak: tuple[Point, ...] = ()
+    strong: tuple[Point, ...] = ()
+    doubt: doubt.Offer | None = field(default=None, repr=False)
+
+    @property
+    def gpus(self) -> int:
+        return int(self.result.cluster["gpus"])
+
+    @property
+    def device(self) -> str:
+        return str(self.result.cluster["device"]["name"])
+
+    def measure(self, name: str) -> float | None:
+        """A measure of :data:`MEASURES`; None where the offer has no plan, price or power."""
+        if self.best is None:
+            return None
+        if name == "tokens_per_s":
+            return self.best.tokens_per_s
+        each = self.best.tokens_per_s_per_gpu
+        if name == "tokens_per_s_per_gpu":
+            return each
+        if name == "tokens_per_usd":
+            return each * 3600.0 / self.rates.usd if self.rates.usd else None
+        if name == "tokens_per_joule":
+            return each / self.rates.watts_per_gpu if self.rates.watts_per_gpu else None
+        raise UnknownNameError("measure", name, MEASURES)
+
+    @property
+    def headroom_bytes(self) -> float | None:
+        """Memory a GPU that the best plan leaves."""
+        return self.best.memory.capacity_bytes - self.best.memory.peak_bytes if self.best else None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Every offer, and how the best by price compares with the others.
+
+    ``verdicts`` has the winner against each other offer, nearest first; ``measure`` is what they compare.
+    """
+
+    project: Project | None
+    rows: tuple[Row, ...]
+    measure: doubt.Measure
+    winner: Row | None
+    verdicts: tuple[doubt.Verdict, ...]
+
+    def ranked(self, measure: str) -> list[Row]:
+        """Rows by a measure, the best first; those without it last, in their order."""
+        return sorted(self.rows, key=lambda row: -(row.measure(measure) or 0.0))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, SI units."""
+        return {
+            "project": self.project.model_dump(mode="json") if self.project else None,
+            "measure": self.measure,
+            "winner": self.winner.name if self.winner else None,
+            "offers": [_row_json(row) for row in self.rows],
+            "verdicts": [asdict(verdict) for verdict in self.verdicts],
+        }
+
+
+def _row_json(row: Row) -> dict[str, Any]:
+    rates = asdict(row.rates)
+    return {
+        "name": row.name,
+        "plan": row.best.name if row.best else None,
+        "device": row.device,
+        "gpus": row.gpus,
+        **{name: row.measure(name) for name in MEASURES},
+        "memory_headroom_bytes": row.headroom_bytes,
+        "limit": row.best.bottleneck if row.best else None,
+        "rates": rates,
+        "need": asdict(row.need) if row.need else None,
+        "project": asdict(row.outcome) | {"days": row.outcome.days} if row.outcome else None,
+        "weak_scaling": [asdict(point) for point in row.weak],
+        "strong_scaling": [asdict(point) for point in row.strong],
+    }
+
+
+def decide(
+    scenarios: Sequence[Scenario],
+    results: Sequence[Result],
+    *,
+    curves: bool = True,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+) -> Decision:
+    """Weigh the results of scenarios that :func:`tspsim.purchase.expand` made (or of any others).
+
+    Parameters
+    ----------
+    scenarios, results
+        In the same order.
+    curves
+        Simulate scaling curves too, and the sizes that the project's rate or deadline need.
+    jobs
+        Processes for the curves; None: as many as help.
+    progress
+        Called with what is under way and the share that is done.
+
+    Raises
+    ------
+    UnknownNameError
+        A device has no price on the project's basis.
+    """
+    tell = progress or (lambda _what, _share: None)
+    rows = []
+    for index, (scenario, result) in enumerate(zip(scenarios, results, strict=True)):
+        tell("prices and doubts", index / len(results))
+        rows.append(_row(scenario, result))
+    if curves:
+        rows = _with_curves(scenarios, rows, jobs, tell)
+        rows = _with_needs(scenarios, rows, tell)
+    project = next((scenario.project for scenario in scenarios if scenario.project), None)
+    measure: doubt.Measure = "tokens_per_dollar" if all(row.rates.usd for row in rows) else "tokens_per_s"
+    winner, verdicts = _verdicts(rows, measure)
+    return Decision(project, tuple(rows), measure, winner, verdicts)
+
+
+def _with_curves(scenarios: Sequence[Scenario], rows: Sequence[Row], jobs: int | None, tell: Progress) -> list[Row]:
+    """The rows with both scaling curves; all their points are simulated side by side."""
+    asked: list[tuple[int, Asked]] = []
+    for index, (scenario, row) in enumerate(zip(scenarios, rows, strict=True)):
+        if row.best is not None:
+            asked += [(index, point) for point in asked_of(scenario, look_up(scenario).cluster, row.best.name)]
+    rates = simulated(
+        [point.scenario for _, point in asked], jobs=jobs, tell=lambda share: tell("scaling curves", share)
+    )
+    both: dict[tuple[int, str], list[tuple[Asked, float]]] = {}
+    for (index, point), rate in zip(asked, rates, strict=True):
+        if rate is not None:
+            both.setdefault((index, point.curve), []).append((point, rate))
+    return [
+        replace(row, weak=curve(both.get((index, "weak"), [])), strong=curve(both.get((index, "strong"), [])))
+        for index, row in enumerate(rows)
+    ]
+
+
+def _with_needs(scenarios: Sequence[Scenario], rows: Sequence[Row], tell: Progress) -> list[Row]:
+    """The rows with the size that the project's rate or deadline needs."""
+    library = Library()
+
+    def rate(scenario: Scenario) -> float | None:
+        question = library.look_up(scenario)
+        answer = run_plan(question, question.plans[0])
+        return answer.tokens_per_s if answer.ran else None
+
+    found = []
+    for index, (scenario, row) in enumerate(zip(scenarios, rows, strict=True)):
+        tell(f"nodes that {row.name} needs", index / len(rows))
+        if row.best is not None:
+            cluster = look_up(scenario).cluster
+            row = replace(row, need=need(scenario, cluster, row.best.name, row.best.tokens_per_s, rate))
+        found.append(row)
+    return found
+
+
+def _row(scenario: Scenario, result: Result) -> Row:
+    question = look_up(scenario)
+    best = max((plan for plan in result.plans if plan.ran), key=lambda plan: plan.tokens_per_s, default=None)
+    rates = rates_of(scenario, question.cluster, question.device)
+    if best is None:
+        return Row(scenario.name, result, None, rates)
+    basis = scenario.project.price if scenario.project else "neocloud"
+    offer = doubt.offer_of(scenario, best.name, basis=basis, name=scenario.name)
+    outcome = _outcome(scenario, question.cluster.nodes, question.cluster.gpus, best, rates)
+    return Row(scenario.name, result, best, rates, outcome=outcome, doubt=offer)
+
+
+def _outcome(scenario: Scenario, nodes: int, gpus: int, best: PlanResult, rates: Rates) -> Outcome | None:
+    project = scenario.project
+    if project is None or project.tokens is None:
+        return None
+    run = schedule(project.tokens / best.tokens_per_s, nodes, project.failures)
+    gpu_hours = gpus * run.elapsed_s / 3600.0
+    kwh = None if rates.watts_per_gpu is None else gpu_hours * rates.watts_per_gpu / 1000.0
+    electricity = scenario.prices.electricity
+    extra = electricity * kwh if electricity is not None and kwh is not None else 0.0
+    usd = {basis: gpu_hours * price + extra for basis, price in rates.usd_per_gpu_hour.items()}
+    return Outcome(run, gpu_hours, usd, kwh)
+
+
+def _verdicts(rows: Sequence[Row], measure: doubt.Measure) -> tuple[Row | None, tuple[doubt.Verdict, ...]]:
+    """The winner against every other offer, the nearest first."""
+    key = "tokens_per_usd" if measure == "tokens_per_dollar" else "tokens_per_s"
+    able = [row for row in rows if row.doubt is not None and row.measure(key)]
+    winner = max(able, key=lambda row: row.measure(key) or 0.0, default=None)
+    if winner is None or winner.doubt is None:
+        return None, ()
+    verdicts = [
+        doubt.compare(winner.doubt, row.doubt, measure) for row in able if row is not winner and row.doubt is not None
+    ]
+    return winner, tuple(sorted(verdicts, key=lambda verdict: (verdict.ratio, verdict.b)))
+
+
+def simulated(
+    scenarios: Sequence[Scenario], *, jobs: int | None = None, tell: Callable[[float], None] = lambda _share: None
+) -> list[float | None]:
+    """Tokens/s of scenarios with one plan each, in their order, side by side on this machine; None where none runs."""
+    library = Library()
+    keys: list[str] = []
+    questions: dict[str, Question] = {}
+    for number, scenario in enumerate(scenarios):
+        ((entry, question),) = ask(library, number, scenario)
+        keys.append(entry.key)
+        if question is not None:
+            questions[entry.key] = question
+    found: dict[str, float | None] = {}
+    crew = crew_of(jobs, None, len(questions))
+    finished = False
+    try:
+        for chunk in answers(questions.values(), crew):
+            for answer in chunk:
+                if answer.bug:
+                    raise TspsimError(answer.bug)
+                found[answer.key] = json.loads(answer.text)["plan"].get("tokens_per_s")
+            tell(len(found) / len(questions))
+        finished = True
+    finally:
+        crew.close(now=not finished)
+    return [found.get(key) for key in keys]

@@ -1,0 +1,93 @@
+"""How many nodes a rate or a deadline takes: guessed by proportion, then simulated until it holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..errors import InputError
+from ..network import Cluster
+from ..scenario import MOST_NODES, ClusterInline, Plan, Scenario
+from .checkpoints import Schedule, schedule
+from .terms import Project
+
+#: Simulated tokens/s of a scenario with one plan; None where the plan does not fit or run.
+Ask = Callable[[Scenario], float | None]
+
+MOST_GUESSES = 6
+
+
+@dataclass(frozen=True)
+class Need:
+    """The machine that is large enough.
+
+    ``tokens_per_s`` was simulated at ``nodes``. ``run`` is the project on it, if there is a token budget.
+    """
+
+    nodes: int
+    gpus: int
+    tokens_per_s: float
+    run: Schedule | None
+
+
+def at_nodes(scenario: Scenario, cluster: Cluster, plan: str, nodes: int, *, sequences: int | None = None) -> Scenario:
+    """The scenario with one plan on another number of the same nodes, its replicas filling them."""
+    fabric = cluster.fabric.name if cluster.fabric is not None else None
+    if isinstance(scenario.cluster, ClusterInline):
+        inline = scenario.cluster.model_copy(update={"nodes": nodes, "faults": None})
+    else:
+        inline = ClusterInline(
+            node=cluster.node.name, nodes=nodes, fabric=fabric, oversubscription=cluster.oversubscription
+        )
+    workload = scenario.workload
+    if sequences is not None:
+        workload = workload.model_copy(update={"sequences_per_replica": sequences})
+    chosen = scenario.plan(plan).model_copy(update={"dp": None})
+    return scenario.model_copy(update={"cluster": inline, "plans": (chosen,), "workload": workload})
+
+
+def step_of(plan: Plan, gpus_per_node: int) -> int:
+    """Nodes that whole replicas come in."""
+    return math.lcm(plan.ranks_per_replica, gpus_per_node) // gpus_per_node
+
+
+def need(scenario: Scenario, cluster: Cluster, plan: str, tokens_per_s: float, ask: Ask) -> Need | None:
+    """The nodes that reach the project's rate and deadline; None where nothing is asked, or no number of nodes does.
+
+    Parameters
+    ----------
+    tokens_per_s
+        Of the plan on ``cluster``, to guess from.
+    """
+    project = scenario.project or Project()
+    if project.rate is None and project.deadline is None:
+        return None
+    if cluster.fabric is None and cluster.nodes == 1 and not _may_grow(scenario):
+        return None
+    per_node, step = tokens_per_s / cluster.nodes, step_of(scenario.plan(plan), cluster.gpus_per_node)
+    wanted = project.rate or 0.0
+    if project.deadline is not None and project.tokens is not None:
+        wanted = max(wanted, project.tokens / project.deadline)
+    nodes = 0
+    for _ in range(MOST_GUESSES):
+        nodes = max(nodes + step if nodes else 0, step * math.ceil(wanted / per_node / step))
+        if nodes > MOST_NODES:
+            return None
+        try:
+            found = ask(at_nodes(scenario, cluster, plan, nodes))
+        except InputError:  # more than the fabric's switches can join
+            return None
+        if found is None:
+            return None
+        run = schedule(project.tokens / found, nodes, project.failures) if project.tokens is not None else None
+        late = run.elapsed_s / project.deadline if run is not None and project.deadline is not None else 0.0
+        if found >= (project.rate or 0.0) and late <= 1.0:
+            return Need(nodes, nodes * cluster.gpus_per_node, found, run)
+        per_node = found / nodes
+        wanted = max(project.rate or 0.0, min(late, 2.0) * found)
+    return None
+
+
+def _may_grow(scenario: Scenario) -> bool:
+    return isinstance(scenario.cluster, ClusterInline) and scenario.cluster.fabric is not None

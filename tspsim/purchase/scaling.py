@@ -1,0 +1,88 @@
+"""Scaling curves: the best plan of an offer on fewer and more nodes.
+
+*Weak*: every replica keeps its work, more nodes are more replicas. *Strong*: the whole work is the offer's own step; on
+fewer nodes a replica has more sequences, and on more nodes than replicas need a group has to leave its node: the
+token axis (sp, or tsp) grows across nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..errors import InputError
+from ..network import Cluster
+from ..scenario import Plan, Scenario
+from .needs import at_nodes, step_of
+
+WEAK_NODES = (1, 4, 16, 64, 128)
+#: Strong scaling looks this far on either side of the offer's own size.
+STRONG_FACTORS = (0.25, 0.5, 1, 2, 4)
+#: More GPUs than this on a curve cost more time than a page should take; sweeps go further.
+MOST_GPUS = 1280
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One point to be simulated. ``crosses``: a group other than dp is larger than a node."""
+
+    curve: str
+    nodes: int
+    gpus: int
+    crosses: bool
+    scenario: Scenario
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a curve: tokens/s, and tokens/s/GPU over that of the curve's smallest machine."""
+
+    nodes: int
+    gpus: int
+    crosses: bool
+    tokens_per_s: float
+    efficiency: float
+
+
+def asked_of(scenario: Scenario, cluster: Cluster, plan: str) -> Iterator[Asked]:
+    """The points of both curves."""
+    if cluster.fabric is None:
+        return
+    chosen, per_node = scenario.plan(plan), cluster.gpus_per_node
+    step = step_of(chosen, per_node)
+    crosses = chosen.ranks_per_replica // chosen.pp > per_node
+    for nodes in sorted({*WEAK_NODES, cluster.nodes}):
+        if nodes % step == 0 and nodes * per_node <= MOST_GPUS:
+            yield Asked("weak", nodes, nodes * per_node, crosses, at_nodes(scenario, cluster, plan, nodes))
+    work = scenario.workload.sequences_per_replica * (cluster.gpus // chosen.ranks_per_replica)
+    for factor in STRONG_FACTORS:
+        nodes = int(cluster.nodes * factor)
+        if nodes < 1 or nodes % step or nodes * per_node > MOST_GPUS:
+            continue
+        replicas = nodes * per_node // chosen.ranks_per_replica
+        grown = chosen
+        sequences, remainder = divmod(work, replicas)
+        if replicas > work and replicas % work == 0:
+            grown, sequences, remainder = wider(chosen, replicas // work), 1, 0
+        if remainder:
+            continue
+        point = at_nodes(scenario, cluster, plan, nodes, sequences=sequences)
+        try:
+            grown.degrees(nodes * per_node)
+        except InputError:
+            continue
+        size = grown.ranks_per_replica // grown.pp
+        update = {"plans": (grown.model_copy(update={"dp": None}),)}
+        yield Asked("strong", nodes, nodes * per_node, size > per_node, point.model_copy(update=update))
+
+
+def wider(plan: Plan, times: int) -> Plan:
+    """The plan with its token axis ``times`` as long."""
+    axis = "tsp" if plan.tsp > 1 else "sp"
+    return plan.model_copy(update={axis: getattr(plan, axis) * times})
+
+
+def curve(ran: Sequence[tuple[Asked, float]]) -> tuple[Point, ...]:
+    """Points and their tokens/s, against the first."""
+    first = ran[0][1] / ran[0][0].gpus if ran else 0.0
+    return tuple(Point(point.nodes, point.gpus, point.crosses, rate, rate / point.gpus / first) for point, rate in ran)

@@ -1,0 +1,95 @@
+"""The terms of a purchase as a scenario states them: the work to be done, what fails, what power and the fabric cost.
+
+Plain data with units, read with the scenario (floor 5), so it imports from floor 1 alone. Every default says where it
+comes from; all of them are replaced in YAML.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
+from pydantic_core import PydanticCustomError
+
+from ..units import PositiveCount, Quantity, Seconds, Usd, Watts
+
+#: The price bases of device files, dated there.
+Basis = Literal["hyperscaler", "neocloud", "rental"]
+PositiveSeconds = Annotated[float, Quantity("s", positive=True)]
+TokensPerSecond = Annotated[float, Quantity("tokens/s", positive=True)]
+
+DAY_S = 86_400.0
+
+#: 419 unexpected interruptions in 54 days on 16,384 H100, 2,048 nodes: one in 264 days a node.
+NODE_MTBF_S = 54 * DAY_S * 2048 / 419
+NODE_MTBF_SOURCE = "Llama 3 405B: 419 unexpected interruptions in 54 days on 16,384 H100 (arXiv:2407.21783, §3.3.4)"
+
+
+class _Terms(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Failures(_Terms):
+    """How often a node fails, and what a failure and its remedy cost. All work stops when one node fails."""
+
+    node_mtbf: PositiveSeconds = Field(
+        NODE_MTBF_S, description=f"mean time between failures of a node; {NODE_MTBF_SOURCE}"
+    )
+    restart: Seconds = Field(600.0, description="from a failure to the first step after it; 10 min, assumed")
+    checkpoint: PositiveSeconds = Field(60.0, description="a step is held up by one checkpoint; 1 min, assumed")
+    source: Annotated[str, Field(max_length=1000)] = NODE_MTBF_SOURCE
+
+
+class Power(_Terms):
+    """Watts of a GPU at work.
+
+    ``all_in`` takes the device file's power of the whole machine room a GPU (server, fabric, cooling: nothing is added,
+    and ``cooling`` must stay 1). ``device`` builds it up: (device limit + ``host`` + fabric) · ``cooling``.
+    """
+
+    basis: Literal["all_in", "device"] = "all_in"
+    host: Watts = Field(0.0, description="CPUs, memory, fans and disks, a GPU; with basis: device")
+    cooling: Annotated[float, Field(ge=1, le=3)] = Field(
+        1.0, description="power of the building over that of the machines (PUE); with basis: device"
+    )
+
+    @model_validator(mode="after")
+    def _once(self) -> Power:
+        if self.basis == "all_in" and (self.cooling > 1.0 or self.host > 0.0):
+            raise PydanticCustomError(
+                "refused",
+                "all-in power has the host and the cooling in it already; use basis: device to add them",
+            )
+        return self
+
+
+class Parts(_Terms):
+    """What one piece of the fabric costs and draws. None of it is known here: state your quote."""
+
+    nic: Usd = 0.0
+    switch: Usd = 0.0
+    optic: Usd = 0.0
+    nic_power: Watts = 0.0
+    switch_power: Watts = 0.0
+    optic_power: Watts = 0.0
+    years: Annotated[float, Field(gt=0, le=20)] = Field(4.0, description="over which the parts are paid")
+    in_price: StrictBool = Field(True, description="the GPU's price has the fabric in it: shown, not added")
+    source: Annotated[str, Field(max_length=1000)] = "stated"
+
+
+class Project(_Terms):
+    """The whole job: how much work, by when, at which prices."""
+
+    tokens: PositiveCount | None = Field(None, description="token budget, such as 1T")
+    deadline: PositiveSeconds | None = Field(None, description="the budget must be done by then, such as 720 h")
+    rate: TokensPerSecond | None = Field(None, description="rate that must be reached, such as 5 Mtokens/s")
+    price: Basis = Field("neocloud", description="price basis that ranks; all are shown")
+    failures: Failures = Failures()
+    power: Power = Power()
+    fabric: Parts | None = None
+
+    @model_validator(mode="after")
+    def _dated(self) -> Project:
+        if self.deadline is not None and self.tokens is None:
+            raise PydanticCustomError("refused", "a deadline needs a token budget, such as tokens: 1T")
+        return self
