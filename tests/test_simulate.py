@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from tspsim.operators import Operator
 from tspsim.parallel import build_mesh
 from tspsim.program import Compute
 from tspsim.result import Result
-from tspsim.simulation import Costs, Question, look_up, run, too_large
+from tspsim.simulation import Costs, Question, look_up, run, run_plan, too_large
 
 SCENARIOS = sorted(catalog.names("scenarios"))
 HEADLINE = "tsp-vs-tpsp-1024-mi300x"
@@ -319,6 +320,29 @@ def test_the_shipped_scenarios_are_there_with_their_plans(headline: Result, memo
     assert {HEADLINE, "tsp-memory-8x-mi300x"} <= set(SCENARIOS)
     assert [plan.name for plan in headline.plans] == [plan.name for plan in memory.plans] == NAMES
     assert [plan.name for plan in memory.plans if not plan.ran] == ["SP8"]
+
+
+@pytest.mark.parametrize("cluster", ["mi300x-8", "h100-2x8"])
+def test_more_bandwidth_never_makes_a_plan_slower(cluster: str, tmp_path: Path) -> None:
+    model = model_file(tmp_path, architecture(2048, layers=3))
+    switches: list[dict[str, object]] = [
+        {"tsp": 8},
+        {"tsp": 8, "overlap": False},
+        {"tp": 8},
+        {"tp": 8, "overlap": True},
+        {"sp": 8},
+        {"sp": 8, "exchange": "ring"},
+        {"tp": 2, "sp": 4, "exchange": "ulysses"},
+    ]
+    plans = [{"name": str(index), **each} for index, each in enumerate(switches)]
+    asked = look_up(tspsim.load(question(model, plans, cluster=cluster, sequence=8192)))
+    links = asked.cluster.links
+    steps_s = []
+    for factor in (0.1, 0.25, 0.5, 0.75, 1.0):
+        share = asked.cluster.with_links(dict.fromkeys(zip(links.source, links.target, strict=True), factor))
+        steps_s.append([run_plan(replace(asked, cluster=share), plan).step_time_s for plan in asked.plans])
+    assert (np.diff(steps_s, axis=0) <= 0.0).all()
+    assert (np.array(steps_s[0]) > np.array(steps_s[-1])).all()
 
 
 # What the headline says.
