@@ -178,12 +178,18 @@ def run(
 @_json
 @click.option("--csv", "csv_file", metavar="FILE", help="Write the table as CSV; - prints it.")
 def compare(scenarios: tuple[str, ...], html_file: str | None, json_file: str | None, csv_file: str | None) -> None:
-    """Several scenarios side by side: rates, ratios to the first plan, memory and cost."""
+    """Several scenarios side by side: rates, ratios to the first plan, memory and cost.
+
+    A scenario with offers becomes one scenario an offer; its page and JSON also have scaling, the project, and doubts.
+    """
+    from .purchase import decide
+    from .purchase.offers import expand_all
     from .report import comparison
     from .result import SCHEMA_VERSION
     from .scenario import load
 
-    questions = [load(name) for name in scenarios]
+    asked = [load(name) for name in scenarios]
+    questions = expand_all(asked)
     outputs = Outputs(html=html_file, json=json_file, csv=csv_file)
     from .simulation import simulate
 
@@ -192,12 +198,19 @@ def compare(scenarios: tuple[str, ...], html_file: str | None, json_file: str | 
             simulate(question, progress=part_of(progress, question.name, index, len(questions)))
             for index, question in enumerate(questions)
         ]
+        purchase = any(question.offers for question in asked) and bool(html_file or json_file)
+        decision = decide(questions, results, progress=progress) if purchase else None
     if not outputs.quiet:
         print_rich(comparison.table(results), "")
+    one = asked[0] if len(asked) == 1 else None
+    words = {"title": one.name, "description": one.description} if one else {}
+    documents = {"schema": SCHEMA_VERSION, "results": [result.to_json() for result in results]}
+    if decision is not None:
+        documents["purchase"] = decision.to_json()
     outputs.write(
         {
-            "html": lambda path: comparison.write_comparison(results, path),
-            "json": lambda: json_text({"schema": SCHEMA_VERSION, "results": [result.to_json() for result in results]}),
+            "html": lambda path: comparison.write_comparison(results, path, decision, reports=purchase, **words),
+            "json": lambda: json_text(documents),
             "csv": lambda: comparison.csv(results),
         }
     )

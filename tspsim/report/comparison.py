@@ -1,4 +1,4 @@
-"""Several results side by side: on the terminal, as CSV, and as one HTML page."""
+"""Several results side by side: on the terminal, as CSV, and as one HTML page (:mod:`.comparison_page`)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from .view import dollars_per_million_tokens, price_range
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from tspsim.purchase.decision import Decision
     from tspsim.result import PlanResult, Result
 
 
@@ -151,89 +152,59 @@ def _one_line(text: object) -> str:
     return "".join(c if c.isprintable() else "?" for c in " ".join(str(text).split()))
 
 
-def write_comparison(results: Sequence[Result], path: Path) -> None:
-    """One offline HTML page: all plans ranked by tokens/s with bars, and the table.
+def write_comparison(
+    results: Sequence[Result],
+    path: Path,
+    decision: Decision | None = None,
+    *,
+    title: str = "",
+    description: str = "",
+    reports: bool = False,
+) -> None:
+    """One offline HTML page: ranking with filters, cost against speed, and what ``decision`` has to say.
+
+    Parameters
+    ----------
+    results, decision
+        What is compared, and what :func:`tspsim.purchase.decide` made of it, if it was asked.
+    title, description
+        Instead of the scenarios' names.
+    reports
+        Write each result's own report too, into the folder ``NAME-reports`` beside the page, and link it.
 
     Raises
     ------
     InputError
-        The file cannot be written.
+        A file cannot be written.
     """
-    from importlib import resources
+    from .comparison_page import page
 
-    from jinja2 import Environment
-
-    assets = resources.files("tspsim.report") / "assets"
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    every = rows(results)
-    fastest = max((row.plan.tokens_per_s for row in every if row.plan.ran), default=0.0)
-    ran = sorted((row for row in every if row.plan.ran), key=lambda row: -row.plan.tokens_per_s)
-    page = environment.from_string(_PAGE).render(
-        css=(assets / "page.css").read_text(encoding="utf-8"),
-        names=list(dict.fromkeys(row.scenario for row in every)),
-        bars=[(row, compact(row.plan.tokens_per_s), 100.0 * row.plan.tokens_per_s / fastest) for row in ran],
-        rows=[(row, _cells(row)) for row in every],
-        refused=[row for row in every if not row.plan.ran],
-        first=next((row for row in every if row.plan.ran), None),
-    )
-    atomic_write(Path(path), page)
+    path = Path(path)
+    links = write_reports(results, path.with_name(f"{path.stem}-reports")) if reports else {}
+    atomic_write(path, page(results, decision, links, title=title, description=description))
 
 
-_PAGE = """\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{ names | join(", ") }} – comparison by tspsim</title>
-<style>{{ css | safe }}
-.bar { display: grid; grid-template-columns: minmax(8rem, 22rem) 1fr 6rem; gap: .75rem }
-.bar { align-items: center; margin: .35rem 0 }
-.bar span:last-child { text-align: right; font-variant-numeric: tabular-nums }
-.bar i { display: block; height: 1rem; border-radius: 2px; background: var(--accent) }
-.scroll { overflow-x: auto }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
-</style>
-</head>
-<body>
-<main>
-<h1>{{ names | join(" · ") }}</h1>
-{% if bars %}
-{% set best = bars[0][0] %}
-<p>Fastest: <strong>{{ best.plan.name }}</strong> of {{ best.scenario }} on {{ best.hardware }}, \
-{{ bars[0][1] }} tokens/s, {{ "%.2f" | format(best.ratio) }} times \
-{{ first.plan.name }} of {{ first.scenario }}. {{ best.plan.bottleneck }}.</p>
-<h2>Tokens a second</h2>
-{% for row, rate, share in bars %}
-<div class="bar"><span>{{ row.plan.name }} · {{ row.scenario }}</span>\
-<span><i style="width: {{ "%.2f" | format(share) }}%"></i></span><span>{{ rate }}</span></div>
-{% endfor %}
-{% else %}
-<p>No plan fits or can run.</p>
-{% endif %}
-<h2>All plans</h2>
-<div class="scroll"><table>
-<thead><tr><th>scenario</th><th>GPUs</th><th>plan</th>\
-<th class="number">tokens/s</th><th class="number">ratio</th>\
-<th class="number">step</th><th class="number">MFU</th><th class="number">memory, GiB</th>\
-<th class="number">$ a million tokens</th></tr></thead>
-<tbody>
-{% for row, cells in rows %}
-<tr><td>{{ row.scenario }}</td><td>{{ row.hardware }}</td><td>{{ row.plan.name }}</td>\
-{% for cell in cells %}<td class="number">{{ cell }}</td>{% endfor %}</tr>
-{% endfor %}
-</tbody></table></div>
-{% if refused %}
-<h2>Refused</h2>
-<ul>
-{% for row in refused %}
-<li>{{ row.plan.name }} of {{ row.scenario }}: {{ row.plan.error }}</li>
-{% endfor %}
-</ul>
-{% endif %}
-<p>Ratios are to the first plan that ran. A scenario's own report (<code>tspsim run</code>) says where its \
-time goes and what was assumed.</p>
-</main>
-</body>
-</html>
-"""
+def write_reports(results: Sequence[Result], folder: Path) -> dict[int, str]:
+    """The reports of results that have a timeline, around one plotly bundle; their addresses beside ``folder``."""
+    from .page import _bundle, render
+
+    links: dict[int, str] = {}
+    for number, result in enumerate(results):
+        if any(plan.timeline is not None for plan in result.plans):
+            file = f"{number + 1:02d}-{slug(str(result.scenario['name']))}.html"
+            atomic_write(folder / file, render(result, "plotly.min.js"))
+            links[number] = f"{folder.name}/{file}"
+    if links:
+        atomic_write(folder / "plotly.min.js", _bundle())
+    return links
+
+
+def slug(name: str) -> str:
+    """A name made fit for a file and an address.
+
+    >>> slug("../what if?")
+    'what-if'
+    """
+    import re
+
+    return re.sub(r"[^0-9A-Za-z._-]+", "-", name).strip(".-")[:60] or "report"

@@ -1,0 +1,188 @@
+"""Pictures of a comparison as plotly dicts: cost against speed, scaling curves, tornados."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .figures import ACCENT, ALARM, QUIET, category_axis, value_axis
+from .numbers import compact, digits, label, percent
+
+if TYPE_CHECKING:
+    from tspsim.purchase.decision import Decision, Row
+    from tspsim.search.doubt import Verdict
+
+#: Colours of Okabe and Ito (2008), then darker relatives.
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#8a94a6", "#882255", "#999933")
+
+
+def colour_of(names: Sequence[str]) -> Mapping[str, str]:
+    """A colour a name, the same in every figure of the page."""
+    return {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(dict.fromkeys(names))}
+
+
+def pareto(points: Sequence[tuple[str, str, float, float]], colours: Mapping[str, str], price: str) -> dict[str, Any]:
+    """Cost against speed, one mark a plan, and the plans that no other beats in both.
+
+    Parameters
+    ----------
+    points
+        Offer, plan, dollars a million tokens, tokens/s/GPU.
+    """
+    traces: list[dict[str, Any]] = []
+    for offer in dict.fromkeys(point[0] for point in points):
+        own = [point for point in points if point[0] == offer]
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": label(offer, 24),
+                "x": [point[2] for point in own],
+                "y": [point[3] for point in own],
+                "marker": {"size": 11, "color": colours[offer], "line": {"width": 1, "color": "#ffffff"}},
+                "hovertext": [
+                    f"<b>{label(offer)}, {label(plan)}</b><br>{digits(usd)} $ a million tokens<br>"
+                    f"{compact(rate)} tokens/s/GPU"
+                    for _, plan, usd, rate in own
+                ],
+                "hoverinfo": "text",
+            }
+        )
+    front = front_of([(usd, rate) for _, _, usd, rate in points])
+    traces.append(
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "nobody is cheaper and faster",
+            "x": [usd for usd, _ in front],
+            "y": [rate for _, rate in front],
+            "line": {"color": QUIET, "width": 1.5, "dash": "dot", "shape": "hv"},
+            "hoverinfo": "skip",
+        }
+    )
+    layout = {
+        "height": 430,
+        "xaxis": value_axis(f"$ a million tokens, {price}", rangemode="normal"),
+        "yaxis": value_axis("tokens/s/GPU"),
+        "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
+        "showlegend": True,
+    }
+    return {"data": traces, "layout": layout}
+
+
+def front_of(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Points that no other beats: none cheaper that is as fast.
+
+    >>> front_of([(1.0, 5.0), (2.0, 4.0), (3.0, 9.0)])
+    [(1.0, 5.0), (3.0, 9.0)]
+    """
+    front: list[tuple[float, float]] = []
+    for usd, rate in sorted(set(points), key=lambda point: (point[0], -point[1])):
+        if not front or rate > front[-1][1]:
+            front.append((usd, rate))
+    return front
+
+
+def scaling(rows: Sequence[Row], colours: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Weak and strong efficiency against the ideal of one, over GPUs; open marks have groups across nodes."""
+    choices = []
+    for kind, words in (("weak", "weak: more nodes, more replicas"), ("strong", "strong: more nodes, the same work")):
+        traces: list[dict[str, Any]] = []
+        for row in rows:
+            points = row.weak if kind == "weak" else row.strong
+            if not points:
+                continue
+            traces.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines+markers",
+                    "name": label(row.name, 24),
+                    "x": [point.gpus for point in points],
+                    "y": [100.0 * point.efficiency for point in points],
+                    "line": {"color": colours[row.name], "width": 2},
+                    "marker": {"size": 9, "symbol": ["circle-open" if point.crosses else "circle" for point in points]},
+                    "hovertext": [
+                        f"<b>{label(row.name)}</b><br>{point.gpus:,} GPUs in {point.nodes:,} nodes<br>"
+                        f"{compact(point.tokens_per_s)} tokens/s<br>{percent(point.efficiency)} of ideal"
+                        + ("<br>groups cross nodes" if point.crosses else "")
+                        for point in points
+                    ],
+                    "hoverinfo": "text",
+                }
+            )
+        if traces:
+            sizes = sorted({x for trace in traces for x in trace["x"]})
+            layout = {
+                "height": 400,
+                "xaxis": {
+                    "type": "log",
+                    "title": {"text": "GPUs", "standoff": 8},
+                    "automargin": True,
+                    "fixedrange": True,
+                    "tickvals": [2**power for power in range(12) if sizes[0] <= 2**power <= sizes[-1]],
+                },
+                "yaxis": value_axis("% of ideal", range=[0, 105]),
+                "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
+                "showlegend": True,
+            }
+            choices.append({"label": words, "data": traces, "layout": layout})
+    return choices
+
+
+def tornado(verdict: Verdict, most: int = 10) -> dict[str, Any]:
+    """What each doubt alone does to the ratio of the winner to a rival."""
+    swings = verdict.tornado[:most]
+    names = [swing.factor for swing in swings]
+    traces = []
+    for words, colour, values in (
+        ("low end of its range", ACCENT, [swing.at_low for swing in swings]),
+        ("high end", ALARM, [swing.at_high for swing in swings]),
+    ):
+        traces.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": words,
+                "x": [value - verdict.ratio for value in values],
+                "base": [verdict.ratio] * len(values),
+                "y": list(range(len(values))),
+                "marker": {"color": colour},
+                "hovertext": [
+                    f"<b>{label(name)}</b><br>at the {words}: {value:.3f}"
+                    for name, value in zip(names, values, strict=True)
+                ],
+                "hoverinfo": "text",
+            }
+        )
+    everything = [1.0, verdict.ratio, *(end for swing in swings for end in (swing.at_low, swing.at_high))]
+    room = 0.05 * (max(everything) - min(everything))
+    layout = {
+        "barmode": "overlay",
+        "bargap": 0.35,
+        "height": 130 + 36 * len(names),
+        "xaxis": value_axis(
+            f"{label(verdict.a, 20)} over {label(verdict.b, 20)}",
+            rangemode="normal",
+            range=[min(everything) - room, max(everything) + room],
+        ),
+        "yaxis": category_axis(names),
+        "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "traceorder": "normal"},
+        "showlegend": True,
+        "shapes": [
+            {
+                "type": "line",
+                "x0": 1,
+                "x1": 1,
+                "yref": "paper",
+                "y0": 0,
+                "y1": 1,
+                "line": {"color": QUIET, "dash": "dot"},
+            }
+        ],
+    }
+    return {"label": f"against {verdict.b}", "data": traces, "layout": layout}
+
+
+def tornados(decision: Decision) -> list[dict[str, Any]]:
+    """One a rival, the nearest first."""
+    return [tornado(verdict) for verdict in decision.verdicts if verdict.tornado]

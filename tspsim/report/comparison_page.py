@@ -1,0 +1,330 @@
+"""The comparison as one offline page: ranking with filters, cost against speed, scaling, doubts, the project, terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import comparison_figures as figures
+from .comparison import Row, rows
+from .comparison_terms import doubts, project, scaling, sides
+from .numbers import compact, digits, gib, percent, seconds
+from .view import dollars_per_million_tokens
+
+if TYPE_CHECKING:
+    from tspsim.purchase.decision import Decision
+    from tspsim.purchase.decision import Row as OfferRow
+    from tspsim.result import Result
+
+HEADLINE = """
+<p class="kicker">{{ kicker }}</p>
+<h1>{{ title }}</h1>
+{% if description %}<p class="description">{{ description }}</p>{% endif %}
+<p class="headline">{{ headline }}{% if spread %} <span class="spread">{{ spread }}</span>{% endif %}</p>
+{% for sentence in sentences %}<p>{{ sentence|prose }}</p>{% endfor %}
+{% if tiles %}<dl class="tiles">{% for what, value, more in tiles %}
+  <div><dt>{{ what }}</dt><dd>{{ value }}</dd><dd class="small">{{ more }}</dd></div>{% endfor %}
+</dl>{% endif %}
+"""
+
+RANKING = """
+<div class="controls">
+  <label>Rank by <select id="measure">{% for key, words in measures %}<option value="{{ key }}">{{ words }}</option>
+  {% endfor %}</select></label>
+  <label>Device <select id="device"><option value="">all</option>{% for name in devices %}
+  <option>{{ name }}</option>{% endfor %}</select></label>
+  <label>Words <input id="words" type="search" placeholder="TSP8 mi300x" autocomplete="off"></label>
+  <label><input id="best-only" type="checkbox"> best plan of each only</label>
+  <span class="note" id="shown" role="status"></span>
+</div>
+<div class="scroll"><table class="plans" id="ranking">
+  <caption class="hidden">Every plan, ranked</caption>
+  <thead><tr><th scope="col">#</th>{% for column in columns %}<th scope="col">{{ column }}</th>{% endfor %}</tr></thead>
+  <tbody>{% for row in ranking %}
+    <tr data-device="{{ row.device }}" data-best="{{ row.best }}" data-words="{{ row.words }}"
+      {%- for key, value, text in row.measures %} data-{{ key }}="{{ value }}" data-{{ key }}-text="{{ text }}"
+      {%- endfor %}>
+      <th scope="row"></th>
+      {% for cell in row.cells %}<td data-label="{{ columns[loop.index0] }}">
+      {%- if loop.first and row.link %}<a href="{{ row.link }}">{{ cell }}</a>{% else %}{{ cell }}{% endif %}</td>
+      {% endfor %}<td class="bar" data-label="{{ columns[-1] }}"><span><i></i><b></b></span></td>
+    </tr>{% endfor %}
+  </tbody>
+</table></div>
+{% if links %}<p class="note">A scenario's name opens its own report with the timeline of every plan.</p>{% endif %}
+{% if refused %}<h3>Refused</h3>
+<ul class="verdicts">{% for text in refused %}<li class="refused">{{ text }}</li>{% endfor %}</ul>{% endif %}
+"""
+
+#: Offers down, values across; the braces of the template are doubled.
+TABLE = """
+<div class="scroll"><table class="plans left"><caption class="hidden">{}</caption>
+<thead><tr><th scope="col">Offer</th>{{% for column in columns %}}<th scope="col">{{{{ column }}}}</th>
+{{% endfor %}}</tr></thead>
+<tbody>{{% for name, cells in table %}}<tr><th scope="row">{{{{ name }}}}</th>{{% for cell in cells %}}
+<td data-label="{{{{ columns[loop.index0] }}}}">{{{{ cell }}}}</td>{{% endfor %}}</tr>{{% endfor %}}</tbody>
+</table></div>
+"""
+
+PARETO = """{{ figure("pareto", caption, "Price basis") }}"""
+
+SCALING = (
+    """{{ figure("scaling", caption, "Scaling") }}
+"""
+    + TABLE.format("Scaling")
+    + """
+"""
+)
+
+DOUBT = (
+    """
+<p>{{ lead }}</p>
+"""
+    + TABLE.format("The winner against every other offer")
+    + """
+{{ figure("tornado", caption, "Rival") }}
+"""
+)
+
+PROJECT = (
+    """
+{% for sentence in sentences %}<p>{{ sentence }}</p>{% endfor %}
+"""
+    + TABLE.format("The whole job on every offer")
+    + """
+<p class="note">{{ note }}</p>
+"""
+)
+
+SIDES = """
+<div class="scroll"><table class="sides"><caption class="hidden">Assumptions side by side</caption>
+<thead><tr><th scope="col"></th>{% for name in names %}<th scope="col">{{ name }}</th>{% endfor %}</tr></thead>
+<tbody>{% for what, cells in table %}<tr><th scope="row">{{ what }}</th>{% for cell in cells %}<td>{{ cell }}</td>
+{% endfor %}</tr>{% endfor %}</tbody></table></div>
+{% if defaults %}<h3>The same for all</h3>
+<ul>{% for text in defaults %}<li>{{ text|prose }}</li>{% endfor %}</ul>{% endif %}
+"""
+
+MEASURES = {
+    "rate": "tokens/s",
+    "each": "tokens/s/GPU",
+    "dollar": "tokens a dollar",
+    "joule": "tokens a joule",
+    "headroom": "memory left a GPU",
+    "mfu": "MFU",
+}
+COLUMNS = ("Scenario", "Plan", "GPUs", "Tokens/s", "Step", "Memory a GPU", "$ a million tokens", "Ranked by")
+
+
+def page(
+    results: Sequence[Result],
+    decision: Decision | None = None,
+    links: Mapping[int, str] | None = None,
+    plotly_js: str = "inline",
+    title: str = "",
+    description: str = "",
+) -> str:
+    """The whole page.
+
+    Parameters
+    ----------
+    results
+        What is compared, in order.
+    decision
+        What :func:`tspsim.purchase.decide` made of them.
+    links
+        Number of a result → address of its own report.
+    plotly_js
+        ``inline``, or the address of the plotly bundle.
+    title, description
+        Instead of the scenarios' names.
+    """
+    from markupsafe import Markup
+
+    from .page import _POLICY, _asset, _bundle, _environment, _placer, script_json
+
+    every = rows(results)
+    offers = dict(enumerate(decision.rows)) if decision else {}
+    names = list(dict.fromkeys(row.scenario for row in every))
+    drawn: dict[str, Any] = {}
+    sections = [
+        ("answer", "", HEADLINE, headline(every, decision, title or " · ".join(names[:8]), description)),
+        ("ranking-section", "Ranking", RANKING, ranking(every, offers, links or {})),
+    ]
+    colours = figures.colour_of(names)
+    points = priced(every, offers)
+    if points:
+        drawn["pareto"] = {
+            "choices": [{"label": basis, **figures.pareto(those, colours, basis)} for basis, those in points.items()]
+        }
+        caption = "Cheap is left, fast is up; on the dotted line nobody is cheaper and as fast."
+        sections.append(("cost-and-speed", "Cost and speed", PARETO, {"caption": caption}))
+    if decision is not None:
+        curves = figures.scaling(decision.rows, colours)
+        if curves:
+            drawn["scaling"] = {"choices": curves}
+            sections.append(("scaling-section", "Scaling", SCALING, scaling(decision)))
+        if any(row.outcome or row.need for row in decision.rows):
+            sections.append(("project", "The project", PROJECT, project(decision)))
+        if decision.verdicts:
+            drawn["tornado"] = {"choices": figures.tornados(decision)}
+            sections.append(("doubt", "Doubt", DOUBT, doubts(decision)))
+    sections.append(("assumptions", "Assumptions side by side", SIDES, sides(results, offers)))
+    environment = _environment()
+    place = _placer(environment.get_template("figure.html").module, drawn)
+    bodies = [
+        {"key": key, "title": heading, "body": Markup(environment.from_string(text).render(values, figure=place))}
+        for key, heading, text, values in sections
+    ]
+    inline = plotly_js == "inline"
+    return environment.get_template("page.html").render(
+        title=title or ", ".join(names[:8]),
+        policy=_POLICY.format(scripts="'unsafe-inline'" if inline else "'self' file: 'unsafe-inline'"),
+        sections=bodies,
+        style=Markup(_asset("page.css") + _asset("comparison.css")),
+        scripts=[Markup(_asset("page.js")), Markup(_asset("comparison.js"))],
+        plotly=Markup(_bundle()) if inline else None,
+        plotly_url=plotly_js,
+        data=Markup(script_json({"figures": drawn})),
+    )
+
+
+def headline(every: Sequence[Row], decision: Decision | None, title: str, description: str) -> dict[str, Any]:
+    """The answer in a sentence, and what it hangs on."""
+    ran = [row for row in every if row.plan.ran]
+    values: dict[str, Any] = {"title": title, "description": description, "spread": "", "sentences": [], "tiles": []}
+    scenarios = len({row.number for row in every})
+    values["kicker"] = f"{len(every)} plans of {scenarios} scenario{'s' * (scenarios > 1)}"
+    if not ran:
+        return values | {"headline": "No plan fits or can run."}
+    fastest = max(ran, key=lambda row: row.plan.tokens_per_s)
+    first = ran[0]
+    values["headline"] = (
+        f"{fastest.plan.name} of {fastest.scenario} is fastest: {compact(fastest.plan.tokens_per_s)} tokens/s"
+    )
+    if fastest.plan.range is not None:
+        values["spread"] = f"likely {compact(fastest.plan.range.low)} to {compact(fastest.plan.range.high)}"
+    values["sentences"] = [
+        f"{fastest.ratio:.2f} times {first.plan.name} of {first.scenario}. {fastest.plan.bottleneck[:1].upper()}"
+        f"{fastest.plan.bottleneck[1:]}."
+    ]
+    if decision is not None and decision.winner is not None and decision.measure == "tokens_per_dollar":
+        winner = decision.winner
+        assert winner.best is not None
+        basis = winner.rates.basis
+        values["headline"] = (
+            f"{winner.name} gives most tokens a dollar: {compact(winner.measure('tokens_per_usd') or 0.0)}"
+        )
+        values["spread"] = f"{winner.best.name}, price basis {basis}"
+        nearest = decision.verdicts[0] if decision.verdicts else None
+        if nearest is not None:
+            values["sentences"].insert(
+                0,
+                f"That is {nearest.ratio:.2f} times {nearest.b}, the nearest (nine times of ten {nearest.low:.2f} to "
+                f"{nearest.high:.2f}), and more with a probability of {percent(nearest.probability)}; the verdict "
+                f"turns when its GPU hour costs {nearest.break_even_price_ratio:.2f} times that of {nearest.b}.",
+            )
+        values["sentences"][-1] = "Fastest of all: " + (
+            f"{fastest.plan.name} of {fastest.scenario}, {compact(fastest.plan.tokens_per_s)} tokens/s on "
+            f"{fastest.hardware}."
+        )
+        values["tiles"] = [
+            (f"most {words}", best.name, f"{_measured(key, best)} with {best.best.name if best.best else ''}")
+            for key, words in (
+                ("tokens_per_s", "tokens/s"),
+                ("tokens_per_s_per_gpu", "tokens/s/GPU"),
+                ("tokens_per_usd", "tokens a dollar"),
+                ("tokens_per_joule", "tokens a joule"),
+            )
+            for best in decision.ranked(key)[:1]
+            if best.measure(key)
+        ]
+    return values
+
+
+def _measured(key: str, row: OfferRow) -> str:
+    return compact(row.measure(key) or 0.0)
+
+
+def ranking(every: Sequence[Row], offers: Mapping[int, OfferRow], links: Mapping[int, str]) -> dict[str, Any]:
+    """Rows with the values that the page sorts and filters by."""
+    best = {
+        number: max((row.plan.tokens_per_s for row in every if row.number == number), default=0.0)
+        for number in {row.number for row in every}
+    }
+    entries = []
+    for row in every:
+        if not row.plan.ran:
+            continue
+        plan = row.plan
+        measures = measured(row, offers.get(row.number))
+        usd = dollars(row, offers.get(row.number))
+        prices = sorted(usd.values())
+        cost = digits(prices[0]) + (f" – {digits(prices[-1])}" if prices[-1] != prices[0] else "") if prices else "–"
+        memory = f"{gib(plan.memory.peak_bytes)} of {gib(plan.memory.capacity_bytes)}"
+        cells = [row.scenario, plan.name, row.hardware, compact(plan.tokens_per_s), seconds(plan.step_time_s), memory]
+        entries.append(
+            {
+                "device": row.device,
+                "best": "yes" if plan.tokens_per_s == best[row.number] else "no",
+                "words": f"{row.scenario} {plan.name} {row.device} {row.gpus}".lower(),
+                "link": links.get(row.number, ""),
+                "measures": [(key, repr(found[0]), found[1]) for key, found in measures.items()],
+                "cells": [*cells, cost],
+            }
+        )
+    shown = {measure for row in every if row.plan.ran for measure in measured(row, offers.get(row.number))}
+    return {
+        "measures": [(key, words) for key, words in MEASURES.items() if key in shown],
+        "devices": list(dict.fromkeys(row.device for row in every)),
+        "columns": COLUMNS,
+        "ranking": entries,
+        "links": bool(links),
+        "refused": [f"{row.plan.name} of {row.scenario}: {row.plan.error}" for row in every if not row.plan.ran],
+    }
+
+
+def dollars(row: Row, offer: OfferRow | None) -> dict[str, float]:
+    """Dollars a million tokens by price basis: on the offer's terms, else as the result has them."""
+    if offer is None or not row.plan.tokens_per_s_per_gpu:
+        return dollars_per_million_tokens(row.plan)
+    each = row.plan.tokens_per_s_per_gpu * 3600.0
+    return {basis: 1e6 * usd / each for basis, usd in offer.rates.usd_per_gpu_hour.items()}
+
+
+def measured(row: Row, offer: OfferRow | None) -> dict[str, tuple[float, str]]:
+    """The measures a plan has: value, and as text."""
+    plan = row.plan
+    each = plan.tokens_per_s_per_gpu
+    found = {
+        "rate": (plan.tokens_per_s, compact(plan.tokens_per_s)),
+        "each": (each, compact(each)),
+        "mfu": (plan.mfu, percent(plan.mfu)),
+    }
+    left = plan.memory.capacity_bytes - plan.memory.peak_bytes
+    if plan.memory.capacity_bytes:
+        found["headroom"] = (left, gib(left))
+    usd = dollars(row, offer)
+    basis = offer.rates.basis if offer is not None else next(iter(usd), None)
+    if basis is not None and usd.get(basis):
+        found["dollar"] = (1e6 / usd[basis], compact(1e6 / usd[basis]))
+    kwh = plan.cost.get("kwh_per_million_tokens")
+    watts = offer.rates.watts_per_gpu if offer is not None else None
+    joule = each / watts if watts else 1e6 / (kwh * 3.6e6) if kwh else None
+    if joule:
+        found["joule"] = (joule, digits(joule))
+    return found
+
+
+def priced(every: Sequence[Row], offers: Mapping[int, OfferRow]) -> dict[str, list[tuple[str, str, float, float]]]:
+    """Points of the figure of cost and speed by price basis, the basis that ranks first."""
+    points: dict[str, list[tuple[str, str, float, float]]] = {}
+    first = next((offer.rates.basis for offer in offers.values() if offer.rates.basis), None)
+    if first is not None:
+        points[first] = []
+    for row in every:
+        if row.plan.ran:
+            for basis, usd in dollars(row, offers.get(row.number)).items():
+                point = (row.scenario, row.plan.name, usd, row.plan.tokens_per_s_per_gpu)
+                points.setdefault(basis or "stated", []).append(point)
+    return {basis: those for basis, those in points.items() if those}

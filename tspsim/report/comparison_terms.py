@@ -1,0 +1,170 @@
+"""What a comparison says about scaling, doubts, the project and its terms: values for the page's templates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from .numbers import compact, digits, percent, plain, seconds
+
+if TYPE_CHECKING:
+    from tspsim.purchase.decision import Decision
+    from tspsim.purchase.decision import Row as OfferRow
+    from tspsim.result import Result
+
+
+def scaling(decision: Decision) -> dict[str, Any]:
+    """Efficiencies as a table too."""
+    sizes = sorted({point.nodes for row in decision.rows for point in row.weak})
+    table = []
+    for row in decision.rows:
+        by_nodes = {point.nodes: point for point in row.weak}
+        plan = row.best.name if row.best else "–"
+        cells = [percent(by_nodes[size].efficiency) if size in by_nodes else "–" for size in sizes]
+        table.append((f"{row.name}, {plan}", cells))
+    return {
+        "caption": "Tokens/s/GPU over that of the smallest machine of the curve; open marks: a group other than dp "
+        "spans nodes. The table has the weak curve.",
+        "columns": [f"{size} node{'s' * (size > 1)}" for size in sizes],
+        "table": table,
+    }
+
+
+def doubts(decision: Decision) -> dict[str, Any]:
+    """The winner against the others."""
+    assert decision.winner is not None
+    what = "tokens a dollar" if decision.measure == "tokens_per_dollar" else "tokens/s"
+    table = []
+    for verdict in decision.verdicts:
+        even = f"{verdict.break_even_low:.2f} – {verdict.break_even_high:.2f}"
+        turn = verdict.changes[0] if verdict.changes else None
+        change = (
+            "nothing alone"
+            if turn is None
+            else f"{turn.factor} at {turn.value:.2f} times ({percent(turn.probability)})"
+        )
+        table.append(
+            (
+                verdict.b,
+                [
+                    f"{verdict.ratio:.2f}",
+                    f"{verdict.low:.2f} – {verdict.high:.2f}",
+                    percent(verdict.probability),
+                    f"{verdict.break_even_price_ratio:.2f} ({even})",
+                    change,
+                ],
+            )
+        )
+    return {
+        "lead": f"How sure is it that {decision.winner.name} gives more {what}? Kernel families err by what their fits "
+        "left over, transfers by what the network's anchors leave, prices between their bases; each is one factor, "
+        "common to all plans on a device.",
+        "columns": [
+            f"ratio, {what}",
+            "nine times of ten",
+            "probability",
+            "break-even price ratio",
+            "what turns it alone",
+        ],
+        "table": table,
+        "caption": "What each doubt alone does to the ratio, from the low to the high end of its range; at the "
+        "dotted line the offers tie.",
+    }
+
+
+def project(decision: Decision) -> dict[str, Any]:
+    """Days, dollars, energy, and the machine that a rate or deadline needs."""
+    terms = decision.project
+    assert terms is not None
+    wanted = [f"{compact(terms.rate)} tokens/s" if terms.rate else "", _deadline(terms.deadline)]
+    need = " and ".join(filter(None, wanted))
+    bases = list(dict.fromkeys(basis for row in decision.rows for basis in row.rates.usd_per_gpu_hour))
+    columns = ["days", *(f"$, {basis}" for basis in bases), "kWh", "failures", "goodput", "checkpoint every"]
+    columns += [f"nodes for {need}"] if need else []
+    table = []
+    for row in decision.rows:
+        done = row.outcome
+        cells = ["–"] * (5 + len(bases))
+        if done is not None:
+            cells = [digits(done.days), *(compact(done.usd[basis]) if basis in done.usd else "–" for basis in bases)]
+            cells += [compact(done.kwh) if done.kwh is not None else "–", digits(done.run.failures)]
+            cells += [percent(done.run.goodput), seconds(done.run.interval_s)]
+        if need:
+            cells.append("–" if row.need is None else f"{row.need.nodes:,} ({row.need.gpus:,} GPUs)")
+        table.append((row.name, cells))
+    failures = terms.failures
+    days = failures.node_mtbf / 86_400.0
+    sentences = []
+    if terms.tokens is not None:
+        sentences.append(
+            f"{compact(terms.tokens)} tokens on each offer as it stands. A node fails every {digits(days)} days, a "
+            f"restart takes {seconds(failures.restart)}, a checkpoint holds a step up for "
+            f"{seconds(failures.checkpoint)}."
+        )
+    return {
+        "sentences": sentences,
+        "columns": columns,
+        "table": table,
+        "note": "Checkpoints at Daly's interval (2006); expected time with failures by his complete model. "
+        f"{failures.source}.",
+    }
+
+
+def _deadline(deadline_s: float | None) -> str:
+    return f"the budget in {digits(deadline_s / 86_400.0)} days" if deadline_s else ""
+
+
+def sides(results: Sequence[Result], offers: Mapping[int, OfferRow]) -> dict[str, Any]:
+    """What differs between the scenarios, a column each; what is common, once."""
+    shown = list(results)[:12]
+    table: list[tuple[str, list[str]]] = []
+
+    def line(what: str, value: Any) -> None:
+        cells = [str(value(index, result)) for index, result in enumerate(shown)]
+        if any(cell not in ("", "–") for cell in cells):
+            table.append((what, cells))
+
+    line("GPUs", lambda _, result: f"{result.cluster['gpus']:,} {result.cluster['device']['name']}")
+    for what, key in (("nodes", "nodes"), ("fabric", "fabric"), ("oversubscription", "oversubscription")):
+        line(what, partial(_of_cluster, key))
+    for key in ("model", "pass", "sequence", "sequences_per_replica"):
+        line(key.replace("_", " "), partial(_of_workload, key))
+    line("best plan", lambda index, _: _best(offers, index, "name"))
+    line("limit", lambda index, _: _best(offers, index, "bottleneck"))
+    line("$ a GPU hour", lambda index, _: plain(dict(offers[index].rates.usd_per_gpu_hour)) if index in offers else "")
+    line("prices of", lambda index, _: offers[index].rates.date if index in offers else "")
+    line("power a GPU", lambda index, _: _power(offers[index]) if index in offers else "")
+    line("fabric", lambda index, _: _fabric(offers[index]) if index in offers else "")
+    common = [text for text in (shown[0].defaults if shown else ()) if all(text in result.defaults for result in shown)]
+    own = [[text for text in result.defaults if text not in common] for result in shown]
+    line("only here", lambda index, _: " ".join(own[index]).replace("`", ""))
+    return {"names": [str(result.scenario["name"]) for result in shown], "table": table, "defaults": common}
+
+
+def _of_cluster(key: str, _index: int, result: Result) -> str:
+    return plain(result.cluster.get(key))
+
+
+def _of_workload(key: str, _index: int, result: Result) -> str:
+    return plain(result.scenario.get("workload", {}).get(key))
+
+
+def _best(offers: Mapping[int, OfferRow], index: int, what: str) -> str:
+    best = offers[index].best if index in offers else None
+    return str(getattr(best, what)) if best is not None else "–"
+
+
+def _power(offer: OfferRow) -> str:
+    watts = offer.rates.watts_per_gpu
+    return f"{watts:,.0f} W, {offer.rates.watts_in_words}" if watts is not None else "–"
+
+
+def _fabric(offer: OfferRow) -> str:
+    bill, rates = offer.rates.bill, offer.rates
+    if not bill.nics:
+        return "–"
+    pieces = f"{bill.nics:,} NICs, {bill.switches:,} switches, {bill.optics:,} optics"
+    if not rates.fabric_usd_per_gpu_hour:
+        return pieces
+    return f"{pieces}: {rates.fabric_usd_per_gpu_hour:.3f} $ a GPU hour, {rates.fabric_watts_per_gpu:.0f} W a GPU"
