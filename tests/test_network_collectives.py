@@ -170,7 +170,8 @@ def test_a_ring_pinned_on_a_mesh_gets_one_link_of_seven(kind: str) -> None:
     one, seven, direct = (
         collective(cluster, range(8), kind, GIB, algorithm=name) for name in ("ring", "multi_ring", "direct")
     )
-    assert one.fluid_s / seven.fluid_s == pytest.approx(7)
+    # All seven links either way; the all-reduce over all of them is as measured, the others by the links' efficiency.
+    assert one.fluid_s / seven.fluid_s == pytest.approx(7, rel=0.06 if kind == "all_reduce" else 1e-9)
     assert seven.fluid_s == pytest.approx(direct.fluid_s)
     assert len(one.links) == (7 if kind == "broadcast" else 8)
     assert len(seven.links) == (49 if kind == "broadcast" else 56)
@@ -360,8 +361,8 @@ def test_the_order_of_ranks_does_not_matter_but_the_root_does() -> None:
 def test_small_messages_take_the_low_latency_protocol() -> None:
     cluster = load_cluster("hgx-h100-8")
     small, large = (collective(cluster, range(8), "all_gather", size, algorithm="ring") for size in (1024, GIB))
-    assert small.latency_s == pytest.approx(6.6e-6 + 7 * 0.6e-6)
-    assert large.latency_s == pytest.approx(8.4e-6 + 7 * 3.4e-6)
+    assert small.latency_s == pytest.approx(10.4e-6, rel=0.1)  # measured: all-gather of 1 KiB on eight H100
+    assert large.latency_s == pytest.approx(19.4e-6 + 7 * 0.68e-6, rel=0.01)  # the last regime's, fitted
 
 
 def test_many_nodes_take_trees_for_small_all_reduces() -> None:

@@ -18,6 +18,7 @@ Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
 Ratio = Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
 #: Families of algorithms that share one efficiency on a node; ``default`` serves those not named.
 Family = Literal["default", "ring", "tree", "direct", "in_switch", "point_to_point"]
+Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"]
 Basis = Literal["data sheet", "library", "measured", "fitted", "assumed"]
 
 
@@ -84,13 +85,36 @@ class Considered(Strict):
     all_to_all: tuple[str, ...] = Field(min_length=1)
 
 
+Regimes = tuple[Seconds, Seconds, Seconds]
+Efficiency = Annotated[float, Field(gt=0.0, le=2.0)]
+
+
+class Curve(Strict):
+    """The measured time of algorithms inside a node (:mod:`tspsim.network.collectives.curves`).
+
+    ``ranks`` are the least and most that were measured. ``efficiency`` is by the bytes a ring would pass on, so that of
+    a reduction in the switch, which passes on fewer, may exceed one.
+    """
+
+    algorithms: tuple[str, ...] = Field(min_length=1)
+    kinds: tuple[Kind, ...] = Field(min_length=1)
+    ranks: tuple[PositiveCount, PositiveCount]
+    base: Regimes
+    hop: Regimes
+    efficiency: tuple[Efficiency, Efficiency, Efficiency]
+    own: BytesPerSecond | None = None
+    growth: Seconds
+    source: str = Field(min_length=3)
+    basis: Basis = "fitted"
+
+
 class CollectivesSpec(Strict):
     """The collective library of a node.
 
     ``inside_node`` and ``between_nodes`` list what its tuner considers for each kind; the cheapest is taken.
     ``efficiency`` is the share of a link's bandwidth that a family of algorithms reaches. ``own_chunk`` is
     the rate at which a ring passes over a rank's own chunk, a step in which that rank's link stays idle;
-    absent where measurements show none.
+    absent where measurements show none. ``curves`` replace latency and efficiency where they apply.
     """
 
     library: str
@@ -100,6 +124,7 @@ class CollectivesSpec(Strict):
     efficiency: dict[Family, Sourced[Fraction]]
     own_chunk: Sourced[BytesPerSecond] | None = None
     in_switch_latency: Sourced[Seconds] | None = None
+    curves: tuple[Curve, ...] = ()
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

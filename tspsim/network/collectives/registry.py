@@ -18,6 +18,7 @@ from ...errors import InputError, UnknownNameError, shorten
 from ...program import COLLECTIVE_KINDS
 from ..cluster import Cluster
 from . import direct, in_switch, multi_ring, ring, tree, two_level
+from .curves import Measured
 from .schedule import Group, Schedule, scheduled
 
 #: Every algorithm a caller may name, and what builds its schedules (none: it cannot run there).
@@ -66,12 +67,19 @@ NOTHING = Traffic("none", 0.0, 0.0, (), ())
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """One algorithm with one protocol: a line ``latency_s + size_bytes · fluid_s`` and its schedule."""
+    """One algorithm with one protocol: a line ``latency_s + size_bytes · fluid_s``, or a measured curve."""
 
     algorithm: str
     latency_s: float
     fluid_s: float
     schedule: Schedule
+    curve: Measured | None = None
+
+    def alone(self, size_bytes: float) -> tuple[float, float]:
+        """Seconds of latency, and seconds that contention stretches."""
+        if self.curve is not None:
+            return self.curve.alone(size_bytes)
+        return self.latency_s, size_bytes * self.fluid_s
 
 
 def collective(
@@ -226,13 +234,31 @@ def _considered(group: Group, kind: str, algorithm: str | None) -> tuple[_Choice
         choice
         for name in names
         for schedule in ALGORITHMS[name](group, kind)
-        for choice in _choices(cluster, name, schedule, passed)
+        for choice in _measured(group, kind, name, schedule) or _choices(cluster, name, schedule, passed)
     ]
     if not choices:
         able = [name for name, build in ALGORITHMS.items() if build(group, kind)]
         refused = f"algorithm '{algorithm}'" if algorithm else f"no algorithm of {cluster.node.name}"
         raise InputError(f"{refused} cannot run {kind} on these {n} ranks; here: {', '.join(able)}")
     return tuple(choices)
+
+
+def _measured(group: Group, kind: str, name: str, schedule: Schedule) -> tuple[_Choice, ...]:
+    """The measured curve of an algorithm, where the node has one for this kind and number of ranks."""
+    cluster, n = group.cluster, group.size
+    if len(group.members) > 1:
+        return ()
+    for curve in cluster.node.collectives.curves:
+        if name in curve.algorithms and kind in curve.kinds and curve.ranks[0] <= n <= curve.ranks[1]:
+            link = cluster.node.link
+            busy = schedule.load / cluster.bandwidth_bytes_per_s[schedule.links]
+            factors = dict(cluster.factors)
+            left = np.array([factors.get(number, 1.0) for number in schedule.links.tolist()])
+            stretch = float(busy.max() / (busy * left).max())
+            bandwidth = link.bandwidth.value * link.per_gpu
+            measured = Measured(curve, kind, n, bandwidth, float(busy.max()), stretch)
+            return (_Choice(name, 0.0, 0.0, schedule, measured),)
+    return ()
 
 
 def _choices(cluster: Cluster, name: str, schedule: Schedule, passed: float) -> tuple[_Choice, ...]:
@@ -259,12 +285,14 @@ def _choices(cluster: Cluster, name: str, schedule: Schedule, passed: float) -> 
 
 
 def _cheapest(choices: Sequence[_Choice], size_bytes: float, shift: int) -> Traffic:
-    best = min(choices, key=lambda choice: choice.latency_s + size_bytes * choice.fluid_s)
+    times = [choice.alone(size_bytes) for choice in choices]
+    index = min(range(len(choices)), key=lambda i: times[i][0] + times[i][1])
+    best, (latency_s, fluid_s) = choices[index], times[index]
     links = best.schedule.links + np.int64(shift)
     return Traffic(
         best.algorithm,
-        best.latency_s,
-        size_bytes * best.fluid_s,
+        latency_s,
+        fluid_s,
         tuple(links.tolist()),
         tuple((best.schedule.load * size_bytes).tolist()),
     )
