@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 from engine_fixtures import collective, grid, hop, kernel, program
 from hypothesis import strategies as st
 
 from tspsim.engine.core import Interference
-from tspsim.network import load_cluster
+from tspsim.network import build_cluster, load_cluster
 from tspsim.parallel import Mesh
 from tspsim.program import COLLECTIVE_KINDS, Compute, Instruction, Program
 
 CLUSTERS = {name: load_cluster(name) for name in ("mi300x-8", "hgx-h100-8", "mi300x-2x8", "h100-2x8")}
+#: Leaf switches a rail, and spines so narrow that groups of different rails share them.
+CLUSTERS["narrow spines"] = build_cluster("h100", 2, "rail-optimised-400g", oversubscription=16.0)
 #: The same with one link inside a node, or one on the way between nodes, at a part of its bandwidth.
 FLAWED = {
     f"{name}, link {link} slow": cluster.with_links({(cluster.links.source[link], cluster.links.target[link]): 0.4})
@@ -58,7 +61,13 @@ def programs(
 
 @st.composite
 def machines(draw: st.DrawFn, *names: str) -> tuple[str, Mesh]:
-    """A cluster by name and a mesh on it: an axis of two or four beside another, either one inside."""
+    """A cluster by name and a mesh on it: an axis of two or four beside another, either one inside, in the order of
+    the GPUs or shuffled."""
     name = draw(st.sampled_from(names or sorted(CLUSTERS)))
     cluster, inner = (CLUSTERS | FLAWED)[name], draw(st.sampled_from([2, 4]))
-    return name, grid(cluster.gpus // inner, inner, axes=draw(st.sampled_from(["xy", "yx"])))
+    mesh = grid(cluster.gpus // inner, inner, axes=draw(st.sampled_from(["xy", "yx"])))
+    shuffle = draw(st.integers(-3, 20))
+    if shuffle < 0:
+        return name, mesh
+    order = np.random.default_rng(shuffle).permutation(cluster.gpus)
+    return name, Mesh(mesh.axes, order[mesh.ranks])

@@ -6,19 +6,25 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
-from engine_fixtures import architecture, collective, grid, kernel, model_file, play, program, question
+from engine_fixtures import architecture, collective, grid, hop, kernel, model_file, play, program, question
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tspsim
+from tspsim.engine.fluid import Channel
 from tspsim.engine.folding import refine
-from tspsim.network import load_cluster
+from tspsim.engine.system import constrain
+from tspsim.network import build_cluster, load_cluster, point_to_point
+from tspsim.network import collective as traffic_of
 from tspsim.network.cluster import Vertex
+from tspsim.parallel import Mesh
 from tspsim.result import PlanResult
 from tspsim.simulation import Question, look_up, run_plan
 
 NEAR = 1e-9
+GIB = 2**30
 
 PLANS: dict[str, dict[str, Any]] = {
     "TSP8": {"tsp": 8},
@@ -170,6 +176,33 @@ def test_a_slow_rank_is_a_class_of_its_own_and_holds_its_group_up() -> None:
     sizes = sorted(simulated.size for simulated in late.ranks)
     assert sizes[:2] == [1, 3] and sum(sizes) == 16
     assert late.makespan_s == pytest.approx(even.makespan_s + 0.5, rel=1e-12)
+
+
+@pytest.mark.parametrize("fabric", ["fat-tree-400g", "rail-optimised-400g"])
+def test_replicas_that_share_spines_slow_each_other_folded_or_not(fabric: str) -> None:
+    """Sixteen nodes; every GPU of the first half talks to one of the second, on another rail, over narrow spines."""
+    cluster = build_cluster("h100", 16, fabric, oversubscription=8.0)
+    halves = np.arange(128).reshape(2, 64)
+    mesh = Mesh(("x", "y"), np.stack([halves[0], np.roll(halves[1], 1)]))
+    work = program(hop(GIB), collective("all_reduce", GIB, after=[0]), kernel(1e-3, after=[1]))
+    folded, whole = (play(cluster, work, mesh, every_rank=every_rank) for every_rank in (False, True))
+    assert folded.makespan_s == pytest.approx(whole.makespan_s, rel=NEAR)
+    assert sum(simulated.size for simulated in folded.ranks) == 128
+    one, other = (int(rank) for rank in mesh.ranks[:, 1])
+    alone_s = sum(
+        traffic.latency_s + traffic.fluid_s
+        for traffic in (point_to_point(cluster, one, other, GIB), traffic_of(cluster, (one, other), "all_reduce", GIB))
+    )
+    assert folded.makespan_s > 1.5 * alone_s
+
+
+def test_of_the_links_a_channel_has_to_itself_the_tightest_says_it_all() -> None:
+    """Links 0, 1 and 3 are the first channel's own (copies of it fill link 1 three times over), link 2 is shared."""
+    channels = [Channel(index, 0.0, 1.0, {}, 1.0, (), "", 1) for index in range(3)]
+    constrain(channels, {0: {0: 1.0}, 1: {0: 3.0}, 2: {0: 0.5, 1: 0.5}, 3: {0: 0.25}})
+    assert sorted(channels[0].usage.values()) == [0.5, 3.0] and channels[0].solo_rate == 1 / 3
+    assert list(channels[1].usage.values()) == [0.5] and channels[1].solo_rate == 1.0
+    assert channels[0].region == channels[1].region != channels[2].region
 
 
 def test_equal_programs_of_different_roles_are_one_class() -> None:
