@@ -135,7 +135,7 @@ def sides(results: Sequence[Result], offers: Mapping[int, OfferRow]) -> dict[str
     line("$ a GPU hour", lambda index, _: plain(dict(offers[index].rates.usd_per_gpu_hour)) if index in offers else "")
     line("prices of", lambda index, _: offers[index].rates.date if index in offers else "")
     line("power a GPU", lambda index, _: _power(offers[index]) if index in offers else "")
-    line("fabric", lambda index, _: _fabric(offers[index]) if index in offers else "")
+    line("parts of the fabric", lambda index, _: _fabric(offers[index]) if index in offers else "")
     common = [text for text in (shown[0].defaults if shown else ()) if all(text in result.defaults for result in shown)]
     own = [[text for text in result.defaults if text not in common] for result in shown]
     line("only here", lambda index, _: " ".join(own[index]).replace("`", ""))

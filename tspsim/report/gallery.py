@@ -1,0 +1,176 @@
+"""The gallery: a page that leads to reports and comparisons rendered from the shipped scenarios.
+
+``python -m tspsim.report.gallery FOLDER`` writes ``index.html``, ``plotly.min.js`` once, ``pages/*.html`` around it,
+and the numbers of every page as ``tables/*.csv`` and ``*.parquet``. The same code and catalog give the same bytes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tspsim.purchase import decide
+from tspsim.purchase.offers import expand
+from tspsim.result import PlanResult, Result
+from tspsim.scenario import Scenario, load
+from tspsim.search.axes import choose
+from tspsim.search.table import Table, make_columns, numbers_of
+from tspsim.simulation import simulate
+
+from .comparison import slug
+from .comparison_page import page
+from .files import atomic_write
+from .numbers import compact
+
+#: Scenarios that are shown, the question first that people bring.
+SHOWN = (
+    "purchase-8b-128k",
+    "purchase-70b",
+    "tsp-headline-each-device",
+    "nic-400g-against-800g",
+    "ring-mesh-against-switch",
+    "gqa-tsp-moves-fewer-bytes",
+    "tsp-vs-tpsp-1024-mi300x",
+    "dead-link-mi300x",
+    "slow-gpu-mi300x",
+)
+#: Purchases of which the best offer's report is shown, with its best plan alone: timelines are large.
+WITH_BEST = ("purchase-8b-128k",)
+
+BUNDLE = "plotly.min.js"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One scenario in the gallery."""
+
+    name: str
+    description: str
+    href: str
+    answer: str
+
+
+def write_gallery(folder: Path, names: Sequence[str] = SHOWN) -> list[Entry]:
+    """Render scenarios into a folder; raises InputError where one is wrong or a file cannot be written."""
+    from .page import _bundle
+
+    entries = [_write(load(name), folder) for name in names]
+    atomic_write(folder / BUNDLE, _bundle())
+    atomic_write(folder / "index.html", index(entries))
+    return entries
+
+
+def _write(scenario: Scenario, folder: Path) -> Entry:
+    from .page import render
+
+    questions = expand(scenario)
+    results = [simulate(question) for question in questions]
+    _tables(scenario, results, folder / "tables")
+    file = f"pages/{slug(scenario.name)}.html"
+    if not scenario.offers:
+        atomic_write(folder / file, render(results[0], f"../{BUNDLE}"))
+        return Entry(scenario.name, scenario.description, file, _answer(results[0]))
+    decision = decide(questions, results, curves=scenario.project is not None)
+    links: dict[int, str] = {}
+    if scenario.name in WITH_BEST and decision.winner is not None and decision.winner.best is not None:
+        number = decision.rows.index(decision.winner)
+        link = f"{slug(scenario.name)}-{slug(decision.winner.name)}.html"
+        alone = simulate(choose(questions[number], [decision.winner.best.name]))
+        atomic_write(folder / "pages" / link, render(alone, f"../{BUNDLE}"))
+        links[number] = link
+    text = page(results, decision, links, f"../{BUNDLE}", scenario.name, scenario.description)
+    atomic_write(folder / file, text)
+    best = decision.ranked("tokens_per_usd")[0]
+    rate = compact(best.measure("tokens_per_usd") or 0.0)
+    answer = f"{best.name} with {best.best.name if best.best else 'no plan'}: {rate} tokens a dollar"
+    return Entry(scenario.name, scenario.description, file, answer)
+
+
+def _answer(result: Result) -> str:
+    best = max((plan for plan in result.plans if plan.ran), key=lambda plan: plan.tokens_per_s, default=None)
+    return f"{best.name}: {compact(best.tokens_per_s)} tokens/s" if best is not None else "no plan runs"
+
+
+def _tables(scenario: Scenario, results: Sequence[Result], folder: Path) -> None:
+    """All numbers of a page, as ``tspsim sweep`` writes them: one row a plan of an offer."""
+    rows = [
+        {"point": number, "offer": str(result.scenario["name"]), "plan": plan.name, **_numbers(result, plan)}
+        for number, result in enumerate(results)
+        for plan in result.plans
+    ]
+    columns = make_columns(rows, ("point", "offer", "plan", "cluster", "device", "gpus"))
+    columns.pop("wall_s")
+    table = Table(("offer",), columns, tuple(results))
+    folder.mkdir(parents=True, exist_ok=True)
+    for suffix in (".csv", ".parquet"):
+        table.write(folder / f"{slug(scenario.name)}{suffix}")
+
+
+def _numbers(result: Result, plan: PlanResult) -> dict[str, int | float | bool | str | None]:
+    cluster = result.cluster
+    named = {"cluster": cluster["name"], "device": cluster["device"]["name"], "gpus": cluster["gpus"]}
+    return numbers_of({**named, "plan": plan.to_json()})
+
+
+def index(entries: Sequence[Entry]) -> str:
+    """The page that leads to the others."""
+    from markupsafe import Markup
+
+    from .page import _asset, _environment
+
+    return _environment().from_string(_INDEX).render(style=Markup(_asset("page.css")), entries=entries, slug=slug)
+
+
+_INDEX = """\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>Gallery · tspsim</title>
+<style>{{ style }}
+.gallery { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(22rem, 100%), 1fr)); gap: 1rem; }
+.gallery { padding: 0; }
+.gallery li { list-style: none; border: 1px solid var(--line); border-radius: 10px; padding: .9rem 1.1rem; }
+.gallery h2 { font-size: 1.05rem; border: 0; margin: 0; padding: 0; }
+.gallery strong { display: block; margin: .4rem 0 0; }
+</style>
+</head>
+<body>
+<header class="top"><span class="brand">tspsim</span></header>
+<main>
+<section>
+<h1>Gallery</h1>
+<p>Answers to scenarios that ship, rendered by <code>python -m tspsim.report.gallery reports</code>.</p>
+<ul class="gallery">
+{% for entry in entries %}
+<li><h2><a href="{{ entry.href }}">{{ entry.name }}</a></h2>
+<p class="note">{{ entry.description }}</p>
+<strong>{{ entry.answer }}</strong>
+<p class="small">Numbers: <a href="tables/{{ slug(entry.name) }}.csv">CSV</a>,
+<a href="tables/{{ slug(entry.name) }}.parquet">Parquet</a></p></li>
+{% endfor %}
+</ul>
+</section>
+</main>
+</body>
+</html>
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the gallery into the folder that is named."""
+    if len(arguments) != 1:
+        print("usage: python -m tspsim.report.gallery FOLDER", file=sys.stderr)
+        return 2
+    for entry in write_gallery(Path(arguments[0])):
+        print(f"{entry.name}: {entry.answer}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
