@@ -513,10 +513,10 @@ def _with_known_names(scenario: Scenario, folder: Path | None) -> Scenario:
     model = located("models", scenario.workload.model, "workload.model")
     update: dict[str, Any] = {
         "workload": scenario.workload.model_copy(update={"model": model}),
-        "cluster": known_cluster(scenario.cluster, "cluster"),
         "offers": tuple(
             offer.model_copy(update={"cluster": known_cluster(offer.cluster, f"offers.{offer.name}.cluster")})
             for offer in scenario.offers
         ),
+        "cluster": known_cluster(scenario.cluster, "cluster"),
     }
     return scenario.model_copy(update=update)

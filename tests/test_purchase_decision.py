@@ -1,0 +1,240 @@
+"""A purchase: offers become scenarios, money and energy add up, needs hold, curves mean what they say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tspsim import catalog
+from tspsim.errors import InputError
+from tspsim.network import build_cluster
+from tspsim.purchase import Decision, decide, expand
+from tspsim.purchase.fabric import Bill
+from tspsim.purchase.terms import Parts
+from tspsim.scenario import ClusterInline, load
+from tspsim.simulation import simulate
+
+PURCHASES = [name for name in catalog.names("scenarios") if load(name).offers]
+
+
+def purchase(**changes: Any) -> dict[str, Any]:
+    """Two offers for a short forward pass."""
+    return {
+        "name": "small",
+        "workload": {"model": "llama-3.1-8b", "pass": "forward", "sequence": "8Ki"},
+        "plans": [{"name": "TSP8", "tsp": 8}, {"name": "TP8", "tp": 8}, {"name": "TP4-SP2", "tp": 4, "sp": 2}],
+        "offers": [
+            {"name": "A", "cluster": {"device": "mi300x", "nodes": 2, "fabric": "rails-400g"}},
+            {"name": "B", "cluster": {"device": "h200", "nodes": 2, "fabric": "rail-optimised-400g"}},
+        ],
+        "project": {"tokens": "1T", "rate": "3 Mtokens/s"},
+    } | changes
+
+
+def decided(scenario: dict[str, Any], *, curves: bool = False) -> Decision:
+    questions = expand(load(scenario))
+    return decide(questions, [simulate(question) for question in questions], curves=curves, jobs=1)
+
+
+@pytest.fixture(scope="module")
+def small() -> Decision:
+    return decided(purchase(), curves=True)
+
+
+def test_offers_become_scenarios_of_the_same_work() -> None:
+    whole = load(purchase())
+    a, b = expand(whole)
+    assert (a.name, b.name) == ("A", "B")
+    assert a.workload == b.workload == whole.workload and a.plans == b.plans == whole.plans
+    assert a.cluster == whole.offers[0].cluster == whole.cluster  # the first offer's when left out
+    assert expand(a) == [a]
+
+
+def test_an_offer_may_have_its_own_plans_and_prices() -> None:
+    offers = purchase()["offers"]
+    offers[1] |= {"plans": ["TP8"], "prices": {"gpu_hour": "3 USD/h"}}
+    _, b = expand(load(purchase(offers=offers)))
+    assert [plan.name for plan in b.plans] == ["TP8"] and b.prices.gpu_hour == 3.0
+    decision = decided(purchase(offers=offers))
+    assert dict(decision.rows[1].rates.usd_per_gpu_hour) == {"stated": 3.0}
+    assert set(decision.rows[0].rates.usd_per_gpu_hour) == {"hyperscaler", "neocloud", "rental"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"offers": [{"name": "A", "cluster": {"device": "mi300y"}}]}, "offers.A.cluster.device: unknown device"),
+        ({"offers": [{"name": "A", "cluster": "mi300x-9"}]}, "unknown cluster 'mi300x-9'"),
+        ({"offers": [{"name": "A", "cluster": "mi300x-8"}] * 2}, "two offers are named 'A'"),
+        ({"offers": [{"name": "A", "cluster": "mi300x-8", "plans": ["TP9"]}]}, "did you mean 'TP8'"),
+        ({"project": {"deadline": "10 h"}}, "a deadline needs a token budget"),
+        ({"project": {"price": "free"}}, "use hyperscaler, neocloud or rental"),
+        ({"project": {"power": {"cooling": 1.3}}}, "all-in power has the host and the cooling in it already"),
+        ({"project": {"failures": {"node_mtbf": "0 s"}}}, "project.failures.node_mtbf"),
+        ({"project": {"tokens": "many"}}, "project.tokens"),
+        ({"project": {"fabrik": {}}}, "did you mean 'fabric'"),
+    ],
+)
+def test_wrong_terms_are_told_in_one_line(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load(purchase(**changes))
+    assert told in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_each_offer_takes_its_fastest_plan(small: Decision) -> None:
+    for row in small.rows:
+        assert row.best is not None
+        assert row.best.tokens_per_s == max(plan.tokens_per_s for plan in row.result.plans)
+        assert row.headroom_bytes == row.best.memory.capacity_bytes - row.best.memory.peak_bytes > 0
+
+
+def test_money_and_energy_follow_from_rate_price_and_power(small: Decision) -> None:
+    a = small.rows[0]
+    assert a.best is not None and a.outcome is not None and a.outcome.kwh is not None
+    each = a.best.tokens_per_s / 16
+    assert a.measure("tokens_per_usd") == pytest.approx(each * 3600 / 1.40)
+    assert a.measure("tokens_per_joule") == pytest.approx(each / 1790.0)
+    assert a.measure("tokens_per_usd") == pytest.approx(1e6 / a.best.cost["usd_per_million_tokens"]["neocloud"])
+    assert a.outcome.run.work_s == pytest.approx(1e12 / a.best.tokens_per_s)
+    assert a.outcome.gpu_hours == pytest.approx(16 * a.outcome.run.elapsed_s / 3600)
+    assert a.outcome.usd["rental"] == pytest.approx(1.55 * a.outcome.gpu_hours)
+    assert a.outcome.kwh == pytest.approx(1.79 * a.outcome.gpu_hours)
+    assert a.outcome.days * 86400 == pytest.approx(a.outcome.run.elapsed_s)
+
+
+def test_power_from_the_device_adds_host_fabric_and_cooling_once() -> None:
+    power = {"basis": "device", "host": "400 W", "cooling": 1.25}
+    parts = {"nic_power": "25 W", "switch_power": "1000 W", "optic_power": "9 W"}
+    row = decided(purchase(project={"power": power, "fabric": parts})).rows[0]
+    # 16 NICs on 8 rails of one switch each, an optic at both ends of 16 cables.
+    fabric = (16 * 25 + 8 * 1000 + 32 * 9) / 16
+    assert row.rates.fabric_watts_per_gpu == pytest.approx(fabric)
+    assert row.rates.watts_per_gpu == pytest.approx((750 + 400 + fabric) * 1.25)
+
+
+def test_the_fabric_is_paid_once() -> None:
+    parts = {"nic": "1500 USD", "switch": "40000 USD", "optic": "800 USD", "years": 4}
+    hour = (16 * 1500 + 8 * 40000 + 32 * 800) / (4 * 8766 * 16)
+    shown, added = (
+        decided(purchase(project={"fabric": {**parts, "in_price": inside}})).rows[0].rates for inside in (True, False)
+    )
+    assert shown.fabric_usd_per_gpu_hour == added.fabric_usd_per_gpu_hour == pytest.approx(hour)
+    assert shown.usd == 1.40
+    assert added.usd == pytest.approx(1.40 + hour)
+
+
+def test_the_bill_counts_every_switch_and_cable_of_a_fat_tree() -> None:
+    """32 nodes of 8: 256 endpoints on 64-port switches are 8 leaves of 32 and 4 spines."""
+    plain = Bill.of(build_cluster("mi300x", 32, "fat-tree-400g"))
+    assert plain == Bill(nics=256, switches=12, optics=2 * (256 + 256), gpus=256)
+    thin = Bill.of(build_cluster("mi300x", 32, "fat-tree-400g", oversubscription=4))
+    assert thin.optics == 2 * (256 + 64)
+    assert Bill.of(build_cluster("mi300x", 1)) == Bill(0, 0, 0, 8)
+    assert plain.usd(Parts(nic="1 USD", switch="100 USD", optic="0.5 USD")) == 256 + 1200 + 512
+
+
+def test_electricity_is_added_only_when_stated() -> None:
+    without, with_it = (decided(purchase(prices=p)).rows[0].outcome for p in ({}, {"electricity": "0.1 USD/kWh"}))
+    assert without is not None and with_it is not None and with_it.kwh is not None
+    assert with_it.usd["neocloud"] - without.usd["neocloud"] == pytest.approx(0.1 * with_it.kwh)
+
+
+def test_the_needed_size_reaches_the_rate_and_a_node_less_does_not(small: Decision) -> None:
+    for row, question in zip(small.rows, expand(load(purchase())), strict=True):
+        assert row.best is not None and row.need is not None
+        assert row.need.tokens_per_s >= 3e6
+        fewer = question.model_copy(
+            update={"cluster": question.cluster.model_copy(update={"nodes": row.need.nodes - 1})}  # type: ignore[union-attr]
+        )
+        assert simulate(fewer).plan(row.best.name).tokens_per_s < 3e6
+
+
+def test_a_deadline_counts_failures_too() -> None:
+    row = decided(purchase(project={"tokens": "1T", "deadline": "24 h"}), curves=True).rows[0]
+    assert row.need is not None and row.need.run is not None
+    assert row.need.run.elapsed_s <= 86400 < 86400 + row.need.run.elapsed_s - row.need.run.work_s
+    assert row.need.tokens_per_s > 1e12 / 86400
+
+
+def test_weak_scaling_of_independent_replicas_is_ideal(small: Decision) -> None:
+    for row in small.rows:
+        assert [point.nodes for point in row.weak] == [1, 2, 4, 16, 64, 128]
+        assert all(point.efficiency == pytest.approx(1.0, rel=1e-9) for point in row.weak)
+
+
+def test_strong_scaling_leaves_the_node_when_replicas_run_out_and_loses(small: Decision) -> None:
+    for row in small.rows:
+        inside = [point for point in row.strong if not point.crosses]
+        across = [point for point in row.strong if point.crosses]
+        assert inside and across and max(point.nodes for point in inside) <= 2 < min(point.nodes for point in across)
+        assert all(point.efficiency < min(each.efficiency for each in inside) for point in across)
+
+
+def test_the_winner_is_compared_with_every_other_offer(small: Decision) -> None:
+    assert small.measure == "tokens_per_dollar" and small.winner is not None
+    (verdict,) = small.verdicts
+    loser = next(row for row in small.rows if row is not small.winner)
+    assert (verdict.a, verdict.b) == (small.winner.name, loser.name)
+    ratio = (small.winner.measure("tokens_per_usd") or 0) / (loser.measure("tokens_per_usd") or 1)
+    assert verdict.ratio == pytest.approx(ratio) and ratio >= 1
+    assert verdict.low < verdict.ratio < verdict.high and 0.5 <= verdict.probability <= 1
+
+
+def test_an_offer_on_which_nothing_fits_keeps_its_place() -> None:
+    workload = {"model": "llama-3.1-70b", "pass": "training", "sequence": "1Ki"}
+    offers = purchase()["offers"]
+    offers[1] |= {"plans": ["SP8"]}
+    plans = [{"name": "TP8", "tp": 8}, {"name": "SP8", "sp": 8}]
+    decision = decided(purchase(workload=workload, offers=offers, plans=plans, project={"tokens": "1G"}), curves=True)
+    assert decision.rows[1].best is None and decision.rows[1].outcome is None
+    assert decision.winner is decision.rows[0] and decision.verdicts == ()
+    assert [row.name for row in decision.ranked("tokens_per_s")] == ["A", "B"]
+
+
+def test_the_same_purchase_gives_the_same_json(small: Decision) -> None:
+    assert decided(purchase(), curves=True).to_json() == small.to_json()
+
+
+@pytest.mark.parametrize("name", PURCHASES)
+def test_every_shipped_purchase_runs_on_every_offer(name: str) -> None:
+    """With fewer tokens and nodes, to be quick; every offer has a plan that fits."""
+    questions = expand(load(name, ["workload.sequence=8Ki", "workload.sequences_per_replica=1"]))
+    assert len(questions) >= 2
+    for question in questions:
+        assert isinstance(question.cluster, ClusterInline)
+        few = question.cluster.model_copy(update={"nodes": min(4, question.cluster.nodes)})
+        question = question.model_copy(update={"cluster": few})
+        assert any(plan.ran for plan in simulate(question).plans), question.name
+
+
+def test_the_purchase_compares_all_seven_devices() -> None:
+    devices = [question.cluster.device for question in expand(load("purchase-8b-128k"))]  # type: ignore[union-attr]
+    assert devices == ["mi300x", "mi325x", "mi355x", "h100", "h200", "b200", "gb200"]
+
+
+def test_tsp_moves_fewer_bytes_than_tp_and_tp_sp_in_the_grouped_query_scenario() -> None:
+    result = simulate(expand(load("gqa-tsp-moves-fewer-bytes"))[0])
+    moved = {plan.name: plan.communication_bytes_per_layer["total"] for plan in result.plans}
+    assert moved["TSP8"] < moved["TP4-SP2"] and moved["TSP8"] < moved["TP8"]
+
+
+def test_what_the_fabric_scenario_is_about() -> None:
+    """Groups across nodes feel the NIC more than replicas do; a thin fabric is never faster."""
+    rates = {
+        result.scenario["name"]: {plan.name: plan.tokens_per_s for plan in result.plans}
+        for result in map(simulate, expand(load("nic-400g-against-800g")))
+    }
+    gain = {plan: rates["800G rails"][plan] / rates["400G rails"][plan] for plan in rates["400G rails"]}
+    assert gain["TP8-SP2"] > gain["TP8"] >= 1.0
+    for plan, rate in rates["400G any to any"].items():
+        assert rates["400G four to one"][plan] <= rate * (1 + 1e-9)
+
+
+def test_one_ring_wastes_a_mesh_and_not_a_switch() -> None:
+    loss = {}
+    for question in expand(load("ring-mesh-against-switch", ["workload.sequence=64Ki"])):
+        result = simulate(question)
+        loss[question.name] = result.plan("SP8").tokens_per_s / result.plan("SP8-one-ring").tokens_per_s
+    assert min(loss["MI300X mesh"], loss["MI355X mesh"]) > 1.2
+    assert max(loss["H200 switch"], loss["B200 switch"]) == pytest.approx(1.0, abs=0.02)
