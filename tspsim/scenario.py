@@ -344,13 +344,6 @@ class Scenario(_Section):
     project: Project | None = Field(None, description="the whole job: tokens, failures, power, price of the fabric")
     source: Prose = Field("", description="where the question comes from")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _on_the_first_offer(cls, data: Any) -> Any:
-        offers = data.get("offers") if isinstance(data, Mapping) and "cluster" not in data else None
-        first = offers[0] if isinstance(offers, list | tuple) and offers else None
-        return {**data, "cluster": first["cluster"]} if isinstance(first, Mapping) and "cluster" in first else data
-
     @model_validator(mode="after")
     def _offers_name_plans(self) -> Scenario:
         names = [offer.name for offer in self.offers]
@@ -425,6 +418,7 @@ def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) 
     else:
         path = catalog.locate("scenarios", source)
         file, folder, data = str(path), path.parent, catalog.read_yaml(path)
+    data = _on_the_first_offer(data)
     paths = []
     for override in overrides:
         path_, data = _override(data, override)
@@ -433,6 +427,15 @@ def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) 
         return _with_known_names(catalog.validate(data, Scenario), folder)
     except InputError as error:
         raise error.at(file=_origin(error.key or "", paths, file)) from None
+
+
+def _on_the_first_offer(data: dict[str, Any]) -> dict[str, Any]:
+    """A purchase that names no cluster is asked on its first offer's; before overrides, which may change that."""
+    offers = data.get("offers")
+    first = offers[0] if isinstance(offers, list | tuple) and offers else None
+    if "cluster" in data or not isinstance(first, Mapping) or "cluster" not in first:
+        return data
+    return {**data, "cluster": first["cluster"]}
 
 
 def _override(data: dict[str, Any], override: str) -> tuple[str, dict[str, Any]]:

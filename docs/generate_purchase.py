@@ -1,0 +1,120 @@
+"""Rewrite the tables and the verdict of purchase.md from the shipped scenarios.
+
+    python docs/generate_purchase.py
+
+They stand between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``; everything outside is written by hand and claims
+nothing that a new calibration could turn. ``tests/test_purchase_docs.py`` holds what is committed against what the
+package says now.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from pathlib import Path
+
+from tspsim.purchase import Decision, decide, expand
+from tspsim.report.numbers import compact, gib, percent
+from tspsim.scenario import load
+from tspsim.search.doubt import Verdict
+from tspsim.simulation import simulate
+
+PAGE = Path(__file__).parent / "purchase.md"
+SCENARIO = "purchase-8b-128k"
+#: Three of its seven offers keep the page quick to check.
+OFFERS = ("MI300X", "MI355X", "B200")
+SOUND, FAULTS = "tsp-vs-tpsp-8x-mi300x", ("dead-link-mi300x", "slow-gpu-mi300x")
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Markdown; the first two columns are words."""
+    sides = ["---", "---", *("---:" for _ in header[2:])]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (header, sides, *rows))
+
+
+@cache
+def decision() -> Decision:
+    """The worked purchase, without the curves."""
+    questions = [question for question in expand(load(SCENARIO)) if question.name in OFFERS]
+    return decide(questions, [simulate(question) for question in questions], curves=False)
+
+
+def offers() -> str:
+    """Every offer with its best plan."""
+    rows = []
+    for row in decision().rows:
+        assert row.best is not None and row.headroom_bytes is not None
+        measures = [
+            compact(row.measure(name) or 0.0)
+            for name in ("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_usd", "tokens_per_joule")
+        ]
+        limit = row.best.bottleneck.partition(";")[0].removesuffix(" of the step").replace(" takes", "")
+        rows.append([f"{row.gpus} {row.name}", row.best.name, *measures, gib(row.headroom_bytes), limit])
+    header = ["offer", "best plan", "tokens/s", "a GPU", "tokens a dollar", "tokens a joule", "memory left", "limit"]
+    return table(header, rows)
+
+
+def project() -> str:
+    """The token budget on every offer."""
+    rows = []
+    for row in decision().rows:
+        done = row.outcome
+        assert row.best is not None and done is not None and done.kwh is not None
+        usd = [compact(done.usd[basis]) for basis in ("hyperscaler", "neocloud", "rental")]
+        rows.append([row.name, row.best.name, f"{done.days:.2f}", *usd, compact(done.kwh), percent(done.run.goodput)])
+    return table(["offer", "plan", "days", "$ hyperscaler", "$ neocloud", "$ rental", "kWh", "goodput"], rows)
+
+
+def verdict() -> str:
+    """The decision and its doubts in sentences."""
+    decided = decision()
+    assert decided.winner is not None
+    lead = f"**{decided.winner.name}** gives most tokens a dollar (basis {decided.winner.rates.basis})."
+    return "\n".join(f"- {sentence}" for sentence in (lead, *map(against, decided.verdicts)))
+
+
+def against(each: Verdict) -> str:
+    """One rival in a sentence or three."""
+    doubt = each.tornado[0]
+    ends = sorted((doubt.at_low, doubt.at_high))
+    return (
+        f"Against {each.b}: {each.ratio:.2f} times, nine times of ten {each.low:.2f} to {each.high:.2f}, more with a "
+        f"probability of {percent(each.probability)}. The prices break even when a GPU hour of {each.a} costs "
+        f"{each.break_even_price_ratio:.2f} times that of {each.b} ({each.break_even_low:.2f} to "
+        f"{each.break_even_high:.2f}). The strongest doubt is {doubt.factor}: alone it moves the ratio between "
+        f"{ends[0]:.2f} and {ends[1]:.2f}."
+    )
+
+
+def faults() -> str:
+    """What each scheme loses to a bad link and to a slow GPU."""
+    sound = simulate(load(SOUND))
+    hurt = [simulate(load(name)) for name in FAULTS]
+    rows = []
+    for plan in sound.plans:
+        left = [result.plan(plan.name).tokens_per_s / plan.tokens_per_s for result in hurt]
+        rows.append([plan.name, f"{compact(plan.tokens_per_s)} tokens/s", *(f"−{100 * (1 - x):.1f} %" for x in left)])
+    return table(["plan", "sound node", "a link at a quarter", "a GPU 1.1 times as slow"], rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {"offers": offers, "project": project, "verdict": verdict, "faults": faults}
+
+
+def block(name: str) -> re.Pattern[str]:
+    """What stands between the marks of a table, its last line end included."""
+    return re.compile(rf"(?<=<!-- begin {name} -->\n).*?(?=<!-- end {name} -->)", re.DOTALL)
+
+
+def main() -> None:
+    """Rewrite every block in place."""
+    text = PAGE.read_text(encoding="utf-8")
+    for name, build in TABLES.items():
+        text, found = block(name).subn(f"{build()}\n".replace("\\", r"\\"), text)
+        if found != 1:
+            raise SystemExit(f"{PAGE}: '{name}' stands there {found} times, not once")
+    PAGE.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
