@@ -187,7 +187,8 @@ def test_compare_sets_scenarios_side_by_side(here: Path, capsys: pytest.CaptureF
     page = (here / "c.html").read_text()
     assert "&lt;other&gt;" in page and "<other>" not in page
     # One file, offline: nothing is loaded from elsewhere, and the page's own policy forbids it.
-    assert not re.findall(r"""(?:src|href)=["'](?:https?:)?//""", page) and "default-src" in page
+    assert not re.findall(r"""<(?:script|link|img|iframe)[^>]*(?:src|href)=["'](?:https?:)?//""", page)
+    assert "default-src &#39;none&#39;" in page
 
 
 def test_compare_shows_a_refused_plan_and_counts_ratios_from_the_first_that_ran(
