@@ -333,5 +333,5 @@ def with_algorithms(labels: Sequence[Label], ranks: Sequence[SimulatedRank]) -> 
                 channel = simulated.rank.channels.get(step.meets[0][0]) if step.meets else None
                 if channel is not None:
                     label = labels[step.label]
-                    named[step.label] = label._replace(shape=f"{label.shape}, {channel.algorithm.replace('_', ' ')}")
+                    named[step.label] = label.with_shape(f"{label.shape}, {channel.algorithm.replace('_', ' ')}")
     return named

@@ -39,7 +39,12 @@ class Label(NamedTuple):
 
     def at_layer(self, layer: int) -> Label:
         """The same in another layer."""
-        return self._replace(layer=layer)
+        # What _replace does, five times as fast: a run makes ten thousand of these.
+        return Label._make((*self[:4], layer, *self[5:]))
+
+    def with_shape(self, shape: str) -> Label:
+        """The same with another description of its shape."""
+        return Label._make((*self[:7], shape, *self[8:]))
 
 
 class Timeline:
