@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -124,6 +128,16 @@ def test_the_fabric_is_paid_once() -> None:
     assert added.usd == pytest.approx(1.40 + hour)
 
 
+def test_an_offer_s_own_fabric_replaces_the_project_s() -> None:
+    offers = purchase()["offers"]
+    offers[1] |= {"fabric": {"nic": "160 USD", "years": 1, "in_price": False}}
+    a, b = decided(purchase(offers=offers, project={"fabric": {"nic": "80 USD", "years": 1}})).rows
+    assert a.rates.fabric_usd_per_gpu_hour == pytest.approx(80 / 8766)
+    assert b.rates.fabric_usd_per_gpu_hour == pytest.approx(160 / 8766)
+    assert a.rates.usd == 1.40
+    assert b.rates.usd == pytest.approx(1.74 + 160 / 8766)
+
+
 def test_the_bill_counts_every_switch_and_cable_of_a_fat_tree() -> None:
     """32 nodes of 8: 256 endpoints on 64-port switches are 8 leaves of 32 and 4 spines."""
     plain = Bill.of(build_cluster("mi300x", 32, "fat-tree-400g"))
@@ -238,3 +252,13 @@ def test_one_ring_wastes_a_mesh_and_not_a_switch() -> None:
         loss[question.name] = result.plan("SP8").tokens_per_s / result.plan("SP8-one-ring").tokens_per_s
     assert min(loss["MI300X mesh"], loss["MI355X mesh"]) > 1.2
     assert max(loss["H200 switch"], loss["B200 switch"]) == pytest.approx(1.0, abs=0.02)
+
+
+@pytest.mark.slow
+def test_the_purchase_is_a_page_in_half_a_minute(tmp_path: Path) -> None:
+    """From nothing, on two cores: imports, 35 plans with timelines, curves, doubts, reports."""
+    command = [sys.executable, "-m", "tspsim", "compare", "purchase-8b-128k", "--html", str(tmp_path / "page.html")]
+    began = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True)
+    assert time.perf_counter() - began <= 30
+    assert len(list((tmp_path / "page-reports").glob("*.html"))) == 7

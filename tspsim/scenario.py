@@ -37,7 +37,7 @@ from pydantic_core import PydanticCustomError
 
 from . import catalog
 from .errors import InputError, UnknownNameError, did_you_mean, shorten
-from .purchase.terms import Project
+from .purchase.terms import Parts, Project
 from .units import Bytes, PositiveCount, UsdPerHour, UsdPerKilowattHour
 
 MOST_PLANS = 100
@@ -329,6 +329,7 @@ class Offer(_Section):
         (), description="names of the scenario's plans that are tried on it; all when left out"
     )
     prices: Prices | None = Field(None, description="instead of the scenario's")
+    fabric: Parts | None = Field(None, description="price and power of its fabric's pieces, instead of the project's")
 
 
 class Scenario(_Section):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..scenario import Scenario
+from .terms import Project
 
 
 def expand(scenario: Scenario) -> list[Scenario]:
@@ -13,11 +14,15 @@ def expand(scenario: Scenario) -> list[Scenario]:
         return [scenario]
     expanded = []
     for offer in scenario.offers:
+        project = scenario.project
+        if offer.fabric is not None:
+            project = (project or Project()).model_copy(update={"fabric": offer.fabric})
         update = {
             "name": offer.name,
             "cluster": offer.cluster,
             "plans": tuple(plan for plan in scenario.plans if not offer.plans or plan.name in offer.plans),
             "prices": offer.prices or scenario.prices,
+            "project": project,
             "offers": (),
         }
         expanded.append(scenario.model_copy(update=update))
