@@ -19,6 +19,7 @@ from engine_fixtures import architecture, model_file, question
 
 import tspsim
 from tspsim import catalog, simulation
+from tspsim.description import too_large
 from tspsim.engine.core import Submission
 from tspsim.errors import InputError, UnknownNameError
 from tspsim.network import Traffic
@@ -26,7 +27,7 @@ from tspsim.operators import Operator
 from tspsim.parallel import Job, Mesh
 from tspsim.program import Compute
 from tspsim.result import Result
-from tspsim.simulation import Question, look_up, run, run_plan, too_large
+from tspsim.simulation import Question, look_up, run, run_plan
 
 SCENARIOS = sorted(catalog.names("scenarios"))
 HEADLINE = "tsp-vs-tpsp-1024-mi300x"
