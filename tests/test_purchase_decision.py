@@ -195,6 +195,16 @@ def test_the_winner_is_compared_with_every_other_offer(small: Decision) -> None:
     assert verdict.low < verdict.ratio < verdict.high and 0.5 <= verdict.probability <= 1
 
 
+def test_doubts_weigh_the_same_price_as_the_ranking() -> None:
+    offers = purchase()["offers"]
+    offers[0] |= {"fabric": {"nic": "9000 USD", "years": 1, "in_price": False}}
+    decision = decided(purchase(offers=offers))
+    assert decision.winner is not None
+    loser = next(row for row in decision.rows if row is not decision.winner)
+    ratio = (decision.winner.measure("tokens_per_usd") or 0) / (loser.measure("tokens_per_usd") or 1)
+    assert decision.verdicts[0].ratio == pytest.approx(ratio)
+
+
 def test_an_offer_on_which_nothing_fits_keeps_its_place() -> None:
     workload = {"model": "llama-3.1-70b", "pass": "training", "sequence": "1Ki"}
     offers = purchase()["offers"]

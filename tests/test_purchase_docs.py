@@ -9,8 +9,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from pydantic import BaseModel
 
-from tspsim.scenario import load
+from tspsim.purchase.terms import Failures, Parts, Power, Project
+from tspsim.scenario import Offer, load
 from tspsim.search import Sweep
 from tspsim.search.axes import Point
 
@@ -60,6 +62,13 @@ def test_every_sweep_of_the_page_runs_at_its_ends(scenario: str, over: list[str]
     for point in (sweep.points[0], sweep.points[-1]):
         result = simulate(choose(load(scenario, brief(point)), point.plans))
         assert any(plan.ran for plan in result.plans)
+
+
+@pytest.mark.parametrize("section", [Offer, Project, Failures, Power, Parts])
+def test_every_key_of_a_purchase_is_described(section: type[BaseModel]) -> None:
+    for name in section.model_fields:
+        told = name if not name.endswith("_power") else "nic_power"  # the others follow: nic_power, …
+        assert re.search(rf"[`{{ ]{told}[`:]", TEXT), f"{section.__name__}.{name}"
 
 
 def test_the_page_has_the_sweeps_that_the_issue_asks_for() -> None:

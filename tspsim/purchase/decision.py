@@ -220,6 +220,7 @@ def _row(scenario: Scenario, result: Result) -> Row:
         return Row(scenario.name, result, None, rates)
     basis = scenario.project.price if scenario.project else "neocloud"
     offer = doubt.offer_of(scenario, best.name, basis=basis, name=scenario.name)
+    offer = replace(offer, usd_per_gpu_hour=rates.usd or 0.0)  # the same terms as in the ranking: with its fabric
     outcome = _outcome(scenario, question.cluster.nodes, question.cluster.gpus, best, rates)
     return Row(scenario.name, result, best, rates, outcome=outcome, doubt=offer)
 
