@@ -17,7 +17,7 @@ from .needs import at_nodes, step_of
 
 WEAK_NODES = (1, 4, 16, 64, 128)
 #: Strong scaling looks this far on either side of the offer's own size.
-STRONG_FACTORS = (0.25, 0.5, 1, 2, 4)
+STRONG_FACTORS = (0.5, 1, 2, 4)
 #: More GPUs than this on a curve cost more time than a page should take; sweeps go further.
 MOST_GPUS = 1280
 
