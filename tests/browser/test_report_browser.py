@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -186,11 +185,9 @@ def test_a_gallery_page_finds_its_shared_bundle(visit: Open, tmp_path: Path) -> 
     assert all(count > 0 for count in visit(page_file).evaluate(DRAWN).values())
 
 
-def test_a_thousand_ranks_render_in_ten_seconds(visit: Open, tmp_path: Path) -> None:
-    result = fixtures.result(ranks=list(range(1024)))
-    began = time.perf_counter()
-    write_report(result, tmp_path / "large.html")
+def test_a_thousand_ranks_are_drawn(visit: Open, tmp_path: Path) -> None:
+    """How long that takes stands in docs/reading-the-report.md: a clock on a busy machine proves nothing."""
+    write_report(fixtures.result(ranks=list(range(1024))), tmp_path / "large.html")
     page = visit(tmp_path / "large.html")
-    assert time.perf_counter() - began < 10
     assert "16 of 1,024 simulated ranks" in page.inner_text("#gantt-note")
     assert page.evaluate(DRAWN)["figure-shares"] > 0
