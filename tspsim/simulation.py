@@ -82,7 +82,7 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
         passes * tokens * question.model.forward_flops_per_token(question.work.sequence, causal=question.work.causal)
     )
     peak = device.peak_flops_per_s[question.work.precision]
-    block = submission if steady_blocks(job) else run_block(question, job)
+    block = submission if steady_blocks(job) else run_block(question, job, costs)
     block_tokens = job.group_tokens * plan.dp * plan.pp
     links, link_shares = link_use(cluster, submission, makespan_s)
     return PlanResult(
@@ -180,8 +180,11 @@ def steady_blocks(job: Job) -> bool:
     return not job.training and job.micro_batches == 1 and job.plan.pp == 1
 
 
-def run_block(question: Question, job: Job) -> Submission:
-    """The forward of a few layers and one micro-batch, with a pipeline's stages as replicas beside each other."""
+def run_block(question: Question, job: Job, costs: Costs) -> Submission:
+    """The forward of a few layers and one micro-batch, with a pipeline's stages as replicas beside each other.
+
+    Kernels cost what they do in ``costs``, whose own record of errors stays that of the step.
+    """
     plan = job.plan
     degrees = {**plan.degrees, "pp": 1, "dp": plan.dp * plan.pp}
     alone = replace(plan, degrees=degrees, vpp=1, schedule="1f1b", stage_layers=(), zero=0)
@@ -191,7 +194,7 @@ def run_block(question: Question, job: Job) -> Submission:
         replace(job.work, pass_="forward", sequences=job.sequences),
     )
     mesh = build_mesh(alone, question.cluster.gpus, question.cluster.gpus_per_node)
-    return run(question, mesh, job, Costs(question.device), every_rank=False)
+    return run(question, mesh, job, Costs(costs.device, costs.scales), every_rank=False)
 
 
 #: Layers that show a steady block: the first fills the pipeline of exchanges, the others repeat.

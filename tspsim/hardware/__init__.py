@@ -1,6 +1,7 @@
 """Devices: their facts, and what one operator costs on them (pure functions of shape; no clock)."""
 
-from .device import Device, Provenance, load_device
+from ..provenance import Provenance
+from .device import Device, load_device
 from .machine import Estimate
 
 __all__ = ["Device", "Estimate", "Provenance", "load_device"]

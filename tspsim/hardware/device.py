@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from tspsim import catalog
 from tspsim.errors import InputError, UnknownNameError
 from tspsim.operators import DTYPE_BYTES, Gemm, MemoryBound, Operator
+from tspsim.provenance import Provenance
 
 from .families import FAMILIES
 from .kernels import Kernel, find, machine_of
@@ -29,15 +30,6 @@ from .machine import Estimate, Machine
 
 if TYPE_CHECKING:
     from .specification import DeviceSpec, Sourced
-
-
-class Provenance(NamedTuple):
-    """One number or model that was used: what, its value, where it is from, and how it was derived."""
-
-    what: str
-    value: str
-    source: str
-    basis: str
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,12 +6,13 @@ import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError, UnknownNameError, shorten
+from ..provenance import Provenance
 from .graphs import Block, drawn
 from .layout import Layout
 
@@ -22,15 +23,6 @@ if TYPE_CHECKING:
 
 Vertex = int | str
 Floats = NDArray[np.float64]
-
-
-class Provenance(NamedTuple):
-    """A number the answers rest on, and where it is from."""
-
-    what: str
-    value: float
-    source: str
-    basis: str
 
 
 @dataclass(frozen=True, eq=False)

@@ -72,10 +72,14 @@ def reduce_layer(script: Script, job: Job, share: Share, task: Task) -> None:
         return
     script.part = "gradients"
     ready = script.compute("layer gradients ready")
-    kind = "reduce_scatter" if plan.zero else "all_reduce"
-    size = share.layer * job.work.optimizer.gradients
-    waits = [ready, *script.exchanged_gradients]
-    script.collective(kind, job.replica_axis, size, "sum layer gradients", after=waits, stream="gradients")
+    sum_gradients(script, job, share.layer, "sum layer gradients", [ready, *script.exchanged_gradients])
+
+
+def sum_gradients(script: Script, job: Job, parameters: float, name: str, after: Sequence[int]) -> None:
+    """Over all ranks that hold the weights: whole on each, or with ZeRO each rank its share."""
+    kind = "reduce_scatter" if job.plan.zero else "all_reduce"
+    size = parameters * job.work.optimizer.gradients
+    script.collective(kind, job.replica_axis, size, name, after=after, stream="gradients")
 
 
 def finish_step(script: Script, job: Job, share: Share, chunks: Sequence[Chunk], exchanged: Sequence[int]) -> None:
@@ -89,9 +93,7 @@ def finish_step(script: Script, job: Job, share: Share, chunks: Sequence[Chunk],
         outside = share.outside_layers(chunks)
         if outside:
             ready = script.compute("table gradients ready", after=exchanged)
-            kind = "reduce_scatter" if plan.zero else "all_reduce"
-            size = outside * optimizer.gradients
-            script.collective(kind, job.replica_axis, size, "sum table gradients", after=[ready], stream="gradients")
+            sum_gradients(script, job, outside, "sum table gradients", [ready])
         waits.append(script.collective("all_reduce", job.replica_axis, 4, "gradient norm", stream="gradients"))
     elements = share.owned(chunks) / (job.copies if plan.zero else 1)
     size = elements * (optimizer.gradients + optimizer.weights + 2.0 * (optimizer.state + optimizer.temporaries))
