@@ -5,6 +5,7 @@
     │   ├── UnknownNameError  a name nobody knows; carries the nearest ones
     │   └── UnitError         a quantity that cannot be read
     └── InfeasibleError       the question is right, but no plan fits or can run: exit code 3
+        └── UnreachableError  dead links cut two GPUs off from each other
 
 Every message is one line: where (file and key path), what was found, what is allowed, and the remedy.
 Anything else that leaves the program is a bug (exit code 1).
@@ -76,6 +77,10 @@ class InfeasibleError(TspsimError):
     """No plan fits in memory or can run on the cluster; the message says what is too large and by how much."""
 
     exit_code = 3
+
+
+class UnreachableError(InfeasibleError):
+    """Dead links leave no way between two GPUs that have to exchange data."""
 
 
 def did_you_mean(name: object, known: Iterable[str], limit: int = 12) -> str:

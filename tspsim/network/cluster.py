@@ -96,7 +96,7 @@ class Cluster:
     oversubscription
         Bandwidth into a leaf switch over bandwidth out of it.
     factors
-        Links that are slower than their specification: id and factor.
+        Links that are slower than their specification: id and factor; 0 is a dead one, which routes avoid.
 
     Examples
     --------
@@ -136,7 +136,10 @@ class Cluster:
         """The integer side: link ids and routes."""
         node, fabric = self.node, self.fabric
         shape = (self.nodes, node.gpus, node.intra == "full_mesh", node.nics, node.rails or node.nics)
-        return Layout(*shape, fabric.kind, fabric.switch.radix.value) if fabric else Layout(*shape)
+        dead = tuple([link for link, factor in self.factors if not factor])
+        if fabric is None:
+            return Layout(*shape, dead=dead)
+        return Layout(*shape, fabric.kind, fabric.switch.radix.value, dead)
 
     @cached_property
     def links(self) -> Links:
@@ -186,21 +189,24 @@ class Cluster:
 
     @cached_property
     def graph(self) -> nx.DiGraph[Vertex]:
-        """The cluster as a graph; edges carry ``bandwidth_bytes_per_s``, ``latency_s`` and ``kind``."""
+        """The cluster without its dead links; edges carry ``bandwidth_bytes_per_s``, ``latency_s`` and ``kind``."""
         graph = drawn(self.layout, self.blocks())
         for link, factor in self.factors:
-            edge = graph.edges[self.links.source[link], self.links.target[link]]
-            edge["bandwidth_bytes_per_s"] *= factor
+            ends = self.links.source[link], self.links.target[link]
+            if factor:
+                graph.edges[ends]["bandwidth_bytes_per_s"] *= factor
+            else:
+                graph.remove_edge(*ends)
         return graph
 
     def with_links(self, factors: Mapping[tuple[Vertex, Vertex], float]) -> Cluster:
-        """The same cluster with some links slower.
+        """The same cluster with some links slower, or dead.
 
         Parameters
         ----------
         factors
-            Share of its bandwidth, over 0 up to 1, that each link ``(source, target)`` keeps. One direction
-            each; a link named again is slowed again.
+            Share of its bandwidth, 0 to 1, that each link ``(source, target)`` keeps. One direction each; a link
+            named again is slowed again.
 
         Raises
         ------
@@ -222,10 +228,23 @@ class Cluster:
                     pairs = [f"{u} → {v}" for u, v in self.links.ids if source == u or target == v]
                     raise UnknownNameError("link", f"{source} → {target}", pairs)
                 raise InputError(f"GPUs {source} and {target} of {self.name} have no link of their own")
-            if not 0.0 < factor <= 1.0:
-                raise InputError(f"factor {factor} of link {source} → {target} must be over 0 and at most 1")
+            if not 0.0 <= factor <= 1.0:
+                raise InputError(f"factor {factor} of link {source} → {target} must be 0 (dead) to 1")
             known[link] = known.get(link, 1.0) * float(factor)
         return replace(self, factors=tuple(sorted(known.items())), memo={})
+
+    def without(self, vertex: str) -> Cluster:
+        """The same cluster with all links of a switch or NIC dead; raises UnknownNameError."""
+        touching = [pair for pair in self.links.ids if vertex in pair]
+        if not touching:
+            names = {name for name in self.links.source if isinstance(name, str)}
+            raise UnknownNameError("switch or NIC", vertex, names)
+        return self.with_links(dict.fromkeys(touching, 0.0))
+
+    @cached_property
+    def sound(self) -> Cluster:
+        """The same cluster with every link as specified: itself where none is slow or dead."""
+        return replace(self, factors=(), memo={}) if self.factors else self
 
     def check_gpu(self, gpu: Any) -> int:
         """``gpu`` as a plain int, if the cluster has it."""
@@ -243,7 +262,8 @@ class Cluster:
 
         Inside a node the direct link, or up to the switch and down. Between nodes the GPU's own NIC, its
         leaf, if need be a spine, and the destination's NIC; where rails do not meet, first a hop to the GPU
-        of the own node on the destination's rail. Always the same for the same arguments.
+        of the own node on the destination's rail. Dead links are gone round (:mod:`tspsim.network.detours`).
+        Always the same for the same arguments.
 
         Parameters
         ----------
@@ -256,6 +276,8 @@ class Cluster:
         ------
         InputError
             A GPU is not in the cluster.
+        UnreachableError
+            Dead links leave no way.
         """
         key = ("route", source, destination, label)
         known: tuple[int, ...] | None = self.memo.get(key)

@@ -7,13 +7,14 @@ computed without listing the others, so traffic that stays in one node never pay
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .clos import Clos
+from .detours import around, crosses, inside_detours
 
 Integers = NDArray[np.int64]
 
@@ -34,6 +35,8 @@ class Layout:
         ``rails``, ``rail_optimised``, ``fat_tree``, or None for a single node.
     radix
         Ports of a switch of the fabric.
+    dead
+        Links that carry nothing, ascending: routes go round them (:mod:`tspsim.network.detours`).
     """
 
     nodes: int
@@ -43,6 +46,7 @@ class Layout:
     rails: int = 1
     fabric: str | None = None
     radix: int = 2
+    dead: tuple[int, ...] = ()
 
     # How many, and where the blocks begin.
 
@@ -129,6 +133,11 @@ class Layout:
         array of shape (routes, hops)
             Link ids in order; -1 where a route has no such hop. A route to itself has none.
 
+        Raises
+        ------
+        UnreachableError
+            Dead links leave no way.
+
         Notes
         -----
         Where planes are separate, a message to another rail first hops to the GPU of its own node that sits
@@ -136,36 +145,82 @@ class Layout:
         """
         start, end = np.asarray(source, dtype=np.int64), np.asarray(destination, dtype=np.int64)
         across = start // self.gpus != end // self.gpus
-        relay = np.where(across, start, end)
-        if self.fabric == "rails":
-            changes = across & (self.rail_of(start) != self.rail_of(end))
-            relay = np.where(changes, start - start % self.gpus + end % self.gpus, relay)
-        columns = self._inside(start, relay)
+        leave = self.leaving(start, end) if self.fabric == "rails" else start
+        usual = self.by_way_of(start, np.where(across, leave, end), end, end, across, _mixed(label))
+        return around(self, usual, start, end, _mixed(label)) if self.dead else usual
+
+    @cached_property
+    def sound(self) -> Layout:
+        """The same with no link dead."""
+        return replace(self, dead=()) if self.dead else self
+
+    def interrupted(self, source: ArrayLike, destination: ArrayLike) -> NDArray[np.bool_]:
+        """Which of these messages need a detour, or have no way."""
+        return crosses(self.sound.routes(source, destination), self.dead)
+
+    def relays(self, source: ArrayLike, destination: ArrayLike) -> int:
+        """Hops inside nodes that dead links add to one of these messages, at most."""
+        if not self.dead:
+            return 0
+        ways = self.routes(source, destination), self.sound.routes(source, destination)
+        within, usual = ((((way >= 0) & (way < self.host_start)).sum(axis=1)) for way in ways)
+        return int((within - usual).max(initial=0)) // (1 if self.mesh else 2)
+
+    def leaving(self, start: Integers, arrive: Integers) -> Integers:
+        """With separate planes: the GPU of the own node whose NIC is on the rail of ``arrive``."""
+        changes = self.rail_of(start) != self.rail_of(arrive)
+        return np.where(changes, start - start % self.gpus + arrive % self.gpus, start)
+
+    def by_way_of(
+        self,
+        start: Integers,
+        leave: Integers,
+        arrive: Integers,
+        end: Integers,
+        across: NDArray[np.bool_],
+        spread: int,
+    ) -> Integers:
+        """Links from ``start`` to ``end``; where ``across``, over the NICs of ``leave`` and ``arrive``."""
+        columns = self._inside(start, leave)
         if not across.any():
             return np.stack(columns, axis=1)
-        leaving, arriving = self.nic_of(relay), self.nic_of(end)
+        leaving, arriving = self.nic_of(leave), self.nic_of(arrive)
         plane, from_leaf, _ = self.attachment(leaving)
         _, to_leaf, endpoint = self.attachment(arriving)
-        inner = self.clos.paths(from_leaf, to_leaf, endpoint + _mixed(label))
+        inner = self.clos.paths(from_leaf, to_leaf, endpoint + spread)
         inner = np.where(inner < 0, -1, inner + (self.switch_start + plane * self.clos.links)[:, None])
         outer = [
-            self.host_start + 2 * relay,
+            self.host_start + 2 * leave,
             self.nic_start + 2 * leaving,
             *inner.T,
             self.nic_start + 2 * arriving + 1,
-            self.host_start + 2 * end + 1,
+            self.host_start + 2 * arrive + 1,
         ]
         columns += [np.where(across, column, -1) for column in outer]
+        if bool((arrive != end).any()):
+            columns += self._inside(arrive, end)
         return np.stack(columns, axis=1)
 
     def _inside(self, start: Integers, end: Integers) -> list[Integers]:
-        """Columns of the hop between two GPUs of one node (which may be the same GPU: no hop)."""
+        """Columns of the way between two GPUs of one node (which may be the same GPU: no hop)."""
         node, first = np.divmod(start, self.gpus)
         second = end % self.gpus
         base, moves = node * self.node_links, start != end
-        if self.mesh:
-            return [np.where(moves, base + first * (self.gpus - 1) + second - (second > first), -1)]
-        return [np.where(moves, base + first, -1), np.where(moves, base + self.gpus + second, -1)]
+        if not self.mesh:
+            return [np.where(moves, base + first, -1), np.where(moves, base + self.gpus + second, -1)]
+        direct = np.where(moves, base + first * (self.gpus - 1) + second - (second > first), -1)
+        if not self._detours:
+            return [direct]
+        ways = [self._detours.get(link, (link,)) for link in direct.tolist()]
+        table = np.full((max(map(len, ways), default=1), len(ways)), -1, dtype=np.int64)
+        for row, way in enumerate(ways):
+            table[: len(way), row] = way
+        return list(table)
+
+    @cached_property
+    def _detours(self) -> dict[int, tuple[int, ...]]:
+        """The links taken in the place of each dead one inside a node of a mesh."""
+        return inside_detours(self) if self.mesh else {}
 
     # What they join: vertices are GPUs, then node switches, NICs, and each plane's leaves, spines and cores.
 

@@ -36,5 +36,7 @@ def build(group: Group, kind: str) -> list[Schedule]:
     sending = sent > 0.0
     links = np.concatenate([up[sending], up + layout.gpus])
     load = np.concatenate([sent[sending], np.full(group.size, into)])
+    if np.isin(links, layout.dead).any():
+        return []
     order = np.argsort(links)
     return [on_links(group, "in_switch", links[order], load[order], node_steps=0)]

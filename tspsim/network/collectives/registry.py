@@ -171,7 +171,7 @@ def point_to_point(cluster: Cluster, source: int, destination: int, size_bytes: 
         choices = cluster.memo.get(("choices", "point_to_point", ends))
         if choices is None:
             across = ends[0] // cluster.gpus_per_node != ends[1] // cluster.gpus_per_node
-            relayed = across and cluster.route(*ends)[0] < cluster.layout.host_start
+            relayed = across and cluster.sound.route(*ends)[0] < cluster.layout.host_start
             schedule = scheduled(
                 Group(cluster, ends),
                 "point_to_point",
@@ -252,9 +252,10 @@ def _measured(group: Group, kind: str, name: str, schedule: Schedule) -> tuple[_
         if name in curve.algorithms and kind in curve.kinds and curve.ranks[0] <= n <= curve.ranks[1]:
             link = cluster.node.link
             busy = schedule.load / cluster.bandwidth_bytes_per_s[schedule.links]
-            factors = dict(cluster.factors)
-            left = np.array([factors.get(number, 1.0) for number in schedule.links.tolist()])
-            stretch = float(busy.max() / (busy * left).max())
+            stretch = 1.0
+            if cluster.factors:  # measured were links as specified
+                sound = ALGORITHMS[name](Group(cluster.sound, group.ranks, group.root), kind)[0]
+                stretch = float(busy.max() / (sound.load / cluster.sound.bandwidth_bytes_per_s[sound.links]).max())
             bandwidth = link.bandwidth.value * link.per_gpu
             measured = Measured(curve, kind, n, bandwidth, float(busy.max()), stretch)
             return (_Choice(name, 0.0, 0.0, schedule, measured),)

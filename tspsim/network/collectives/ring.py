@@ -8,6 +8,7 @@ its last hop.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from .schedule import Group, Schedule, scheduled
 
@@ -34,37 +35,36 @@ def rings(group: Group, kind: str, cycles: Sequence[Sequence[int] | None]) -> li
     Notes
     -----
     Between nodes each cycle becomes as many rings as a node has ranks: ring c enters every node at its c-th
-    rank and leaves over that rank's rail again, so that all NICs work.
+    rank and leaves over that rank's rail again, so that all NICs work. Where dead links interrupt some of the
+    rings, a second schedule leaves those out.
     """
     if kind not in TURNS and kind != "broadcast":
         return []
     nodes, n = group.members, group.size
     channels = 1 if len(nodes) == 1 else max(len(gpus) for gpus in nodes)
-    source: list[int] = []
-    destination: list[int] = []
-    for cycle in cycles:
-        for channel in range(channels):
-            path = _path(group, kind, cycle, channel)
-            source += path[:-1]
-            destination += path[1:]
-            if kind != "broadcast":
-                source.append(path[-1])
-                destination.append(path[0])
+    paths = [_path(group, kind, cycle, channel) for cycle in cycles for channel in range(channels)]
+    if kind != "broadcast":
+        paths = [[*path, path[0]] for path in paths]
     passes = TURNS.get(kind, 1)
-    load = 1.0 if kind == "broadcast" else passes * (n - 1) / n
     crossings = passes * (len(nodes) - 1)
-    return [
-        scheduled(
+
+    def over(chosen: Sequence[Sequence[int]]) -> Schedule:
+        hops = [hop for path in chosen for hop in pairwise(path)]
+        source, destination = zip(*hops, strict=True)
+        return scheduled(
             group,
             "ring",
             source,
             destination,
-            load / (len(cycles) * channels),
+            (1.0 if kind == "broadcast" else passes * (n - 1) / n) / len(chosen),
             node_steps=passes * (n - 1) - crossings,
             net_steps=crossings,
             own_chunk=0.0 if kind == "broadcast" else 1.0 / n,
         )
-    ]
+
+    layout = group.cluster.layout
+    whole = [path for path in paths if not layout.interrupted(path[:-1], path[1:]).any()] if layout.dead else paths
+    return [over(paths)] if len(whole) in (0, len(paths)) else [over(paths), over(whole)]
 
 
 def _path(group: Group, kind: str, cycle: Sequence[int] | None, channel: int) -> list[int]:

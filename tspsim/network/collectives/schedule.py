@@ -132,7 +132,8 @@ def scheduled(
     own = cluster.node.collectives.own_chunk
     own_s = own_chunk / own.value if own else 0.0
     links, total = summed(routes[used], np.repeat(loads, used.sum(axis=1)))
-    return on_links(group, family, links, total, node_steps=node_steps, net_steps=net_steps, own_s=own_s)
+    steps = node_steps + cluster.layout.relays(source, destination)
+    return on_links(group, family, links, total, node_steps=steps, net_steps=net_steps, own_s=own_s)
 
 
 def on_links(

@@ -1,0 +1,155 @@
+"""Ways round dead links: over another GPU of the mesh, another spine, or a neighbour's NIC.
+
+Inside a full mesh the ends of a dead link relay over the GPU that makes the way shortest; where several would do, over
+links that other detours use least. Between nodes a message takes another spine; if its own NIC is dead (or the
+destination's, or the rail between them), it hops to a GPU of its node whose NIC works, or arrives at one and hops on.
+A GPU that is cut off inside its node uses its NIC, if the fabric leads back into the node. What libraries do is no
+better: RCCL and NCCL relay through GPUs and fail over to other NICs; none splits a message over several detours.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import UnreachableError
+
+if TYPE_CHECKING:
+    from .layout import Layout
+
+Integers = NDArray[np.int64]
+Way = tuple[int, ...]
+
+
+def inside_detours(layout: Layout) -> dict[int, Way]:
+    """For every dead link inside a node of a mesh the links of its detour; none for a link whose ends are cut off."""
+    by_node: dict[int, list[int]] = {}
+    for link in layout.dead:
+        if link < layout.host_start:
+            by_node.setdefault(link // layout.node_links, []).append(link % layout.node_links)
+    found: dict[int, Way] = {}
+    for node, dead in by_node.items():
+        base, used = node * layout.node_links, Counter[int]()
+        for link in dead:
+            way = _shortest(layout.gpus, set(dead), link, used)
+            used.update(way)
+            if way:
+                found[base + link] = tuple([base + hop for hop in way])
+    return found
+
+
+def _shortest(gpus: int, dead: set[int], link: int, used: Counter[int]) -> Way:
+    """Fewest hops from one end of ``link`` to the other, then least ``used``, then the lowest numbers; () if none."""
+    begin, end = _ends(gpus, link)
+    ways: dict[int, Way] = {begin: ()}
+    while end not in ways:
+        reached: dict[int, Way] = {}
+        for near, way in ways.items():
+            for far in range(gpus):
+                hop = near * (gpus - 1) + far - (far > near)
+                if far != near and far not in ways and hop not in dead:
+                    longer = (*way, hop)
+                    if far not in reached or _load(longer, used) < _load(reached[far], used):
+                        reached[far] = longer
+        if not reached:
+            return ()
+        ways |= reached
+    return ways[end]
+
+
+def _ends(gpus: int, link: int) -> tuple[int, int]:
+    first, rank = divmod(link, gpus - 1)
+    return first, rank + (rank >= first)
+
+
+def _load(way: Way, used: Counter[int]) -> tuple[int, Way]:
+    return sum(used[hop] for hop in way), way
+
+
+def around(layout: Layout, usual: Integers, start: Integers, end: Integers, spread: int) -> Integers:
+    """The routes ``usual``, those with a dead link replaced.
+
+    Raises
+    ------
+    UnreachableError
+        Two GPUs are cut off from each other.
+    """
+    routes = usual
+    left = np.flatnonzero(crosses(routes, layout.dead))
+    for arrive_by, leave_by in _neighbours(layout):
+        if not left.size:
+            return routes
+        first, last = start[left], end[left]
+        across = first // layout.gpus != last // layout.gpus
+        arrive = _shifted(layout, last, first - last if arrive_by is None else arrive_by)
+        leave = layout.leaving(first, arrive) if layout.fabric == "rails" else _shifted(layout, first, leave_by)
+        # Within a node a GPU that is cut off may only go out by its own NIC and come in by the other's.
+        leave, arrive = np.where(across, leave, first), np.where(across, arrive, last)
+        found = _with_spines(layout, first, leave, arrive, last, spread)
+        works = ~crosses(found, layout.dead)
+        if layout.fabric == "rails":  # separate planes do not lead back into the node
+            works &= across
+        routes = _written(routes, left[works], found[works])
+        left = left[~works]
+    if left.size:
+        raise UnreachableError(f"dead links leave no way from GPU {start[left[0]]} to GPU {end[left[0]]}")
+    return routes
+
+
+def _neighbours(layout: Layout) -> Iterator[tuple[int | None, int]]:
+    """What to try, nearest first: places along the node from the destination to the GPU where a message arrives (None:
+    to the one on the sender's rail), and from the sender to the GPU where it leaves (which separate planes decide)."""
+    if layout.fabric is None:
+        return
+    steps = range(1, layout.gpus)
+    yield 0, 0
+    if layout.fabric == "rails":
+        yield None, 0
+        yield from ((arrive, 0) for arrive in steps)
+        return
+    yield from ((0, leave) for leave in steps)
+    yield from ((arrive, 0) for arrive in steps)
+    yield from ((arrive, leave) for arrive in steps for leave in steps)
+
+
+def _shifted(layout: Layout, gpu: Integers, steps: int | Integers) -> Integers:
+    """The GPU so many places on in its node."""
+    local = gpu % layout.gpus
+    return gpu - local + (local + steps) % layout.gpus
+
+
+def _with_spines(
+    layout: Layout, start: Integers, leave: Integers, arrive: Integers, end: Integers, spread: int
+) -> Integers:
+    """Routes by these NICs; over other spines and cores where only links between switches are dead."""
+    across = np.ones(len(start), dtype=bool)
+    routes = layout.by_way_of(start, leave, arrive, end, across, spread)
+    clos = layout.clos
+    for turn in range(1, clos.pod_spines * max(1, clos.spine_cores) if clos.leaves > 1 else 1):
+        dead = np.isin(routes, layout.dead)
+        only_above = dead.any(axis=1) & ~(dead & (routes < layout.switch_start)).any(axis=1)
+        rows = np.flatnonzero(only_above)
+        if not rows.size:
+            break
+        other = layout.by_way_of(start[rows], leave[rows], arrive[rows], end[rows], across[rows], spread + turn)
+        routes = _written(routes, rows, other)
+    return routes
+
+
+def crosses(routes: Integers, links: Sequence[int]) -> NDArray[np.bool_]:
+    """Which routes have one of these links."""
+    return np.asarray(np.isin(routes, links).any(axis=1), dtype=bool)
+
+
+def _written(routes: Integers, rows: Integers, found: Integers) -> Integers:
+    """``routes`` with ``found`` in some rows, as wide as the longest."""
+    width = max(routes.shape[1], found.shape[1])
+    wide = np.full((len(routes), width), -1, dtype=np.int64)
+    wide[:, : routes.shape[1]] = routes
+    wide[rows] = -1
+    wide[rows, : found.shape[1]] = found
+    return wide
