@@ -14,7 +14,7 @@ import pytest
 
 from tspsim import catalog
 from tspsim.errors import InputError
-from tspsim.hardware import fit, load_device, measure, tables
+from tspsim.hardware import fit, load_device, measure, spread, tables
 from tspsim.hardware.families import FAMILIES
 from tspsim.hardware.kernels import machine_of
 from tspsim.hardware.specification import DeviceSpec
@@ -94,12 +94,34 @@ def test_the_split_depends_on_the_shape_alone() -> None:
 
 
 def test_a_group_too_small_to_fit_is_reported_not_dropped(spec: DeviceSpec) -> None:
-    table, _ = gemm_table(spec, scatter=0.01, rows=4)
-    report = fit.fit_device(
-        spec, tables.calls("gemm.csv", table.assign(library="tiny")), date="2026-11", source="made up"
-    )
+    table, _ = gemm_table(spec, scatter=0.01, rows=1)
+    rows = tables.calls("gemm.csv", table.assign(library="tiny"))
+    report = fit.fit_device(spec, rows, date="2026-11", source="made up")
     assert report.fits == ()
     assert [name for name, _ in report.skipped] == ["gemm bf16 bf16 tiny"]
+    few, _ = gemm_table(spec, scatter=0.01, rows=4)
+    alone = spec.model_copy(update={"kernels": ()})
+    report = fit.fit_device(
+        alone, tables.calls("gemm.csv", few.assign(library="tiny")), date="2026-11", source="x"
+    )
+    assert [why for _, why in report.skipped] == ["4 rows to fit, 5 are needed"]
+
+
+def test_a_few_rows_move_the_kernel_that_would_be_borrowed_and_keep_a_wide_range(spec: DeviceSpec) -> None:
+    own = next(f for f in spec.kernels if f.family == "gemm" and f.dtype == "bf16" and "PyTorch" in f.library)
+    slower = own.parameters | {"efficiency": own.parameters["efficiency"] * 0.6, "launch_us": 20.0}
+    shape = {"m": [1024.0, 2048, 4096, 8192], "n": [4096.0] * 4, "k": [4096.0] * 4, "batch": [1.0] * 4}
+    columns = {name: np.array(values) for name, values in shape.items()}
+    seconds = FAMILIES["gemm"].seconds(
+        machine_of(spec, "bf16"), slower, own.switches, columns, "bf16", "bf16"
+    )
+    table = pd.DataFrame({"gpu": "H200", "dtype": "bf16", **shape, "time_us": seconds * 1e6})
+    rows = tables.calls("gemm.csv", table.assign(library="slow"))
+    (found,) = fit.fit_device(spec, rows, date="2026-11", source="made up").fits
+    assert fit.FEWEST_ROWS <= found.rows_used < fit.CARRYING_ROWS
+    assert found.parameters["efficiency"] < 0.85 * own.parameters["efficiency"]
+    assert found.switches == own.switches
+    assert min(found.spread.high) >= fit.POOR_FACTOR
 
 
 def test_rows_of_other_devices_and_unknown_types_are_left_alone(spec: DeviceSpec) -> None:
@@ -125,8 +147,8 @@ def test_ranges_are_wider_for_few_rows_and_for_scattered_ones() -> None:
     noise = random.normal(0.0, 0.05, 600)
 
     def width(rows: int, scale: float) -> float:
-        spread = fit.spread_of(time[:rows], noise[:rows] * scale, 12)
-        return float(np.mean(np.log(spread.high)) - np.mean(np.log(spread.low)))
+        found = spread.spread_of(time[:rows], noise[:rows] * scale, 12)
+        return float(np.mean(np.log(found.high)) - np.mean(np.log(found.low)))
 
     assert width(40, 1.0) > width(600, 1.0)
     assert width(600, 2.0) > 1.9 * width(600, 1.0)

@@ -8,7 +8,8 @@ one s:
     part    = context / s;  bytes of a part = 2 · part · head_dim · bytes_kv
     block   = max(bytes of a part / (bytes/s of a unit), math of a part) + latency · (head_dim)
     compute = max(1, (1 − blend) · ceil(W) + blend · W) · block
-    memory  = 2 · batch · kv_heads · context · head_dim · bytes_kv / (HBM · hbm_efficiency), cheaper in L2
+    memory  = 2 · batch · kv_heads · context · head_dim · bytes_kv / (HBM · hbm_efficiency), cheaper in L2;
+              times 1 / unsplit when batch and heads alone give FULL blocks a unit
     time    = launch + (compute^p + memory^p)^(1/p) + sequence · batch · heads · head_dim + [s > 1] · split
 
 Every choice is non-decreasing in batch, context, heads and width; hence so is the cheapest.
@@ -38,12 +39,17 @@ PARAMETERS: dict[str, Parameter] = {
         0.01, 0.0001, 1.0, "every 4096 elements of a query token (rope, cache write, output)"
     ),
     "split_us": Parameter(1.2, 0.001, 40.0, "combining the parts of a split context"),
+    "unsplit": Parameter(
+        1.0, 0.2, 1.0, "share of that bandwidth by the kernel that does not split, from FULL blocks a unit"
+    ),
     "width_64": Parameter(0.95, 0.3, 1.6, "bandwidth at head_dim 64 against 128"),
     "width_192": Parameter(1.0, 0.3, 1.6, "bandwidth at head_dim 192 against 128"),
     "width_256": Parameter(1.0, 0.3, 1.6, "bandwidth at head_dim 256 against 128"),
     "width_512": Parameter(1.0, 0.3, 1.6, "bandwidth at head_dim 512 against 128"),
 }
 SPLITS = np.array([1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0, 128.0])
+#: Blocks a compute unit from which FlashAttention-2 leaves contexts whole: 0.8 of the two that fit at once.
+FULL = 1.6
 _WIDTHS = (64.0, 128.0, 192.0, 256.0, 512.0)
 
 
@@ -73,13 +79,12 @@ def seconds(
     block = part * maximum(math, pull) + latency
     wave = blocks / machine.compute_units
     waves = maximum(1.0, (1.0 - p["wave_blend"]) * ceil(wave) + p["wave_blend"] * wave)
+    # Where the heads of a batch fill the device, a library may switch to its kernel that does not split.
+    whole = batch * kv_heads * ceil(group / 64.0) >= FULL * machine.compute_units
+    achieved = p["hbm_efficiency"] * width * (1.0 - whole * (1.0 - p["unsplit"]))
     size = batch * kv_heads * context * row_bytes
     hit = minimum(1.0, p["cache_share"] * machine.l2 / size)
-    memory = (
-        size
-        * (1.0 - hit * (1.0 - p["cache_cost"]))
-        / (machine.hbm * minimum(1.0, p["hbm_efficiency"] * width))
-    )
+    memory = size * (1.0 - hit * (1.0 - p["cache_cost"])) / (machine.hbm * minimum(1.0, achieved))
     time = cost_of_p_norm(waves * block, memory, p["overlap_power"]) + (s > 1.0) * (p["split_us"] * 1e-6)
     time = np.minimum.reduce(time) + p["launch_us"] * 1e-6
     time = time + p["sequence_us"] * 1e-6 / 4096.0 * batch * heads * head_dim

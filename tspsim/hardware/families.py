@@ -115,6 +115,8 @@ _MOE_SHAPE = ("tokens", "hidden", "expert_ffn", "experts", "topk")
 #: 128 queries a block first: what FlashAttention-2 and -3 and ROCm composable_kernel's ck_tile fmha_fwd use at
 #: head_dim 128; another height must fit clearly better.
 _ATTENTION_SWITCHES = {"block_rows": (128, 64, 256), "packed": (False, True)}
+#: Of the backward's heights for a few rows, 64 keys a block is the one that predicts rows left out best.
+_BACKWARD_SWITCHES = {"block_rows": (64, 128, 256), "packed": (False,)}
 
 FAMILIES: dict[str, Family] = {
     "gemm": Family(_gemm, _GEMM_SHAPE, gemm.PARAMETERS, {"tiles": tuple(gemm.TILES), "splits": gemm.SPLITS}),
@@ -122,7 +124,7 @@ FAMILIES: dict[str, Family] = {
         _attention(backward=False), _ATTENTION_SHAPE, prefill.PARAMETERS, _ATTENTION_SWITCHES
     ),
     "attention_backward": Family(
-        _attention(backward=True), _ATTENTION_SHAPE, prefill.BACKWARD_PARAMETERS, _ATTENTION_SWITCHES
+        _attention(backward=True), _ATTENTION_SHAPE, prefill.BACKWARD_PARAMETERS, _BACKWARD_SWITCHES
     ),
     "attention_decode": Family(_decode, _DECODE_SHAPE, decode.PARAMETERS),
     "memory_bound": Family(_memory_bound, _MEMORY_SHAPE, memory_bound.PARAMETERS),

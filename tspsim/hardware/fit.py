@@ -10,15 +10,20 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tspsim.errors import InputError
+
 from .families import FAMILIES
-from .kernels import machine_of
-from .specification import DeviceSpec, HeldOutError, KernelFit, Spread
+from .kernels import Kernel, find, machine_of
+from .machine import Machine, Parameter
+from .specification import DeviceSpec, KernelFit
+from .spread import error_of, spread_of
 from .tables import GROUP_COLUMNS
 
 if TYPE_CHECKING:
@@ -36,11 +41,18 @@ WORTH_A_SWITCH = 0.995
 #: the usual one must explain a good part of what is left.
 WORTH_A_HEIGHT = 0.8
 WORTH_A_TERM = 0.9
-#: A dozen rows can happen to lie on the model; larger groups always scatter this much (in log time) around
-#: it.
-SCATTER = 0.04
-#: Fewer rows than this cannot carry a family's parameters.
-FEWEST_ROWS = 5
+#: Fewer rows than this cannot carry a family's parameters: they move those of the kernel that would be borrowed,
+#: which pull this much, and the range is at least this factor each way.
+CARRYING_ROWS = 5
+POOR_PRIOR = 0.1
+POOR_FACTOR = 1.35
+#: Below so many rows the range is that of rows predicted by a fit to the others, in so many folds.
+CROSSED_ROWS = 60
+FOLDS = 5
+#: Fewer rows than this say nothing.
+FEWEST_ROWS = 2
+#: Fewer rows than this cannot tell the values of a switch apart: its first, the usual one, stands.
+SWITCH_ROWS = 20
 #: Memory-bound kernels that reduce over rows, so that rows may cost something beside their bytes.
 REDUCTIONS = ("norm", "softmax")
 #: Terms that are there for some kernels only: switched off, or fitted where that earns its place.
@@ -78,6 +90,7 @@ def fit_device(
     source: str,
     starts: int = 2,
     families: Iterable[str] | None = None,
+    relatives: Sequence[DeviceSpec] = (),
 ) -> Report:
     """Fit every group (family, types, library) of normalised ``rows`` that belong to ``spec``.
 
@@ -93,6 +106,8 @@ def fit_device(
         Starting points a group, the first at the defaults.
     families
         Only these families; None: all.
+    relatives
+        Whose kernels a group of very few rows starts from, nearest first, after the device's own.
     """
     mine = rows[(rows["gpu"] == spec.name) & (rows["reason"] == "") & (rows["time_us"] > 0.0)]
     fits: list[KernelFit] = []
@@ -102,55 +117,51 @@ def fit_device(
         if families is not None and family not in set(families):
             continue
         used = int(used_in_fit(group, FAMILIES[family].shape).sum())
-        if used < FEWEST_ROWS:
-            skipped.append((" ".join(map(str, key)), f"{used} rows to fit, {FEWEST_ROWS} are needed"))
+        try:
+            lender = None if used >= CARRYING_ROWS else find(spec, relatives, family, dtype, None, second)
+        except InputError:  # nobody to borrow from
+            lender = None
+        fewest = FEWEST_ROWS if lender else CARRYING_ROWS
+        if used < fewest:
+            skipped.append((" ".join(map(str, key)), f"{used} rows to fit, {fewest} are needed"))
             continue
-        fits.append(
-            fit_group(spec, family, dtype, second, library, group, date=date, source=source, starts=starts)
+        fit = fit_group(
+            spec, family, dtype, second, library, group, date=date, source=source, starts=starts, lender=lender
         )
+        fits.append(fit)
     return Report(tuple(fits), tuple(skipped))
 
 
 def fit_group(
     spec: DeviceSpec, family: str, dtype: str, second_dtype: str, library: str, group: pd.DataFrame,
-    *, date: str, source: str, starts: int = 2,
+    *, date: str, source: str, starts: int = 2, lender: Kernel | None = None,
 ) -> KernelFit:  # fmt: skip
-    """The best parameters and switches for one group, with its error on the rows left out."""
+    """The best parameters and switches for one group, with its error on the rows left out.
+
+    With a ``lender`` its switches stand, and the rows only move its parameters.
+    """
     model = FAMILIES[family]
-    machine = machine_of(spec, dtype)
+    rows = _Rows.of(machine_of(spec, dtype), family, dtype, second_dtype, group)
     used = used_in_fit(group, model.shape)
-    measured = group["time_us"].to_numpy(float) * 1e-6
-    shape = {name: group[name].to_numpy(float) for name in model.shape}
-
-    def predict(parameters: Mapping[str, float], switches: Mapping[str, Any], where: Any) -> Any:
-        part = {name: column[where] for name, column in shape.items()}
-        return model.seconds(machine, parameters, switches, part, dtype, second_dtype)
-
-    def best_of(off: frozenset[str]) -> tuple[float, dict[str, float], dict[str, Any]]:
-        found: tuple[float, dict[str, float], dict[str, Any]] | None = None
-        worth = WORTH_A_HEIGHT if family.startswith("attention_") else WORTH_A_SWITCH
-        for switches in _switches(family):
-            parameters, cost = _minimise(
-                model.parameters,
-                off,
-                starts,
-                lambda p, s=switches: np.log(predict(p, s, used) / measured[used]),
-            )
-            if found is None or cost < found[0] * worth:
-                found = cost, parameters, switches
-        assert found is not None
-        return found
-
-    without, *others = _absent_terms(family, library, int(used.sum()))
-    cost, parameters, switches = best_of(without)
-    for absent in others:
-        full_cost, full_parameters, full_switches = best_of(absent)
-        if full_cost < cost * WORTH_A_TERM:
-            parameters, switches = full_parameters, full_switches
+    count = int(used.sum())
+    if lender is None:
+        solve = partial(_minimise, model.parameters, starts=starts)
+        absent, switches = _best_form(rows[used], library, solve)
+    else:
+        absent = frozenset(name for name, value in lender.parameters.items() if value == 0.0)
+        switches = dict(lender.switches)
+        around = {name: p._replace(default=lender.parameters[name]) for name, p in model.parameters.items()}
+        solve = partial(_minimise, around, starts=1, pull=POOR_PRIOR)
+    parameters, _ = solve(absent, partial(rows[used].residual, switches))
     parameters = {name: float(f"{value:.4g}") for name, value in parameters.items()}
-    everything = np.ones(len(group), dtype=bool)
-    predicted = predict(parameters, switches, everything)
-    residual = np.log(measured / predicted)
+    residual = -rows.residual(switches, parameters)
+    predicted = rows.seconds(switches, parameters)[used]
+    if lender is not None:
+        spread = spread_of(predicted, residual[used], len(parameters), least=POOR_FACTOR)
+    elif count < CROSSED_ROWS:
+        spread = spread_of(predicted, _crossed(rows[used], absent, switches, solve), 0)
+    else:
+        spread = spread_of(predicted, residual[used], len(parameters))
     return KernelFit(
         family=family,
         dtype=dtype,
@@ -158,12 +169,80 @@ def fit_group(
         library=library,
         parameters=parameters,
         switches=switches,
-        spread=spread_of(predicted[used], residual[used], len(model.parameters)),
-        rows_used=int(used.sum()),
+        spread=spread,
+        rows_used=count,
         held_out=error_of(residual[~used]) if (~used).any() else None,
         date=date,
         source=source,
     )
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Calls of one group with their measured seconds."""
+
+    machine: Machine
+    family: str
+    dtype: str
+    second_dtype: str
+    shape: Mapping[str, Any]
+    measured: Any
+
+    @classmethod
+    def of(cls, machine: Machine, family: str, dtype: str, second_dtype: str, group: pd.DataFrame) -> _Rows:
+        shape = {name: group[name].to_numpy(float) for name in FAMILIES[family].shape}
+        return cls(machine, family, dtype, second_dtype, shape, group["time_us"].to_numpy(float) * 1e-6)
+
+    def __getitem__(self, where: Any) -> _Rows:
+        part = {name: column[where] for name, column in self.shape.items()}
+        return replace(self, shape=part, measured=self.measured[where])
+
+    def __len__(self) -> int:
+        return len(self.measured)
+
+    def seconds(self, switches: Mapping[str, Any], parameters: Mapping[str, float]) -> Any:
+        model = FAMILIES[self.family]
+        return model.seconds(self.machine, parameters, switches, self.shape, self.dtype, self.second_dtype)
+
+    def residual(self, switches: Mapping[str, Any], parameters: Mapping[str, float]) -> Any:
+        """Logarithm of predicted over measured."""
+        return np.log(self.seconds(switches, parameters) / self.measured)
+
+
+#: Fits the parameters that are not absent to residuals: parameters, and their cost.
+_Solve = Callable[[frozenset[str], Callable[[Mapping[str, float]], Any]], tuple[dict[str, float], float]]
+
+
+def _best_form(rows: _Rows, library: str, solve: _Solve) -> tuple[frozenset[str], dict[str, Any]]:
+    """The optional terms to leave out, and the switches, that explain the rows best."""
+    worth = WORTH_A_HEIGHT if rows.family.startswith("attention_") else WORTH_A_SWITCH
+
+    def best_of(absent: frozenset[str]) -> tuple[float, dict[str, Any]]:
+        found: tuple[float, dict[str, Any]] | None = None
+        for switches in _switches(rows.family, len(rows)):
+            _, cost = solve(absent, partial(rows.residual, switches))
+            if found is None or cost < found[0] * worth:
+                found = cost, switches
+        assert found is not None
+        return found
+
+    without, *others = _absent_terms(rows.family, library, len(rows))
+    cost, switches = best_of(without)
+    for absent in others:
+        full_cost, full_switches = best_of(absent)
+        if full_cost < cost * WORTH_A_TERM:
+            without, switches = absent, full_switches
+    return without, switches
+
+
+def _crossed(rows: _Rows, absent: frozenset[str], switches: Mapping[str, Any], solve: _Solve) -> Any:
+    """log(measured / predicted) of every row by a fit to the rows of the other folds."""
+    fold = np.argsort(np.argsort(rows.measured, kind="stable"), kind="stable") % FOLDS
+    out = np.zeros(len(rows))
+    for which in range(FOLDS):
+        parameters, _ = solve(absent, partial(rows[fold != which].residual, switches))
+        out[fold == which] = -rows[fold == which].residual(switches, parameters)
+    return out
 
 
 def _absent_terms(family: str, library: str, rows: int) -> list[frozenset[str]]:
@@ -180,9 +259,11 @@ def _absent_terms(family: str, library: str, rows: int) -> list[frozenset[str]]:
     return [optional, frozenset()]
 
 
-def _switches(family: str) -> Iterable[dict[str, Any]]:
-    """Every combination of a family's switches that is tried."""
+def _switches(family: str, rows: int) -> Iterable[dict[str, Any]]:
+    """Every combination of a family's switches that so many rows can tell apart."""
     values = {name: _TRIED.get(name, allowed) for name, allowed in FAMILIES[family].switches.items()}
+    if rows < SWITCH_ROWS:
+        values = {name: tried[:1] for name, tried in values.items()}
     for chosen in itertools.product(*values.values()):
         yield dict(zip(values, chosen, strict=True))
 
@@ -192,7 +273,12 @@ _TRIED: Mapping[str, tuple[Any, ...]] = {"splits": (1, 16)}
 
 
 def _minimise(
-    known: Mapping[str, Any], off: frozenset[str], starts: int, residuals: Any
+    known: Mapping[str, Parameter],
+    off: frozenset[str],
+    residuals: Callable[[Mapping[str, float]], Any],
+    *,
+    starts: int,
+    pull: float = PRIOR,
 ) -> tuple[dict[str, float], float]:
     """Bounded robust least squares over the logarithms of the parameters."""
     from scipy.optimize import least_squares
@@ -210,7 +296,7 @@ def _minimise(
     for turn in range(starts):
         origin = start if turn == 0 else start + random.normal(0.0, 0.6, len(start))
         result = least_squares(
-            lambda z: np.concatenate([residuals(full(z)), (z - start) * PRIOR]),
+            lambda z: np.concatenate([residuals(full(z)), (z - start) * pull]),
             np.clip(origin, low + 1e-3, high - 1e-3),
             bounds=(low, high),
             loss="soft_l1",
@@ -225,54 +311,6 @@ def _minimise(
         name: min(max(found[name], known[name].low), known[name].high) if name not in off else 0.0
         for name in known
     }, float(best.cost)
-
-
-def error_of(residual: Any) -> HeldOutError:
-    """Median, mean and 90 % quantile of |predicted/measured − 1|, and bias, from log(measured/predicted)."""
-    error = np.abs(np.expm1(-residual))
-    return HeldOutError(
-        rows=len(residual),
-        median=_rounded(np.median(error)),
-        mape=_rounded(np.mean(error)),
-        p90=_rounded(np.quantile(error, 0.9)),
-        bias=_rounded(-np.mean(residual)),
-    )
-
-
-def spread_of(predicted: Any, residual: Any, parameters: int) -> Spread:
-    """The 90 % range of measured over predicted in each third of the predicted times.
-
-    Residuals of rows used are smaller than those of new rows; by how much a linear model with as many
-    parameters tells: sqrt((1 + p/n) / (1 − p/n)), with p at most n/2: the pull to defaults holds the rest.
-    Fewer than twenty rows have no quantiles; two standard deviations (:data:`SCATTER` at least) stand in.
-    """
-    us = predicted * 1e6
-    first, second = np.quantile(us, [1 / 3, 2 / 3])
-    second = max(second, first * 1.001)
-    regime = np.searchsorted([first, second], us)
-    share = min(parameters / len(us), 0.5)
-    unseen = np.sqrt((1.0 + share) / (1.0 - share))
-    low, high = [], []
-    for which in range(3):
-        inside = residual[regime == which]
-        enough = inside if len(inside) >= 20 else residual
-        if len(enough) >= 20:
-            a, b = np.quantile(enough, [0.045, 0.955]) * unseen
-        else:
-            b = 2.0 * max(SCATTER, float(np.sqrt(np.mean(enough**2)))) * unseen
-            a = -b
-        low.append(_rounded(np.exp(min(a, -0.005))))
-        high.append(_rounded(np.exp(max(b, 0.005))))
-    return Spread(
-        borders_us=(_rounded(first), _rounded(second)),
-        low=(low[0], low[1], low[2]),
-        high=(high[0], high[1], high[2]),
-        domain_us=(_rounded(us.min() * 0.999), _rounded(us.max() * 1.001)),
-    )
-
-
-def _rounded(value: Any) -> float:
-    return float(f"{float(value):.4g}")
 
 
 def to_yaml(fits: Iterable[KernelFit]) -> str:

@@ -77,6 +77,11 @@ def ceil(a: Any) -> Any:
     return float(math.ceil(a)) if isinstance(a, float) else np.ceil(a)
 
 
+def floor(a: Any) -> Any:
+    """Rounded down, as a float; a number or an array."""
+    return float(math.floor(a)) if isinstance(a, float) else np.floor(a)
+
+
 def between(x: Any, knots: tuple[float, ...], values: tuple[float, ...]) -> Any:
     """Straight lines through (knot, value), flat outside; a number or an array."""
     if not isinstance(x, float):

@@ -1,11 +1,11 @@
 """What softmax(Q·Kᵀ)·V costs when many queries attend at once, forward or backward.
 
-FlashAttention's shape (Dao 2023, arXiv:2307.08691; Shah et al. 2024, arXiv:2407.08608): one thread block
-takes ``block_rows`` queries of one head and walks the keys and values it may see, ``BLOCK_COLUMNS`` at a
-time.
+FlashAttention's shape (Dao 2023, arXiv:2307.08691; Shah et al. 2024, arXiv:2407.08608): in the forward one
+thread block takes ``block_rows`` queries of one head and walks the keys and values it may see,
+``BLOCK_COLUMNS`` at a time; in the backward one takes as many keys and walks the queries that see them.
 
     c       = ceil(q / r) blocks of r = block_rows a head (packed: r counts the query heads of one KV head)
-    T       = batch · heads · c blocks;  causal block i sees kv − i·r keys: c blocks walk c·kv − r·c(c−1)/2
+    T       = batch · heads · c blocks;  causal block i walks kv − max(0, i·r − masked_keys) keys
     step    = products · 2 · r · columns · head_dim / (rate a unit) + step latency
     work    = T blocks' steps + T · block latency;   longest = steps of one block over the whole context
     tail    = imbalance · longest · max(0, 1 − units / T)
@@ -13,10 +13,13 @@ time.
     memory  = (Q + out + K + V) / (HBM · hbm_efficiency)
     time    = launch + (compute^p + memory^p)^(1/p) + prologue
 
-with two products forward and five backward. ``rate`` is peak · efficiency · (factor of the head width),
-less a share ``crowding`` when every unit is busy (power). The prologue is rope and the cache write that
-serving libraries time together with the kernel: Q, K, V read and written once more. Never less than FLOPs /
-peak or bytes / HBM. Block sums are exact, so time does not fall when q, kv, batch or heads grow.
+with two products forward and five backward (q and kv change places, and block i walks q − max(0, i·r −
+masked_keys − (kv − q)) queries). ``masked_keys`` are those that a block waits for although nobody needs them:
+causal calls of short sequences by Triton and by AITER's grouped backward take as long as full ones. ``rate``
+is peak · efficiency · (factor of the head width), less a share ``crowding`` when every unit is busy (power).
+The prologue is rope and the cache write that serving libraries time together with the kernel: Q, K, V read
+and written once more. Never less than FLOPs / peak or bytes / HBM. Block sums are exact, so time does not
+fall when q, kv, batch or heads grow.
 
 Blocks of unequal length are a list schedule: it ends between max(longest, work / units) and work / units +
 longest (Graham 1969, SIAM J. Appl. Math. 17, §2), so ``imbalance`` is at most one; and when every block has a
@@ -28,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .machine import Machine, Parameter, between, ceil, cost_of_p_norm, maximum, minimum
+from .machine import Machine, Parameter, between, ceil, cost_of_p_norm, floor, maximum, minimum
 
 BLOCK_COLUMNS = 128.0
 
@@ -49,6 +52,7 @@ PARAMETERS: dict[str, Parameter] = {
     "full_mask": Parameter(1.0, 0.7, 1.4, "rate without a causal mask, against with one"),
     "masked_64": Parameter(1.0, 0.3, 1.5, "rate at head_dim 64 with a causal mask, against without one"),
     "grouped": Parameter(1.0, 0.2, 1.0, "rate with fewer key than query heads"),
+    "masked_keys": Parameter(32.0, 0.0, 30000.0, "masked keys that a causal block waits for nevertheless"),
     "rope": Parameter(
         0.0, 0.0, 8.0, "HBM share of reading and writing Q before the kernel; 0: not timed with it"
     ),
@@ -97,7 +101,7 @@ def seconds(
     bytes_q, bytes_kv
         Bytes of an element of Q, and of K and V as they are kept.
     block_rows
-        Queries a block.
+        Queries a block; in the backward, keys.
     packed
         The query heads of one KV head share blocks, which helps when queries are few.
     """
@@ -113,11 +117,14 @@ def seconds(
     context: Any = 0.0
     for q, kv in segments:
         seen = q - masked * maximum(q - kv, 0.0)
-        count = ceil(seen * group / block_rows)
-        walked = count * kv - masked * (block_rows / group * count * (count - 1.0) / 2.0)
+        if backward:
+            count, along, unseen = ceil(kv / block_rows), seen, kv - seen
+        else:
+            count, along, unseen = ceil(seen * group / block_rows), kv, 0.0
+        walked = count * along - masked * _skipped(count, block_rows / group, unseen + p["masked_keys"])
         blocks = blocks + grid * count
         keys = keys + grid * maximum(walked, 0.0)
-        longest = maximum(longest, kv)
+        longest = maximum(longest, along)
         pairs = pairs + (seen * kv - masked * (seen * seen / 2.0))
         queries = queries + q
         context = context + kv
@@ -149,6 +156,13 @@ def seconds(
         time = time + batch * queries * (p["token_ns"] * 1e-9) + written / (machine.hbm * p["cache_write"])
     flops = products * 2.0 * pairs * batch * heads * head_dim
     return maximum(time, maximum(flops / machine.peak, compulsory / machine.hbm))
+
+
+def _skipped(count: Any, rows: Any, kept: Any) -> Any:
+    """What the causal mask saves ``count`` blocks of ``rows``: block i saves max(0, i·rows − kept)."""
+    without = minimum(floor(kept / rows), count - 1.0)
+    saving = count - 1.0 - without
+    return saving * (rows * (count + without) / 2.0 - kept)
 
 
 def _width_factor(p: Mapping[str, float], head_dim: Any) -> Any:

@@ -93,7 +93,9 @@ def calibrate(gpu: str, folder: Path | str, *, today: str | None = None) -> Cali
     spec = catalog.load("devices", name, DeviceSpec)
     rows, left_out = measured_calls(name, Path(folder))
     date = today or datetime.date.today().isoformat()
-    report = fit_device(spec, rows, date=date, source=f"tspsim calibrate on {shorten(folder, 120)}", starts=STARTS)
+    relatives = tuple(catalog.load("devices", relative, DeviceSpec) for relative in spec.relatives)
+    source = f"tspsim calibrate on {shorten(folder, 120)}"
+    report = fit_device(spec, rows, date=date, source=source, starts=STARTS, relatives=relatives)
     left_out += [f"{group}: {reason}" for group, reason in report.skipped]
     if not report.fits:
         raise InputError(f"too few rows of {name} in any group: {'; '.join(left_out)}", file=shorten(folder, 200))
