@@ -10,7 +10,7 @@ package says now.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -24,7 +24,24 @@ PAGE = Path(__file__).parent / "purchase.md"
 SCENARIO = "purchase-8b-128k"
 #: Three of its seven offers keep the page quick to check.
 OFFERS = ("MI300X", "MI355X", "B200")
-SOUND, FAULTS = "tsp-vs-tpsp-8x-mi300x", ("dead-link-mi300x", "slow-gpu-mi300x")
+SOUND = "tsp-vs-tpsp-8x-mi300x"
+#: Faults in one node, and on the way between two.
+NODE_FAULTS = {
+    "a link dead": "{links: [{between: [0, 1], factor: 0}]}",
+    "a link at 25 %": "{links: [{between: [0, 1], factor: 0.25}]}",
+    "a GPU at 80 %": "{slow_gpus: [{gpu: 3, factor: 1.25}]}",
+}
+RAIL_FAULTS = {
+    "a NIC dead": "{dead: [node0/nic3]}",
+    "a rail dead": "{dead: [rail3/leaf0]}",
+    "a NIC at 25 %": "{links: [{between: [node0/nic3, rail3/leaf0], factor: 0.25}]}",
+}
+TWO_NODES = (
+    "cluster.nodes=2",
+    "cluster.fabric=rails-400g",
+    "workload.pass=training",
+    "workload.sequence=16Ki",
+)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -88,17 +105,30 @@ def against(each: Verdict) -> str:
 
 
 def faults() -> str:
-    """What each scheme loses to a bad link and to a slow GPU."""
-    sound = simulate(load(SOUND))
-    hurt = [simulate(load(name)) for name in FAULTS]
+    """What each scheme loses to a dead link, a bad one, and a slow GPU: a forward pass on one node."""
+    return losses((), NODE_FAULTS)
+
+
+def rail_faults() -> str:
+    """What each scheme loses to a NIC that is dead or slow: a training step on two nodes."""
+    return losses(TWO_NODES, RAIL_FAULTS)
+
+
+def losses(asked: Sequence[str], hurts: Mapping[str, str]) -> str:
+    """Tokens/s of the sound machine, and what is lost to each fault."""
+    sound = simulate(load(SOUND, asked))
+    hurt = [simulate(load(SOUND, [*asked, f"cluster.faults={fault}"])) for fault in hurts.values()]
     rows = []
     for plan in sound.plans:
-        left = [result.plan(plan.name).tokens_per_s / plan.tokens_per_s for result in hurt]
-        rows.append([plan.name, f"{compact(plan.tokens_per_s)} tokens/s", *(f"−{100 * (1 - x):.1f} %" for x in left)])
-    return table(["plan", "sound node", "a link at a quarter", "a GPU 1.1 times as slow"], rows)
+        lost = [1 - result.plan(plan.name).tokens_per_s / plan.tokens_per_s for result in hurt]
+        rows.append([plan.name, f"{compact(plan.tokens_per_s)} tokens/s", *(f"−{100 * abs(x):.1f} %" for x in lost)])
+    return table(["plan", "sound", *hurts], rows)
 
 
-TABLES: dict[str, Callable[[], str]] = {"offers": offers, "project": project, "verdict": verdict, "faults": faults}
+TABLES: dict[str, Callable[[], str]] = {
+    "offers": offers, "project": project, "verdict": verdict, "faults": faults,
+    "rail-faults": rail_faults,
+}
 
 
 def block(name: str) -> re.Pattern[str]:

@@ -14,11 +14,19 @@ from tspsim.program import COLLECTIVE_KINDS, Compute, Instruction, Program
 CLUSTERS = {name: load_cluster(name) for name in ("mi300x-8", "hgx-h100-8", "mi300x-2x8", "h100-2x8")}
 #: Leaf switches a rail, and spines so narrow that groups of different rails share them.
 CLUSTERS["narrow spines"] = build_cluster("h100", 2, "rail-optimised-400g", oversubscription=16.0)
-#: The same with one link inside a node, or one on the way between nodes, at a part of its bandwidth.
+#: The same with one link inside a node, or one on the way between nodes, at a part of its bandwidth; or dead links that
+#: leave a way: of meshes inside the node, of others between nodes.
 FLAWED = {
     f"{name}, link {link} slow": cluster.with_links({(cluster.links.source[link], cluster.links.target[link]): 0.4})
     for name, cluster in CLUSTERS.items()
     for link in (0, len(cluster.links) - 1)
+} | {
+    "mi300x-8, pair 0 and 1 dead": CLUSTERS["mi300x-8"].with_links({(0, 1): 0.0, (1, 0): 0.0}),
+    "mi300x-2x8, pair 2 and 5 dead": CLUSTERS["mi300x-2x8"].with_links({(2, 5): 0.0, (5, 2): 0.0, (8, 9): 0.5}),
+    "mi300x-2x8, a NIC dead": CLUSTERS["mi300x-2x8"].without("node1/nic3"),
+    "h100-2x8, a NIC dead": CLUSTERS["h100-2x8"].without("node0/nic0"),
+    "h100-2x8, a rail dead": CLUSTERS["h100-2x8"].without("rail2/leaf0"),
+    "narrow spines, one dead": CLUSTERS["narrow spines"].without("spine1"),
 }
 SIZES = st.sampled_from([0, 1000, 10**6, 3 * 10**7, 10**8, 10**9])
 INTERFERENCE = st.sampled_from([Interference(), Interference(1.3, 1.15), Interference(compute=2.0)])

@@ -12,7 +12,7 @@ from tspsim.scenario import load
 from tspsim.search import Sweep
 from tspsim.simulation import look_up, simulate
 
-SOUND, LINK, GPU = "tsp-vs-tpsp-8x-mi300x", "dead-link-mi300x", "slow-gpu-mi300x"
+SOUND, DEAD, LINK, GPU = "tsp-vs-tpsp-8x-mi300x", "dead-link-mi300x", "slow-link-mi300x", "slow-gpu-mi300x"
 
 
 def small(faults: dict[str, Any] | None = None, nodes: int = 1, **plan: Any) -> dict[str, Any]:
@@ -34,14 +34,14 @@ def step_s(scenario: dict[str, Any]) -> float:
 
 @pytest.fixture(scope="module")
 def answers() -> dict[str, Result]:
-    return {name: simulate(load(name, ["workload.sequence=16Ki"])) for name in (SOUND, LINK, GPU)}
+    return {name: simulate(load(name, ["workload.sequence=16Ki"])) for name in (SOUND, DEAD, LINK, GPU)}
 
 
 def test_the_shipped_faults_ask_the_same_plans_as_the_sound_node() -> None:
-    assert load(LINK).plans == load(GPU).plans == load(SOUND).plans
+    assert load(DEAD).plans == load(LINK).plans == load(GPU).plans == load(SOUND).plans
 
 
-@pytest.mark.parametrize("name", [LINK, GPU])
+@pytest.mark.parametrize("name", [DEAD, LINK, GPU])
 def test_no_scheme_is_faster_with_a_fault(answers: dict[str, Result], name: str) -> None:
     for sound, hurt in zip(answers[SOUND].plans, answers[name].plans, strict=True):
         assert hurt.step_time_s > sound.step_time_s
@@ -67,6 +67,52 @@ def test_a_slow_gpu_is_seen_in_the_timeline(answers: dict[str, Result]) -> None:
 def test_a_slow_link_is_the_busiest_of_the_picture(answers: dict[str, Result]) -> None:
     shares = {(source, target): share for source, target, share in answers[LINK].plan("TP8").link_shares}
     assert max(shares, key=lambda link: shares[link]) in {("0", "1"), ("1", "0")}
+
+
+def test_a_dead_link_is_seen_in_the_picture_and_the_detour_in_the_timeline(answers: dict[str, Result]) -> None:
+    plan = answers[DEAD].plan("TP8")
+    assert set(plan.dead_links) == {("0", "1"), ("1", "0")}
+    shares = {(source, target): share for source, target, share in plan.link_shares}
+    assert shares["0", "1"] == shares["1", "0"] == 0.0 < shares["0", "2"]
+    frame = answers[DEAD].timeline("TP8")
+    assert frame[frame["kind"] == "all_reduce"]["shape"].str.contains("round dead links").all()
+    assert not answers[SOUND].timeline("TP8")["shape"].str.contains("dead").any()
+
+
+def test_a_pair_that_relays_over_idle_links_pays_latency_alone(answers: dict[str, Result]) -> None:
+    """GPUs 0 and 1 of TP2 reduce over GPU 2, whose links to them nobody else uses at that time."""
+    sound, hurt = (answers[name].plan("TP2-SP4") for name in (SOUND, DEAD))
+    assert hurt.step_time_s == pytest.approx(sound.step_time_s, rel=0.01)
+
+
+def test_a_plan_whose_ranks_are_cut_off_is_refused_and_others_run() -> None:
+    """GPU 0 has no link left: plans that need it are refused by name; one that never sends runs."""
+    lonely = {"links": [{"between": [0, far], "factor": 0} for far in range(1, 8)]}
+    scenario = small(lonely) | {"plans": [{"name": "TP8", "tp": 8}, {"name": "alone"}]}
+    refused, alone = simulate(scenario).plans
+    assert refused.error is not None and refused.error.startswith("dead links leave no way from GPU ")
+    assert alone.ran
+
+
+def test_a_dead_nic_hurts_only_what_crosses_nodes() -> None:
+    nic = {"dead": ["node0/nic0"]}
+    across: dict[str, Any] = {"tp": 8, "sp": 2}
+    assert step_s(small(nic, nodes=2, **across)) > step_s(small(nodes=2, **across))
+    assert step_s(small(nic, nodes=2)) == step_s(small(nodes=2))
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        {"links": [{"between": [0, 1], "factor": 0}, {"between": [9, 12], "factor": 0}]},
+        {"dead": ["node0/nic3", "node1/nic5"]},
+        {"dead": ["rail2/leaf0"], "slow_gpus": [{"gpu": 5, "factor": 1.2}]},
+    ],
+)
+@pytest.mark.parametrize("plan", [{"tsp": 8}, {"tp": 2, "sp": 4}, {"tp": 4, "sp": 4}], ids=str)
+def test_folding_changes_nothing_with_dead_links(faults: dict[str, Any], plan: dict[str, Any]) -> None:
+    folded, every = (simulate(small(faults, nodes=2, **plan), every_rank=each).plans[0] for each in (False, True))
+    assert folded.step_time_s == pytest.approx(every.step_time_s, rel=1e-12)
 
 
 def test_replicas_elsewhere_do_not_suffer_while_the_step_does() -> None:
@@ -112,7 +158,9 @@ def test_a_sweep_tells_slow_gpus_and_slow_links_apart() -> None:
 @pytest.mark.parametrize(
     ("faults", "told"),
     [
-        ({"links": [{"between": [0, 1], "factor": 0}]}, "dead link"),
+        ({"links": [{"between": [0, 1], "factor": -0.1}]}, "links.0.factor"),
+        ({"dead": ["node0/nic9"]}, "cluster.faults.dead.0: unknown switch or NIC"),
+        ({"dead": [3]}, "faults.dead.0"),
         ({"links": [{"between": [0, 1], "factor": 1.5}]}, "links.0.factor"),
         ({"links": [{"between": [0, 0], "factor": 0.5}]}, "no link of their own"),
         ({"links": [{"between": [0, 8], "factor": 0.5}]}, "no link of their own"),

@@ -64,6 +64,12 @@ def link_use(
     return uses, tuple((str(links.source[link]), str(links.target[link]), shares.get(link, 0.0)) for link in shown)
 
 
+def dead_links(cluster: Cluster) -> tuple[tuple[str, str], ...]:
+    """Source and target of every dead link."""
+    links = cluster.links
+    return tuple((str(links.source[link]), str(links.target[link])) for link in cluster.layout.dead)
+
+
 def cost_of(question: Question, makespan_s: float, tokens: int) -> dict[str, Any]:
     """Money and energy a million tokens, at the scenario's price or the device's three."""
     device, prices = question.device, question.scenario.prices

@@ -90,15 +90,16 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
 
 
 def with_faults(cluster: Cluster, faults: Faults) -> Cluster:
-    """The cluster with slow links, in both directions; raises InputError where it lacks such a link or GPU."""
+    """The cluster with slow and dead links, in both directions; raises InputError where it lacks such a part."""
     for index, slow in enumerate(faults.slow_gpus):
         try:
             cluster.check_gpu(slow.gpu)
         except InputError as error:
             raise error.at(key=f"cluster.faults.slow_gpus.{index}.gpu") from None
-    if not faults.links:
+    if not faults.links and not faults.dead:
         return cluster
-    known: Cluster | None = cluster.memo.get(faults.links)
+    key = ("faults", faults.links, faults.dead)
+    known: Cluster | None = cluster.memo.get(key)
     if known is None:
         known = cluster
         for index, link in enumerate(faults.links):
@@ -107,5 +108,10 @@ def with_faults(cluster: Cluster, faults: Faults) -> Cluster:
                 known = known.with_links({(source, target): link.factor, (target, source): link.factor})
             except InputError as error:
                 raise error.at(key=f"cluster.faults.links.{index}.between") from None
-        cluster.memo[faults.links] = known
+        for index, name in enumerate(faults.dead):
+            try:
+                known = known.without(name)
+            except InputError as error:
+                raise error.at(key=f"cluster.faults.dead.{index}") from None
+        cluster.memo[key] = known
     return known

@@ -99,6 +99,8 @@ class PlanResult:
         Use of the fabric by kind of link.
     link_shares
         ``(source, target, share of capacity)`` for every link of the first representative's node and its rails.
+    dead_links
+        ``(source, target)`` of every link of the cluster that carries nothing because it is dead.
     """
 
     name: str
@@ -116,6 +118,7 @@ class PlanResult:
     communication_bytes_per_layer: Mapping[str, float] = field(default_factory=dict)
     links: tuple[LinkUse, ...] = ()
     link_shares: tuple[tuple[str, str, float], ...] = ()
+    dead_links: tuple[tuple[str, str], ...] = ()
     classes: tuple[RankClass, ...] = ()
     cost: Mapping[str, Any] = field(default_factory=dict)
     range: Range | None = None

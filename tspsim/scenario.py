@@ -51,8 +51,10 @@ Recomputation = Literal["none", "selective", "full"]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Prose = Annotated[str, Field(max_length=4000)]
 Degree = Annotated[PositiveCount, Field(le=MOST_RANKS)]
+#: A switch or NIC.
+Named = Annotated[StrictStr, Field(min_length=1, max_length=60)]
 #: A GPU by its number, or a switch or NIC by its name.
-Vertex = StrictInt | Annotated[StrictStr, Field(min_length=1, max_length=60)]
+Vertex = StrictInt | Named
 BytesPerParameter = Annotated[float, Field(ge=0, le=1000)]
 
 
@@ -66,20 +68,19 @@ def _refuse(sentence: str) -> PydanticCustomError:
 
 
 class SlowLink(_Section):
-    """A link that has lost bandwidth, in both directions: an xGMI pair, a GPU's NVLink, a NIC's rail."""
+    """A link that has lost bandwidth or is dead, in both directions: an xGMI pair, a GPU's NVLink, a NIC's rail."""
 
     between: tuple[Vertex, Vertex] = Field(description="GPU numbers, or names such as node0/switch and node0/nic3")
-    factor: Annotated[float, Field(le=1)] = Field(description="share of its bandwidth that is left")
+    factor: Annotated[float, Field(ge=0, le=1)] = Field(description="share of its bandwidth that is left; 0 is dead")
 
-    @field_validator("factor")
-    @classmethod
-    def _alive(cls, value: float) -> float:
-        if value <= 0:
-            raise _refuse(
-                f"{value:g} is a dead link, and no library's detour around one is modelled; "
-                "state the share that is left, over 0 and at most 1"
-            )
-        return value
+    def in_words(self) -> str:
+        ends = f"The link between {end(self.between[0])} and {end(self.between[1])}"
+        if not self.factor:
+            return f"{ends} is dead; messages go round it (`cluster.faults.links`)."
+        return (
+            f"{ends} has {100 * self.factor:g} % of its bandwidth left; nothing is routed around it, but libraries "
+            "choose their algorithm with it in view (`cluster.faults.links`)."
+        )
 
 
 class SlowGpu(_Section):
@@ -90,9 +91,12 @@ class SlowGpu(_Section):
 
 
 class Faults(_Section):
-    """What is not as specified: slower links, slower GPUs."""
+    """What is not as specified: slower and dead links, dead switches and NICs, slower GPUs."""
 
     links: Annotated[tuple[SlowLink, ...], Field(max_length=1000)] = ()
+    dead: Annotated[tuple[Named, ...], Field(max_length=1000)] = Field(
+        (), description="switches and NICs that are down, such as node0/nic3 or rail3/leaf0: all their links are dead"
+    )
     slow_gpus: Annotated[tuple[SlowGpu, ...], Field(max_length=1000)] = ()
 
     @model_validator(mode="after")
@@ -111,12 +115,8 @@ class Faults(_Section):
     def in_words(self) -> tuple[str, ...]:
         """A sentence a fault."""
         return (
-            *(
-                f"The link between {end(link.between[0])} and {end(link.between[1])} has {100 * link.factor:g} % of "
-                "its bandwidth left; nothing is routed around it, but libraries choose their algorithm with it in "
-                "view (`cluster.faults.links`)."
-                for link in self.links
-            ),
+            *(link.in_words() for link in self.links),
+            *(f"{shorten(name)} is down; messages go round it (`cluster.faults.dead`)." for name in self.dead),
             *(
                 f"Kernels of GPU {slow.gpu} take {slow.factor:g} times as long as those of the others "
                 "(`cluster.faults.slow_gpus`)."
@@ -140,7 +140,7 @@ class ClusterInline(_Section):
     oversubscription: Annotated[float, Field(ge=1, le=64)] | None = Field(
         None, description="leaf downlinks over uplinks; the fabric's own when left out"
     )
-    faults: Faults | None = Field(None, description="links and GPUs that are slower than specified")
+    faults: Faults | None = Field(None, description="links and GPUs that are slower than specified, or dead")
 
     @model_validator(mode="after")
     def _connected(self) -> ClusterInline:
@@ -373,7 +373,7 @@ class Scenario(_Section):
 
     @property
     def faults(self) -> Faults:
-        """What is slower than specified; mostly nothing."""
+        """What is slower than specified, or dead; mostly nothing."""
         stated = self.cluster.faults if isinstance(self.cluster, ClusterInline) else None
         return stated or Faults()
 

@@ -8,9 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from . import metrics
-from .description import cost_of, describe_cluster, describe_model, link_use, provenance, settings_of, too_large
+from .description import (
+    cost_of,
+    dead_links,
+    describe_cluster,
+    describe_model,
+    link_use,
+    provenance,
+    settings_of,
+    too_large,
+)
 from .engine.assignment import Assignment
 from .engine.core import Engine, Interference, Submission
+from .errors import UnreachableError
 from .hardware import Device
 from .operators import Operator
 from .parallel import Job, Mesh, Plan, build_mesh, peak_memory, scheme_of, write_program
@@ -73,7 +83,10 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
         return PlanResult(plan.name, degrees, memory, settings, error=too_large(memory), notes=notes_of(job))
     mesh = build_mesh(plan, cluster.gpus, cluster.gpus_per_node)
     costs = costs or Costs(device)
-    submission = run(question, mesh, job, costs, every_rank=every_rank)
+    try:
+        submission = run(question, mesh, job, costs, every_rank=every_rank)
+    except UnreachableError as error:
+        return PlanResult(plan.name, degrees, memory, settings, error=str(error), notes=notes_of(job))
     makespan_s = submission.makespan_s
     parts = metrics.breakdown(submission)
     tokens = question.work.tokens_per_replica * plan.dp
@@ -105,6 +118,7 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
         communication_bytes_per_layer=metrics.received_bytes_per_layer(submission, question.model.layers),
         links=links,
         link_shares=link_shares,
+        dead_links=dead_links(cluster),
         classes=tuple(RankClass(s.rank.number, s.size, s.role.program.role) for s in submission.ranks),
         cost=cost_of(question, makespan_s, tokens),
         range=costs.range_of(tokens, makespan_s, parts),

@@ -98,6 +98,8 @@ class Channel:
         Arrivals that start a transfer.
     region
         Channels that may ever share a constraint, directly or through others, have the same region.
+    algorithm
+        How the data moves, in words.
     solo_rate
         Rate when nothing else moves in the region: 1, unless copies of a folded channel share a link.
     pending

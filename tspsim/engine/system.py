@@ -27,7 +27,10 @@ from .timeline import Label
 
 @dataclass(frozen=True)
 class Instance:
-    """One group's use of a template; ``copies`` islands have the same. ``ranks`` of a message: sender, receiver."""
+    """One group's use of a template; ``copies`` islands have the same. ``ranks`` of a message: sender, receiver.
+
+    ``detoured``: dead links make it use other links than it would.
+    """
 
     template: int
     is_message: bool
@@ -35,6 +38,7 @@ class Instance:
     traffic: Traffic
     shares: tuple[float, ...]
     copies: int
+    detoured: bool = False
 
 
 @dataclass(frozen=True)
@@ -150,23 +154,24 @@ def island_instances(
         groups = mesh.groups(template.axis)
         numbers = dict.fromkeys(mesh.group_of(template.axis)[island].tolist())
         for group in groups[list(numbers)].tolist():
-            if template.is_message:
-                for sender, receiver in message_pairs(group, template):
-                    traffic = point_to_point(cluster, sender, receiver, template.size_bytes)
-                    yield Instance(index, True, (sender, receiver), traffic, link_shares(cluster, traffic), copies)
-            else:
-                traffic = collective(
-                    cluster,
-                    group,
-                    template.kind,
-                    template.size_bytes,
-                    root=template.root,
-                    algorithm=template.algorithm,
-                )
-                yield Instance(index, False, tuple(group), traffic, link_shares(cluster, traffic), copies)
+            for ranks in message_pairs(group, template) if template.is_message else [tuple(group)]:
+                traffic = moved(cluster, ranks, template)
+                shares = link_shares(cluster, traffic)
+                detoured = bool(cluster.layout.dead) and moved(cluster.sound, ranks, template).links != traffic.links
+                yield Instance(index, template.is_message, ranks, traffic, shares, copies, detoured)
 
 
-def message_pairs(group: Sequence[int], template: Template) -> Iterator[tuple[int, int]]:
+def moved(cluster: Cluster, ranks: tuple[int, ...], template: Template) -> Traffic:
+    """What a template asks of the network for one group, or one sender and receiver."""
+    if template.is_message:
+        return point_to_point(cluster, ranks[0], ranks[1], template.size_bytes)
+    return collective(
+        cluster, ranks, template.kind, template.size_bytes, root=template.root, algorithm=template.algorithm
+    )
+
+
+def message_pairs(group: Sequence[int], template: Template) -> Iterator[tuple[int, ...]]:
+    """Senders and receivers."""
     size = len(group)
     for position, sender in enumerate(group):
         target = position + template.offset
@@ -263,7 +268,7 @@ def assemble(
                     {},
                     traffic.fluid_s / busiest if busiest > 0.0 else 1.0,
                     ranks,
-                    traffic.algorithm,
+                    traffic.algorithm.replace("_", " ") + " round dead links" * instance.detoured,
                     parties=2 if instance.is_message else len(ranks),
                 )
             )
@@ -333,5 +338,5 @@ def with_algorithms(labels: Sequence[Label], ranks: Sequence[SimulatedRank]) -> 
                 channel = simulated.rank.channels.get(step.meets[0][0]) if step.meets else None
                 if channel is not None:
                     label = labels[step.label]
-                    named[step.label] = label.with_shape(f"{label.shape}, {channel.algorithm.replace('_', ' ')}")
+                    named[step.label] = label.with_shape(f"{label.shape}, {channel.algorithm}")
     return named

@@ -13,7 +13,8 @@ from . import Section
 
 TEMPLATE = """
 {{ figure("fabric", "The first representative's node and its rails: colour and width of a link are the share
-of its capacity used over the step (the busier direction). Point at a link's half for one direction.",
+of its capacity used over the step (the busier direction); dead links are dotted. Point at a link's half for one
+direction.",
 "Plan") }}
 {% if rows %}<div class="scroll"><table>
 <thead><tr><th scope="col">Plan</th><th scope="col">Links</th><th scope="col">Number</th>
@@ -26,6 +27,8 @@ of its capacity used over the step (the busier direction). Point at a link's hal
 """
 
 BINS = 8
+#: Readable on white and on black, and none of the tones of use.
+DEAD = "#7b4fd0"
 Point = tuple[float, float]
 Link = tuple[str, str, float]
 
@@ -41,7 +44,7 @@ def build(view: View) -> dict[str, Any] | None:
     wide = view.result.cluster.get("gpus_per_node")
     choices = [
         {"label": plan.name}
-        | _graph(first_node(plan.link_shares, wide if isinstance(wide, int) else 0), scale)
+        | _graph(first_node(plan.link_shares, wide if isinstance(wide, int) else 0), scale, plan.dead_links)
         for plan in drawn
     ]
     return {"rows": rows, "figures": {"fabric": {"choices": choices}}}
@@ -151,37 +154,44 @@ def _tone(share: float) -> str:
     return f"rgb({channels[0]},{channels[1]},{channels[2]})"
 
 
-def _graph(links: tuple[Link, ...], scale: float) -> dict[str, Any]:
+def _graph(links: tuple[Link, ...], scale: float, dead: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     """Lines in bins of equal use, half-way markers that carry the hover texts, and the vertices."""
     shares = {(source, target): share for source, target, share in links}
     place = positions(list(shares))
+    lost = {ends for ends in dead if ends in shares}
     bins: list[list[tuple[str, str]]] = [[] for _ in range(BINS)]
     for source, target in shares:
+        if {(source, target), (target, source)} <= lost:
+            continue
         if source < target or (target, source) not in shares:
             use = max(shares[source, target], shares.get((target, source), 0.0))
             bins[min(BINS - 1, int(use / scale * BINS))].append((source, target))
-    data: list[dict[str, Any]] = []
-    for index, members in enumerate(bins):
-        if members:
-            data.append(
-                {
-                    "type": "scatter",
-                    "mode": "lines",
-                    "x": [
-                        x for a, b in members for x in (round(place[a][0], 4), round(place[b][0], 4), None)
-                    ],
-                    "y": [
-                        y for a, b in members for y in (round(place[a][1], 4), round(place[b][1], 4), None)
-                    ],
-                    "line": {"color": _tone(index / (BINS - 1)), "width": 1 + 5 * index / (BINS - 1)},
-                    "hoverinfo": "skip",
-                    "showlegend": False,
-                }
-            )
-    return {"data": [*data, _halves(shares, place, scale), _vertices(place)], "layout": _layout(place)}
+    data = [
+        _lines(members, place, {"color": _tone(index / (BINS - 1)), "width": 1 + 5 * index / (BINS - 1)})
+        for index, members in enumerate(bins)
+        if members
+    ]
+    if lost:
+        data.append(_lines(sorted(lost), place, {"color": DEAD, "width": 3, "dash": "dot"}))
+    return {"data": [*data, _halves(shares, lost, place, scale), _vertices(place)], "layout": _layout(place)}
 
 
-def _halves(shares: dict[tuple[str, str], float], place: dict[str, Point], scale: float) -> dict[str, Any]:
+def _lines(ends: list[tuple[str, str]], place: dict[str, Point], line: dict[str, Any]) -> dict[str, Any]:
+    """Links as lines of one look."""
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [x for a, b in ends for x in (round(place[a][0], 4), round(place[b][0], 4), None)],
+        "y": [y for a, b in ends for y in (round(place[a][1], 4), round(place[b][1], 4), None)],
+        "line": line,
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
+
+
+def _halves(
+    shares: dict[tuple[str, str], float], lost: set[tuple[str, str]], place: dict[str, Point], scale: float
+) -> dict[str, Any]:
     """An invisible marker in each link's first half; together they draw the colour bar."""
     points = [(place[a], place[b]) for a, b in shares]
     ticks = [0.0, scale / 2, scale]
@@ -191,7 +201,8 @@ def _halves(shares: dict[tuple[str, str], float], place: dict[str, Point], scale
         "x": [round(a[0] + 0.36 * (b[0] - a[0]), 4) for a, b in points],
         "y": [round(a[1] + 0.36 * (b[1] - a[1]), 4) for a, b in points],
         "hovertext": [
-            f"{label(a)} → {label(b)}<br>{percent(share)} of capacity" for (a, b), share in shares.items()
+            f"{label(a)} → {label(b)}<br>" + ("dead" if (a, b) in lost else f"{percent(share)} of capacity")
+            for (a, b), share in shares.items()
         ],
         "hoverinfo": "text",
         "showlegend": False,
