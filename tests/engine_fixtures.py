@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from tspsim.engine.assignment import Assignment
 from tspsim.engine.core import Engine, Interference, Submission
-from tspsim.model import Architecture
+from tspsim.model import Architecture, Experts, LatentAttention
+from tspsim.model.spec import describe
 from tspsim.network import Cluster
 from tspsim.operators import MemoryBound, Operator
-from tspsim.parallel import AXES, Job, Mesh, Optimizer, Plan, Work, scheme_of, write_program
+from tspsim.parallel import AXES, Job, Mesh, Optimizer, Plan, Routing, Work, scheme_of, write_program
+from tspsim.parallel.routing import BALANCED
 from tspsim.program import Collective, Compute, Instruction, Program, SendReceive
 
 ADAMW_UNFUSED = Optimizer("adamw-unfused", 2.0, 2.0, 12.0, 8.0)
@@ -29,24 +32,36 @@ def architecture(
     ffn: int | None = None,
     gated: bool = True,
     vocab: int = 0,
+    **parts: Any,
 ) -> Architecture:
-    """A decoder: multi-head, a = h and FFN 4h unless told otherwise."""
+    """A decoder: multi-head, a = h and FFN 4h unless told otherwise; ``parts`` are further ones of Architecture."""
     heads = heads or hidden // head_dim
+    ffn = 4 * hidden if ffn is None else ffn
     return Architecture(
-        "tiny", layers, hidden, heads, kv_heads or heads, head_dim, ffn or 4 * hidden, gated, vocab, source="a test"
+        "tiny", layers, hidden, heads, kv_heads or heads, head_dim, ffn, gated, vocab, source="a test", **parts
     )
+
+
+def moe(hidden: int = 512, *, count: int = 8, topk: int = 2, width: int = 256, **parts: Any) -> Architecture:
+    """A decoder with experts in every layer unless told otherwise; ``parts`` of Experts or of Architecture."""
+    names = [name for name in parts if name in ("shared_width", "first_dense", "every")]
+    experts = Experts(count, topk, width, **{name: parts.pop(name) for name in names})
+    return architecture(hidden, ffn=parts.pop("ffn", 0), experts=experts, **parts)
+
+
+#: Widths that tell query, latent, key and value apart.
+LATENT = LatentAttention(192, 128, 32, 16, 64)
+
+
+def latent(hidden: int = 512, *, heads: int = 8, widths: LatentAttention = LATENT, **parts: Any) -> Architecture:
+    """A decoder with latent attention."""
+    return architecture(hidden, heads=heads, head_dim=56, latent=widths, **parts)
 
 
 def model_file(folder: Path, model: Architecture) -> str:
     """The model as YAML, for questions asked through the front door; returns the path."""
-    path = folder / f"h{model.hidden}-kv{model.kv_heads}-f{model.ffn}-{model.gated}-{model.layers}.yaml"
-    embedding = f"embedding: {{vocab: {model.vocab}}}\n" if model.vocab else ""
-    path.write_text(
-        f"name: {model.name}\nlayers: {model.layers}\nhidden: {model.hidden}\n"
-        f"attention: {{heads: {model.heads}, kv_heads: {model.kv_heads}, head_dim: {model.head_dim}}}\n"
-        f"mlp: {{width: {model.ffn}, gated: {str(model.gated).lower()}}}\n{embedding}source: a test\n",
-        encoding="utf-8",
-    )
+    path = folder / f"{hash(model)}.yaml"
+    path.write_text(yaml.safe_dump(describe(model)), encoding="utf-8")
     return str(path)
 
 
@@ -71,14 +86,16 @@ def job_of(
     tsp: int = 1,
     tp: int = 1,
     sp: int = 1,
+    ep: int = 1,
     dp: int = 1,
+    routing: Routing = BALANCED,
     **switches: Any,
 ) -> Job:
     """A job that has passed its own check; ``switches`` are those of :class:`Plan`."""
-    degrees = dict.fromkeys(AXES, 1) | {"tsp": tsp, "tp": tp, "sp": sp, "dp": dp}
+    degrees = dict.fromkeys(AXES, 1) | {"tsp": tsp, "tp": tp, "sp": sp, "ep": ep, "dp": dp}
     if pass_ == "training":
         switches.setdefault("recomputation", "full")
-    work = Work(pass_, sequence, sequences, "bf16", ADAMW_UNFUSED, 2.0 * 2**30)
+    work = Work(pass_, sequence, sequences, "bf16", ADAMW_UNFUSED, 2.0 * 2**30, routing=routing)
     job = Job(model, Plan("test", degrees, **switches), work)
     job.check()
     return job

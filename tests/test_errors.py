@@ -101,7 +101,6 @@ FILES = [
     ),
     ("tsp: 8", "tsp: 8, overlap: maybe", "plans.TSP8.overlap: 'maybe' is neither true nor false"),
     ("tsp: 8", "tsp: 8, zero: 4", "plans.TSP8.zero: '4' is not allowed; it must be at most 3"),
-    ("tsp: 8", "tsp: 8, ep: 2", "plans.TSP8.ep: 2 comes with expert parallelism; only 1 for now"),
     (
         "tsp: 8",
         "tsp: 8, algorithms: {all_gater: ring}",

@@ -24,7 +24,7 @@ def lay(gpus: int, *, node: tuple[str, ...] = (), rails: tuple[str, ...] = (), *
     filled = dict.fromkeys(AXES, 1) | degrees
     filled.setdefault("dp", 1)
     if "dp" not in degrees:
-        filled["dp"] = gpus // prod(degrees.values())
+        filled["dp"] = gpus // prod(size for axis, size in degrees.items() if axis != "ep")
     return build_mesh(Plan("test", filled, node_axes=node, rail_axes=rails), gpus, GPUS_PER_NODE)
 
 
@@ -121,9 +121,68 @@ def test_default_groups_are_as_near_as_the_axes_before_them_allow(case: tuple[Me
 
 @given(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]), st.sampled_from(["tp", "sp", "tsp"]))
 def test_rail_axes_never_leave_their_rail(inside: int, across: int, axis: str) -> None:
-    mesh = lay(64, ep=inside, node=("ep",), rails=(axis,), **{axis: across})
+    mesh = lay(64, pp=inside, node=("pp",), rails=(axis,), **{axis: across})
     assert (mesh.groups(axis) % GPUS_PER_NODE == mesh.groups(axis)[:, :1] % GPUS_PER_NODE).all()
-    assert (mesh.groups("ep") // GPUS_PER_NODE == mesh.groups("ep")[:, :1] // GPUS_PER_NODE).all()
+    assert (mesh.groups("pp") // GPUS_PER_NODE == mesh.groups("pp")[:, :1] // GPUS_PER_NODE).all()
+
+
+# Expert groups: made of the ranks of the other axes, innermost first.
+
+
+@st.composite
+def spread(draw: st.DrawFn) -> Mesh:
+    """A mesh with an expert group of any size that its axes can fill."""
+    degrees = {axis: draw(st.sampled_from([1, 2, 4])) for axis in ("tp", "sp", "pp", "dp")}
+    if draw(st.booleans()):
+        degrees["tsp"], degrees["tp"], degrees["sp"] = degrees["tp"], 1, 1
+    gpus = prod(degrees.values())
+    assume(gpus % GPUS_PER_NODE == 0)
+    degrees["ep"] = draw(st.sampled_from([2, 4, 8, 16]))
+    assume(Plan("test", degrees).expert_parts is not None)
+    return lay(gpus, **degrees)
+
+
+@given(spread())
+def test_expert_groups_and_their_copies_partition_the_stages(mesh: Mesh) -> None:
+    stages, gpus = mesh.positions["pp"], mesh.ranks.size
+    for axis in ("ep", "edp"):
+        groups = mesh.groups(axis)
+        assert sorted(groups.reshape(-1).tolist()) == list(range(gpus))
+        assert (stages[groups] == stages[groups[:, :1]]).all()
+        assert (groups[mesh.group_of(axis), mesh.positions[axis]] == np.arange(gpus)).all()
+    # A rank and its copies are what an expert group and the ranks that hold the same experts have in common.
+    for rank in range(gpus):
+        assert set(group_of(mesh, "ep", rank)) & set(group_of(mesh, "edp", rank)) == {rank}
+    assert mesh.sizes["ep"] * mesh.sizes["edp"] * mesh.sizes["pp"] == gpus
+
+
+@given(spread())
+def test_expert_groups_leave_the_other_axes_whole(mesh: Mesh) -> None:
+    assert prod(mesh.sizes[axis] for axis in AXES) == mesh.ranks.size
+    for axis in AXES:
+        groups = mesh.groups(axis)
+        for other in AXES:
+            if other != axis:
+                along = mesh.positions[other][groups]
+                assert (along == along[:, :1]).all()
+
+
+def test_an_expert_group_is_filled_from_the_innermost_axes() -> None:
+    assert group_of(lay(64, tp=2, sp=2, pp=4, ep=16), "ep", 0) == list(range(16))
+    assert group_of(lay(64, tp=2, pp=4, ep=4), "ep", 0) == [0, 1, 2, 3]
+    assert group_of(lay(64, tp=8, pp=4, ep=4), "ep", 0) == [0, 1, 2, 3]
+    assert group_of(lay(64, tsp=8, pp=2, ep=8), "ep", 8) == list(range(8, 16))
+    # The replicas that share experts stand inside the pipeline's stages, the others outside.
+    mesh = lay(64, pp=4, ep=8)
+    assert group_of(mesh, "ep", 0) == list(range(8))
+    assert group_of(mesh, "pp", 0) == [0, 8, 16, 24]
+    assert group_of(mesh, "edp", 0) == [0, 32]
+    assert group_of(mesh, "dp", 0) == [*range(8), *range(32, 40)]
+
+
+def test_an_expert_group_that_axes_cannot_fill_is_none() -> None:
+    assert Plan("test", {"tp": 4, "dp": 4, "ep": 6}).expert_parts is None
+    assert Plan("test", {"tp": 4, "dp": 3, "ep": 12}).expert_parts == {"tp": 4, "tsp": 1, "sp": 1, "dp": 3}
 
 
 def test_degrees_that_do_not_use_all_gpus_are_refused_with_both_numbers() -> None:

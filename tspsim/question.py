@@ -9,7 +9,7 @@ from .errors import InputError
 from .hardware import Device, load_device
 from .model import Architecture, load_model
 from .network import Cluster, build_cluster, load_cluster
-from .parallel import Job, Optimizer, Plan, Work
+from .parallel import Job, Optimizer, Plan, Routing, Work
 from .scenario import ClusterInline, Faults, Scenario
 
 
@@ -58,6 +58,8 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         Optimizer(**workload.optimizer.model_dump()),
         workload.runtime_reserve,
         workload.causal,
+        Routing(**workload.routing.model_dump()),
+        workload.multi_token,
     )
     model = lookups.load_model(workload.model)
     device = lookups.load_device(cluster.device_name)
@@ -80,6 +82,7 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
             schedule=entry.schedule,
             stage_layers=entry.stage_layers,
             zero=entry.zero,
+            expert_overlap=entry.expert_overlap,
             algorithms={str(kind): name for kind, name in entry.algorithms.items()},
             node_axes=entry.placement.node if entry.placement else (),
             rail_axes=entry.placement.rails if entry.placement else (),

@@ -45,7 +45,7 @@ MOST_NODES = 2**16
 #: Products of degrees beyond this are no cluster anybody asks about; the bound keeps work finite.
 MOST_RANKS = 2**20
 
-Axis = Literal["tsp", "tp", "sp", "pp", "ep", "dp"]
+Axis = Literal["tsp", "tp", "sp", "pp", "dp"]
 CollectiveKind = Literal["all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all"]
 Recomputation = Literal["none", "selective", "full"]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -191,6 +191,28 @@ OPTIMIZERS: dict[str, dict[str, float]] = {
 }
 
 
+class RoutingSpec(_Section):
+    """How evenly tokens fall on experts; all wait for the busiest rank (:mod:`tspsim.parallel.routing`)."""
+
+    load: Literal["balanced", "zipf", "dirichlet", "measured"] = "balanced"
+    skew: Annotated[float, Field(ge=0, le=10)] = Field(
+        0.0, description="Zipf exponent, or 1 / concentration; 0 is even"
+    )
+    seed: Annotated[StrictInt, Field(ge=0)] = 0
+    shares: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(max_length=4096)] = Field(
+        (), description="measured: tokens an expert, in any unit"
+    )
+    capacity_factor: Annotated[float, Field(gt=0, le=100)] | None = Field(
+        None, description="an expert takes at most this many times the mean, the rest is dropped; default: no limit"
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> RoutingSpec:
+        if (self.load == "measured") != bool(sum(self.shares)):
+            raise _refuse("load: measured needs shares, one number an expert, not all zero; other loads take none")
+        return self
+
+
 class Workload(_Section):
     """What every replica computes in one step."""
 
@@ -204,6 +226,8 @@ class Workload(_Section):
         float(2 * 2**30), description="a GPU's context, collective buffers and fragmentation; default 2 GiB"
     )
     causal: StrictBool = True
+    routing: RoutingSpec = Field(RoutingSpec(), description="how evenly tokens fall on experts")
+    multi_token: StrictBool = Field(False, description="train the model's modules for further tokens (MTP)")
 
     @field_validator("pass_")
     @classmethod
@@ -237,7 +261,7 @@ class Plan(_Section):
     sp: Degree = Field(1, description="sequence (context) parallelism")
     pp: Degree = Field(1, description="pipeline stages")
     vpp: Degree = Field(1, description="virtual stages a pipeline rank")
-    ep: Degree = Field(1, description="expert parallelism")
+    ep: Degree = Field(1, description="ranks that experts are spread over, taken from tp, tsp, sp and dp in this order")
     dp: Degree | None = Field(None, description="replicas; the GPUs that are left when not stated")
     partition: Literal["zigzag", "contiguous"] = "zigzag"
     exchange: Literal["all_gather", "ring", "ulysses"] = "all_gather"
@@ -249,6 +273,7 @@ class Plan(_Section):
     schedule: Literal["1f1b", "zb-h1"] = Field("1f1b", description="of a pipeline; interleaved with vpp > 1")
     stage_layers: tuple[PositiveCount, ...] = Field((), description="layers of every chunk; default: even")
     zero: Annotated[int, Field(ge=0, le=3)] = Field(0, description="what replicas divide: 3 is FSDP")
+    expert_overlap: StrictBool = Field(False, description="shared experts beside the dispatch, not before it")
     algorithms: dict[CollectiveKind, Name] = {}
     placement: Placement | None = None
 
@@ -257,13 +282,6 @@ class Plan(_Section):
     def _printable(cls, value: str) -> str:
         if not (1 <= len(value) <= 60 and value.isprintable() and value.strip()):
             raise _refuse(f"'{shorten(value)}' is not allowed; a name has 1 to 60 printable characters")
-        return value
-
-    @field_validator("ep")
-    @classmethod
-    def _later(cls, value: int) -> int:
-        if value > 1:
-            raise _refuse(f"{value} comes with expert parallelism; only 1 for now")
         return value
 
     @model_validator(mode="after")
@@ -275,10 +293,10 @@ class Plan(_Section):
     @property
     def ranks_per_replica(self) -> int:
         """GPUs one copy of the model takes."""
-        return math.prod((self.tsp, self.tp, self.sp, self.pp, self.ep))
+        return math.prod((self.tsp, self.tp, self.sp, self.pp))
 
     def degrees(self, gpus: int) -> dict[str, int]:
-        """The size of every axis on ``gpus`` GPUs, dp filled in; the product is ``gpus``.
+        """The size of every axis on ``gpus`` GPUs, dp filled in; the product of all but ``ep`` is ``gpus``.
 
         Raises
         ------
@@ -286,7 +304,7 @@ class Plan(_Section):
             The replica does not divide the GPUs, or a stated dp does not use them all.
         """
         replica, remainder = self.ranks_per_replica, gpus % self.ranks_per_replica
-        degrees = {axis: int(getattr(self, axis)) for axis in ("tsp", "tp", "sp", "pp", "ep")}
+        degrees = {axis: int(getattr(self, axis)) for axis in ("tsp", "tp", "sp", "pp")}
         stated = " x ".join(f"{axis} {degree}" for axis, degree in degrees.items() if degree > 1) or "1"
         if remainder:
             raise InputError(
@@ -300,7 +318,7 @@ class Plan(_Section):
                 f"use {gpus // replica} or leave dp out",
                 key=f"plans.{self.name}.dp",
             )
-        return {**degrees, "dp": gpus // replica}
+        return {**degrees, "ep": self.ep, "dp": gpus // replica}
 
 
 class Prices(_Section):

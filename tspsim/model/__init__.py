@@ -2,5 +2,6 @@
 
 from .architecture import Architecture
 from .load import load_model
+from .parts import Block, Experts, LatentAttention
 
-__all__ = ["Architecture", "load_model"]
+__all__ = ["Architecture", "Block", "Experts", "LatentAttention", "load_model"]

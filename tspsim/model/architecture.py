@@ -1,17 +1,20 @@
-"""What a decoder-only transformer is made of, and what follows from it: parameters and FLOPs.
+"""What a decoder-only transformer is made of, and what follows from it: parameters, FLOPs and bytes of K and V.
 
-Letters: h hidden, H query heads, KV key/value heads, d head width, a = H·d, c = KV·d, f FFN width,
-V vocabulary.
+Letters: h hidden, H query heads, KV key/value heads, d head width, a = H·d, c = KV·d, f FFN width, V vocabulary,
+E experts of which a token visits k, f_e columns of one, f_s of all shared ones.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+
+from .parts import Block, Experts, LatentAttention
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A dense decoder: ``layers`` equal blocks of (grouped-query) attention and an MLP, gated or not.
+    """A decoder: ``layers`` blocks of attention and an MLP, all alike or of a few kinds in a fixed order.
 
     Parameters
     ----------
@@ -20,11 +23,12 @@ class Architecture:
     layers, hidden
         Blocks, and the width of the residual stream.
     heads, kv_heads, head_dim
-        Query heads, key/value heads (equal to ``heads`` in multi-head attention), width of one head.
+        Query heads, key/value heads (equal to ``heads`` in multi-head and latent attention), width of one head; with
+        latent attention the mean of a key's and a value's width, so that a counts half of Q and output together.
     ffn
-        Columns of the MLP.
+        Columns of the dense MLP; 0 where every layer has experts.
     gated
-        Three matrices (gate, up, down) instead of two.
+        Three matrices (gate, up, down) instead of two, in experts as well.
     vocab
         Rows of the embedding; 0 for a benchmark model that is only its blocks.
     tied_embeddings
@@ -43,6 +47,16 @@ class Architecture:
         Where the numbers come from.
     note
         What of the original is simplified here; empty when nothing is.
+    latent
+        Latent attention; None is (grouped-query) attention with a K and V a head.
+    experts
+        Mixture of experts; None where every MLP is dense.
+    window, full_every
+        Tokens that a layer with windowed attention sees, 0 where all layers see the whole context; every
+        ``full_every``-th layer sees it in any case (2: layers 1, 3, 5, … from 0).
+    multi_token
+        Modules that predict one token more each (DeepSeek-V3, §2.2): a layer of the last kind behind a projection
+        from 2h. They are not part of ``parameters``.
     """
 
     name: str
@@ -62,6 +76,27 @@ class Architecture:
     max_context: int = 0
     source: str = ""
     note: str = ""
+    latent: LatentAttention | None = None
+    experts: Experts | None = None
+    window: int = 0
+    full_every: int = 1
+    multi_token: int = 0
+
+    # --- layers ---------------------------------------------------------------------------------------------
+
+    def block(self, layer: int) -> Block:
+        """What layer number ``layer`` (from 0) is made of."""
+        experts = self.experts
+        windowed = self.window > 0 and (layer + 1) % self.full_every != 0
+        routed = experts is not None and layer >= experts.first_dense and (layer + 1) % experts.every == 0
+        return Block(self.window if windowed else 0, routed)
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """What every layer is made of, in order."""
+        return _blocks(self)
+
+    # --- widths ---------------------------------------------------------------------------------------------
 
     @property
     def attention_width(self) -> int:
@@ -74,40 +109,71 @@ class Architecture:
         return self.kv_heads * self.head_dim
 
     @property
+    def matrices(self) -> int:
+        """Matrices of an MLP, dense or an expert's: gate, up, down, or up and down."""
+        return 3 if self.gated else 2
+
+    # --- parameters -----------------------------------------------------------------------------------------
+
+    @property
     def attention_matrix_parameters_per_layer(self) -> int:
-        """Wq, Wk, Wv, Wo: h·(2a + 2c)."""
-        return self.hidden * 2 * (self.attention_width + self.kv_width)
+        """Wq, Wk, Wv, Wo: h·(2a + 2c); latent: projections down to the latents, up to the heads, and back."""
+        latent = self.latent
+        if latent is None:
+            return self.hidden * 2 * (self.attention_width + self.kv_width)
+        queries = (latent.q_rank or self.hidden) * self.heads * latent.query_dim
+        keys_and_values = latent.kv_rank * self.heads * (latent.nope_dim + latent.value_dim)
+        output = self.heads * latent.value_dim * self.hidden
+        return self.hidden * latent.down_width + queries + keys_and_values + output
 
     @property
     def attention_parameters_per_layer(self) -> int:
-        """The four matrices and, where the model has them, their biases."""
+        """The matrices and, where the model has them, their biases."""
         bias = self.attention_width + 2 * self.kv_width if self.attention_bias or self.linear_bias else 0
         return self.attention_matrix_parameters_per_layer + bias + (self.hidden if self.linear_bias else 0)
 
     @property
     def mlp_matrix_parameters_per_layer(self) -> int:
-        """Gate, up, down: 3·h·f; without gate 2·h·f."""
-        return (3 if self.gated else 2) * self.hidden * self.ffn
+        """Gate, up, down of a dense MLP: 3·h·f; without gate 2·h·f."""
+        return self.matrices * self.hidden * self.ffn
 
     @property
     def mlp_parameters_per_layer(self) -> int:
-        """The matrices and, where the model has them, their biases."""
+        """The dense MLP's matrices and, where the model has them, their biases."""
         bias = (2 if self.gated else 1) * self.ffn + self.hidden if self.linear_bias else 0
         return self.mlp_matrix_parameters_per_layer + bias
 
     @property
-    def norm_parameters_per_layer(self) -> int:
-        """Two norms over h, and those of Q and K over d."""
-        return 2 * self._norm_parameters + (2 * self.head_dim if self.qk_norm else 0)
+    def expert_parameters(self) -> int:
+        """One routed expert: 3·h·f_e."""
+        return self.matrices * self.hidden * self.experts.width if self.experts else 0
 
     @property
-    def parameters_per_layer(self) -> int:
+    def routed_parameters_per_layer(self) -> int:
+        """All routed experts of a layer that has them."""
+        return self.experts.count * self.expert_parameters if self.experts else 0
+
+    @property
+    def shared_matrix_parameters_per_layer(self) -> int:
+        """Shared experts and router of a layer with experts: 3·h·f_s + h·E."""
+        experts = self.experts
+        if experts is None:
+            return 0
+        return self.hidden * (self.matrices * experts.shared_width + experts.count)
+
+    @property
+    def norm_parameters_per_layer(self) -> int:
+        """Two norms over h, those of Q and K over d, and those of the latents."""
+        latent = self.latent.q_rank + self.latent.kv_rank if self.latent else 0
+        return 2 * self._norm_parameters + (2 * self.head_dim if self.qk_norm else 0) + latent
+
+    def block_parameters(self, block: Block) -> int:
         """All of one block."""
-        return (
-            self.attention_parameters_per_layer
-            + self.mlp_parameters_per_layer
-            + self.norm_parameters_per_layer
-        )
+        mlp = self.mlp_parameters_per_layer
+        if block.experts and self.experts:
+            bias = self.experts.count if self.experts.router_bias else 0
+            mlp = self.shared_matrix_parameters_per_layer + bias + self.routed_parameters_per_layer
+        return self.attention_parameters_per_layer + mlp + self.norm_parameters_per_layer
 
     @property
     def embedding_parameters(self) -> int:
@@ -117,26 +183,81 @@ class Architecture:
         return tables * self.vocab * self.hidden + positions
 
     @property
+    def parameters_outside_layers(self) -> int:
+        """Embeddings and the final norm; a model without vocabulary is its blocks alone."""
+        return self.embedding_parameters + (self._norm_parameters if self.vocab else 0)
+
+    @property
     def parameters(self) -> int:
-        """The whole model: blocks, final norm, embeddings. A model without vocabulary is its blocks alone."""
-        final_norm = self._norm_parameters if self.vocab else 0
-        return self.layers * self.parameters_per_layer + final_norm + self.embedding_parameters
+        """The whole model: blocks, final norm, embeddings."""
+        return sum(self.block_parameters(block) for block in self.blocks) + self.parameters_outside_layers
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that one token meets: of the routed experts only the k it visits."""
+        if self.experts is None:
+            return self.parameters
+        idle = (self.experts.count - self.experts.topk) * self.expert_parameters
+        return self.parameters - idle * sum(block.experts for block in self.blocks)
+
+    @property
+    def multi_token_parameters(self) -> int:
+        """Of the modules that predict further tokens: a layer, a projection from 2h and three norms each."""
+        h = self.hidden
+        return self.multi_token * (self.block_parameters(self.blocks[-1]) + 2 * h * h + 3 * self._norm_parameters)
 
     @property
     def _norm_parameters(self) -> int:
         return self.hidden * (2 if self.linear_bias else 1)
 
-    def layer_forward_flops_per_token(self, context: int, causal: bool = True) -> float:
+    # --- work and cache -------------------------------------------------------------------------------------
+
+    def active_matrix_parameters(self, block: Block) -> int:
+        """Matrix elements of a block that one token is multiplied with."""
+        mlp = self.mlp_matrix_parameters_per_layer
+        if block.experts and self.experts:
+            mlp = self.shared_matrix_parameters_per_layer + self.experts.topk * self.expert_parameters
+        return self.attention_matrix_parameters_per_layer + mlp
+
+    def block_forward_flops_per_token(self, block: Block, context: int, causal: bool = True) -> float:
         """One block's FLOPs a token, a multiply-add counted as two.
 
-        2 a matrix parameter, and 4·a a query-key pair (Q·Kᵀ and P·V): averaged over a sequence of ``context``
-        tokens, a token meets ``context`` others, half of them when causal.
+        2 a matrix element the token meets, and 4·a a query-key pair (Q·Kᵀ and P·V): averaged over a sequence of
+        ``context`` tokens, a token meets ``context`` others, half of them when causal, no more than its window.
         """
-        matrices = self.attention_matrix_parameters_per_layer + self.mlp_matrix_parameters_per_layer
         pairs = context / 2 if causal else context
-        return 2.0 * matrices + 4.0 * self.attention_width * pairs
+        if block.window:
+            pairs = min(pairs, block.window)
+        return 2.0 * self.active_matrix_parameters(block) + 4.0 * self.attention_width * pairs
+
+    def layer_forward_flops_per_token(self, context: int, causal: bool = True) -> float:
+        """FLOPs a token of one block, mean over the blocks."""
+        kinds = {
+            block: self.block_forward_flops_per_token(block, context, causal) for block in dict.fromkeys(self.blocks)
+        }
+        if len(kinds) == 1:
+            return next(iter(kinds.values()))
+        return sum(kinds[block] for block in self.blocks) / self.layers
 
     def forward_flops_per_token(self, context: int, causal: bool = True) -> float:
         """The whole model's FLOPs a token: all blocks and the language-model head (2·h·V)."""
         blocks = self.layers * self.layer_forward_flops_per_token(context, causal)
         return blocks + 2.0 * self.hidden * self.vocab
+
+    def cache_elements_per_token(self, context: int = 0) -> float:
+        """Elements of K and V that serving keeps a token, all layers, before any sharding.
+
+        Grouped-query attention keeps 2·c a layer, latent attention one latent and one rotary key whatever the heads.
+        A layer with a window keeps no more than it: with a ``context`` its share is averaged over that many tokens.
+        """
+        width = self.latent.cache_width if self.latent else 2 * self.kv_width
+        total = 0.0
+        for block in self.blocks:
+            kept = min(1.0, block.window / context) if block.window and context else 1.0
+            total += width * kept
+        return total
+
+
+@lru_cache(maxsize=256)
+def _blocks(model: Architecture) -> tuple[Block, ...]:
+    return tuple(model.block(layer) for layer in range(model.layers))

@@ -1,7 +1,8 @@
 """One decoder layer as operators: what a shard of it computes on some tokens.
 
 ``shards`` divides heads and FFN columns (tensor-parallel degree, or the steps of the folded schedule). Letters: n
-tokens, h hidden, a = heads·head_dim, c = kv_heads·head_dim of the shard, f FFN columns of the shard.
+tokens, h hidden, a = heads·head_dim, c = kv_heads·head_dim of the shard, f FFN columns of the shard: of the dense
+MLP, or of the shared experts where the layer has experts (the routed ones: :mod:`tspsim.model.routed`).
 Norms, rope, residual adds and activations are counted as the fused kernels a compiled model runs.
 """
 
@@ -12,6 +13,7 @@ from functools import cached_property
 
 from ..operators import Attention, Gemm, MemoryBound
 from .architecture import Architecture
+from .parts import Block
 
 
 def gradients(product: Gemm) -> tuple[Gemm, Gemm]:
@@ -33,12 +35,19 @@ class LayerShard:
         Precision of the matrix products.
     activation_bytes
         Bytes of an activation element.
+    block
+        Which of the model's kinds of layer; None is its first.
     """
 
     model: Architecture
     shards: int
     dtype: str = "bf16"
     activation_bytes: float = 2.0
+    block: Block | None = None
+
+    @cached_property
+    def kind(self) -> Block:
+        return self.model.block(0) if self.block is None else self.block
 
     @cached_property
     def heads(self) -> int:
@@ -60,12 +69,28 @@ class LayerShard:
 
     @cached_property
     def ffn(self) -> int:
-        return self.model.ffn // self.shards
+        experts = self.model.experts
+        return (experts.shared_width if self.kind.experts and experts else self.model.ffn) // self.shards
 
     @cached_property
     def attention_weights(self) -> int:
-        """Elements of the packed [Wq, Wk, Wv, Wo] shard: h·(2a + 2c)."""
+        """Elements of the packed [Wq, Wk, Wv, Wo] shard: h·(2a + 2c); latent: of the matrices that heads divide."""
+        if self.model.latent:
+            return sum(product.n * product.k for product in (*self.projections(1), self.output(1)))
         return self.model.hidden * (2 * self.query_width + 2 * self.kv_width)
+
+    @cached_property
+    def down_weights(self) -> int:
+        """Elements of the projections down to the latents, which no head divides; 0 without latent attention."""
+        return self.model.hidden * self.model.latent.down_width if self.model.latent else 0
+
+    @cached_property
+    def entry_width(self) -> int:
+        """Elements a token that enter the projections split by heads: h, or the latents they are made from."""
+        latent = self.model.latent
+        if latent is None:
+            return self.model.hidden
+        return latent.down_width + (0 if latent.q_rank else self.model.hidden)
 
     @cached_property
     def mlp_weights(self) -> int:
@@ -81,6 +106,24 @@ class LayerShard:
     def qkv(self, tokens: int) -> Gemm:
         return Gemm(tokens, self.query_width + 2 * self.kv_width, self.model.hidden, self.dtype, name="QKV projection")
 
+    def down_projections(self, tokens: int) -> tuple[Gemm, ...]:
+        """From the residual stream to the latents: the same on every shard; nothing without latent attention."""
+        latent = self.model.latent
+        if latent is None:
+            return ()
+        return (Gemm(tokens, latent.down_width, self.model.hidden, self.dtype, name="down to latents"),)
+
+    def projections(self, tokens: int) -> tuple[Gemm, ...]:
+        """The products that heads divide: Q, K and V in one, or of a latent model queries, and keys with values."""
+        latent, hidden = self.model.latent, self.model.hidden
+        if latent is None:
+            return (self.qkv(tokens),)
+        queries, both = self.heads * latent.query_dim, self.heads * (latent.nope_dim + latent.value_dim)
+        return (
+            Gemm(tokens, queries, latent.q_rank or hidden, self.dtype, name="queries from latent"),
+            Gemm(tokens, both, latent.kv_rank, self.dtype, name="keys and values from latent"),
+        )
+
     def rope(self, tokens: int) -> MemoryBound:
         """Rotary embedding of Q and K in place; with norms on Q and K in the same kernel."""
         width = self.query_width + self.kv_width
@@ -94,7 +137,8 @@ class LayerShard:
         buckets: int = 1,
         direction: str = "forward",
     ) -> Attention:
-        """Attention of one of ``buckets`` equal parts of the shard's heads."""
+        """Attention of one of ``buckets`` equal parts of the shard's heads, in the layer's window if it has one."""
+        segments, causal = self.windowed(segments, causal)
         return Attention(
             segments,
             self.heads // buckets,
@@ -106,12 +150,24 @@ class LayerShard:
             name="attention" if direction == "forward" else "attention backward",
         )
 
+    def windowed(self, segments: tuple[tuple[int, int], ...], causal: bool) -> tuple[tuple[tuple[int, int], ...], bool]:
+        """What a window leaves of some segments: every query sees as many tokens as the window, where those are fewer
+        pairs than without it (the corner where the window is not yet full is counted as full)."""
+        window = self.kind.window
+        seen = tuple((queries, min(context, window)) for queries, context in segments)
+        whole = sum(q * kv - (q * q / 2 if causal else 0) for q, kv in segments)
+        if not window or sum(q * kv for q, kv in seen) >= whole:
+            return segments, causal
+        return seen, False
+
     def merge(self, tokens: int) -> MemoryBound:
         """Fold a block's partial attention into the running one by log-sum-exp: reads two, writes one."""
         return MemoryBound("add", 3.0 * tokens * self.query_width * self.activation_bytes, tokens, name="merge blocks")
 
     def output(self, tokens: int) -> Gemm:
-        return Gemm(tokens, self.model.hidden, self.query_width, self.dtype, name="output projection")
+        latent = self.model.latent
+        width = self.heads * latent.value_dim if latent else self.query_width
+        return Gemm(tokens, self.model.hidden, width, self.dtype, name="output projection")
 
     def gate_up(self, tokens: int) -> Gemm:
         return Gemm(

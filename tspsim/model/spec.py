@@ -1,19 +1,20 @@
 """The type of a model's YAML.
 
-Attention and MLP are sections of their own: other kinds of either can stand beside these two, told apart by
-``kind``.
+Attention and MLP are sections of their own, each of a ``kind``: attention ``gqa`` or ``mla``, MLP ``dense`` or ``moe``.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictBool, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from tspsim.units import Count, PositiveCount
 
 from .architecture import Architecture
+from .parts import Experts, LatentAttention
 
 #: Beyond any model, and small enough that nothing built from it grows without bound.
 MOST_LAYERS = 10_000
@@ -34,6 +35,8 @@ class AttentionSpec(_Section):
     head_dim: PositiveCount = Field(description="width of one head")
     bias: StrictBool = Field(False, description="Q, K and V projections have a bias")
     qk_norm: StrictBool = Field(False, description="Q and K are normalised a head")
+    window: Count = Field(0, description="tokens that a windowed layer sees; 0: every layer sees the whole context")
+    full_every: PositiveCount = Field(1, description="with a window: every how many-th layer sees the whole context")
 
     @model_validator(mode="after")
     def _heads_divide(self) -> AttentionSpec:
@@ -46,12 +49,71 @@ class AttentionSpec(_Section):
         return self
 
 
+class LatentAttentionSpec(_Section):
+    """Multi-head latent attention: every head's keys and values are made from one latent a token."""
+
+    kind: Literal["mla"]
+    heads: PositiveCount
+    q_rank: Count = Field(0, description="width of the queries' latent; 0: queries come from the residual stream")
+    kv_rank: PositiveCount = Field(description="width of the latent of keys and values")
+    nope_dim: PositiveCount = Field(description="width of a head's query without position")
+    rope_dim: PositiveCount = Field(description="width of a head's query with rotary position")
+    value_dim: PositiveCount = Field(description="width of a head's value")
+
+    @model_validator(mode="after")
+    def _mean_is_whole(self) -> LatentAttentionSpec:
+        if (self.nope_dim + self.rope_dim + self.value_dim) % 2:
+            raise PydanticCustomError("widths", "nope_dim + rope_dim + value_dim is odd; no such model is known", {})
+        return self
+
+    def latent(self) -> LatentAttention:
+        return LatentAttention(self.q_rank, self.kv_rank, self.nope_dim, self.rope_dim, self.value_dim)
+
+
 class MlpSpec(_Section):
     """A dense MLP."""
 
     kind: Literal["dense"] = "dense"
     width: PositiveCount = Field(description="columns (intermediate size)")
     gated: StrictBool = Field(True, description="gate, up and down instead of up and down")
+
+
+class MoeSpec(_Section):
+    """A mixture of experts, in all layers or in some with a dense MLP in the others."""
+
+    kind: Literal["moe"]
+    experts: PositiveCount = Field(description="routed experts")
+    topk: PositiveCount = Field(description="routed experts that a token visits")
+    width: PositiveCount = Field(description="columns of one expert")
+    shared_width: Count = Field(0, description="columns of all shared experts together; 0: none")
+    dense_width: Count = Field(0, description="columns of the MLP in layers without experts")
+    first_dense: Count = Field(0, description="layers at the start without experts")
+    every: PositiveCount = Field(1, description="of the others, every how many-th has experts")
+    router_bias: StrictBool = Field(False, description="the router has a bias or a correction an expert")
+    gated: StrictBool = Field(True, description="gate, up and down instead of up and down, in every MLP")
+
+    @model_validator(mode="after")
+    def _possible(self) -> MoeSpec:
+        if self.topk > self.experts:
+            found = {"topk": self.topk, "experts": self.experts}
+            raise PydanticCustomError("topk", "topk {topk} is more than the {experts} experts", found)
+        if (self.first_dense or self.every > 1) and not self.dense_width:
+            raise PydanticCustomError("dense_width", "layers without experts need dense_width", {})
+        return self
+
+    def parts(self) -> Experts:
+        return Experts(
+            self.experts, self.topk, self.width, self.shared_width, self.first_dense, self.every, self.router_bias
+        )
+
+
+def _kind(default: str) -> Discriminator:
+    """Sections are told apart by ``kind``; the one that may leave it out is ``default``."""
+
+    def kind_of(value: Any) -> Any:
+        return value.get("kind", default) if isinstance(value, dict) else getattr(value, "kind", default)
+
+    return Discriminator(kind_of)
 
 
 class EmbeddingSpec(_Section):
@@ -63,16 +125,19 @@ class EmbeddingSpec(_Section):
 
 
 class ModelSpec(_Section):
-    """A decoder-only transformer of equal blocks."""
+    """A decoder-only transformer."""
 
     name: Text
     description: str = Field("", max_length=2000)
     layers: PositiveCount
     hidden: PositiveCount
-    attention: AttentionSpec
-    mlp: MlpSpec
+    attention: Annotated[
+        Annotated[AttentionSpec, Tag("gqa")] | Annotated[LatentAttentionSpec, Tag("mla")], _kind("gqa")
+    ]
+    mlp: Annotated[Annotated[MlpSpec, Tag("dense")] | Annotated[MoeSpec, Tag("moe")], _kind("dense")]
     embedding: EmbeddingSpec = EmbeddingSpec()
     linear_bias: StrictBool = Field(False, description="every projection and norm has a bias, as in GPT-2")
+    multi_token: Count = Field(0, description="modules that predict one token more each (MTP)")
     max_context: Count = Field(0, description="longest sequence the model was made for; 0 when unknown")
     source: Text = Field(description="where the numbers come from")
     note: str = Field("", max_length=2000, description="what of the original is simplified")
@@ -86,23 +151,60 @@ class ModelSpec(_Section):
 
     def architecture(self) -> Architecture:
         """The same facts, flat, as the rest of the package reads them."""
-        attention, mlp, embedding = self.attention, self.mlp, self.embedding
+        mlp, embedding = self.mlp, self.embedding
         return Architecture(
             name=self.name,
             layers=self.layers,
             hidden=self.hidden,
-            heads=attention.heads,
-            kv_heads=attention.kv_heads,
-            head_dim=attention.head_dim,
-            ffn=mlp.width,
+            heads=self.attention.heads,
+            **self._attention(),
+            ffn=mlp.width if isinstance(mlp, MlpSpec) else mlp.dense_width,
             gated=mlp.gated,
             vocab=embedding.vocab,
             tied_embeddings=embedding.tied,
-            qk_norm=attention.qk_norm,
-            attention_bias=attention.bias,
             linear_bias=self.linear_bias,
             learned_positions=embedding.learned_positions,
             max_context=self.max_context,
             source=self.source,
             note=self.note,
+            experts=mlp.parts() if isinstance(mlp, MoeSpec) else None,
+            multi_token=self.multi_token,
         )
+
+    def _attention(self) -> dict[str, Any]:
+        attention = self.attention
+        if isinstance(attention, LatentAttentionSpec):
+            latent = attention.latent()
+            # The mean of a key's and a value's width: with it Q and output, and K and V, are counted in full.
+            width = (latent.query_dim + latent.value_dim) // 2
+            return {"kv_heads": attention.heads, "head_dim": width, "latent": latent}
+        names = ("kv_heads", "head_dim", "qk_norm", "window", "full_every")
+        return {name: getattr(attention, name) for name in names} | {"attention_bias": attention.bias}
+
+
+def describe(model: Architecture) -> dict[str, Any]:
+    """The YAML of an architecture, as a mapping that :class:`ModelSpec` reads back to the same.
+
+    >>> from tspsim.model import load_model
+    >>> mixtral = load_model("mixtral-8x7b")
+    >>> ModelSpec.model_validate(describe(mixtral)).architecture() == mixtral
+    True
+    """
+    latent, experts = model.latent, model.experts
+    attention: dict[str, Any] = {"heads": model.heads, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
+    attention |= {"bias": model.attention_bias, "qk_norm": model.qk_norm}
+    attention |= {"window": model.window, "full_every": model.full_every}
+    if latent:
+        attention = {"kind": "mla", "heads": model.heads, **asdict(latent)}
+    mlp: dict[str, Any] = {"width": model.ffn, "gated": model.gated}
+    if experts:
+        facts = asdict(experts)
+        mlp = {"kind": "moe", "experts": facts.pop("count"), **facts, "dense_width": model.ffn, "gated": model.gated}
+    return {
+        "name": model.name, "layers": model.layers, "hidden": model.hidden, "attention": attention, "mlp": mlp,
+        "embedding": {
+            "vocab": model.vocab, "tied": model.tied_embeddings, "learned_positions": model.learned_positions
+        },
+        "linear_bias": model.linear_bias, "multi_token": model.multi_token, "max_context": model.max_context,
+        "source": model.source, "note": model.note,
+    }  # fmt: skip

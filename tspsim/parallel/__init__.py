@@ -10,6 +10,7 @@ from . import folded, tensor
 from .memory import Residency, peak_memory
 from .mesh import Mesh, build_mesh
 from .plan import AXES, Job, Optimizer, Plan, Work
+from .routing import Routing
 from .step import Scheme, write_program
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Optimizer",
     "Plan",
     "Residency",
+    "Routing",
     "Scheme",
     "Work",
     "build_mesh",

@@ -13,48 +13,86 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from typing import NamedTuple
 
+from ..model import Block
 from ..operators import MemoryBound
 from .pipeline import FORWARD, Chunk, Task
 from .plan import Job
 from .script import Script
 
 
+class Held(NamedTuple):
+    """Parameters on one rank that ``copies`` ranks along ``axis`` hold alike, and so sum their gradients over."""
+
+    axis: str
+    copies: int
+    parameters: float
+
+
 @dataclass(frozen=True)
 class Share:
-    """What one rank of a replica owns, in parameters: ``weight_shards`` ranks hold a copy of the weights together."""
+    """What one rank of a replica owns, in parameters: ``weight_shards`` ranks hold a copy of the weights together.
+
+    Routed experts are spread otherwise (``Job.expert_shards``), and other ranks hold the same ones.
+    """
 
     job: Job
     weight_shards: int
 
-    @cached_property
-    def layer(self) -> float:
-        return self.job.model.parameters_per_layer / self.weight_shards
+    def layer(self, block: Block) -> tuple[Held, ...]:
+        """One layer, by who else holds it; a single entry unless its experts are spread on an axis of their own."""
+        job = self.job
+        whole = job.model.block_parameters(block)
+        if not block.experts:
+            return (Held(job.replica_axis, job.copies, whole / self.weight_shards),)
+        routed = job.model.routed_parameters_per_layer
+        return together(
+            Held(job.replica_axis, job.copies, (whole - routed) / self.weight_shards),
+            Held(job.expert_axis, job.expert_copies, routed / job.expert_shards),
+        )
 
     def outside_layers(self, chunks: Sequence[Chunk]) -> float:
         """Embedding and head, where the stage has them (half each; a tied table counts where it stands)."""
         model = self.job.model
-        outside = model.parameters - model.parameters_per_layer * model.layers
+        outside = model.parameters_outside_layers
         tables = [chunk.has_embedding for chunk in chunks] + [chunk.has_head for chunk in chunks]
         if model.tied_embeddings:
             return outside / self.weight_shards if any(tables) else 0.0
         return outside / 2 * sum(tables) / self.weight_shards
 
-    def owned(self, chunks: Sequence[Chunk]) -> float:
-        """Parameters of a stage on one rank."""
-        return self.layer * sum(chunk.layers for chunk in chunks) + self.outside_layers(chunks)
+    def owned(self, chunks: Sequence[Chunk]) -> tuple[Held, ...]:
+        """Parameters of a stage on one rank, by who else holds them."""
+        layers = [
+            Held(held.axis, held.copies, held.parameters * count)
+            for block, count in self.job.blocks(chunks).items()
+            for held in self.layer(block)
+        ]
+        return together(*layers, Held(self.job.replica_axis, self.job.copies, self.outside_layers(chunks)))
 
 
-def gather_weights(script: Script, job: Job, share: Share, task: Task) -> int | None:
-    """A layer's weights from the replicas that hold shares of them, ahead of the layer; None where nobody divides."""
+def together(*parts: Held) -> tuple[Held, ...]:
+    """Parts that the same ranks hold become one; the order of first appearance stays."""
+    sums: dict[tuple[str, int], float] = {}
+    for axis, copies, parameters in parts:
+        known = sums.get((axis, copies))
+        sums[axis, copies] = parameters if known is None else known + parameters
+    return tuple(Held(axis, copies, parameters) for (axis, copies), parameters in sums.items())
+
+
+def gather_weights(script: Script, job: Job, held: Sequence[Held], task: Task) -> int | None:
+    """A layer's weights from the ranks that hold shares of them, ahead of the layer; None where nobody divides."""
     plan = job.plan
     first_use = task.kind == FORWARD and task.micro_batch == 0
-    if job.copies == 1 or not job.training or plan.zero == 0 or (plan.zero < 3 and not first_use):
+    if not job.training or plan.zero == 0 or (plan.zero < 3 and not first_use):
         return None
-    script.part = "weights"
-    size = share.layer * job.weight_bytes
-    return script.collective("all_gather", job.replica_axis, size, "gather layer weights", stream="parameters")
+    gathered = None
+    for axis, copies, parameters in held:
+        if copies > 1:
+            script.part = "weights"
+            size = parameters * job.weight_bytes
+            gathered = script.collective("all_gather", axis, size, "gather layer weights", stream="parameters")
+    return gathered
 
 
 def wait_for_weights(script: Script, gathered: int | None, ready: Sequence[int]) -> None:
@@ -62,24 +100,26 @@ def wait_for_weights(script: Script, gathered: int | None, ready: Sequence[int])
     if gathered is None:
         return
     script.hold_until(gathered)
-    script.after_previous_layer(gathered, ready[-1], turns=2)
+    script.after_previous_layer(gathered, ready[-1], "weights", turns=2)
 
 
-def reduce_layer(script: Script, job: Job, share: Share, task: Task) -> None:
+def reduce_layer(script: Script, job: Job, held: Sequence[Held], task: Task) -> None:
     """Sum a layer's gradients beside the backward of the layers before, after a scheme's own exchange of them."""
     plan = job.plan
-    if job.copies == 1 or (plan.zero < 3 and task.micro_batch != job.micro_batches - 1):
+    summed = [each for each in held if each.copies > 1]
+    if not summed or (plan.zero < 3 and task.micro_batch != job.micro_batches - 1):
         return
     script.part = "gradients"
     ready = script.compute("layer gradients ready")
-    sum_gradients(script, job, share.layer, "sum layer gradients", [ready, *script.exchanged_gradients])
+    for each in summed:
+        sum_gradients(script, job, each, "sum layer gradients", [ready, *script.exchanged_gradients])
 
 
-def sum_gradients(script: Script, job: Job, parameters: float, name: str, after: Sequence[int]) -> None:
+def sum_gradients(script: Script, job: Job, held: Held, name: str, after: Sequence[int]) -> None:
     """Over all ranks that hold the weights: whole on each, or with ZeRO each rank its share."""
     kind = "reduce_scatter" if job.plan.zero else "all_reduce"
-    size = parameters * job.work.optimizer.gradients
-    script.collective(kind, job.replica_axis, size, name, after=after, stream="gradients")
+    size = held.parameters * job.work.optimizer.gradients
+    script.collective(kind, held.axis, size, name, after=after, stream="gradients")
 
 
 def finish_step(script: Script, job: Job, share: Share, chunks: Sequence[Chunk], exchanged: Sequence[int]) -> None:
@@ -89,12 +129,15 @@ def finish_step(script: Script, job: Job, share: Share, chunks: Sequence[Chunk],
     """
     plan, optimizer = job.plan, job.work.optimizer
     waits = list(exchanged)
+    owned = share.owned(chunks)
+    widest = max(owned, key=lambda held: held.copies)
     if job.copies > 1:
-        outside = share.outside_layers(chunks)
-        if outside:
+        outside = Held(job.replica_axis, job.copies, share.outside_layers(chunks))
+        if outside.parameters:
             ready = script.compute("table gradients ready", after=exchanged)
             sum_gradients(script, job, outside, "sum table gradients", [ready])
-        waits.append(script.collective("all_reduce", job.replica_axis, 4, "gradient norm", stream="gradients"))
-    elements = share.owned(chunks) / (job.copies if plan.zero else 1)
+    if widest.copies > 1:
+        waits.append(script.collective("all_reduce", widest.axis, 4, "gradient norm", stream="gradients"))
+    elements = sum(held.parameters / (held.copies if plan.zero else 1) for held in owned)
     size = elements * (optimizer.gradients + optimizer.weights + 2.0 * (optimizer.state + optimizer.temporaries))
     script.compute("optimizer step", MemoryBound("adamw", size, name="optimizer"), after=waits)

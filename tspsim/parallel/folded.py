@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from ..model.layer import LayerShard, gradients
 from ..operators import MemoryBound, Operator
+from . import expert
 from .memory import Residency
 from .partition import local_segments
 from .plan import Job
@@ -28,13 +29,16 @@ MLP_BUFFERS = 2
 
 def forward_layer(script: Script, job: Job, layer: LayerShard, position: int) -> list[int]:
     script.part = "attention"
-    if job.plan.overlap is False:
-        last = attention_in_turn(script, job, layer, position)
-        script.part = "mlp"
-        return [mlp_in_turn(script, job, layer, last)]
-    attended = attention_overlapped(script, job, layer, position)
+    overlap = job.plan.overlap is not False
+    attended = (attention_overlapped if overlap else attention_in_turn)(script, job, layer, position)
     script.part = "mlp"
-    return [mlp_overlapped(script, job, layer, attended)]
+
+    def mlp(after: list[int]) -> list[int]:
+        return [(mlp_overlapped if overlap else mlp_in_turn)(script, job, layer, after[0])]
+
+    if not layer.kind.experts:
+        return mlp([attended])
+    return [expert.forward(script, job, layer, [attended], mlp if layer.ffn else None)]
 
 
 def backward_layer(script: Script, job: Job, layer: LayerShard, position: int) -> list[int]:
@@ -43,7 +47,15 @@ def backward_layer(script: Script, job: Job, layer: LayerShard, position: int) -
     owners in one reduce-scatter. With full recomputation the bucket's weights are still here from the forward.
     """
     script.part = "mlp backward"
-    mlp_backward(script, job, layer)
+    if layer.kind.experts:
+
+        def shared(after: list[int]) -> list[int]:
+            return [mlp_backward(script, job, layer)]
+
+        expert.backward(script, job, layer, shared if layer.ffn else None)
+    else:
+        mlp_backward(script, job, layer)
+        script.compute("norm backward", layer.norm_backward(job.tokens))
     script.part = "attention backward"
     return [attention_backward(script, job, layer, position)]
 
@@ -62,12 +74,13 @@ def attention_overlapped(script: Script, job: Job, layer: LayerShard, position: 
         reused = step >= ATTENTION_BUFFERS and not script.recomputing
         buffer_free = [attended[step - ATTENTION_BUFFERS]] if reused else []
         moved.append(broadcast_weights(script, job, layer, step, buffer_free))
-        operators = (layer.qkv(tokens), layer.rope(tokens))
+        operators: tuple[Operator, ...] = (*layer.projections(tokens), layer.rope(tokens))
         if step == 0:
-            script.compute("norm", layer.norm(tokens))
+            script.compute("norm", layer.norm(tokens), *layer.down_projections(tokens), after=down)
         projected.append(script.compute(f"QKV {step + 1}/{shards}", *operators, after=[moved[step]]))
         gathered.append(gather_context(script, job, layer, step, [projected[step]]))
 
+    down = gather_down_projections(script, job, layer, [])
     project(0)
     for step in range(shards):
         if step + 1 < shards:
@@ -78,23 +91,25 @@ def attention_overlapped(script: Script, job: Job, layer: LayerShard, position: 
     # The buffers of a layer's first shards are those of the layer before's last ones.
     for step in range(min(ATTENTION_BUFFERS, shards)):
         if shards - ATTENTION_BUFFERS + step >= 0:
-            script.after_previous_layer(moved[step], attended[shards - ATTENTION_BUFFERS + step])
+            last_user = attended[shards - ATTENTION_BUFFERS + step]
+            script.after_previous_layer(moved[step], last_user, f"attention buffer {step}")
     return attended[-1]
 
 
 def attention_in_turn(script: Script, job: Job, layer: LayerShard, position: int) -> int:
     """Nothing overlaps: every exchange is waited for before the next instruction."""
-    last = script.compute("norm", layer.norm(job.tokens))
+    down = gather_down_projections(script, job, layer, [])
+    last = script.compute("norm", layer.norm(job.tokens), *layer.down_projections(job.tokens), after=down)
     for step in range(job.plan.tsp):
         moved = broadcast_weights(script, job, layer, step, [last])
         projected = script.compute(
-            f"QKV {step + 1}/{job.plan.tsp}", layer.qkv(job.tokens), layer.rope(job.tokens), after=[moved]
+            f"QKV {step + 1}/{job.plan.tsp}", *layer.projections(job.tokens), layer.rope(job.tokens), after=[moved]
         )
         last = attend(script, job, layer, position, step, gather_context(script, job, layer, step, [projected]))
     return last
 
 
-def mlp_overlapped(script: Script, job: Job, layer: LayerShard, attended: int) -> int:
+def mlp_overlapped(script: Script, job: Job, layer: LayerShard, last: int) -> int:
     """The shard that is here is multiplied while the next one arrives in the other buffer."""
     shards = job.plan.tsp
     arrived: list[int] = []
@@ -104,9 +119,9 @@ def mlp_overlapped(script: Script, job: Job, layer: LayerShard, attended: int) -
             # Hop h fills the buffer that step h−1 of the ring has finished with.
             waits = applied[hop - 1 : hop] if hop else []
             arrived.append(ring_weights(script, job, layer, hop, waits))
-        applied.append(apply_mlp(script, job, layer, hop, arrived[hop - 1 : hop] if hop else [attended]))
+        applied.append(apply_mlp(script, job, layer, hop, arrived[hop - 1 : hop] if hop else [last]))
     if not script.recomputing:
-        script.after_previous_layer(arrived[0], applied[-1])
+        script.after_previous_layer(arrived[0], applied[-1], "MLP buffer")
     return applied[-1]
 
 
@@ -118,8 +133,11 @@ def mlp_in_turn(script: Script, job: Job, layer: LayerShard, last: int) -> int:
     return last
 
 
-def mlp_backward(script: Script, job: Job, layer: LayerShard) -> None:
-    """Hop by hop: the shard's columns again, their gradients, and the shard's gradient one step behind its weights."""
+def mlp_backward(script: Script, job: Job, layer: LayerShard) -> int:
+    """Hop by hop: the shard's columns again, their gradients, and the shard's gradient one step behind its weights.
+
+    Returns the last kernel.
+    """
     shards, tokens = job.plan.tsp, job.tokens
     sizes = layer.mlp_weights * job.weight_bytes, layer.mlp_weights * job.work.optimizer.gradients
     overlap = job.plan.overlap is not False
@@ -155,7 +173,7 @@ def mlp_backward(script: Script, job: Job, layer: LayerShard) -> None:
                         "tsp", sizes[0], f"MLP weights hop {hop + 1} backward", after=[here], stream="weights"
                     )
                 )
-    script.compute("norm backward", layer.norm_backward(tokens))
+    return applied[-1]
 
 
 def attention_backward(script: Script, job: Job, layer: LayerShard, position: int) -> int:
@@ -178,7 +196,7 @@ def attention_backward(script: Script, job: Job, layer: LayerShard, position: in
             script.compute(
                 f"QKV {step + 1}/{shards} backward",
                 layer.rope(tokens),
-                *gradients(layer.qkv(tokens)),
+                *(gradient for product in layer.projections(tokens) for gradient in gradients(product)),
                 after=[reduced[step]],
             )
         ]
@@ -222,12 +240,24 @@ def attention_backward(script: Script, job: Job, layer: LayerShard, position: in
             project(step - 1)
     if overlap:
         project(shards - 1)
-    size = shards * layer.attention_weights * work.optimizer.gradients
+    if layer.down_weights:
+        needed = gather_down_projections(script, job, layer, last) if job.plan.recomputation != "full" else []
+        d_down = [gradient for product in layer.down_projections(tokens) for gradient in gradients(product)]
+        last = [script.compute("latents backward", *d_down, after=needed)]
+    size = (shards * layer.attention_weights + layer.down_weights) * work.optimizer.gradients
     summed = script.collective(
         "reduce_scatter", "tsp", size, "attention gradients to owners", after=last, stream="weight gradients"
     )
     script.exchanged_gradients = [summed]
     return script.compute("norm backward", layer.norm_backward(tokens), after=[] if overlap else [summed])
+
+
+def gather_down_projections(script: Script, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
+    """Latent attention's projections to latents, which no head divides: every rank needs them whole for its tokens."""
+    if not layer.down_weights:
+        return []
+    size = layer.down_weights * job.weight_bytes
+    return [script.collective("all_gather", "tsp", size, "projections to latents", after=after, stream="weights")]
 
 
 def broadcast_weights(script: Script, job: Job, layer: LayerShard, step: int, after: list[int]) -> int:
@@ -268,7 +298,8 @@ def ring_weights(script: Script, job: Job, layer: LayerShard, hop: int, after: l
 
 def apply_mlp(script: Script, job: Job, layer: LayerShard, hop: int, after: list[int]) -> int:
     operators = (layer.gate_up(job.tokens), layer.activation(job.tokens), layer.down(job.tokens))
-    norm = () if hop else (layer.norm(job.tokens),)
+    # Experts have had their norm before the router.
+    norm = () if hop or layer.kind.experts else (layer.norm(job.tokens),)
     return script.compute(f"MLP {hop + 1}/{job.plan.tsp}", *norm, *operators, after=after)
 
 
@@ -357,13 +388,17 @@ def in_flight_weights(job: Job) -> float:
     their owners; two MLP shards are on the ring besides.
     """
     shards = job.plan.tsp
-    layer = LayerShard(job.model, shards, job.work.precision, job.activation_bytes)
+    kinds = [
+        LayerShard(job.model, shards, job.work.precision, job.activation_bytes, block)
+        for block in dict.fromkeys(job.model.blocks)
+    ]
+    layer = max(kinds, key=lambda kind: kind.mlp_weights)
     ring = MLP_BUFFERS * layer.mlp_weights * job.weight_bytes
     if job.training:
-        whole = shards * (layer.attention_weights + layer.mlp_weights)
+        whole = shards * (layer.attention_weights + layer.mlp_weights) + layer.down_weights
         return whole * (job.weight_bytes + 4.0) + ring
     buffers = 1 if job.plan.overlap is False else ATTENTION_BUFFERS
-    return buffers * layer.attention_weights * job.weight_bytes + ring
+    return (buffers * layer.attention_weights + layer.down_weights) * job.weight_bytes + ring
 
 
 SCHEME = Scheme(

@@ -1,16 +1,19 @@
 """Peak memory of a rank, by part, from what each schedule keeps alive (docs/memory.md derives the terms).
 
 Letters: β bytes of an activation, n local tokens, h hidden, a and c the widths of queries and of keys (= values),
-f FFN width, t the ranks that the heads and FFN columns of a rank's own tokens are spread over (T for tensor
-parallelism; 1 for TSP, whose ranks compute all heads and columns of their tokens).
+f FFN width (of shared experts where a layer has experts), t the ranks that the heads and FFN columns of a rank's own
+tokens are spread over (T for tensor parallelism; 1 for TSP, whose ranks compute all heads and columns of their tokens).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from .data import Share
+from ..model import Block
+from .data import Held, Share
+from .expert import routed_shard, sent_rows
 from .pipeline import most_in_flight
 from .plan import Job
 
@@ -39,30 +42,43 @@ class Residency:
 
 def peak_memory(job: Job, residency: Residency) -> Mapping[str, float]:
     """Bytes by part of the fullest rank: forward alone, or a training step."""
-    stages = [stage_memory(job, residency, stage) for stage in sorted({0, job.plan.pp // 2, job.plan.pp - 1})]
+    last = job.plan.pp - 1
+    stages = [stage_memory(job, residency, stage) for stage in sorted({0, min(1, last), job.plan.pp // 2, last})]
     return max(stages, key=lambda parts: sum(parts.values()))
 
 
 def stage_memory(job: Job, residency: Residency, stage: int) -> Mapping[str, float]:
     """Bytes by part of a rank of one pipeline stage."""
     plan, optimizer, chunks = job.plan, job.work.optimizer, job.chunks(stage)
-    owned = Share(job, residency.weight_shards(job)).owned(chunks)
-    divided = [job.copies if plan.zero >= level else 1 for level in (1, 2, 3)]
-    in_flight = most_in_flight(job.tasks(stage), chunks) if job.training else 1
+    share, compute_shards = Share(job, residency.weight_shards(job)), residency.compute_shards(job)
+    owned = share.owned(chunks)
+    kinds = job.blocks(chunks)
+
+    def state(bytes_per_parameter: float, level: int) -> float:
+        """Bytes of what replicas divide from ZeRO ``level`` on."""
+        return sum(
+            held.parameters * bytes_per_parameter / (held.copies if plan.zero >= level else 1) for held in owned
+        )
+
+    in_flight = 1
     parts: dict[str, float] = {}
     if job.training:
-        parts["weights"] = owned * optimizer.weights / divided[2]
-        parts["gradients"] = owned * optimizer.gradients / divided[1]
-        parts["optimizer_state"] = owned * optimizer.state / divided[0]
-        parts["optimizer_temporaries"] = owned * optimizer.temporaries / divided[0]
-        parts["kept_activations"] = kept_activations(job, residency.compute_shards(job)) * in_flight
-        if plan.zero == 3 and job.copies > 1:
+        parts["weights"] = state(optimizer.weights, 3)
+        parts["gradients"] = state(optimizer.gradients, 2)
+        parts["optimizer_state"] = state(optimizer.state, 1)
+        parts["optimizer_temporaries"] = state(optimizer.temporaries, 1)
+        layers = layers_in_flight(job, compute_shards, stage)
+        parts["kept_activations"] = sum(
+            kept_activations(job, compute_shards, block) * count for block, count in layers.items()
+        )
+        in_flight = sum(layers.values())
+        if plan.zero == 3:
             # The layer at work and the one gathered ahead, and a layer's whole gradient on its way to be scattered.
-            layer = Share(job, residency.weight_shards(job)).layer
-            parts["gathered_weights"] = layer * (2 * job.weight_bytes + optimizer.gradients)
+            bytes_per_parameter = 2 * job.weight_bytes + optimizer.gradients
+            parts["gathered_weights"] = bytes_per_parameter * max(divided(share.layer(block)) for block in kinds)
     else:
-        parts["weights"] = owned * job.weight_bytes
-    parts["workspace"] = workspace(job, residency.compute_shards(job))
+        parts["weights"] = sum(held.parameters for held in owned) * job.weight_bytes
+    parts["workspace"] = max(workspace(job, compute_shards, block) for block in kinds)
     parts["gathered_context"] = residency.gathered_context(job, in_flight)
     parts["in_flight_weights"] = residency.in_flight_weights(job)
     if any(chunk.has_head for chunk in chunks):
@@ -71,18 +87,36 @@ def stage_memory(job: Job, residency: Residency, stage: int) -> Mapping[str, flo
     return {name: size for name, size in parts.items() if size > 0.0}
 
 
+def divided(layer: tuple[Held, ...]) -> float:
+    """Parameters of a layer that replicas divide."""
+    return sum(held.parameters for held in layer if held.copies > 1)
+
+
+def layers_in_flight(job: Job, compute_shards: int, stage: int) -> Counter[Block]:
+    """Layers of each kind, once a micro-batch, whose activations a stage keeps when they are most."""
+    chunks = [job.blocks([chunk]) for chunk in job.chunks(stage)]
+    each = {block: kept_activations(job, compute_shards, block) for kinds in chunks for block in kinds}
+    sizes = [sum(each[block] * count for block, count in kinds.items()) for kinds in chunks]
+    layers: Counter[Block] = Counter()
+    for kinds, micro_batches in zip(chunks, most_in_flight(job.tasks(stage), sizes), strict=True):
+        for block, count in kinds.items():
+            layers[block] += count * micro_batches
+    return layers
+
+
 def residual_tokens(job: Job) -> float:
     """Tokens of the residual stream a rank holds between blocks: n, or n/T with sequence regions."""
     return job.tokens / (job.plan.tp if job.plan.sequence_regions else 1)
 
 
-def kept_activations(job: Job, compute_shards: int) -> float:
+def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
     """What the forward of one layer and micro-batch leaves for the backward.
 
     ``full`` recomputation keeps a layer's input, β·h a token. Otherwise a layer keeps its input, both norms' outputs
     and the middle of the residual stream (4h), Q, K, V and the attention output (2a + 2c), and the MLP's columns (3f
     gated, 2f not); ``selective`` drops the product of the activation (f), which is cheap to make again. Attention
-    keeps no score matrix (FlashAttention).
+    keeps no score matrix (FlashAttention), latent attention its latents besides. Of experts the rows that arrived
+    and their columns are kept.
     """
     model, plan = job.model, job.plan
     residual = residual_tokens(job) * model.hidden
@@ -90,18 +124,32 @@ def kept_activations(job: Job, compute_shards: int) -> float:
         per_layer = residual
     else:
         columns = (3 if model.gated else 2) - (plan.recomputation == "selective")
-        split = 2 * model.attention_width + 2 * model.kv_width + columns * model.ffn
-        per_layer = 4 * residual + job.tokens * split / compute_shards
+        split = 2 * model.attention_width + 2 * model.kv_width + columns * ffn_width(job, block)
+        per_layer = 4 * residual + job.tokens * split / compute_shards + latents(job)
+        if block.experts:
+            routed = routed_shard(job)
+            per_layer += routed.all_rows * (model.hidden + columns * routed.width)
     return job.activation_bytes * per_layer
 
 
-def workspace(job: Job, compute_shards: int) -> float:
+def ffn_width(job: Job, block: Block) -> int:
+    """Columns that all tokens go through: of the dense MLP, or of shared experts."""
+    experts = job.model.experts
+    return experts.shared_width if block.experts and experts else job.model.ffn
+
+
+def latents(job: Job) -> float:
+    """Elements of a layer's latents: none without latent attention."""
+    return job.tokens * job.model.latent.down_width if job.model.latent else 0.0
+
+
+def workspace(job: Job, compute_shards: int, block: Block) -> float:
     """One layer alive.
 
     Training: seven residual-sized tensors (input to the middle, both norms' outputs, the block's output, and three
     gradients), Q, K, V, the attention output and their gradients (2·(2a + 2c)), and the MLP's columns with theirs (5f
     gated: gate, up, their product, two gradients; 3f not). Forward alone: the residual, the norm's output and the wider
-    of attention's and the MLP's columns.
+    of attention's and the MLP's columns. Experts: the rows sent and received with their gradients, and their columns.
     """
     model = job.model
     attention = 2 * model.attention_width + 2 * model.kv_width
@@ -109,11 +157,17 @@ def workspace(job: Job, compute_shards: int) -> float:
     # With sequence regions the gathered input of a block stands whole beside the shards.
     whole = job.tokens * model.hidden if job.plan.sequence_regions else 0.0
     if job.training:
-        split = 2 * attention + (5 if model.gated else 3) * model.ffn
-        elements = 7 * residual + 2 * whole + job.tokens * split / compute_shards
+        columns = 5 if model.gated else 3
+        split = 2 * attention + columns * ffn_width(job, block)
+        elements = 7 * residual + 2 * whole + job.tokens * split / compute_shards + 2 * latents(job)
     else:
-        split = max(attention, (3 if model.gated else 2) * model.ffn)
-        elements = 3 * residual + whole + job.tokens * split / compute_shards
+        columns = 3 if model.gated else 2
+        split = max(attention, columns * ffn_width(job, block))
+        elements = 3 * residual + whole + job.tokens * split / compute_shards + latents(job)
+    if block.experts:
+        routed = routed_shard(job)
+        moved = (2 if job.training else 1) * (routed.all_rows + sent_rows(job)) * model.hidden
+        elements += moved + routed.all_rows * columns * routed.width
     return job.activation_bytes * elements
 
 

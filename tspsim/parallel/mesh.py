@@ -28,19 +28,24 @@ class Mesh:
         Names of the dimensions of ``ranks``, outermost first.
     ranks
         Integer array; ``ranks[coordinates]`` is the GPU at those coordinates.
+    made_of
+        Axis → the dimensions it is made of, outermost first, where it is not one itself: ``ep`` and ``edp`` share those
+        of the others, and an axis that only a part of which is in an expert group has two.
     """
 
     axes: tuple[str, ...]
     ranks: NDArray[np.int64] = field(repr=False)
+    made_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
     def sizes(self) -> Mapping[str, int]:
         """Axis → ranks of one group along it."""
-        return dict(zip(self.axes, self.ranks.shape, strict=True))
+        sizes = dict(zip(self.axes, self.ranks.shape, strict=True))
+        return sizes | {axis: prod(sizes[part] for part in parts) for axis, parts in self.made_of.items()}
 
     def parts(self, axis: str) -> tuple[str, ...]:
-        """The dimensions of an axis: itself, or those joined by ``+`` (``dp+sp``: all that hold the same weights)."""
-        return tuple(axis.split("+"))
+        """The dimensions of an axis, or of those joined by ``+`` (``dp+sp``: all that hold the same weights)."""
+        return tuple(part for name in axis.split("+") for part in self.made_of.get(name, (name,)))
 
     def groups(self, axis: str) -> NDArray[np.int64]:
         """All groups along an axis: shape (number of groups, size of the axis), members in axis order."""
@@ -52,7 +57,7 @@ class Mesh:
     def positions(self) -> Mapping[str, NDArray[np.int64]]:
         """Axis → position of every rank on it (arrays indexed by rank)."""
         table = {}
-        for axis in self.axes:
+        for axis in (*self.axes, *self.made_of):
             groups = self.groups(axis)
             positions = np.empty(groups.size, dtype=np.int64)
             positions[groups.reshape(-1)] = np.tile(np.arange(groups.shape[1]), len(groups))
@@ -71,8 +76,9 @@ def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
     """Lay a plan's axes on the cluster.
 
     Without a placement the axes run along GPU numbers in the order of :data:`~tspsim.parallel.plan.AXES`, so those
-    that talk most share a node. With one, ``node_axes`` run along the node (first named = neighbouring GPUs), the
-    rest of the node is filled with data-parallel replicas, and ``rail_axes`` step from node to node along the rails.
+    that talk most share a node; replicas that spread experts among them stand before the pipeline's stages. With
+    one, ``node_axes`` run along the node (first named = neighbouring GPUs), the rest of the node is filled with
+    data-parallel replicas, and ``rail_axes`` step from node to node along the rails.
 
     Raises
     ------
@@ -92,6 +98,8 @@ def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
         inner, middle = middle, []
     order: list[tuple[str, int]] = [(axis, degrees[axis]) for axis in inner + middle]
     replicas = degrees["dp"]
+    parts = plan.expert_parts or {}
+    near = parts.get("dp", 1)
     if outer:
         in_node = prod(size for _, size in order)
         whole_nodes = in_node % gpus_per_node == 0
@@ -103,6 +111,12 @@ def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
                 key=f"plans.{plan.name}.placement",
             )
         order += [("dp inside", fill), *((axis, degrees[axis]) for axis in outer), ("dp", replicas // fill)]
+    elif 1 < near < replicas:
+        place = [axis for axis, _ in order].index("pp")
+        order = [*order[:place], (inside_of("dp"), near), *order[place:], (outside_of("dp"), replicas // near)]
+    elif near > 1:
+        place = [axis for axis, _ in order].index("pp")
+        order = [*order[:place], ("dp", replicas), *order[place:]]
     else:
         order += [("dp", replicas)]
     names = [name for name, _ in reversed(order)]
@@ -113,4 +127,37 @@ def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
         names.insert(1, names.pop(inside))
         ranks = ranks.reshape(ranks.shape[0] * ranks.shape[1], *ranks.shape[2:])
         names.pop(1)
-    return Mesh(tuple(names), ranks)
+    return with_expert_groups(Mesh(tuple(names), ranks), parts)
+
+
+def with_expert_groups(mesh: Mesh, parts: Mapping[str, int]) -> Mesh:
+    """The mesh with axes ``ep`` and ``edp``: of every axis in ``parts`` as many neighbours as it says share experts."""
+    names, ranks = list(mesh.axes), mesh.ranks
+    inside: list[str] = []
+    outside: list[str] = []
+    made_of: dict[str, tuple[str, ...]] = {}
+    for axis, part in parts.items():
+        if inside_of(axis) not in names and 1 < part < ranks.shape[names.index(axis)]:
+            place = names.index(axis)
+            whole = ranks.shape[place]
+            ranks = ranks.reshape(*ranks.shape[:place], whole // part, part, *ranks.shape[place + 1 :])
+            names[place : place + 1] = [outside_of(axis), inside_of(axis)]
+        if inside_of(axis) in names:
+            made_of[axis] = (outside_of(axis), inside_of(axis))
+            inside.insert(0, inside_of(axis))
+            outside.insert(0, outside_of(axis))
+        else:
+            (inside if part > 1 else outside).insert(0, axis)
+    if not inside:
+        return mesh
+    return Mesh(tuple(names), ranks, {**made_of, "ep": tuple(inside), "edp": tuple(outside)})
+
+
+def inside_of(axis: str) -> str:
+    """The part of an axis whose ranks share the experts."""
+    return f"{axis} in ep"
+
+
+def outside_of(axis: str) -> str:
+    """The part of an axis whose ranks hold the same experts."""
+    return f"{axis} over ep"

@@ -9,7 +9,7 @@ The bubble of 1F1B with equal stages is (p − 1)·(t_F + t_B) a step, of the in
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -102,14 +102,17 @@ SCHEDULES: dict[str, Callable[[int, int, int, int], list[Task]]] = {
 }
 
 
-def most_in_flight(tasks: list[Task], chunks: tuple[Chunk, ...]) -> int:
-    """Layers × micro-batches whose activations a stage keeps at once, at most."""
-    kept = peak = 0
+def most_in_flight(tasks: list[Task], sizes: Sequence[float]) -> tuple[int, ...]:
+    """Micro-batches of each of a stage's chunks whose activations it keeps when they are most, by ``sizes`` a chunk."""
+    kept = [0] * len(sizes)
+    peak, size, most = tuple(kept), 0.0, 0.0
     for task in tasks:
-        layers = chunks[task.chunk].layers
         if task.kind == FORWARD:
-            kept += layers
-            peak = max(peak, kept)
+            kept[task.chunk] += 1
+            size += sizes[task.chunk]
+            if size > most:
+                peak, most = tuple(kept), size
         elif task.kind == BACKWARD:
-            kept -= layers
+            kept[task.chunk] -= 1
+            size -= sizes[task.chunk]
     return peak

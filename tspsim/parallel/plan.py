@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import gcd
 
 from ..errors import InputError
-from ..model import Architecture
+from ..model import Architecture, Block
 from ..operators import DTYPE_BYTES
 from .pipeline import FORWARD, SCHEDULES, Chunk, Task, chunk_layers, stage_chunks
+from .routing import BALANCED, Routing
 
 #: Mesh axes, from the one whose ranks talk most to the one whose ranks talk least: the default placement puts
 #: them on the graph in this order, the first along the node.
-AXES = ("tp", "tsp", "sp", "ep", "pp", "dp")
+AXES = ("tp", "tsp", "sp", "pp", "dp")
+#: Axes whose ranks may hold different experts, innermost first: an expert group is filled from them in this order.
+EXPERT_AXES = ("tp", "tsp", "sp", "dp")
 
 
 @dataclass(frozen=True)
@@ -22,7 +27,8 @@ class Plan:
     Attributes
     ----------
     degrees
-        Size of every axis in :data:`AXES`; their product is the number of GPUs.
+        Size of every axis in :data:`AXES`; their product is the number of GPUs. ``ep`` besides them is the size of the
+        groups that experts are spread over: it multiplies nothing, its ranks are those of :data:`EXPERT_AXES`.
     partition
         ``zigzag`` (rank i of n holds token chunks i and 2n−1−i) or ``contiguous``.
     exchange
@@ -47,6 +53,8 @@ class Plan:
     zero
         What data-parallel replicas divide among them: 0 nothing, 1 optimizer state, 2 and gradients, 3 and weights
         (Rajbhandari et al. 2020); 3 is FSDP.
+    expert_overlap
+        Shared experts run beside the dispatch to routed ones, instead of before it.
     algorithms
         Collective kind → algorithm name, where the plan insists on one.
     node_axes, rail_axes
@@ -66,6 +74,7 @@ class Plan:
     schedule: str = "1f1b"
     stage_layers: tuple[int, ...] = ()
     zero: int = 0
+    expert_overlap: bool = False
     algorithms: Mapping[str, str] = field(default_factory=dict)
     node_axes: tuple[str, ...] = ()
     rail_axes: tuple[str, ...] = ()
@@ -92,6 +101,25 @@ class Plan:
     @property
     def dp(self) -> int:
         return self.degree("dp")
+
+    @property
+    def ep(self) -> int:
+        return self.degree("ep")
+
+    @property
+    def expert_parts(self) -> Mapping[str, int] | None:
+        """How many ranks of each of :data:`EXPERT_AXES` an expert group takes; None where it cannot be filled.
+
+        The innermost axes are taken whole, the last one it needs in part.
+        """
+        parts, left = {}, self.ep
+        for axis in EXPERT_AXES:
+            size = self.degree(axis)
+            parts[axis] = gcd(left, size)
+            left //= parts[axis]
+            if left > 1 and parts[axis] < size:
+                return None
+        return parts if left == 1 else None
 
     @property
     def token_axis(self) -> str:
@@ -121,7 +149,10 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class Work:
-    """What one step has to do: ``sequences`` of ``sequence`` tokens in every replica."""
+    """What one step has to do: ``sequences`` of ``sequence`` tokens in every replica.
+
+    ``routing`` is how tokens fall on experts; with ``multi_token`` the model's modules for further tokens are trained.
+    """
 
     pass_: str
     sequence: int
@@ -130,6 +161,8 @@ class Work:
     optimizer: Optimizer
     runtime_reserve_bytes: float
     causal: bool = True
+    routing: Routing = BALANCED
+    multi_token: bool = False
 
     @property
     def tokens_per_replica(self) -> int:
@@ -167,6 +200,38 @@ class Job:
     def copies(self) -> int:
         """Ranks on the replica axis."""
         return self.plan.dp * self.plan.sp
+
+    @property
+    def expert_shards(self) -> int:
+        """Ranks that one copy of a layer's routed experts is spread over: ``ep``, or without it ``tp`` by columns."""
+        return self.plan.ep if self.plan.ep > 1 else self.plan.tp
+
+    @property
+    def expert_copies(self) -> int:
+        """Ranks of a pipeline stage that hold the same routed experts."""
+        plan = self.plan
+        return plan.tp * plan.tsp * plan.sp * plan.dp // self.expert_shards
+
+    @property
+    def expert_axis(self) -> str:
+        """The axis of those ranks: ``edp``, or without expert groups all that hold what this rank holds."""
+        if self.plan.ep > 1:
+            return "edp"
+        return "dp+tsp" if self.plan.tsp > 1 else self.replica_axis
+
+    @property
+    def multi_token(self) -> int:
+        """Modules for further tokens that this job runs."""
+        return self.model.multi_token if self.training and self.work.multi_token else 0
+
+    def blocks(self, chunks: Sequence[Chunk]) -> Counter[Block]:
+        """Kinds of layer in some chunks, and how many of each."""
+        kinds: Counter[Block] = Counter()
+        for chunk in chunks:
+            kinds.update(self.model.blocks[chunk.first_layer : chunk.first_layer + chunk.layers])
+            if chunk.has_head and self.multi_token:
+                kinds[self.model.blocks[-1]] += self.multi_token
+        return kinds
 
     @property
     def sequences(self) -> int:
@@ -235,6 +300,7 @@ class Job:
             raise self._refuse(
                 axis, f"{plan.tsp * plan.tp} does not divide the {model.ffn} FFN columns of {model.name}"
             )
+        self._check_experts(axis)
         pieces = plan.token_shards * (2 if plan.partition == "zigzag" and plan.token_shards > 1 else 1)
         if self.work.sequence % pieces:
             raise self._refuse(
@@ -247,6 +313,33 @@ class Job:
         self._check_pipeline()
         if plan.overlap and plan.tp > 1 and self.tokens % plan.overlap_chunks:
             raise self._refuse("overlap_chunks", f"{plan.overlap_chunks} does not divide {self.tokens} tokens a rank")
+
+    def _check_experts(self, axis: str) -> None:
+        model, plan, experts = self.model, self.plan, self.model.experts
+        if experts is None:
+            if plan.ep > 1:
+                raise self._refuse("ep", f"{plan.ep} spreads experts, but {model.name} has none; leave ep out")
+            return
+        columns = plan.tsp * plan.tp
+        if experts.shared_width % columns:
+            columns_of = f"the {experts.shared_width} columns of the shared experts of {model.name}"
+            raise self._refuse(axis, f"{columns} does not divide {columns_of}")
+        if plan.ep == 1:
+            if experts.width % plan.tp:
+                found = f"{plan.tp} does not divide the {experts.width} columns of an expert of {model.name}; set ep"
+                raise self._refuse("tp", found)
+            return
+        if experts.count % plan.ep:
+            raise self._refuse("ep", f"{plan.ep} does not divide the {experts.count} experts of {model.name}")
+        if plan.expert_parts is None:
+            ranks = " x ".join(f"{name} {plan.degree(name)}" for name in EXPERT_AXES if plan.degree(name) > 1) or "1"
+            raise self._refuse(
+                "ep", f"{plan.ep} ranks cannot be taken from {ranks}, the inner axes whole and the last in equal parts"
+            )
+        if plan.tp > 1 and not plan.sequence_regions:
+            raise self._refuse(
+                "ep", "beside tp needs sequence_regions: true, so that every rank sends its own tokens to experts"
+            )
 
     def _check_pipeline(self) -> None:
         plan, chunks = self.plan, self.plan.pp * self.plan.vpp

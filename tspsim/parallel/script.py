@@ -27,7 +27,8 @@ class Script:
         self._items: list[Instruction | Repeat] = []
         self._length = 0
         self._body: list[Instruction] = []
-        self._across: list[tuple[int, int, int]] = []
+        self._across: list[tuple[int, int, str, int]] = []
+        self._left: list[dict[str, int]] = []
         self._layer = -1
         self.recomputing = False
         self.weight_gradients = True
@@ -117,14 +118,21 @@ class Script:
             )
         )
 
+    def begin_run(self) -> None:
+        """The next layer waits for none of those written before."""
+        self._left = []
+
     def begin_layers(self, first: int = 0) -> None:
-        """Instructions from here to :meth:`end_layers` are one layer's, ``first`` in its first turn."""
+        """Instructions from here to :meth:`end_layers` or :meth:`end_layer` are one layer's, ``first`` its number."""
         self._layer = first
         self.exchanged_gradients = []
 
-    def after_previous_layer(self, consumer: int, producer: int, turns: int = 1) -> None:
-        """Instruction ``consumer`` of a layer waits for ``producer`` of the layer before (or ``turns`` before)."""
-        self._across.append((consumer, producer, turns))
+    def after_previous_layer(self, consumer: int, producer: int, what: str, turns: int = 1) -> None:
+        """Instruction ``consumer`` of a layer waits for ``producer`` of the layer before (or ``turns`` before).
+
+        ``what`` they share (a buffer, a chunk of tokens) tells which producer that is in a layer of another kind.
+        """
+        self._across.append((consumer, producer, what, turns))
 
     def hold_until(self, gate: int) -> None:
         """The first kernel of the layer being written waits for ``gate``, which stands in the same layer."""
@@ -139,13 +147,32 @@ class Script:
         Returns where its last turn begins: an index inside the layer plus this is that instruction's in the program.
         """
         body = list(self._body)
-        for consumer, producer, turns in self._across:
+        for consumer, producer, _, turns in self._across:
             waits = (*body[consumer].after, producer - turns * len(body))
             body[consumer] = replace(body[consumer], after=waits)
         self._items.append(Repeat(tuple(body), times, layer_step))
         self._length += times * len(body)
         self._body, self._across, self._layer, self.part = [], [], -1, ""
         return self._length - len(body)
+
+    def end_layer(self) -> int:
+        """The layer written since :meth:`begin_layers` runs once, after layers that may be of another kind.
+
+        Returns where it begins, as :meth:`end_layers` does.
+        """
+        start, body = self._length, list(self._body)
+        crossing: dict[int, tuple[int, ...]] = {}
+        for consumer, _, what, turns in self._across:
+            earlier = self._left[-turns].get(what) if turns <= len(self._left) else None
+            if earlier is not None:
+                crossing[consumer] = (*crossing.get(consumer, ()), earlier)
+        for index, instruction in enumerate(body):
+            waits = (*(start + other for other in instruction.after), *crossing.get(index, ()))
+            self._items.append(replace(instruction, after=waits))
+        self._left.append({what: start + producer for _, producer, what, _ in self._across})
+        self._length += len(body)
+        self._body, self._across, self._layer, self.part = [], [], -1, ""
+        return start
 
     def program(self) -> Program:
         return Program(self.role, tuple(self._items))

@@ -71,7 +71,12 @@ class Writer:
         self.position = position
         self.stage = stage
         self.chunks = job.chunks(stage)
-        self.layer = LayerShard(job.model, scheme.shards(job), job.work.precision, job.activation_bytes)
+        shards = scheme.shards(job)
+        self.kinds = {
+            block: LayerShard(job.model, shards, job.work.precision, job.activation_bytes, block)
+            for block in dict.fromkeys(job.model.blocks)
+        }
+        self.layer = next(iter(self.kinds.values()))
         self.script = Script(", ".join(names) or "all ranks", plan)
         self.share = data.Share(job, scheme.residency.weight_shards(job))
         self.exchanged_gradients: list[int] = []
@@ -98,13 +103,16 @@ class Writer:
         elif job.model.vocab:
             script.part = "embedding"
             scheme.embed(script, job, self.layer)
-        script.begin_layers(chunk.first_layer)
-        gathered = data.gather_weights(script, job, self.share, task)
-        ready = scheme.layer(script, job, self.layer, self.position)
-        data.wait_for_weights(script, gathered, ready)
-        start = script.end_layers(chunk.layers)
+
+        def layer(shard: LayerShard) -> list[int]:
+            gathered = data.gather_weights(script, job, self.share.layer(shard.kind), task)
+            ready = scheme.layer(script, job, shard, self.position)
+            data.wait_for_weights(script, gathered, ready)
+            return ready
+
+        ready = self.layers(chunk, layer)
         if not chunk.has_head:
-            self.send("activations", 1, [start + index for index in ready])
+            self.send("activations", 1, ready)
         elif job.model.vocab:
             script.part = "head"
             scheme.head(script, job, self.layer)
@@ -117,33 +125,63 @@ class Writer:
         elif job.model.vocab:
             script.part = "head backward"
             scheme.head_backward(script, job, self.layer)
-        script.begin_layers(chunk.first_layer + chunk.layers - 1)
-        gathered = data.gather_weights(script, job, self.share, task)
-        if job.plan.recomputation == "full":
-            script.recomputing = True
-            scheme.layer(script, job, self.layer, self.position)
-            script.recomputing = False
-        ready = scheme.layer_backward(script, job, self.layer, self.position)
-        data.wait_for_weights(script, gathered, ready)
-        if script.weight_gradients:
-            data.reduce_layer(script, job, self.share, task)
-        start = script.end_layers(chunk.layers, layer_step=-1)
-        self.exchanged_gradients = [start + index for index in script.exchanged_gradients]
+
+        def layer(shard: LayerShard) -> list[int]:
+            held = self.share.layer(shard.kind)
+            gathered = data.gather_weights(script, job, held, task)
+            if job.plan.recomputation == "full":
+                script.recomputing = True
+                scheme.layer(script, job, shard, self.position)
+                script.recomputing = False
+            ready = scheme.layer_backward(script, job, shard, self.position)
+            data.wait_for_weights(script, gathered, ready)
+            if script.weight_gradients:
+                data.reduce_layer(script, job, held, task)
+            return ready
+
+        ready = self.layers(chunk, layer, step=-1)
         if chunk.has_embedding and job.model.vocab:
             script.part = "embedding backward"
             scheme.embed_backward(script, job, self.layer)
         if not chunk.has_embedding:
-            self.send("gradients", -1, [start + index for index in ready])
+            self.send("gradients", -1, ready)
 
     def weights(self, chunk: Chunk, task: Task) -> None:
         """ZB-H1's third kind of task: the gradients of the weights that the backward left out."""
-        script, scheme = self.script, self.scheme
-        assert scheme.layer_weights is not None
-        script.begin_layers(chunk.first_layer + chunk.layers - 1)
-        script.part = "weight gradients"
-        scheme.layer_weights(script, self.job, self.layer)
-        data.reduce_layer(script, self.job, self.share, task)
-        script.end_layers(chunk.layers, layer_step=-1)
+        script, write = self.script, self.scheme.layer_weights
+        assert write is not None
+
+        def layer(shard: LayerShard) -> list[int]:
+            script.part = "weight gradients"
+            write(script, self.job, shard)
+            data.reduce_layer(script, self.job, self.share.layer(shard.kind), task)
+            return []
+
+        self.layers(chunk, layer, step=-1)
+
+    def layers(self, chunk: Chunk, write: Callable[[LayerShard], list[int]], step: int = 1) -> list[int]:
+        """A chunk's layers, first to last or with ``step`` −1 last to first; ``write`` returns when one is complete.
+
+        Layers of one kind are written once and repeated, others one after the other. Returns when the last one is
+        complete, in the program's indices.
+        """
+        script, job = self.script, self.job
+        blocks = job.model.blocks[chunk.first_layer : chunk.first_layer + chunk.layers]
+        first = chunk.first_layer
+        if step < 0:
+            blocks, first = blocks[::-1], first + chunk.layers - 1
+        script.begin_run()
+        if len(set(blocks)) == 1:
+            script.begin_layers(first)
+            ready = write(self.kinds[blocks[0]])
+            start = script.end_layers(chunk.layers, step)
+        else:
+            for index, block in enumerate(blocks):
+                script.begin_layers(first + step * index)
+                ready = write(self.kinds[block])
+                start = script.end_layer()
+        self.exchanged_gradients = [start + index for index in script.exchanged_gradients]
+        return [start + index for index in ready]
 
     def send(self, what: str, offset: int, after: list[int]) -> None:
         script, wrap = self.script, self.job.plan.vpp > 1

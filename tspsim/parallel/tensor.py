@@ -10,10 +10,11 @@ multiplied (Flux, Comet, asynchronous TP); in the backward the sum runs beside t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from ..model.layer import LayerShard, gradients
 from ..operators import Gemm, Operator
-from . import sequence
+from . import expert, sequence
 from .memory import Residency
 from .plan import Job
 from .script import Script
@@ -38,13 +39,18 @@ def forward_layer(script: Script, job: Job, layer: LayerShard, position: int) ->
         projected = script.compute("output projection", layer.output(tokens), after=[attended])
         reduced.append([reduce_rows(script, job, tokens, projected, "sum attention")])
     script.part = "mlp"
-    leaving = [
-        reduce_rows(script, job, tokens, multiplied, "sum MLP")
-        for _, multiplied in column_products(script, job, layer, tokens, reduced, "MLP")
-    ]
+    if travels(job, layer):
+        shared = partial(shared_experts, script, job, layer) if layer.ffn else None
+        ready = [index for chunk in reduced for index in chunk]
+        leaving = [expert.forward(script, job, layer, ready, shared)] * chunks
+    else:
+        leaving = [
+            reduce_rows(script, job, tokens, multiplied, "sum MLP")
+            for _, multiplied in column_products(script, job, layer, tokens, reduced, "MLP")
+        ]
     if not script.recomputing:
-        for (consumer, _), producer in zip(entering, leaving, strict=True):
-            script.after_previous_layer(consumer, producer)
+        for chunk, ((consumer, _), producer) in enumerate(zip(entering, leaving, strict=True)):
+            script.after_previous_layer(consumer, producer, f"tokens {chunk}")
     return leaving
 
 
@@ -60,7 +66,8 @@ def head_backward(script: Script, job: Job, layer: LayerShard) -> None:
     if job.plan.tp > 1:
         ready = [script.collective("all_reduce", "tp", 8 * job.tokens, "softmax sums")]
     script.compute("loss", layer.loss(job.tokens), after=ready)
-    column_gradients(script, job, layer.head(job.tokens), "language-model head backward", "sum d head")
+    head_ = (layer.head(job.tokens),)
+    column_gradients(script, job, head_, job.model.hidden, "language-model head backward", "sum d head")
     script.compute("final norm backward", layer.norm_backward(residual_tokens(job)))
 
 
@@ -72,17 +79,65 @@ def embed_backward(script: Script, job: Job, layer: LayerShard) -> None:
 def backward_layer(script: Script, job: Job, layer: LayerShard, position: int) -> list[int]:
     tokens = job.tokens
     script.part = "mlp backward"
-    ready = gather_rows(script, job, tokens, [], "gather d MLP")
-    d_down = script.gradients(layer.down(tokens))
-    script.compute("down projection backward", *d_down, layer.activation_backward(tokens), after=ready)
-    summed = column_gradients(script, job, layer.gate_up(tokens), "gate and up backward", "sum d MLP")
-    normed = script.compute("norm backward", layer.norm_backward(residual_tokens(job)), after=summed)
+    if travels(job, layer):
+        shared = partial(shared_experts_backward, script, job, layer) if layer.ffn else None
+        normed = expert.backward(script, job, layer, shared)
+    else:
+        entering, leaving, between = mlp_products(job, layer)
+        ready = gather_rows(script, job, tokens, [], "gather d MLP")
+        d_down = [gradient for product in leaving for gradient in script.gradients(product)]
+        script.compute("down projection backward", *d_down, *between, after=ready)
+        summed = column_gradients(script, job, entering, job.model.hidden, "gate and up backward", "sum d MLP")
+        normed = script.compute("norm backward", layer.norm_backward(residual_tokens(job)), after=summed)
     script.part = "attention backward"
     ready = gather_rows(script, job, tokens, [normed], "gather d attention")
     projected = script.compute("output projection backward", *script.gradients(layer.output(tokens)), after=ready)
     attend_backward(script, job, layer, position, projected)
-    summed = column_gradients(script, job, layer.qkv(tokens), "QKV backward", "sum d attention", layer.rope(tokens))
-    return [script.compute("norm backward", layer.norm_backward(residual_tokens(job)), after=summed)]
+    summed = column_gradients(
+        script,
+        job,
+        layer.projections(tokens),
+        layer.entry_width,
+        "QKV backward",
+        "sum d attention",
+        layer.rope(tokens),
+    )
+    residual = residual_tokens(job)
+    down = [gradient for product in layer.down_projections(residual) for gradient in script.gradients(product)]
+    return [script.compute("norm backward", *down, layer.norm_backward(residual), after=summed)]
+
+
+def travels(job: Job, layer: LayerShard) -> bool:
+    """Whether the layer's tokens go to experts on other ranks."""
+    return layer.kind.experts and job.plan.ep > 1
+
+
+def mlp_products(job: Job, layer: LayerShard) -> tuple[Sequence[Gemm], Sequence[Gemm], Sequence[Operator]]:
+    """Products that tokens enter by, those that they leave by, and the backward of what is between."""
+    tokens = job.tokens
+    if layer.kind.experts:
+        return *expert.local_products(job, layer, tokens), expert.local_activation_backward(job, layer, tokens)
+    return (layer.gate_up(tokens),), (layer.down(tokens),), (layer.activation_backward(tokens),)
+
+
+def shared_experts(script: Script, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
+    """Experts that all tokens visit, split by columns as a dense MLP is."""
+    tokens = job.tokens
+    ready = gather_rows(script, job, tokens, after, "gather for shared experts")
+    products = layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens)
+    multiplied = script.compute("shared experts", *products, after=ready)
+    return [reduce_rows(script, job, tokens, multiplied, "sum shared experts")]
+
+
+def shared_experts_backward(script: Script, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
+    tokens = job.tokens
+    ready = gather_rows(script, job, tokens, after, "gather d shared experts")
+    d_down = script.gradients(layer.down(tokens))
+    script.compute("shared experts' down backward", *d_down, layer.activation_backward(tokens), after=ready)
+    entering = (layer.gate_up(tokens),)
+    return column_gradients(
+        script, job, entering, job.model.hidden, "shared experts' gate and up backward", "sum d shared experts"
+    )
 
 
 def attend(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
@@ -103,66 +158,86 @@ def column_products(
     With sequence regions a chunk is normed and gathered while the one before is multiplied. Yields the first and
     last instruction of every chunk as the caller takes them, so that what follows a chunk is issued before the next.
     """
-    products: tuple[Operator, ...] = (
-        (layer.qkv(tokens), layer.rope(tokens))
-        if name == "QKV"
-        else (layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens))
-    )
+    width = job.model.hidden
+    down: tuple[Operator, ...] = ()
+    products: tuple[Operator, ...]
+    if name == "QKV":
+        width, down = layer.entry_width, layer.down_projections(residual_tokens(job, tokens))
+        products = (*layer.projections(tokens), layer.rope(tokens))
+    elif layer.kind.experts:
+        products = expert.local_forward(job, layer, tokens)
+    else:
+        products = (layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens))
     if not job.plan.sequence_regions or job.plan.tp == 1:
         for wait in waits:
-            both = script.compute(f"norm, {name}", layer.norm(tokens), *products, after=wait)
+            both = script.compute(f"norm, {name}", layer.norm(tokens), *down, *products, after=wait)
             yield both, both
         return
     normed: list[int] = []
     gathered: list[list[int]] = []
     for chunk in range(len(waits)):
         while len(normed) < min(chunk + 2, len(waits)):
-            normed.append(script.compute("norm", layer.norm(tokens // job.plan.tp), after=waits[len(normed)]))
-            gathered.append(gather_rows(script, job, tokens, normed[-1:], f"gather for {name}"))
+            normed.append(script.compute("norm", layer.norm(tokens // job.plan.tp), *down, after=waits[len(normed)]))
+            gathered.append(gather_rows(script, job, tokens, normed[-1:], f"gather for {name}", width))
         yield normed[chunk], script.compute(name, *products, after=gathered[chunk])
 
 
-def column_gradients(script: Script, job: Job, product: Gemm, name: str, sum_name: str, *before: Operator) -> list[int]:
-    """Gradients of a column-split product and the sum of its input's; returns what the input's gradient waits for."""
-    d_input, *d_weight = script.gradients(product)
+def column_gradients(
+    script: Script, job: Job, products: Sequence[Gemm], width: int, name: str, sum_name: str, *before: Operator
+) -> list[int]:
+    """Gradients of column-split products and the sum of their common input's, ``width`` elements a token; returns what
+    the input's gradient waits for."""
+    each = [script.gradients(product) for product in products]
+    d_input = [one[0] for one in each]
+    d_weight = [gradient for one in each for gradient in one[1:]]
     if job.plan.tp == 1:
-        return [script.compute(name, *before, d_input, *d_weight)]
-    multiplied = script.compute(f"{name}, input", *before, d_input)
+        return [script.compute(name, *before, *d_input, *d_weight)]
+    multiplied = script.compute(f"{name}, input", *before, *d_input)
     if not d_weight or job.plan.overlap:
-        summed = reduce_rows(script, job, job.tokens, multiplied, sum_name)
+        summed = reduce_rows(script, job, job.tokens, multiplied, sum_name, width)
         if d_weight:
             script.compute(f"{name}, weight", *d_weight)
         return [summed]
     both = script.compute(f"{name}, weight", *d_weight)
-    return [reduce_rows(script, job, job.tokens, both, sum_name)]
+    return [reduce_rows(script, job, job.tokens, both, sum_name, width)]
 
 
 def layer_weights(script: Script, job: Job, layer: LayerShard) -> None:
-    """The four products' weight gradients, put off by a zero-bubble schedule."""
-    products = layer.qkv(job.tokens), layer.output(job.tokens), layer.gate_up(job.tokens), layer.down(job.tokens)
-    script.compute("weight gradients", *(gradients(product)[1] for product in products))
+    """All products' weight gradients, put off by a zero-bubble schedule."""
+    tokens = job.tokens
+    products = (*layer.down_projections(residual_tokens(job)), *layer.projections(tokens), layer.output(tokens))
+    mlp = (layer.gate_up(tokens), layer.down(tokens))
+    later = (
+        expert.weight_gradients(job, layer, tokens)
+        if layer.kind.experts
+        else tuple(gradients(product)[1] for product in mlp)
+    )
+    script.compute("weight gradients", *(gradients(product)[1] for product in products), *later)
 
 
-def reduce_rows(script: Script, job: Job, tokens: int, after: int, name: str) -> int:
-    """Sum partial rows over ``tp``: everywhere, or with sequence regions each rank its own 1/T of the tokens."""
+def reduce_rows(script: Script, job: Job, tokens: int, after: int, name: str, width: int = 0) -> int:
+    """Sum partial rows (``width`` elements each, h when left out) over ``tp``: everywhere, or with sequence regions
+    each rank its own 1/T of the tokens."""
     if job.plan.tp == 1:
         return after
-    size = tokens * job.model.hidden * job.activation_bytes
+    size = tokens * (width or job.model.hidden) * job.activation_bytes
     kind = "reduce_scatter" if job.plan.sequence_regions else "all_reduce"
     return script.collective(kind, "tp", size, name, after=[after])
 
 
-def gather_rows(script: Script, job: Job, tokens: int, after: list[int], name: str) -> list[int]:
+def gather_rows(
+    script: Script, job: Job, tokens: int, after: list[int], name: str, width: int = 0
+) -> list[int]:
     """With sequence regions: every rank's 1/T of the tokens to all. Returns what the whole rows wait for."""
     if job.plan.tp == 1 or not job.plan.sequence_regions:
         return after
-    size = tokens * job.model.hidden * job.activation_bytes
+    size = tokens * (width or job.model.hidden) * job.activation_bytes
     return [script.collective("all_gather", "tp", size, name, after=after, stream="gather rows")]
 
 
-def residual_tokens(job: Job) -> int:
-    """Tokens of the residual stream on this rank: with sequence regions its 1/T."""
-    return job.tokens // (job.plan.tp if job.plan.sequence_regions else 1)
+def residual_tokens(job: Job, tokens: int | None = None) -> int:
+    """Tokens of the residual stream on this rank, of its own or of some of them: with sequence regions 1/T."""
+    return (job.tokens if tokens is None else tokens) // (job.plan.tp if job.plan.sequence_regions else 1)
 
 
 SCHEME = Scheme(

@@ -1,0 +1,230 @@
+"""Experts and latent attention under every scheme: work, bytes and order against closed forms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from engine_fixtures import LATENT, architecture, job_of, latent, moe, programs_of, replica_flops
+
+from tspsim.errors import InputError
+from tspsim.model import Architecture
+from tspsim.parallel import Job, Routing
+from tspsim.parallel.expert import distinct_ranks
+from tspsim.program import Collective, Compute, Program, Repeat
+
+#: Ways to spread one replica, or with ep beyond it several.
+PLANS: dict[str, dict[str, Any]] = {
+    "one rank": {},
+    "tp": {"tp": 4},
+    "tp, sequence regions": {"tp": 4, "sequence_regions": True},
+    "tp, overlapped": {"tp": 4, "overlap": True},
+    "sp": {"sp": 4},
+    "sp, ring": {"sp": 4, "exchange": "ring"},
+    "tsp": {"tsp": 4},
+    "tsp, in turn": {"tsp": 4, "overlap": False},
+    "ep over replicas": {"dp": 8, "ep": 8},
+    "ep over sequence shards": {"sp": 4, "ep": 4, "dp": 2},
+    "ep over half the shards": {"sp": 4, "ep": 2},
+    "ep over tp": {"tp": 4, "ep": 4, "sequence_regions": True},
+    "ep over tp and replicas": {"tp": 2, "ep": 8, "dp": 4, "sequence_regions": True},
+    "ep over tp and sequence shards": {"tp": 2, "sp": 2, "ep": 4, "sequence_regions": True},
+    "ep over tsp": {"tsp": 4, "ep": 4},
+    "ep over tsp and replicas": {"tsp": 4, "ep": 8, "dp": 2},
+    "ep over tsp, in turn": {"tsp": 4, "ep": 4, "overlap": False},
+    "ep, shared experts beside": {"tp": 2, "ep": 8, "dp": 4, "sequence_regions": True, "expert_overlap": True},
+    "ep over tsp, shared experts beside": {"tsp": 4, "ep": 4, "expert_overlap": True},
+}
+MODELS = {
+    "experts": moe(),
+    "shared experts": moe(shared_width=256),
+    "two kinds of layer": moe(layers=4, first_dense=1, ffn=1024, shared_width=128),
+    "every other layer": moe(layers=4, every=2, ffn=1024),
+    "latent attention": latent(),
+    "latent attention, queries direct": latent(widths=replace(LATENT, q_rank=0)),
+    "windows": architecture(512, layers=4, window=96, full_every=2),
+}
+
+
+@pytest.fixture(params=PLANS)
+def switches(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return PLANS[request.param]
+
+
+def fitting(model: Architecture, switches: dict[str, Any]) -> dict[str, Any]:
+    """The plan without expert groups where the model has no experts."""
+    return switches if model.experts else {name: value for name, value in switches.items() if name != "ep"}
+
+
+@pytest.mark.parametrize("model", [model for model in MODELS.values() if not model.window], ids=list(MODELS)[:-1])
+def test_a_replicas_forward_has_the_models_flops(switches: dict[str, Any], model: Architecture) -> None:
+    job = job_of(model, **fitting(model, switches))
+    expected = job.work.tokens_per_replica * model.forward_flops_per_token(job.work.sequence)
+    repeated = job.plan.tp if job.plan.ep == 1 or not job.plan.sequence_regions else 1
+    if model.experts:  # without expert groups every tensor-parallel rank chooses the experts of all its tokens
+        router = 2 * model.hidden * model.experts.count * sum(block.experts for block in model.blocks)
+        expected += (repeated - 1) * router * job.work.tokens_per_replica
+    if model.latent and not job.plan.sequence_regions:  # and makes all of their latents
+        down = 2 * model.hidden * model.latent.down_width * model.layers
+        expected += (job.plan.tp - 1) * down * job.work.tokens_per_replica
+    assert replica_flops(job) == expected
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_the_backward_has_twice_the_forwards_products_and_full_recomputation_one_forward_more(
+    switches: dict[str, Any], model: Architecture
+) -> None:
+    plan = fitting(model, switches)
+    forward = job_of(model, **plan)
+    none, full = (job_of(model, pass_="training", **plan, recomputation=policy) for policy in ("none", "full"))
+    assert replica_flops(none, "gemm") == 3 * replica_flops(forward, "gemm")
+    assert replica_flops(none, "attention") == 3.5 * replica_flops(forward, "attention")
+    assert replica_flops(full) - replica_flops(none) == replica_flops(forward)
+
+
+def test_zero_bubble_puts_off_exactly_the_weights_gradients() -> None:
+    model = moe(layers=4, shared_width=256, first_dense=1, ffn=1024)
+    plain, later = (
+        job_of(model, pass_="training", dp=4, ep=4, schedule=schedule, recomputation="none")
+        for schedule in ("1f1b", "zb-h1")
+    )
+    assert replica_flops(plain) == replica_flops(later)
+
+
+def communications(program: Program) -> list[Any]:
+    return [each.instruction for each in program.unrolled() if not isinstance(each.instruction, Compute)]
+
+
+@pytest.mark.parametrize("pass_", ["forward", "training"])
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_programs_are_in_order(switches: dict[str, Any], model: Architecture, pass_: str) -> None:
+    """Waits are for earlier instructions, kernels and communication do not share a stream, ranks ask for the same."""
+    programs = programs_of(job_of(model, pass_=pass_, **fitting(model, switches)))
+    for program in programs:
+        for index, issued in enumerate(program.unrolled()):
+            assert all(0 <= other < index for other in issued.after)
+            assert isinstance(issued.instruction, Compute) == (issued.instruction.stream == "compute")
+    for one, other in pairwise(programs):
+        assert communications(one) == communications(other)
+
+
+@pytest.mark.parametrize("name", ["two kinds of layer", "every other layer", "windows"])
+def test_layers_written_out_are_those_repeated(name: str, switches: dict[str, Any]) -> None:
+    """Layers of one kind, written one after the other, wait for the same as when they are repeated."""
+    model = architecture(512, layers=3)
+    job = job_of(model, pass_="training", **fitting(model, switches))
+    mixed = job_of(MODELS[name], pass_="training", **fitting(MODELS[name], switches))
+    assert any(isinstance(item, Repeat) for item in programs_of(job)[0].items)
+    layers = [each.layer for each in programs_of(mixed)[0].unrolled() if each.layer >= 0]
+    turns = [layer for layer, after in pairwise([*layers, -1]) if layer != after]
+    assert turns == [0, 1, 2, 3, 2, 1, 0]
+
+
+# Bytes.
+
+
+def moved(job: Job, name: str) -> list[int]:
+    return [move.size_bytes for move in communications(programs_of(job)[0]) if move.name == name]
+
+
+def test_distinct_ranks_of_a_token() -> None:
+    """D(N, k) = N(1 − (1 − 1/N)^k): one expert is on one rank, and no token goes to more ranks than it has experts."""
+    assert distinct_ranks(16, 1) == pytest.approx(1.0)
+    assert distinct_ranks(2, 2) == 1.5
+    for ranks in (2, 8, 64, 1024):
+        for topk in (1, 2, 8):
+            assert 1.0 - 1e-12 <= distinct_ranks(ranks, topk) <= min(ranks, topk)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"dp": 8, "ep": 8}, {"sp": 4, "ep": 4}, {"tsp": 4, "ep": 4}, {"tsp": 4, "ep": 2},
+        {"tp": 4, "ep": 4, "sequence_regions": True}, {"tp": 2, "sp": 2, "ep": 8, "dp": 2, "sequence_regions": True},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_dispatch_and_combine_move_their_closed_form(plan: dict[str, Any]) -> None:
+    """A rank holds n·D(N, k)·h elements before each of the two all-to-alls; training has two of gradients more."""
+    model = moe(layers=3)
+    shards = plan.get("tp", 1) * plan.get("sp", 1) * plan.get("tsp", 1)
+    size = round(2 * model.hidden * 1024 / shards * distinct_ranks(plan["ep"], 2))
+    forward = job_of(model, **plan)
+    assert moved(forward, "dispatch") == moved(forward, "combine") == [size] * 3
+    training = job_of(model, pass_="training", **plan)
+    for name in ("dispatch", "combine"):
+        assert moved(training, name) == [size] * 6, "and again with full recomputation"
+        assert moved(training, f"{name} gradients") == [size] * 3
+    every = [move for move in communications(programs_of(training)[0]) if move.axis == "ep"]
+    assert len(every) == 18 and all(isinstance(move, Collective) and move.kind == "all_to_all" for move in every)
+
+
+def test_gradients_of_experts_are_summed_over_the_ranks_that_hold_the_same() -> None:
+    model = moe(layers=1, shared_width=256)
+    job = job_of(model, pass_="training", tp=2, sp=2, dp=4, ep=4, sequence_regions=True)
+    sums = {
+        move.axis: move.size_bytes
+        for move in communications(programs_of(job)[0])
+        if move.name == "sum layer gradients"
+    }
+    routed = 8 * 3 * 512 * 256
+    others = model.parameters - routed
+    assert sums == {"edp": 2 * routed / 4, "dp+sp": 2 * others / 2}
+
+
+def test_without_expert_groups_gradients_are_summed_where_the_others_are() -> None:
+    model = moe(layers=1)
+    job = job_of(model, pass_="training", tp=2, dp=4)
+    sums = [(move.axis, move.size_bytes) for move in communications(programs_of(job)[0]) if "sum layer" in move.name]
+    assert sums == [("dp", model.parameters)]
+
+
+def test_latents_are_gathered_between_sequence_regions() -> None:
+    """Each rank makes the latents of its own tokens; q_rank + kv_rank + rope_dim elements travel instead of h."""
+    model = latent(layers=1)
+    job = job_of(model, pass_="training", tp=4, sequence_regions=True, recomputation="none")
+    assert moved(job, "gather for QKV") == [2 * 1024 * (192 + 128 + 16)]
+    assert moved(job, "sum d attention") == [2 * 1024 * (192 + 128 + 16)]
+    assert moved(job, "gather for MLP") == [2 * 1024 * 512]
+
+
+# Load.
+
+
+def test_the_busiest_rank_sets_rows_and_bytes() -> None:
+    shares = (4.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0)
+    skewed = Routing("measured", shares=shares)
+    even, uneven = (job_of(moe(), dp=4, ep=4, routing=routing) for routing in (Routing(), skewed))
+    assert skewed.busiest(8, 4) == pytest.approx(5 / 3)
+    assert moved(uneven, "dispatch")[0] == pytest.approx(moved(even, "dispatch")[0] * 5 / 3, abs=1)
+    capped = job_of(moe(), dp=4, ep=4, routing=Routing("measured", shares=shares, capacity_factor=1.0))
+    assert moved(capped, "dispatch")[0] < moved(uneven, "dispatch")[0]
+
+
+@pytest.mark.parametrize("load", ["zipf", "dirichlet"])
+def test_a_drawn_load_is_the_same_for_a_seed_and_grows_with_its_skew(load: str) -> None:
+    loads = [Routing(load, skew=skew, seed=3).busiest(64, 8) for skew in (0.0, 0.3, 1.0)]
+    assert loads[0] == pytest.approx(1.0) and loads == sorted(loads) and loads[2] > 1.2
+    assert Routing(load, skew=0.5, seed=3) == Routing(load, skew=0.5, seed=3)
+    assert Routing(load, skew=0.5, seed=3).busiest(64, 8) != Routing(load, skew=0.5, seed=4).busiest(64, 8)
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("model", "plan", "says"),
+    [
+        (architecture(512), {"dp": 2, "ep": 2}, r"ep: 2 spreads experts, but tiny has none; leave ep out"),
+        (moe(), {"dp": 3, "ep": 3}, r"ep: 3 does not divide the 8 experts"),
+        (moe(), {"sp": 4, "dp": 3, "ep": 8}, r"ep: 8 ranks cannot be taken from sp 4 x dp 3"),
+        (moe(), {"tp": 2, "ep": 2}, r"ep: beside tp needs sequence_regions: true"),
+        (moe(shared_width=254), {"tsp": 4}, r"tsp: 4 does not divide the 254 columns of the shared experts"),
+        (moe(width=254), {"tp": 4}, r"tp: 4 does not divide the 254 columns of an expert of tiny; set ep"),
+    ],
+)
+def test_what_cannot_be_spread_is_refused_with_the_remedy(model: Architecture, plan: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        job_of(model, **plan)

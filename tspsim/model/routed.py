@@ -1,0 +1,84 @@
+"""The routed experts that stand on one rank, as operators.
+
+Letters: E experts, k of them a token, R rows (assignments of tokens to experts) that meet the rank's experts, f_e
+columns of an expert on this rank. Experts of a rank are multiplied in one grouped product of equal parts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..operators import Gemm, MemoryBound
+from .architecture import Architecture
+from .parts import Experts
+
+
+@dataclass(frozen=True)
+class RoutedShard:
+    """``local`` experts on a rank, each with ``rows`` rows, their columns cut into ``columns`` parts.
+
+    Parameters
+    ----------
+    local
+        Experts whose weights, or a part of whose columns, are here.
+    rows
+        Rows that one of them multiplies.
+    columns
+        Ranks that one expert's columns are spread over.
+    """
+
+    model: Architecture
+    local: int
+    rows: int
+    columns: int = 1
+    dtype: str = "bf16"
+    activation_bytes: float = 2.0
+
+    @cached_property
+    def experts(self) -> Experts:
+        assert self.model.experts is not None
+        return self.model.experts
+
+    @cached_property
+    def all_rows(self) -> int:
+        """R."""
+        return self.local * self.rows
+
+    @cached_property
+    def width(self) -> int:
+        return self.experts.width // self.columns
+
+    def router(self, tokens: int) -> Gemm:
+        return Gemm(tokens, self.experts.count, self.model.hidden, self.dtype, name="router")
+
+    def choose(self, tokens: int) -> MemoryBound:
+        """Scores to the chosen experts and their weights: the fp32 scores are read twice and written once."""
+        return MemoryBound("softmax", 12.0 * tokens * self.experts.count, tokens, name="choose experts")
+
+    def copy(self, rows: float, name: str) -> MemoryBound:
+        """Rows of the residual stream put in another order: read and written."""
+        size = 2.0 * rows * self.model.hidden * self.activation_bytes
+        return MemoryBound("copy", size, round(rows), name=name)
+
+    def sum_rows(self, rows: float, tokens: int) -> MemoryBound:
+        """Weighted sum of ``rows`` into ``tokens`` of them."""
+        size = (rows + tokens) * self.model.hidden * self.activation_bytes
+        return MemoryBound("add", size, tokens, name="sum of experts")
+
+    def gate_up(self) -> Gemm:
+        columns = self.width * (2 if self.model.gated else 1)
+        return Gemm(self.rows, columns, self.model.hidden, self.dtype, self.local, name="experts' gate and up")
+
+    def activation(self) -> MemoryBound:
+        moved = 3.0 if self.model.gated else 2.0
+        size = moved * self.all_rows * self.width * self.activation_bytes
+        return MemoryBound("swiglu", size, self.all_rows, name="experts' activation")
+
+    def activation_backward(self) -> MemoryBound:
+        moved = 5.0 if self.model.gated else 3.0
+        size = moved * self.all_rows * self.width * self.activation_bytes
+        return MemoryBound("swiglu", size, self.all_rows, name="experts' activation backward")
+
+    def down(self) -> Gemm:
+        return Gemm(self.rows, self.model.hidden, self.width, self.dtype, self.local, name="experts' down projection")

@@ -1,0 +1,83 @@
+"""How evenly tokens fall on experts: the load of the busiest rank against the mean.
+
+All ranks of an expert group wait for the busiest one when results come back, so its load is what a step costs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError
+
+DISTRIBUTIONS = ("balanced", "zipf", "dirichlet", "measured")
+
+
+@dataclass(frozen=True)
+class Routing:
+    """Shares of the experts.
+
+    Parameters
+    ----------
+    load
+        ``balanced``: equal shares (what a balancing loss or bias aims at). ``zipf``: the i-th most visited expert's
+        share is proportional to i^(−skew), experts in an order drawn with ``seed``. ``dirichlet``: shares drawn with
+        ``seed`` from a symmetric Dirichlet distribution of concentration 1/skew an expert. ``measured``: ``shares``.
+    skew
+        0 is balanced; see ``load``.
+    shares
+        One number an expert, in any unit.
+    capacity_factor
+        An expert takes at most this many times the mean; what is over is dropped. None drops nothing.
+    """
+
+    load: str = "balanced"
+    skew: float = 0.0
+    seed: int = 0
+    shares: tuple[float, ...] = ()
+    capacity_factor: float | None = None
+
+    def expert_shares(self, experts: int) -> NDArray[np.float64]:
+        """Share of the assignments that falls on each expert and is kept: shape (experts,).
+
+        Raises
+        ------
+        InputError
+            Another number of shares was measured than the model has experts.
+        """
+        generator = np.random.Generator(np.random.PCG64(self.seed))
+        if self.load == "measured":
+            if len(self.shares) != experts:
+                found = f"{len(self.shares)} shares were given, but the model has {experts} experts"
+                raise InputError(found, key="workload.routing.shares")
+            shares = np.array(self.shares, dtype=np.float64)
+        elif self.load == "zipf":
+            shares = generator.permutation(np.arange(1.0, experts + 1.0) ** -self.skew)
+        elif self.load == "dirichlet" and self.skew > 0.0:
+            shares = generator.dirichlet(np.full(experts, 1.0 / self.skew))
+        else:
+            shares = np.ones(experts)
+        shares = shares / shares.sum()
+        if self.capacity_factor is not None:
+            shares = np.minimum(shares, self.capacity_factor / experts)
+        return np.asarray(shares, dtype=np.float64)
+
+    def busiest(self, experts: int, ranks: int) -> float:
+        """Load of the busiest of ``ranks`` ranks, each with as many neighbouring experts, over the mean without drops.
+
+        >>> Routing().busiest(256, 64)
+        1.0
+        >>> Routing("measured", shares=(4.0, 1.0, 2.0, 1.0)).busiest(4, 2)
+        1.25
+        >>> Routing("measured", shares=(4.0, 1.0, 2.0, 1.0), capacity_factor=1.0).busiest(4, 2)
+        0.75
+        """
+        if self.load == "balanced":
+            return 1.0 if self.capacity_factor is None else min(1.0, self.capacity_factor)
+        return float(self.expert_shares(experts).reshape(ranks, -1).sum(axis=1).max()) * ranks
+
+
+#: Every expert is visited equally often.
+BALANCED = Routing()
