@@ -101,6 +101,29 @@ def test_sustained_clocks_are_the_default_inside_a_step_and_never_faster_than_bu
     )
 
 
+def test_what_hbm_decides_takes_as_long_at_any_clock() -> None:
+    device = load_device("b200")
+    decoding, training = Gemm(1, 8192, 8192), Gemm(8192, 8192, 8192)
+    for operator, share in ((decoding, 0.01), (training, 1.0)):
+        assert device.matrix_share(operator) == pytest.approx(share, abs=0.01)
+    isolated = device.gemm(1, 8192, 8192).seconds
+    assert device.time(decoding).seconds == pytest.approx(isolated, rel=0.01)
+    assert device.matrix_share(MemoryBound("copy", 1e9)) == 0.0
+
+
+def test_calls_repeated_by_a_benchmark_settle_from_the_cool_clock_to_that_of_a_step() -> None:
+    sustained = load_device("h200").spec.sustained
+    assert sustained.burst is not None
+    device = load_device("h200")
+    times = np.geomspace(1e-4, 1.0, 200)
+    gains = np.array([device.cool_gain(float(t)) for t in times])
+    assert gains[0] == pytest.approx(sustained.burst.value / sustained.gemm.value)
+    assert gains[-1] == pytest.approx(1.0)
+    assert (np.diff(gains) <= 0.0).all()
+    assert (np.diff(times / gains) > 0.0).all()
+    assert load_device("mi300x").cool_gain(1e-3) == 1.0
+
+
 def test_zigzag_pieces_of_one_call_cost_less_than_two_calls_and_more_than_either() -> None:
     device = load_device("h200", clocks="burst")
     pieces = ((2048, 8192), (2048, 32768))

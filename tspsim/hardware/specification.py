@@ -17,6 +17,7 @@ from tspsim.units import (
     Hertz,
     PositiveBytes,
     PositiveCount,
+    Seconds,
     UsdPerHour,
     Watts,
 )
@@ -28,6 +29,7 @@ Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
 AtLeastOne = Annotated[float, Field(ge=1.0)]
 NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Factor = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+PositiveSeconds = Annotated[Seconds, Field(gt=0.0)]
 
 
 class Strict(BaseModel):
@@ -66,12 +68,14 @@ class Sustained(Strict):
     """Rates of matrix kernels inside a step against the isolated kernels of the default library.
 
     ``gemm`` and ``attention`` are those of a long step; ``burst`` of a short one on a cool device, where the
-    tables were measured on a warm one.
+    tables were measured on a warm one; ``settle`` is how long a call must be, repeated from a cool device as
+    benchmarks do, to run halfway between.
     """
 
     gemm: Sourced[Fraction]
     attention: Sourced[Fraction]
     burst: Sourced[AtLeastOne] | None = None
+    settle: Sourced[PositiveSeconds] | None = None
 
 
 class OverlapSlowdown(Strict):

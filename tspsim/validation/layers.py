@@ -28,9 +28,11 @@ MEASURED_ON = "h200"
 #: A backward that Python's autograd drives cannot end before its calls are issued: what a layer's forward and
 #: backward take at least, launched from one thread (PyTorch 2.11, no graph replay of the backward).
 LEAST_FORWARD_AND_BACKWARD_S = 2.1e-3
-#: A chip that was idle runs its first milliseconds above the clock it keeps under its power limit, a chip that was busy
-#: below it; the state of the clock is one factor for everything on the matrix units (own H200 layers against the sum of
-#: their isolated kernels: 0.87 for calls of a few milliseconds, 1.07 for long ones).
+#: And what the device waits, before and between, where its kernels take longer than their launches.
+FIRST_LAUNCHES_S = 0.5e-3
+#: What a device did before is in no table, and its clock is one factor for everything on the matrix units: equal
+#: products back to back ran at 643 to 769 TFLOP/s (overlap table), and own layers of one length differ by this much each
+#: way around the sum of their kernels.
 CLOCK_SPREAD = 1.13
 #: The overlap table: products in one measurement, and the share of a copy's time that they lose beside it.
 PRODUCTS_BESIDE_A_COPY = 8
@@ -64,7 +66,7 @@ def predict_layers(frame: pd.DataFrame, answers: Answers) -> None:
             continue
         total = add(on, [(operator, 1) for operator in operators])
         if row["pass"] == "fwd+bwd":
-            total = Estimate(*(max(value, LEAST_FORWARD_AND_BACKWARD_S) for value in total))
+            total = Estimate(*(max(value + FIRST_LAUNCHES_S, LEAST_FORWARD_AND_BACKWARD_S) for value in total))
         answers.predict(position, *(value * MICROSECONDS for value in total))
 
 
@@ -92,11 +94,10 @@ def predict_overlap(frame: pd.DataFrame, answers: Answers) -> None:
     """Eight products beside one copy inside HBM, and each of the two alone."""
     on = device(MEASURED_ON)
     for position, row in enumerate(frame.to_dict("records")):
-        product = on.time(Gemm(int(row["m"]), int(row["n"]), int(row["k"])))
-        products = Estimate(*(PRODUCTS_BESIDE_A_COPY * value for value in product))
+        products = add(on, [(Gemm(int(row["m"]), int(row["n"]), int(row["k"])), PRODUCTS_BESIDE_A_COPY)])
         copy = on.memory_bound(2.0 * row["copy_mb"] * 2**20)
         lost = Estimate(*(LOST_BESIDE_A_COPY * value for value in copy))
-        both = join((slow_or_cool(products), lost))
+        both = join((products, lost))
         answers.predict(position, *(value * MICROSECONDS for value in both))
         answers.also(position, "gemm_alone_us", products.seconds * MICROSECONDS)
         answers.also(position, "copy_alone_us", copy.seconds * MICROSECONDS)
@@ -140,6 +141,7 @@ def decode_step(model: Architecture, batch: int) -> list[tuple[Operator, int]]:
     inside: list[Operator] = [
         layer.norm(batch), layer.qkv(batch), layer.rope(batch), layer.output(batch), layer.norm(batch),
         layer.gate_up(batch), layer.activation(batch), layer.down(batch),
+        MemoryBound("cache_write", 2.0 * 2.0 * 2.0 * batch * model.kv_width, batch, name="cache write"),
     ]  # fmt: skip
     outside: list[Operator] = [layer.embedding(batch), layer.norm(batch), layer.head(batch)]
     return [(op, model.layers) for op in inside] + [(op, 1) for op in outside]
@@ -181,16 +183,20 @@ def peak_bytes(model: Architecture, phase: str, batch: int, sequence: int, conte
 
 
 def add(on: Device, operators: Iterable[tuple[Operator, int]]) -> Estimate:
-    """The sum of operators that run one after the other, each a number of times.
+    """The sum of operators that run one after the other, each a number of times, as a benchmark repeats them.
 
-    A family's error is one factor for all its calls, and families err independently: their ranges add in quadrature.
+    What the matrix units decide runs the faster the shorter the whole call is (:meth:`Device.cool_gain`). A family's
+    error is one factor for all its calls, and families err independently: their ranges add in quadrature.
     """
+    counted = [(operator, times, on.time(operator)) for operator, times in operators]
+    gain = on.cool_gain(sum(times * estimate.seconds for _, times, estimate in counted))
     families: dict[str, list[float]] = {}
-    for operator, times in operators:
+    for operator, times, estimate in counted:
         kind = f"{operator.kind} {operator.direction}" if isinstance(operator, Attention) else operator.kind
         family = families.setdefault(kind, [0.0, 0.0, 0.0])
-        for index, value in enumerate(on.time(operator)):
-            family[index] += times * value
+        factor = times * (1.0 + on.matrix_share(operator) * (1.0 / gain - 1.0))
+        for index, value in enumerate(estimate):
+            family[index] += factor * value
     hot = [Estimate(*family) for kind, family in families.items() if kind != "memory_bound"]
     rest = [Estimate(*family) for kind, family in families.items() if kind == "memory_bound"]
     return join([slow_or_cool(join(hot)) if hot else Estimate(0.0, 0.0, 0.0), *rest])
