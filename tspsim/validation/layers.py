@@ -30,8 +30,8 @@ MEASURED_ON = "h200"
 LEAST_FORWARD_AND_BACKWARD_S = 2.1e-3
 #: And what the device waits, before and between, where its kernels take longer than their launches.
 FIRST_LAUNCHES_S = 0.5e-3
-#: What a device did before is in no table, and its clock is one factor for everything on the matrix units: equal
-#: products back to back ran at 643 to 769 TFLOP/s (overlap table), and own layers of one length differ by this much each
+#: What a device did before is in no table, and its clock is one factor for everything on the matrix units. Equal
+#: products back to back ran at 643 to 769 TFLOP/s (overlap table), and own layers of one length differ by so much each
 #: way around the sum of their kernels.
 CLOCK_SPREAD = 1.13
 #: The overlap table: products in one measurement, and the share of a copy's time that they lose beside it.
