@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from tspsim import catalog
 from tspsim.errors import InputError, UnknownNameError
 from tspsim.model import load_model
+from tspsim.model.spec import ModelSpec, describe
 
 # Totals recomputed from the published configurations, in units of 1e9.
 PUBLISHED = {
@@ -31,6 +34,90 @@ PUBLISHED = {
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_parameters_match_the_published_total(name: str) -> None:
     assert load_model(name).parameters / 1e9 == pytest.approx(PUBLISHED[name], rel=2e-3)
+
+
+#: Total, active a token, and of modules for further tokens, in units of 1e9: as published, or (marked) recomputed from
+#: the configuration with the input embedding counted as active.
+PUBLISHED_EXPERTS = {
+    "mixtral-8x7b": (46.7, 12.9, 0.0),
+    "mixtral-8x22b": (141.0, 39.0, 0.0),
+    "qwen3-30b-a3b": (30.5, 3.35, 0.0),  # active recomputed
+    "qwen3-235b-a22b": (235.0, 22.0, 0.0),
+    "deepseek-v3": (671.0, 37.55, 11.6),  # active recomputed
+    "deepseek-v2-lite": (15.7, None, 0.0),
+    "moonlight-16b-a3b": (16.0, None, 0.0),
+    "kimi-k2": (1026.41, 32.86, 0.0),  # both recomputed; published "1T" and "32B"
+    "glm-5": (744.0, None, 9.95),
+    "glm-4.5": (352.8, 33.6, 3.99),  # recomputed; published 355 and 32 with other parts
+    "gpt-oss-20b": (20.92, None, 0.0),
+    "gpt-oss-120b": (116.83, None, 0.0),
+    "llama-4-maverick": (400.0, 17.0, 0.0),
+    "grok-1": (314.0, None, 0.0),
+}
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED_EXPERTS))
+def test_parameters_of_experts_match_the_published_totals_within_a_hundredth(name: str) -> None:
+    model, (total, active, further) = load_model(name), PUBLISHED_EXPERTS[name]
+    assert model.parameters / 1e9 == pytest.approx(total, rel=0.01)
+    assert model.multi_token_parameters / 1e9 == pytest.approx(further, rel=0.01)
+    if active is not None:
+        assert model.active_parameters / 1e9 == pytest.approx(active, rel=0.015)
+
+
+def test_gpt_oss_has_its_published_active_parameters_without_the_input_embedding() -> None:
+    for name, billions in (("gpt-oss-20b", 3.61), ("gpt-oss-120b", 5.13)):
+        model = load_model(name)
+        assert (model.active_parameters - model.vocab * model.hidden) / 1e9 == pytest.approx(billions, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "cache_bytes"),
+    [
+        ("deepseek-v3", 70_272), ("kimi-k2", 70_272), ("glm-4.5", 376_832), ("qwen3-235b-a22b", 192_512),
+        ("qwen3-30b-a3b", 98_304), ("mixtral-8x7b", 131_072), ("mixtral-8x22b", 229_376), ("llama-3.1-405b", 516_096),
+        ("tsp-8b", 524_288),
+    ],
+)  # fmt: skip
+def test_cache_bytes_a_token(name: str, cache_bytes: int) -> None:
+    """bf16, all layers, before any sharding; latent attention keeps 576 elements a layer whatever its heads."""
+    assert 2 * load_model(name).cache_elements_per_token() == cache_bytes
+
+
+def test_windowed_layers_keep_and_see_no_more_than_their_window() -> None:
+    model = load_model("gpt-oss-120b")
+    assert [block.window for block in model.blocks[:4]] == [128, 0, 128, 0]
+    assert 2 * model.cache_elements_per_token(128 * 1024) == 36_864 + 36_864 * 128 / (128 * 1024)
+    full, windowed = (
+        model.block_forward_flops_per_token(block, 8192) - 2 * model.active_matrix_parameters(block)
+        for block in (model.blocks[1], model.blocks[0])
+    )
+    assert (full, windowed) == (4 * 4096 * 4096, 4 * 4096 * 128)
+
+
+def test_flops_of_a_layer_with_experts_count_the_experts_a_token_visits() -> None:
+    """2·(active matrices) + 4·H·(192 + 128)/2 a pair: DeepSeek-V3 at 4096 tokens, causal."""
+    model = load_model("deepseek-v3")
+    attention = 7168 * (1536 + 576) + 1536 * 128 * 192 + 512 * 128 * 256 + 128 * 128 * 7168
+    experts = 9 * 3 * 7168 * 2048 + 7168 * 256
+    pairs = 4 * 128 * 160 * 2048
+    assert model.block_forward_flops_per_token(model.blocks[-1], 4096) == 2 * (attention + experts) + pairs
+    dense = 2 * (attention + 3 * 7168 * 18432) + pairs
+    assert model.block_forward_flops_per_token(model.blocks[0], 4096) == dense
+    whole = 3 * dense + 58 * (2 * (attention + experts) + pairs) + 2 * 7168 * 129280
+    assert model.forward_flops_per_token(4096) == pytest.approx(whole, rel=1e-12)
+
+
+def test_layers_come_in_their_order() -> None:
+    assert [block.experts for block in load_model("deepseek-v3").blocks] == [False] * 3 + [True] * 58
+    assert [block.experts for block in load_model("llama-4-maverick").blocks[:4]] == [False, True, False, True]
+    assert all(block.experts for block in load_model("mixtral-8x7b").blocks)
+
+
+@pytest.mark.parametrize("name", sorted({*PUBLISHED, *PUBLISHED_EXPERTS, "tsp-8b"}))
+def test_a_described_model_is_read_back_the_same(name: str) -> None:
+    model = load_model(name)
+    assert catalog.validate(describe(model), ModelSpec).architecture() == model
 
 
 def test_the_catalog_holds_the_benchmark_and_all_published_models() -> None:
@@ -174,8 +261,9 @@ def test_a_sliding_window_is_noted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"num_local_experts": 8}, "num_local_experts: the model has experts; only dense decoders"),
-        ({"kv_lora_rank": 512}, "kv_lora_rank: the model has multi-head latent attention"),
+        ({"num_local_experts": 8}, "moe_intermediate_size: is required in a Hugging Face configuration"),
+        ({"num_local_experts": 8, "moe_intermediate_size": 512}, "num_experts_per_tok: 0 experts a token of 8"),
+        ({"kv_lora_rank": 512}, "qk_nope_head_dim: is required in a Hugging Face configuration"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder: the model has an encoder"),
         ({"layer_types": ["linear_attention"]}, "layer_types: layers of kind 'linear_attention'"),
         ({"hidden_size": None}, "hidden_size: is required in a Hugging Face configuration"),
@@ -186,7 +274,7 @@ def test_a_sliding_window_is_noted(tmp_path: Path) -> None:
         ({"hidden_size": 4097}, "head_dim: 32 heads do not divide hidden size 4097"),
     ],
 )
-def test_what_is_not_a_dense_decoder_is_refused(tmp_path: Path, change: dict[str, Any], says: str) -> None:
+def test_what_is_not_a_decoder_is_refused(tmp_path: Path, change: dict[str, Any], says: str) -> None:
     path = _write(tmp_path, LLAMA | change)
     with pytest.raises(InputError) as error:
         load_model(path)
@@ -203,3 +291,49 @@ def test_an_own_model_in_yaml(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("kv_heads: 2", "kv_heads: 3"))
     with pytest.raises(InputError, match="attention: 3 kv_heads do not divide 4 heads"):
         load_model(path)
+
+
+def shared_configurations() -> dict[str, Any]:
+    """The verbatim configurations that stand beside the checkout, or nothing."""
+    folder = Path(os.environ.get("TSPSIM_SHARED_DATA", Path(__file__).parents[2] / "shared/data")).parent
+    path = folder / "reference/models.json"
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "name"),
+    [
+        ("mixtral", "mistralai--Mixtral-8x7B-v0.1", "mixtral-8x7b"),
+        ("mixtral", "mistralai--Mixtral-8x22B-v0.1", "mixtral-8x22b"),
+        ("qwen3_moe", "Qwen--Qwen3-30B-A3B", "qwen3-30b-a3b"),
+        ("qwen3_moe", "Qwen--Qwen3-235B-A22B", "qwen3-235b-a22b"),
+        ("deepseek_v3", "deepseek-ai--DeepSeek-V3", "deepseek-v3"),
+        ("kimi_k2", "moonshotai--Kimi-K2-Instruct", "kimi-k2"),
+        ("glm_moe_dsa", "zai-org--GLM-5", "glm-5"),
+        ("gpt_oss", "openai--gpt-oss-20b", "gpt-oss-20b"),
+        ("gpt_oss", "openai--gpt-oss-120b", "gpt-oss-120b"),
+    ],
+)
+def test_hugging_face_configurations_are_the_catalog_models(tmp_path: Path, family: str, key: str, name: str) -> None:
+    known = shared_configurations()
+    if not known:
+        pytest.skip("the reference configurations are not beside the checkout (TSPSIM_SHARED_DATA)")
+    config = {"model_type": family, **{k: v for k, v in known[key].items() if k != "source"}}
+    read, listed = load_model(_write(tmp_path, config)), load_model(name)
+    same = {"name": "", "source": "", "note": "", "max_context": 0}
+    assert replace(read, **same) == replace(listed, **same)
+
+
+def test_a_llama_4_configuration(tmp_path: Path) -> None:
+    config = {
+        "model_type": "llama4",
+        "text_config": {
+            "model_type": "llama4_text", "num_hidden_layers": 48, "hidden_size": 5120, "num_attention_heads": 40,
+            "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 8192, "intermediate_size_mlp": 16384,
+            "vocab_size": 202048, "num_local_experts": 128, "num_experts_per_tok": 1, "interleave_moe_layer_step": 2,
+            "attention_chunk_size": 8192,
+        },
+    }  # fmt: skip
+    read, listed = load_model(_write(tmp_path, config)), load_model("llama-4-maverick")
+    assert read.parameters == listed.parameters and read.active_parameters == listed.active_parameters
+    assert "chunks of 8192 tokens" in read.note

@@ -1,9 +1,8 @@
-"""A Hugging Face ``config.json`` as an :class:`Architecture`: any dense decoder, under any family's names.
+"""A Hugging Face ``config.json`` as an :class:`Architecture`: a decoder, under any family's names.
 
 Families differ in three ways: the names of their keys (:data:`_NAMES`), what an absent key means
 (:data:`_TIED_BY_DEFAULT` and its neighbours, from each family's configuration class in ``transformers``), and
-what they cannot say in a key at all (gate, biases, norms of Q and K). Models with experts, latent attention
-or recurrent layers are refused: their costs are not a dense decoder's.
+what they cannot say in a key at all (gate, biases, norms of Q and K). Recurrent layers and encoders are refused.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from tspsim.errors import InputError, UnitError, shorten
 from tspsim.units import parse
 
 from .architecture import Architecture
+from .parts import Experts, LatentAttention
 from .spec import MOST_LAYERS
 
 _NAMES: dict[str, tuple[str, ...]] = {
@@ -25,6 +25,15 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "head_dim": ("head_dim",),
     "ffn": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
     "vocab": ("vocab_size",),
+    "experts": ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts"),
+    "topk": ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k"),
+    "expert_width": ("moe_intermediate_size", "expert_ffn_hidden_size"),
+    "shared_width": ("shared_expert_intermediate_size",),
+    "shared": ("n_shared_experts", "num_shared_experts"),
+    "dense_width": ("intermediate_size_mlp",),
+    "first_dense": ("first_k_dense_replace",),
+    "every": ("interleave_moe_layer_step", "decoder_sparse_step", "moe_layer_freq"),
+    "multi_token": ("num_nextn_predict_layers",),
     "max_context": ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length"),
 }
 _ACTIVATION = ("hidden_act", "hidden_activation", "activation_function", "activation")
@@ -34,15 +43,17 @@ _LEARNED_POSITIONS = {"gpt2", "gpt_neo", "gpt_bigcode", "opt"}
 _LINEAR_BIAS = {"gpt2", "gpt_neo", "gpt_neox", "gpt_bigcode", "opt", "bloom", "phi", "starcoder2"}
 _UNGATED = _LINEAR_BIAS | {"gptj", "codegen", "falcon", "mpt", "nemotron"}
 _GATED = {"gemma", "gemma2", "gemma3", "gemma3_text", "phi3", "glm", "glm4", "chatglm", "helium"}
-_QK_NORM = {"qwen3", "gemma3", "gemma3_text", "olmo2", "olmo3"}
-_QKV_BIAS = {"qwen2", "qwen2_5", "qwen", "chatglm", "glm"}
+_QK_NORM = {"qwen3", "qwen3_moe", "gemma3", "gemma3_text", "olmo2", "olmo3", "olmoe"}
+_QKV_BIAS = {"qwen2", "qwen2_5", "qwen2_moe", "qwen", "chatglm", "glm"}
+#: One shared expert as wide as a routed one that no key mentions.
+_ONE_SHARED = {"llama4", "llama4_text"}
+#: A dense MLP's width where layers without experts have one; elsewhere ``intermediate_size`` is an expert's own.
+_WIDTH_IS_AN_EXPERTS = {"mixtral", "gpt_oss", "llama4", "llama4_text", "grok", "grok-1", "phimoe"}
+_ROUTER_BIAS = {"deepseek_v3", "deepseek_v32", "kimi_k2", "glm4_moe", "glm_moe_dsa", "gpt_oss"}
 _TIED_BY_DEFAULT = {
     *("gpt2", "gpt_neo", "gpt_bigcode", "opt", "bloom", "falcon", "mpt", "starcoder2", "cohere", "cohere2"),
     *("gemma", "gemma2", "gemma3", "gemma3_text"),
 }
-_EXPERT_KEYS = (
-    *("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_experts_per_tok"),
-)
 
 
 def is_huggingface(data: Mapping[str, Any]) -> bool:
@@ -53,7 +64,7 @@ def is_huggingface(data: Mapping[str, Any]) -> bool:
 
 
 def read_huggingface(data: Mapping[str, Any], *, name: str) -> Architecture:
-    """The dense decoder a configuration describes.
+    """The decoder a configuration describes.
 
     Parameters
     ----------
@@ -65,11 +76,11 @@ def read_huggingface(data: Mapping[str, Any], *, name: str) -> Architecture:
     Raises
     ------
     InputError
-        A size is missing or is not a positive whole number, or the model is not a dense decoder.
+        A size is missing or is not a positive whole number, or the model is not a decoder that can be read.
     """
     if isinstance(data.get("text_config"), Mapping):
         data = {"_name_or_path": data.get("_name_or_path"), **data["text_config"]}
-    _refuse_what_is_not_dense(data)
+    _refuse_what_is_not_a_decoder(data)
     family = str(data.get("model_type", "")).lower()
     layers, hidden, heads = (_size(data, field) for field in ("layers", "hidden", "heads"))
     if layers > MOST_LAYERS:
@@ -82,14 +93,20 @@ def read_huggingface(data: Mapping[str, Any], *, name: str) -> Architecture:
     activation = str(next((data[key] for key in _ACTIVATION if data.get(key)), "silu")).lower()
     gated = family in _GATED or (family not in _UNGATED and activation.startswith(_GATES))
     tied = data.get("tie_word_embeddings")
+    experts = _experts(data, family, layers)
+    latent = _latent(data)
+    window, full_every = _window(data)
+    ffn = _size(data, "ffn", None if gated else 4 * hidden) if _has_dense_layers(experts) else 0
+    if ffn and experts and _found(data, "dense_width"):
+        ffn = _size(data, "dense_width")
     return Architecture(
         name=shorten(_own_name(data) or name, 60),
         layers=layers,
         hidden=hidden,
         heads=heads,
-        kv_heads=kv_heads,
-        head_dim=_size(data, "head_dim", hidden // heads),
-        ffn=_size(data, "ffn", None if gated else 4 * hidden),
+        kv_heads=heads if latent else kv_heads,
+        head_dim=(latent.query_dim + latent.value_dim) // 2 if latent else _size(data, "head_dim", hidden // heads),
+        ffn=ffn,
         gated=gated,
         vocab=_size(data, "vocab", 0),
         tied_embeddings=tied if isinstance(tied, bool) else family in _TIED_BY_DEFAULT,
@@ -99,8 +116,54 @@ def read_huggingface(data: Mapping[str, Any], *, name: str) -> Architecture:
         learned_positions=family in _LEARNED_POSITIONS,
         max_context=_size(data, "max_context", 0),
         source=f"Hugging Face config.json, model_type {shorten(family or 'not given', 40)}",
-        note=_note(data),
+        note=_note(data, window),
+        latent=latent,
+        experts=experts,
+        window=window,
+        full_every=full_every,
+        multi_token=_size(data, "multi_token", 0),
     )
+
+
+def _experts(data: Mapping[str, Any], family: str, layers: int) -> Experts | None:
+    count = _size(data, "experts", 0)
+    if count < 2:
+        return None
+    width = _size(data, "ffn") if family in _WIDTH_IS_AN_EXPERTS else _size(data, "expert_width")
+    shared = _size(data, "shared", 1 if family in _ONE_SHARED else 0)
+    topk = _size(data, "topk", 0)
+    if not 0 < topk <= count:
+        raise InputError(f"{topk} experts a token of {count}", key=_NAMES["topk"][0])
+    return Experts(
+        count,
+        topk,
+        width,
+        _size(data, "shared_width", shared * width),
+        min(_size(data, "first_dense", 0), layers),
+        _size(data, "every", 1),
+        family in _ROUTER_BIAS,
+    )
+
+
+def _has_dense_layers(experts: Experts | None) -> bool:
+    return experts is None or experts.first_dense > 0 or experts.every > 1
+
+
+def _latent(data: Mapping[str, Any]) -> LatentAttention | None:
+    if data.get("kv_lora_rank") is None:
+        return None
+    sizes = [_plain_size(data, key) for key in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")]
+    return LatentAttention(_plain_size(data, "q_lora_rank") if data.get("q_lora_rank") else 0, *sizes)
+
+
+def _window(data: Mapping[str, Any]) -> tuple[int, int]:
+    """Window and period where windowed layers and full ones alternate regularly; (0, 1) otherwise."""
+    kinds = list(data.get("layer_types") or [])
+    if not data.get("sliding_window") or "sliding_attention" not in kinds or "full_attention" not in kinds:
+        return 0, 1
+    period = kinds.index("full_attention") + 1
+    regular = ["full_attention" if (layer + 1) % period == 0 else "sliding_attention" for layer in range(len(kinds))]
+    return (_plain_size(data, "sliding_window"), period) if kinds == regular else (0, 1)
 
 
 def _own_name(data: Mapping[str, Any]) -> str | None:
@@ -120,33 +183,43 @@ def _size(data: Mapping[str, Any], field: str, default: int | None = None) -> in
         if default is None:
             raise InputError("is required in a Hugging Face configuration", key=_NAMES[field][0])
         return default
+    if default is not None and data[key] == 0 and field in _MAY_BE_ZERO:
+        return 0
+    return _plain_size(data, key)
+
+
+#: Sizes that a configuration may state as nought: no such part.
+_MAY_BE_ZERO = {"experts", "shared", "shared_width", "first_dense", "multi_token"}
+
+
+def _plain_size(data: Mapping[str, Any], key: str) -> int:
+    if data.get(key) is None:
+        raise InputError("is required in a Hugging Face configuration", key=key)
     try:
         return int(parse(data[key], "count", positive=True))
     except UnitError as error:
         raise InputError(error.message, key=key) from None
 
 
-def _refuse_what_is_not_dense(data: Mapping[str, Any]) -> None:
-    key = next((key for key in _EXPERT_KEYS if isinstance(data.get(key), int) and data[key] > 1), None)
-    if key:
-        raise InputError("the model has experts; only dense decoders can be read for now", key=key)
-    if data.get("kv_lora_rank") is not None:
-        why = "the model has multi-head latent attention; only dense decoders can be read for now"
-        raise InputError(why, key="kv_lora_rank")
+def _refuse_what_is_not_a_decoder(data: Mapping[str, Any]) -> None:
     if data.get("is_encoder_decoder") is True:
         raise InputError("the model has an encoder; only decoders can be read", key="is_encoder_decoder")
     kinds = data.get("layer_types") or data.get("layers_block_type") or []
-    strange = [kind for kind in kinds if kind not in ("full_attention", "sliding_attention", "attention")]
+    known = ("full_attention", "sliding_attention", "chunked_attention", "attention")
+    strange = [kind for kind in kinds if kind not in known]
     if strange:
-        why = f"layers of kind '{shorten(strange[0])}' are not a dense decoder's"
-        raise InputError(why, key="layer_types")
+        raise InputError(f"layers of kind '{shorten(strange[0])}' cannot be read", key="layer_types")
 
 
-def _note(data: Mapping[str, Any]) -> str:
-    """What of the configuration is simplified: attention windows, which are read as full attention."""
-    window = data.get("sliding_window")
-    kinds = data.get("layer_types") or []
+def _note(data: Mapping[str, Any], window: int) -> str:
+    """What of the configuration is simplified: windows that do not alternate regularly, chunks, chosen tokens."""
+    notes = []
+    stated, kinds = data.get("sliding_window"), data.get("layer_types") or []
     windowed = data.get("use_sliding_window", True) is not False and "full_attention" not in set(kinds)
-    if window and (windowed or "sliding_attention" in kinds):
-        return f"sliding window of {shorten(window, 20)} tokens is read as full attention"
-    return ""
+    if stated and not window and (windowed or "sliding_attention" in kinds):
+        notes.append(f"sliding window of {shorten(stated, 20)} tokens is read as full attention")
+    if data.get("attention_chunk_size"):
+        notes.append(f"attention in chunks of {shorten(data['attention_chunk_size'], 20)} tokens is read as full")
+    if data.get("index_topk"):
+        notes.append(f"attention to {shorten(data['index_topk'], 20)} chosen tokens is read as full; no indexer")
+    return "; ".join(notes)

@@ -1,4 +1,4 @@
-"""Read a model: a catalog entry, or the ``config.json`` of a dense Hugging Face decoder."""
+"""Read a model: a catalog entry, or the ``config.json`` of a Hugging Face decoder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def load_model(name_or_path: str | Path) -> Architecture:
     UnknownNameError
         No catalog entry has this name; the message offers the nearest.
     InputError
-        The file is wrong, or describes a model that is not a dense decoder.
+        The file is wrong, or describes a model that is not a decoder.
 
     Examples
     --------
