@@ -362,7 +362,8 @@ def test_small_messages_take_the_low_latency_protocol() -> None:
     cluster = load_cluster("hgx-h100-8")
     small, large = (collective(cluster, range(8), "all_gather", size, algorithm="ring") for size in (1024, GIB))
     assert small.latency_s == pytest.approx(10.4e-6, rel=0.1)  # measured: all-gather of 1 KiB on eight H100
-    assert large.latency_s == pytest.approx(19.4e-6 + 7 * 0.68e-6, rel=0.01)  # the last regime's, fitted
+    curve = cluster.node.collectives.curves[0]
+    assert large.latency_s == pytest.approx(curve.base[2] + 7 * curve.hop[2], rel=0.01)
 
 
 def test_many_nodes_take_trees_for_small_all_reduces() -> None:

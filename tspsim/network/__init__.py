@@ -23,17 +23,19 @@ Any list of flows can be asked for its finish times:
 """
 
 from .cluster import Cluster
-from .collectives import ALGORITHMS, Traffic, collective, point_to_point
+from .collectives import ALGORITHMS, ExpertExchange, Traffic, collective, exchange_experts, point_to_point
 from .flows import Flow, finish_times
 from .load import build_cluster, load_cluster
 
 __all__ = [
     "ALGORITHMS",
     "Cluster",
+    "ExpertExchange",
     "Flow",
     "Traffic",
     "build_cluster",
     "collective",
+    "exchange_experts",
     "finish_times",
     "load_cluster",
     "point_to_point",

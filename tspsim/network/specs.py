@@ -9,23 +9,15 @@ from __future__ import annotations
 
 from typing import Annotated, Generic, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from ..units import BytesPerSecond, PositiveCount, Seconds
+from .calibration import Basis, BetweenNodes, Curve, CustomAllReduce, ExpertCurve, FabricFactors, Fraction, Strict
 
 Value = TypeVar("Value")
-Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
 Ratio = Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
 #: Families of algorithms that share one efficiency on a node; ``default`` serves those not named.
 Family = Literal["default", "ring", "tree", "direct", "in_switch", "point_to_point"]
-Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"]
-Basis = Literal["data sheet", "library", "measured", "fitted", "assumed"]
-
-
-class Strict(BaseModel):
-    """Frozen, and no key that nobody reads."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Sourced(Strict, Generic[Value]):
@@ -85,36 +77,15 @@ class Considered(Strict):
     all_to_all: tuple[str, ...] = Field(min_length=1)
 
 
-Regimes = tuple[Seconds, Seconds, Seconds]
-Efficiency = Annotated[float, Field(gt=0.0, le=2.0)]
-
-
-class Curve(Strict):
-    """The measured time of algorithms inside a node (:mod:`tspsim.network.collectives.curves`).
-
-    ``ranks`` are the least and most that were measured. ``efficiency`` is by the bytes a ring would pass on, so that of
-    a reduction in the switch, which passes on fewer, may exceed one.
-    """
-
-    algorithms: tuple[str, ...] = Field(min_length=1)
-    kinds: tuple[Kind, ...] = Field(min_length=1)
-    ranks: tuple[PositiveCount, PositiveCount]
-    base: Regimes
-    hop: Regimes
-    efficiency: tuple[Efficiency, Efficiency, Efficiency]
-    own: BytesPerSecond | None = None
-    growth: Seconds
-    source: str = Field(min_length=3)
-    basis: Basis = "fitted"
-
-
 class CollectivesSpec(Strict):
     """The collective library of a node.
 
     ``inside_node`` and ``between_nodes`` list what its tuner considers for each kind; the cheapest is taken.
     ``efficiency`` is the share of a link's bandwidth that a family of algorithms reaches. ``own_chunk`` is
     the rate at which a ring passes over a rank's own chunk, a step in which that rank's link stays idle;
-    absent where measurements show none. ``curves`` replace latency and efficiency where they apply.
+    absent where measurements show none. What was measured takes their place where it applies: ``curves`` inside a node,
+    ``across`` between nodes, ``custom_all_reduce`` for the kernels of a serving engine, ``experts`` for the libraries
+    that bring tokens to experts.
     """
 
     library: str
@@ -125,12 +96,23 @@ class CollectivesSpec(Strict):
     own_chunk: Sourced[BytesPerSecond] | None = None
     in_switch_latency: Sourced[Seconds] | None = None
     curves: tuple[Curve, ...] = ()
+    across: BetweenNodes | None = None
+    custom_all_reduce: tuple[CustomAllReduce, ...] = ()
+    experts: tuple[ExpertCurve, ...] = ()
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if "default" not in self.efficiency:
             raise ValueError("efficiency needs a 'default'")
         return self
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """Every name that a collective may ask for as its library."""
+        versions = [name for curve in self.curves for name in curve.libraries]
+        engines = [kernels.library for kernels in self.custom_all_reduce]
+        exchanges = [curve.library for curve in self.experts]
+        return tuple(dict.fromkeys([*versions, *engines, *exchanges]))
 
 
 class HostLinkSpec(Strict):
@@ -184,7 +166,8 @@ class FabricSpec(Strict):
 
     ``rails``: one plane a rail and no way between planes but through a node; ``rail_optimised``: a leaf
     switch serves one rail, spines join them all; ``fat_tree``: leaf switches serve whole nodes.
-    ``oversubscription`` is the bandwidth into a leaf over the bandwidth out of it.
+    ``oversubscription`` is the bandwidth into a leaf over the bandwidth out of it. ``collectives`` says how much slower
+    or faster libraries were measured on it than on the fabrics that the nodes' files were fitted on.
     """
 
     name: str
@@ -194,6 +177,7 @@ class FabricSpec(Strict):
     switch: SwitchSpec
     oversubscription: Sourced[Ratio]
     efficiency: Sourced[Fraction]
+    collectives: FabricFactors | None = None
 
 
 class ClusterSpec(Strict):

@@ -6,9 +6,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from tspsim.errors import InputError
-from tspsim.network import Cluster, build_cluster, collective, load_cluster
+from tspsim.network import Cluster, Traffic, build_cluster, collective, load_cluster
 from tspsim.program import COLLECTIVE_KINDS
-from tspsim.simulation import Costs
 
 from .answers import Answers
 from .devices import device_name, no_device
@@ -19,32 +18,101 @@ if TYPE_CHECKING:
 
 #: GPUs whose domain of NVLink is a rack; one machine of them ("node" 1 of a table) holds four.
 RACKS = {"gb200": ("gb200-nvl72", 72), "gb300": ("gb200-nvl72", 72)}
+#: Words of a library column that tell the fabric it ran on.
+FABRICS = {
+    "nebius": "infiniband-400g-nebius",
+    "lambda": "infiniband-400g-lambda",
+    "gcp a4": "roce-400g-gcp",
+    "tcpxo": "tcpxo-200g",
+    "tcpx": "tcpx-100g",
+    "efa": "efa-400g",
+    "nvl72": "nvl72-400g",
+}
 #: What joins the nodes of a GPU's usual machine, where a table does not say.
-FABRICS = {"a100-40gb": "rails-200g", "a100-80gb": "rails-200g", "b300": "rails-800g", "mi355x": "rails-400g"}
+USUAL_FABRICS = {
+    "a100-40gb": "rails-200g",
+    "a100-80gb": "rails-200g",
+    "b300": "rails-800g",
+    "h100": "rail-optimised-400g",
+    "h200": "rail-optimised-400g",
+    "b200": "rail-optimised-400g",
+}
 
 
 def predict(frame: pd.DataFrame, answers: Answers) -> None:
-    """All-reduce, all-gather, reduce-scatter, all-to-all and broadcast, by nodes and GPUs."""
-    columns = ["gpu", "nodes", "gpus", "op"]
-    for position, (gpu, nodes, gpus, op, size) in enumerate(
-        zip(*(frame[name] for name in (*columns, "bytes")), strict=True)
+    """All-reduce, all-gather, reduce-scatter, all-to-all and broadcast, by nodes, GPUs and library."""
+    names = ["gpu", "nodes", "gpus", "op", "bytes"]
+    libraries = frame["library"] if "library" in frame else [""] * len(frame)
+    for position, (gpu, nodes, gpus, op, size, written) in enumerate(
+        zip(*(frame[name] for name in names), libraries, strict=True)
     ):
         if op not in COLLECTIVE_KINDS:
             answers.skip(position, f"no collective '{op}'")
             continue
         try:
-            cluster = cluster_of(str(gpu), int(nodes), int(gpus))
-            traffic = collective(cluster, range(int(gpus)), op, float(size))
+            cluster = cluster_of(str(gpu), int(nodes), int(gpus), fabric_of(str(written)))
+            library = library_of(cluster, str(written))
+            traffic = collective(cluster, range(int(gpus)), op, float(size), library=library)
         except InputError as error:
             answers.skip(position, error.message)
             continue
-        time_us = (traffic.latency_s + traffic.fluid_s) * MICROSECONDS
-        spread = 1.0 + Costs.TRANSFER_ERROR
-        answers.predict(position, time_us, time_us / spread, time_us * spread)
+        if library is None and cluster.nodes == 1 and cluster.node.collectives.libraries:
+            answers.note(f"{cluster.node.name} knows no library '{written}': its own, in the middle of those known", 1)
+        tell(answers, position, traffic)
+
+
+def predict_custom(frame: pd.DataFrame, answers: Answers) -> None:
+    """All-reduce by the kernels of a serving engine: ``custom``, the engine, and whose kernels it runs."""
+    for position, (gpu, gpus, size, written) in enumerate(
+        zip(*(frame[name] for name in ("gpu", "gpus", "bytes", "library")), strict=True)
+    ):
+        try:
+            cluster = cluster_of(str(gpu), 1, int(gpus))
+            traffic = collective(
+                cluster, range(int(gpus)), "all_reduce", float(size), library=custom_library(str(written))
+            )
+        except InputError as error:
+            answers.skip(position, error.message)
+            continue
+        tell(answers, position, traffic)
+
+
+def tell(answers: Answers, position: int, traffic: Traffic, column: str | None = None) -> None:
+    """The time of a transfer in microseconds with its range, as a row's answer."""
+    time_us = traffic.alone_s * MICROSECONDS
+    if column is None:
+        answers.predict(position, time_us, time_us * traffic.low, time_us * traffic.high)
+    else:
+        answers.also(position, column, time_us)
+
+
+def fabric_of(written: str) -> str | None:
+    """The fabric that a library column tells.
+
+    >>> fabric_of("NCCL, GCP A3 Mega H100 TCPXO 1.8 Tbps"), fabric_of("NCCL 2.27.3")
+    ('tcpxo-200g', None)
+    """
+    return next((fabric for word, fabric in FABRICS.items() if word in written.lower()), None)
+
+
+def library_of(cluster: Cluster, written: str) -> str | None:
+    """The node's name of a library; None where it knows none such."""
+    return written if written in cluster.node.collectives.libraries else None
+
+
+def custom_library(written: str) -> str:
+    """The catalog's name of a serving engine's all-reduce.
+
+    >>> custom_library("custom vllm vLLM_custom_graph"), custom_library("custom sglang trtllm")
+    ('vllm custom', 'sglang trtllm custom')
+    """
+    words = written.lower().split()
+    engine, kernels = words[1] if len(words) > 1 else written, words[2] if len(words) > 2 else ""
+    return f"{engine} trtllm custom" if kernels == "trtllm" != engine else f"{engine} custom"
 
 
 @cache
-def cluster_of(gpu: str, nodes: int, gpus: int) -> Cluster:
+def cluster_of(gpu: str, nodes: int, gpus: int, fabric: str | None = None) -> Cluster:
     """The cluster that a row was measured on.
 
     Parameters
@@ -55,6 +123,8 @@ def cluster_of(gpu: str, nodes: int, gpus: int) -> Cluster:
         Machines; 0: one or several racks that are a domain of NVLink each.
     gpus
         Ranks of the group.
+    fabric
+        Catalog name of what joins the nodes; None: the usual one.
 
     Raises
     ------
@@ -66,7 +136,7 @@ def cluster_of(gpu: str, nodes: int, gpus: int) -> Cluster:
         node, domain = RACKS[written]
         racks = -(-gpus // domain)
         if racks > 1:
-            return build_cluster(node=node, nodes=racks, fabric="rails-400g")
+            return build_cluster(node=node, nodes=racks, fabric=fabric or "rail-optimised-400g")
         return load_cluster(node)
     name = device_name(gpu)
     if name is None:
@@ -75,4 +145,6 @@ def cluster_of(gpu: str, nodes: int, gpus: int) -> Cluster:
         raise InputError(f"{gpu} has no rack-scale domain in the catalog")
     if nodes == 1:
         return build_cluster(device=name)
-    return build_cluster(device=name, nodes=nodes, fabric=FABRICS.get(name, "rails-400g"))
+    return build_cluster(device=name, nodes=nodes, fabric=fabric or USUAL_FABRICS.get(name, "rails-400g"))
+
+

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from . import collectives, kernels, layers, serving, training, training_operators
+from . import collectives, experts, kernels, layers, serving, training, training_operators
 from .answers import Answers, unpredicted
 
 if TYPE_CHECKING:
@@ -55,7 +55,6 @@ def _kernel(
     return Table(path, "time_us", kernels.predictor(path), counts, numbers, texts, groups)
 
 
-_EXPERTS = unpredicted("expert-parallel dispatch and combine not modelled yet")
 _REFERENCE = unpredicted("reference table: nothing in it is predicted by itself")
 
 TABLES: dict[str, Table] = {
@@ -91,14 +90,19 @@ TABLES: dict[str, Table] = {
             ),
         ),
         Table(
-            "collectives/custom_all_reduce.csv", "time_us",
-            unpredicted("custom all-reduce of serving engines not modelled yet"),
-            groups=(("gpu",), ("gpu", "gpus", "library")),
+            "collectives/custom_all_reduce.csv", "time_us", collectives.predict_custom,
+            counts=("gpus", "bytes"), texts=("gpu", "library"), groups=(("gpu",), ("gpu", "gpus", "library")),
         ),
-        Table("collectives/moe_dispatch_combine_amd.csv", "latency_us", _EXPERTS, groups=(("gpu",),)),
         Table(
-            "collectives/moe_dispatch_combine_deepep.csv", "dispatch_avg_t_us", _EXPERTS, texts=("system",),
-            groups=(("system",),), further=("combine_avg_t_us",),
+            "collectives/moe_dispatch_combine_amd.csv", "latency_us", experts.predict_mori,
+            counts=("ep", "num_tokens", "hidden_dim"), texts=("gpu", "kernel", "phase", "dtype"),
+            groups=(("gpu",), ("kernel", "phase"), ("gpu", "kernel", "ep", "phase")),
+        ),
+        Table(
+            "collectives/moe_dispatch_combine_deepep.csv", "dispatch_avg_t_us", experts.predict_deepep,
+            counts=("node_num", "hidden_size", "num_token", "num_topk", "num_experts"), texts=("system", "mode"),
+            groups=(("system",), ("system", "mode", "node_num")),
+            further=("combine_avg_t_us", "dispatch_transmit_us", "combine_transmit_us"),
         ),
         Table(
             "end_to_end/layer_h200_own.csv", "us", layers.predict_layers,

@@ -1,5 +1,8 @@
 """Collective algorithms: one file each, a registry, and the cheapest of them."""
 
-from .registry import ALGORITHMS, Traffic, collective, point_to_point
+from .choices import ALGORITHMS
+from .experts import ExpertExchange
+from .registry import collective, exchange_experts, point_to_point
+from .traffic import Traffic
 
-__all__ = ["ALGORITHMS", "Traffic", "collective", "point_to_point"]
+__all__ = ["ALGORITHMS", "ExpertExchange", "Traffic", "collective", "exchange_experts", "point_to_point"]

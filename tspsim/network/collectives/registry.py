@@ -1,4 +1,4 @@
-"""The collectives of a library: its algorithms by name, and the cheapest of them for a size.
+"""The collectives of a library: the cheapest of the algorithms it knows, for a size.
 
 A library's tuner weighs a latency and a bandwidth for each algorithm and protocol and takes the smallest sum
 (NCCL, src/graph/tuning.cc). So does :func:`collective`, with the links of this cluster in the place of the
@@ -8,78 +8,18 @@ tuner's bandwidths.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
-
-import numpy as np
+from collections.abc import Sequence
 
 from ...errors import InputError, UnknownNameError, shorten
 from ...program import COLLECTIVE_KINDS
 from ..cluster import Cluster
-from . import direct, in_switch, multi_ring, ring, tree, two_level
-from .curves import Measured
-from .schedule import Group, Schedule, scheduled
-
-#: Every algorithm a caller may name, and what builds its schedules (none: it cannot run there).
-ALGORITHMS: Mapping[str, Callable[[Group, str], list[Schedule]]] = MappingProxyType(
-    {
-        "ring": ring.build,
-        "multi_ring": multi_ring.build,
-        "direct": direct.build,
-        "tree": tree.build,
-        "in_switch": in_switch.build,
-        "two_level": two_level.build,
-    }
-)
+from .choices import ALGORITHMS, Choice, cheapest, considered, exchange_choice, expert_curve, lines
+from .experts import ExpertExchange, copies
+from .schedule import Group, scheduled
+from .traffic import NOTHING, Traffic
 
 #: Results kept on one cluster; beyond, the oldest half is let go.
 MOST_KEPT = 65_536
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """What a transfer asks of the network.
-
-    Alone it takes ``latency_s + fluid_s``; contention stretches the second part.
-
-    Attributes
-    ----------
-    algorithm
-        Name in :data:`ALGORITHMS`, ``point_to_point``, or ``none`` where nothing moves.
-    latency_s
-        Seconds that no bandwidth shortens.
-    fluid_s
-        Seconds the slowest link needs, at the efficiency libraries reach.
-    links, link_bytes
-        Ids of the links used, and the bytes that cross each in all.
-    """
-
-    algorithm: str
-    latency_s: float
-    fluid_s: float
-    links: tuple[int, ...]
-    link_bytes: tuple[float, ...]
-
-
-NOTHING = Traffic("none", 0.0, 0.0, (), ())
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """One algorithm with one protocol: a line ``latency_s + size_bytes · fluid_s``, or a measured curve."""
-
-    algorithm: str
-    latency_s: float
-    fluid_s: float
-    schedule: Schedule
-    curve: Measured | None = None
-
-    def alone(self, size_bytes: float) -> tuple[float, float]:
-        """Seconds of latency, and seconds that contention stretches."""
-        if self.curve is not None:
-            return self.curve.alone(size_bytes)
-        return self.latency_s, size_bytes * self.fluid_s
 
 
 def collective(
@@ -90,6 +30,7 @@ def collective(
     *,
     root: int = 0,
     algorithm: str | None = None,
+    library: str | None = None,
 ) -> Traffic:
     """One collective of a group.
 
@@ -107,7 +48,12 @@ def collective(
     root
         Position in ``ranks`` of a broadcast's source.
     algorithm
-        Name in :data:`ALGORITHMS`; None takes the cheapest of those the node's library considers.
+        Name in :data:`ALGORITHMS`; None takes the cheapest of those the node's library considers. ``dispatch``,
+        ``combine`` and their ``_low_latency`` forms make an all-to-all the exchange of an expert-parallel library
+        (docs/network.md).
+    library
+        Version or launch mode of the node's library, or the all-reduce kernels of a serving engine: a name in
+        ``cluster.node.collectives.libraries``. None: the node's own, in the middle of those measured.
 
     Returns
     -------
@@ -126,17 +72,72 @@ def collective(
     ('direct', 56, 0.25)
     """
     members = tuple(ranks)
-    key = (members, kind, size_bytes, root, algorithm)
+    key = (members, kind, size_bytes, root, algorithm, library)
     known: Traffic | None = cluster.memo.get(key)
     if known is not None:
         return known
     group = _checked(cluster, members, kind, size_bytes, root)
     if algorithm is not None and algorithm not in ALGORITHMS:
         raise UnknownNameError("algorithm", algorithm, ALGORITHMS)
+    check_library(cluster, library)
     traffic = NOTHING
     if group.size > 1 and size_bytes > 0:
-        traffic = _traffic(group, kind, float(size_bytes), algorithm)
+        traffic = _traffic(group, kind, float(size_bytes), algorithm, library)
     return _kept(cluster, key, traffic)
+
+
+def exchange_experts(
+    cluster: Cluster, ranks: Sequence[int], phase: str, exchange: ExpertExchange, *, mode: str = "normal",
+    library: str | None = None,
+) -> Traffic:
+    """One phase of an expert exchange: every rank's tokens to their experts, or back.
+
+    Parameters
+    ----------
+    ranks
+        GPU numbers, distinct; as many on every node, in the same places.
+    phase
+        ``dispatch`` or ``combine``.
+    exchange
+        What is exchanged.
+    mode
+        ``normal``, ``low_latency`` or ``asynchronous``.
+    library
+        Where the node knows several; None: its first.
+
+    Raises
+    ------
+    InputError
+        An argument is wrong, or the node has no library for it.
+
+    Examples
+    --------
+    >>> from tspsim.network import load_cluster
+    >>> few = ExpertExchange(tokens=128, token_bytes=7168)
+    >>> exchange_experts(load_cluster("hgx-h100-8"), range(8), "dispatch", few).algorithm
+    'dispatch'
+    """
+    group = _checked(cluster, tuple(ranks), "all_to_all", 0.0, 0)
+    check_library(cluster, library)
+    curve = expert_curve(group, phase, mode, library)
+    if curve is None or not group.regular:
+        known = sorted({f"{each.mode} {each.phase} on {each.nodes}" for each in cluster.node.collectives.experts})
+        where = "one node" if len(group.members) == 1 else "several nodes"
+        raise InputError(
+            f"{cluster.node.name} has no {mode} {phase} of experts on {where} with as many ranks each; "
+            f"it has: {', '.join(known) or 'none'}"
+        )
+    if group.size == 1 or exchange.tokens <= 0.0:
+        return NOTHING
+    size_bytes = exchange.tokens * exchange.token_bytes * copies(curve, exchange, group.size)
+    return cheapest([exchange_choice(group, curve, exchange, phase)], size_bytes, 0)
+
+
+def check_library(cluster: Cluster, library: str | None) -> None:
+    """Raise UnknownNameError unless the node knows this library."""
+    known = cluster.node.collectives.libraries
+    if library is not None and library not in known:
+        raise UnknownNameError("library", library, known)
 
 
 def point_to_point(cluster: Cluster, source: int, destination: int, size_bytes: float) -> Traffic:
@@ -181,9 +182,9 @@ def point_to_point(cluster: Cluster, source: int, destination: int, size_bytes: 
                 node_steps=int(not across or relayed),
                 net_steps=int(across),
             )
-            choices = _choices(cluster, "point_to_point", schedule, 1.0)
+            choices = lines(cluster, "point_to_point", schedule, 1.0)
             cluster.memo["choices", "point_to_point", ends] = choices
-        traffic = _cheapest(choices, float(size_bytes), 0)
+        traffic = cheapest(choices, float(size_bytes), 0)
     return _kept(cluster, key, traffic)
 
 
@@ -204,7 +205,7 @@ def _check_size(size_bytes: float) -> None:
         raise InputError(f"size {shorten(size_bytes)} must be a finite number of bytes, 0 or more")
 
 
-def _traffic(group: Group, kind: str, size_bytes: float, algorithm: str | None) -> Traffic:
+def _traffic(group: Group, kind: str, size_bytes: float, algorithm: str | None, library: str | None) -> Traffic:
     """The cheapest choice. Groups inside one node are computed on node 0 and moved, if all nodes are
     equal."""
     cluster, layout = group.cluster, group.cluster.layout
@@ -214,89 +215,12 @@ def _traffic(group: Group, kind: str, size_bytes: float, algorithm: str | None) 
         shift = node * layout.node_links
     ranks = tuple([rank - node * layout.gpus for rank in group.ranks])
     source = ranks[group.root] if kind == "broadcast" else -1
-    key = ("choices", kind, algorithm, frozenset(ranks), source)
-    choices: tuple[_Choice, ...] | None = cluster.memo.get(key)
+    key = ("choices", kind, algorithm, library, frozenset(ranks), source)
+    choices: tuple[Choice, ...] | None = cluster.memo.get(key)
     if choices is None:
-        choices = _considered(Group(cluster, ranks, group.root), kind, algorithm)
+        choices = considered(Group(cluster, ranks, group.root), kind, algorithm, library)
         cluster.memo[key] = choices
-    return _cheapest(choices, size_bytes, shift)
-
-
-def _considered(group: Group, kind: str, algorithm: str | None) -> tuple[_Choice, ...]:
-    """All lines of the named algorithm, or of all that the library's tuner knows."""
-    cluster = group.cluster
-    library = cluster.node.collectives
-    considered = library.inside_node if len(group.members) == 1 else library.between_nodes
-    n = group.size
-    passed = {"all_reduce": 2 * (n - 1) / n, "broadcast": 1.0}.get(kind, (n - 1) / n)
-    names = getattr(considered, kind) if algorithm is None else (algorithm,)
-    choices = [
-        choice
-        for name in names
-        for schedule in ALGORITHMS[name](group, kind)
-        for choice in _measured(group, kind, name, schedule) or _choices(cluster, name, schedule, passed)
-    ]
-    if not choices:
-        able = [name for name, build in ALGORITHMS.items() if build(group, kind)]
-        refused = f"algorithm '{algorithm}'" if algorithm else f"no algorithm of {cluster.node.name}"
-        raise InputError(f"{refused} cannot run {kind} on these {n} ranks; here: {', '.join(able)}")
-    return tuple(choices)
-
-
-def _measured(group: Group, kind: str, name: str, schedule: Schedule) -> tuple[_Choice, ...]:
-    """The measured curve of an algorithm, where the node has one for this kind and number of ranks."""
-    cluster, n = group.cluster, group.size
-    if len(group.members) > 1:
-        return ()
-    for curve in cluster.node.collectives.curves:
-        if name in curve.algorithms and kind in curve.kinds and curve.ranks[0] <= n <= curve.ranks[1]:
-            link = cluster.node.link
-            busy = schedule.load / cluster.bandwidth_bytes_per_s[schedule.links]
-            stretch = 1.0
-            if cluster.factors:  # measured were links as specified
-                sound = ALGORITHMS[name](Group(cluster.sound, group.ranks, group.root), kind)[0]
-                stretch = float(busy.max() / (sound.load / cluster.sound.bandwidth_bytes_per_s[sound.links]).max())
-            bandwidth = link.bandwidth.value * link.per_gpu
-            measured = Measured(curve, kind, n, bandwidth, float(busy.max()), stretch)
-            return (_Choice(name, 0.0, 0.0, schedule, measured),)
-    return ()
-
-
-def _choices(cluster: Cluster, name: str, schedule: Schedule, passed: float) -> tuple[_Choice, ...]:
-    """A schedule under every protocol; ``passed`` is what a GPU sends on of each byte.
-
-    Reduction in the switch has a latency of its own and moves whole messages: only the last protocol.
-    """
-    library = cluster.node.collectives
-    lines = []
-    if schedule.family == "in_switch":
-        assert library.in_switch_latency is not None
-        steps = library.protocols[-1].ring
-        latency = library.in_switch_latency.value + schedule.net_steps * steps.net_hop
-        return (_Choice(name, latency, schedule.fluid_s, schedule),)
-    for protocol in library.protocols:
-        steps = protocol.tree if schedule.family == "tree" else protocol.ring
-        latency = steps.base + schedule.node_steps * steps.hop + schedule.net_steps * steps.net_hop
-        fluid = schedule.fluid_s / protocol.bandwidth_ratio
-        cap = protocol.fabric_cap if schedule.net_steps else protocol.node_cap
-        if cap is not None:
-            fluid = max(fluid, passed / cap)
-        lines.append(_Choice(name, latency, fluid, schedule))
-    return tuple(lines)
-
-
-def _cheapest(choices: Sequence[_Choice], size_bytes: float, shift: int) -> Traffic:
-    times = [choice.alone(size_bytes) for choice in choices]
-    index = min(range(len(choices)), key=lambda i: times[i][0] + times[i][1])
-    best, (latency_s, fluid_s) = choices[index], times[index]
-    links = best.schedule.links + np.int64(shift)
-    return Traffic(
-        best.algorithm,
-        latency_s,
-        fluid_s,
-        tuple(links.tolist()),
-        tuple((best.schedule.load * size_bytes).tolist()),
-    )
+    return cheapest(choices, size_bytes, shift)
 
 
 def _kept(cluster: Cluster, key: object, traffic: Traffic) -> Traffic:

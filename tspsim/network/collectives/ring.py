@@ -34,14 +34,14 @@ def rings(group: Group, kind: str, cycles: Sequence[Sequence[int] | None]) -> li
 
     Notes
     -----
-    Between nodes each cycle becomes as many rings as a node has ranks: ring c enters every node at its c-th
-    rank and leaves over that rank's rail again, so that all NICs work. Where dead links interrupt some of the
-    rings, a second schedule leaves those out.
+    Between nodes each cycle becomes as many rings as a node has ranks (:attr:`Group.channels`): ring c enters every
+    node at its c-th rank and leaves over that rank's rail again, so that all NICs work. Where dead links interrupt
+    some of the rings, a second schedule leaves those out.
     """
     if kind not in TURNS and kind != "broadcast":
         return []
     nodes, n = group.members, group.size
-    channels = 1 if len(nodes) == 1 else max(len(gpus) for gpus in nodes)
+    channels = 1 if len(nodes) == 1 else group.channels
     paths = [_path(group, kind, cycle, channel) for cycle in cycles for channel in range(channels)]
     if kind != "broadcast":
         paths = [[*path, path[0]] for path in paths]

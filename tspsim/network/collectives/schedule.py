@@ -66,6 +66,13 @@ class Group:
         return next(i for i, gpus in enumerate(self.members) if self.source in gpus)
 
     @property
+    def channels(self) -> int:
+        """Rings or trees between nodes: one a rank of a node, as far as the library goes."""
+        across = self.cluster.node.collectives.across
+        widest = max(len(gpus) for gpus in self.members)
+        return min(widest, across.most_rails) if across and across.most_rails else widest
+
+    @property
     def mesh(self) -> bool:
         """Whether GPUs of a node have links of their own, not a switch."""
         return self.cluster.layout.mesh
@@ -192,3 +199,16 @@ def summed(links: Integers, values: Floats) -> tuple[Integers, Floats]:
     distinct, where = np.unique(links, return_inverse=True)
     total: Floats = np.bincount(where, weights=values, minlength=len(distinct)).astype(np.float64, copy=False)
     return distinct, total
+
+
+def busiest_s(cluster: Cluster, schedule: Schedule) -> float:
+    """Seconds that one byte's loads take on the slowest link at its full bandwidth."""
+    return float((schedule.load / cluster.bandwidth_bytes_per_s[schedule.links]).max(initial=0.0))
+
+
+def power_sum(values: Sequence[float], power: float) -> float:
+    """``(Σ v^power)^(1/power)``: a maximum (power > 0) or minimum (power < 0) with round corners."""
+    scale = max(values) if power > 0.0 else min(values)
+    if scale <= 0.0:
+        return 0.0
+    return float(scale * sum([(value / scale) ** power for value in values]) ** (1.0 / power))

@@ -27,14 +27,16 @@ def build(group: Group, kind: str) -> list[Schedule]:
     if not both_ways:
         first = next(i for i, gpus in enumerate(units) if group.source in gpus)
         units = units[first:] + units[:first]
-    channels = max(len(gpus) for gpus in units)
+    across = len(group.members) > 1
+    channels = group.channels if across else 1
+    chain = max(len(gpus) for gpus in units) - 1
     down: list[tuple[int, int, float]] = []
     for channel in range(channels):
         leaders = [gpus[channel % len(gpus)] for gpus in units]
         for index, gpus in enumerate(units):
             head = gpus.index(group.source if not both_ways and index == 0 else leaders[index])
-            chain = gpus[head:] + gpus[:head]
-            down += [(a, b, 1.0) for a, b in pairwise(chain)]
+            order = gpus[head:] + gpus[:head]
+            down += [(a, b, 1.0) for a, b in pairwise(order)]
         below = leaders if both_ways else leaders[1:]
         for tree in double_tree(len(below)):
             for child, parent in enumerate(tree):
@@ -46,7 +48,6 @@ def build(group: Group, kind: str) -> list[Schedule]:
     source, destination, load = zip(*messages, strict=True)
     ways = 2 if both_ways else 1
     depth = (len(units) - 1).bit_length()
-    across = len(group.members) > 1
     return [
         scheduled(
             group,
@@ -54,7 +55,7 @@ def build(group: Group, kind: str) -> list[Schedule]:
             source,
             destination,
             np.array(load) / channels,
-            node_steps=ways * (channels - 1 if across else depth),
+            node_steps=ways * (chain if across else depth),
             net_steps=ways * depth if across else 0,
         )
     ]

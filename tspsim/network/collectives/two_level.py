@@ -49,6 +49,19 @@ def build(group: Group, kind: str) -> list[Schedule]:
     ]
 
 
+def reduced_in_switch(group: Group, kind: str) -> list[Schedule]:
+    """Reduction in the switch: of one node, or of two whose ranks of the same position exchange what each has reduced.
+
+    Beyond two nodes libraries were not seen to do so: four nodes and twenty racks reach a tree's bandwidth.
+    """
+    if len(group.members) == 1:
+        return in_switch.build(group, kind)
+    pair = len(group.members) == 2 and group.regular and len(group.members[0]) > 1 and kind == "all_reduce"
+    if not pair or not in_switch.build(_in_node(group, 0), "all_gather"):
+        return []
+    return [_joined(group, kind, in_switch.build, ring.build)]
+
+
 def _joined(group: Group, kind: str, inside: Builder, outside: Builder) -> Schedule:
     g = len(group.members[0])
 

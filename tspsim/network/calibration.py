@@ -1,0 +1,169 @@
+"""Measured parameters of a collective library, as the YAML of a node or fabric states them.
+
+Every set carries the rows it was fitted on, the error on rows not used, and how far measured times lie around the
+predicted one (:class:`Spread`). The forms themselves stand beside the algorithms, in
+:mod:`tspsim.network.collectives`; the study behind them is docs/collective-models.md.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ..units import BytesPerSecond, PositiveBytes, PositiveCount, Seconds
+
+Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
+Factor = Annotated[float, Field(gt=0.0, le=100.0)]
+Lower = Annotated[float, Field(gt=0.0, le=1.0)]
+Upper = Annotated[float, Field(ge=1.0, le=100.0)]
+Efficiency = Annotated[float, Field(gt=0.0, le=2.0)]
+Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"]
+Basis = Literal["data sheet", "library", "measured", "fitted", "assumed"]
+#: One value a regime of a library's protocols: LL, LL128, Simple.
+Regimes = tuple[Seconds, Seconds, Seconds]
+Efficiencies = tuple[Efficiency, Efficiency, Efficiency]
+
+
+class Strict(BaseModel):
+    """Frozen, and no key that nobody reads."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Spread(Strict):
+    """Between which factors of the predicted time nine of ten measured ones lie.
+
+    ``small`` is for transfers that are all latency, ``large`` for those that are all bandwidth; between them the share
+    of the fluid part weighs. ``rows`` that no fit had seen told them.
+    """
+
+    small: tuple[Lower, Upper]
+    large: tuple[Lower, Upper]
+    rows: int = Field(ge=0)
+
+    def factors(self, latency_s: float, fluid_s: float) -> tuple[float, float]:
+        """Low and high factor of a transfer of these parts."""
+        total_s = latency_s + fluid_s
+        share = fluid_s / total_s if total_s > 0.0 else 0.0
+        low, high = (a + (b - a) * share for a, b in zip(self.small, self.large, strict=True))
+        return low, high
+
+
+#: What stands where nothing was measured: most anchors of docs/network.md lie within it.
+UNMEASURED = Spread(small=(0.6, 1.7), large=(0.8, 1.3), rows=0)
+
+
+class Factors(Strict):
+    """What a library's version, a launch mode or a fabric changes: latencies times one, bandwidths times the other."""
+
+    latency: Factor = 1.0
+    bandwidth: Factor = 1.0
+
+
+class Curve(Strict):
+    """The measured time of algorithms inside a node (:mod:`tspsim.network.collectives.curves`).
+
+    ``ranks`` are the least and most that were measured. ``efficiency`` is by the bytes a ring would pass on, so that of
+    a reduction in the switch, which passes on fewer, may exceed one. From ``switch``·(n/2)^``switch_exponent`` bytes on
+    the library's tuner takes its last protocol, whatever the others would need; 0: the cheapest. ``libraries`` are
+    versions and launch modes by name; a collective that names none gets factors of one.
+    """
+
+    algorithms: tuple[str, ...] = Field(min_length=1)
+    kinds: tuple[Kind, ...] = Field(min_length=1)
+    ranks: tuple[PositiveCount, PositiveCount]
+    base: Regimes
+    hop: Regimes
+    efficiency: Efficiencies
+    own: BytesPerSecond | None = None
+    growth: Seconds
+    switch: PositiveBytes | None = None
+    switch_exponent: float = Field(default=0.0, ge=0.0, le=2.0)
+    libraries: dict[str, Factors] = {}
+    spread: Spread = UNMEASURED
+    source: str = Field(min_length=3)
+    basis: Basis = "fitted"
+
+
+class BetweenNodes(Strict):
+    """A library's regimes between nodes (:mod:`tspsim.network.collectives.between`).
+
+    ``base`` takes the place of its protocols' base latencies, ``share`` is what each protocol reaches of the
+    bandwidth; hops are the protocols' own. ``in_switch`` is the base latency of two nodes that reduce in their
+    switches. ``most_rails`` bounds the NICs of a node that rings and trees use.
+    """
+
+    base: Regimes
+    share: tuple[Fraction, Fraction, Fraction]
+    growth: Seconds
+    in_switch: Seconds
+    most_rails: PositiveCount | None = None
+    spread: Spread = UNMEASURED
+    source: str = Field(min_length=3)
+    basis: Basis = "fitted"
+
+
+class FabricFactors(Factors):
+    """What a fabric changes of :class:`BetweenNodes`: its transport and hosts."""
+
+    spread: Spread = UNMEASURED
+    source: str = Field(min_length=3)
+    basis: Basis = "fitted"
+
+
+class Shot(Strict):
+    """One way of a custom all-reduce: seconds, seconds a peer, and the share of the links' bandwidth."""
+
+    base: Seconds
+    hop: Seconds
+    efficiency: Fraction
+
+
+class CustomAllReduce(Strict):
+    """The all-reduce kernels of a serving engine (:mod:`tspsim.network.collectives.custom_all_reduce`)."""
+
+    library: str
+    one_shot: Shot
+    two_shot: Shot | None = None
+    fallback: Shot
+    spread: Spread = UNMEASURED
+    source: str = Field(min_length=3)
+    basis: Basis = "fitted"
+
+
+class ExpertCurve(Strict):
+    """One phase of a library that brings tokens to experts and back (:mod:`tspsim.network.collectives.experts`).
+
+    Attributes
+    ----------
+    copies
+        What a token is sent to: each ``rank`` that holds one of its experts, or each ``expert``.
+    nodes
+        Whether the group lies in ``one`` node or spans ``several``.
+    base, doubling, node
+        Seconds; a doubling of the experts; times the root of the nodes beyond the first.
+    efficiency, per_multiprocessor
+        Share of the links inside a node, and bytes/s that a multiprocessor moves.
+    per_copy
+        Seconds of a token's copy on 24 multiprocessors.
+    fabric_efficiency, fabric_loss
+        Share of the NICs, and what four nodes beyond the fourth add to the time on them.
+    """
+
+    library: str
+    mode: Literal["normal", "low_latency", "asynchronous"]
+    phase: Literal["dispatch", "combine"]
+    copies: Literal["rank", "expert"]
+    nodes: Literal["one", "several"]
+    base: Seconds
+    doubling: Seconds = 0.0
+    node: Seconds = 0.0
+    efficiency: Fraction
+    per_multiprocessor: BytesPerSecond | None = None
+    per_copy: Seconds
+    fabric_efficiency: Fraction = 1.0
+    fabric_loss: float = Field(default=0.0, ge=0.0)
+    spread: Spread = UNMEASURED
+    source: str = Field(min_length=3)
+    basis: Basis = "fitted"

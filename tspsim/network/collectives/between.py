@@ -1,0 +1,72 @@
+"""Collectives between nodes, as measured: an algorithm's steps under three protocols, and the thickness of its links.
+
+    t_p = L·base_p + s·hop_p + c·net_hop_p + F/(W·share_p)      p = LL, LL128, Simple
+    t_1 additionally + L·growth·log2(1 + S/4 KiB)
+    t   = (t_1^−6 + t_2^−6 + t_3^−6)^(−1/6)
+    F   = (inside^4 + outside^4)^(1/4)
+
+s steps inside nodes and c between them, hops as the library's tuner states them; F from the seconds that the busiest
+link inside nodes and the busiest outside need, at the efficiency of the algorithm and the fabric. L and W are the
+fabric's factors. Two nodes that reduce in their switches know only the last regime, with a base of their own.
+docs/collective-models.md has the study.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .schedule import Group, Schedule, busiest_s, power_sum
+
+if TYPE_CHECKING:
+    from ..calibration import BetweenNodes, Spread
+
+SHARPNESS = 6.0
+ROUNDING = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Across:
+    """One algorithm on one group.
+
+    ``latency_s`` by regime, ``growth_s`` of the first, ``fluid_s`` and ``floor_s`` a byte: at the efficiency reached,
+    and on links at their full bandwidth.
+    """
+
+    latency_s: tuple[float, ...]
+    share: tuple[float, ...]
+    growth_s: float
+    fluid_s: float
+    floor_s: float
+    spread: Spread
+
+    def alone(self, size_bytes: float) -> tuple[float, float]:
+        """(latency, fluid part) in seconds of a collective of ``size_bytes``."""
+        floor = size_bytes * self.floor_s
+        fluid = max(size_bytes * self.fluid_s, floor)
+        times = [latency + fluid / share for latency, share in zip(self.latency_s, self.share, strict=True)]
+        if len(times) > 1:
+            times[0] += self.growth_s * math.log2(1.0 + size_bytes / 4096.0)
+        total = power_sum(times, -SHARPNESS)
+        moving = max(min(fluid, total), floor)
+        return max(0.0, total - moving), moving
+
+
+def across(group: Group, regimes: BetweenNodes, schedule: Schedule) -> Across:
+    """The measured time of a schedule between nodes."""
+    cluster = group.cluster
+    fabric, protocols = cluster.fabric, cluster.node.collectives.protocols
+    factors = fabric.collectives if fabric is not None else None
+    latency, bandwidth = (factors.latency, factors.bandwidth) if factors else (1.0, 1.0)
+    inside = schedule.links < cluster.layout.host_start
+    fluid = power_sum([float(schedule.busy_s[part].max(initial=0.0)) for part in (inside, ~inside)], ROUNDING)
+    spread = factors.spread if factors else regimes.spread
+    hops = [protocol.tree if schedule.family == "tree" else protocol.ring for protocol in protocols]
+    waits = [schedule.node_steps * steps.hop + schedule.net_steps * steps.net_hop for steps in hops]
+    latency_s = tuple([latency * base + wait for base, wait in zip(regimes.base, waits, strict=True)])
+    share: tuple[float, ...] = regimes.share
+    if schedule.family == "in_switch":
+        latency_s, share = (latency * regimes.in_switch + waits[-1],), regimes.share[-1:]
+    fluid = (fluid + schedule.own_s) / bandwidth
+    return Across(latency_s, share, latency * regimes.growth, fluid, busiest_s(cluster, schedule), spread)

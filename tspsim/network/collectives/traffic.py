@@ -1,0 +1,43 @@
+"""What a transfer asks of the network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """A transfer's time alone, and the links it loads.
+
+    Alone it takes ``latency_s + fluid_s``; contention stretches the second part.
+
+    Attributes
+    ----------
+    algorithm
+        Name in :data:`~tspsim.network.ALGORITHMS`, ``point_to_point``, a library's name, or ``none`` where nothing
+        moves.
+    latency_s
+        Seconds that no bandwidth shortens.
+    fluid_s
+        Seconds the slowest link needs, at the efficiency libraries reach.
+    links, link_bytes
+        Ids of the links used, and the bytes that cross each in all.
+    low, high
+        Factors of the time alone between which nine of ten measured ones lie.
+    """
+
+    algorithm: str
+    latency_s: float
+    fluid_s: float
+    links: tuple[int, ...]
+    link_bytes: tuple[float, ...]
+    low: float = 1.0
+    high: float = 1.0
+
+    @property
+    def alone_s(self) -> float:
+        """Seconds without contention."""
+        return self.latency_s + self.fluid_s
+
+
+NOTHING = Traffic("none", 0.0, 0.0, (), ())

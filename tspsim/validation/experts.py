@@ -1,0 +1,118 @@
+"""Tables of expert-parallel exchanges: dispatch and combine of DeepEP on NVIDIA and of mori on AMD."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tspsim.errors import InputError
+from tspsim.network import Cluster, ExpertExchange, exchange_experts
+from tspsim.network.collectives.experts import MULTIPROCESSORS
+
+from .answers import Answers
+from .collectives import RACKS, cluster_of, tell
+from .devices import device_name
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Modes of DeepEP as the table writes them.
+MODES = {"normal": "normal", "ll": "low_latency"}
+#: Kernels of mori: mode, and whether they cross nodes.
+KERNELS = {
+    "IntraNode": "normal",
+    "IntraNodeLL": "low_latency",
+    "InterNodeV1": "normal",
+    "InterNodeV1LL": "low_latency",
+    "AsyncLL": "asynchronous",
+}
+#: GPUs that are not in the catalog and have the links of one that is.
+SAME_LINKS = {"mi308x": "mi300x", "mi350x": "mi355x"}
+#: Experts a token goes to, and experts of the layer, in mori's tuning runs, whose table does not state them.
+MORI_TOPK, MORI_EXPERTS = 8, 256
+#: Bytes a value as the tables write types. Two fp4 values are one of the column hidden_dim.
+VALUE_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 1.0}
+#: DeepEP dispatches in fp8 with a 4-byte scale for each 128 values, and combines in bf16.
+DEEPEP_BYTES = {"dispatch": 1.0 + 4.0 / 128.0, "combine": 2.0}
+
+
+def predict_deepep(frame: pd.DataFrame, answers: Answers) -> None:
+    """Dispatch as the main column, combine beside it; normal mode is notifying and transmitting together."""
+    for position, row in enumerate(frame.to_dict("records")):
+        try:
+            mode = MODES.get(str(row["mode"]))
+            if mode is None:
+                raise InputError(f"no mode '{row['mode']}' of DeepEP")
+            nodes, per_node = int(row["node_num"]), machine(str(row["system"]))
+            cluster = _cluster(str(row["system"]), nodes, nodes * per_node)
+            for phase, value_bytes in DEEPEP_BYTES.items():
+                exchange = ExpertExchange(
+                    tokens=float(row["num_token"]),
+                    token_bytes=float(row["hidden_size"]) * value_bytes,
+                    experts=int(row["num_experts"]),
+                    topk=min(int(row["num_topk"]), int(row["num_experts"])),
+                    multiprocessors=_given(row.get(f"{phase}_sms"), MULTIPROCESSORS),
+                )
+                traffic = exchange_experts(cluster, range(nodes * per_node), phase, exchange, mode=mode)
+                tell(answers, position, traffic, None if phase == "dispatch" else "combine_avg_t_us")
+                if mode == "normal":
+                    tell(answers, position, traffic, f"{phase}_transmit_us")
+        except InputError as error:
+            answers.skip(position, error.message)
+
+
+def predict_mori(frame: pd.DataFrame, answers: Answers) -> None:
+    """One phase of one kernel; eight of 256 experts, as mori's tuning runs have them."""
+    for position, row in enumerate(frame.to_dict("records")):
+        try:
+            mode = KERNELS.get(str(row["kernel"]))
+            if mode is None:
+                raise InputError(f"no kernel '{row['kernel']}' of mori")
+            written, ranks = str(row["gpu"]).strip().lower(), int(row["ep"])
+            gpu = SAME_LINKS.get(written, written)
+            nodes = -(-ranks // 8)
+            cluster = _cluster(gpu, nodes, ranks)
+            if gpu != written:
+                answers.note(f"{row['gpu']} is taken for the {gpu.upper()}, which has its links", 1)
+            exchange = ExpertExchange(
+                tokens=float(row["num_tokens"]), token_bytes=mori_bytes(row), experts=MORI_EXPERTS, topk=MORI_TOPK
+            )
+            traffic = exchange_experts(cluster, range(ranks), str(row["phase"]), exchange, mode=mode)
+        except InputError as error:
+            answers.skip(position, error.message)
+            continue
+        tell(answers, position, traffic)
+
+
+def machine(system: str) -> int:
+    """GPUs of one machine."""
+    return 4 if system.strip().lower() in RACKS else 8
+
+
+def mori_bytes(row: Mapping[Any, Any]) -> float:
+    """Bytes of a token: its values, halved where a combine casts them to fp8 on the way (which needs a copy).
+
+    >>> mori_bytes({"hidden_dim": 7168.0, "dtype": "bf16", "quant": "fp8_direct_cast", "zero_copy": "False"})
+    7168.0
+    """
+    kind = str(row["dtype"])[:4].removesuffix("_")
+    value_bytes = next((size for name, size in VALUE_BYTES.items() if kind.startswith(name)), None)
+    if value_bytes is None:
+        raise InputError(f"no type '{row['dtype']}'")
+    if str(row.get("quant", "")) == "fp8_direct_cast" and str(row.get("zero_copy", "")) == "False":
+        value_bytes = 1.0
+    return float(row["hidden_dim"]) * value_bytes
+
+
+def _cluster(system: str, nodes: int, ranks: int) -> Cluster:
+    name = device_name(system) or system
+    return cluster_of(system if system.strip().lower() in RACKS else name, nodes, ranks)
+
+
+def _given(cell: object, default: int) -> int:
+    try:
+        value = float(str(cell))
+    except ValueError:
+        return default
+    return int(value) if math.isfinite(value) and value >= 1.0 else default
