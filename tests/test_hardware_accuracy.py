@@ -141,6 +141,8 @@ def without_own_fits(name: str, relative: str) -> Device:
         ("gb200", "b200", "attention_decode", "bf16", 0.09),
         ("gb200", "b200", "attention_forward", "bf16", 0.08),
         ("mi355x", "mi300x", "gemm", "fp8_block", 0.12),
+        ("mi355x", "mi300x", "gemm", "fp8", 0.20),
+        ("b200", "h200", "gemm", "bf16", 0.15),
     ],
 )
 def test_a_device_left_out_is_predicted_from_its_relative_within_its_range(

@@ -14,7 +14,8 @@ from tspsim.hardware.device import Device
 from tspsim.operators import Attention, Gemm, MemoryBound
 
 DEVICES = (
-    "a100-40gb", "a100-80gb", "b200", "b300", "gb200", "h100", "h200", "mi300x", "mi325x", "mi355x",
+    "a100-40gb", "a100-80gb", "b200", "b300", "gb200", "gb300", "h100", "h200", "mi300x", "mi325x", "mi350x",
+    "mi355x",
 )  # fmt: skip
 GIB = 2**30
 MIB = 2**20
@@ -143,6 +144,32 @@ def test_numbers_and_arrays_give_the_same_estimates() -> None:
     grid = device.attention(1, m[:, None], np.array([[65536, 131072]]), 8, 2, 128)
     assert grid.seconds.shape == (4, 2)
     assert device.gemm(np.zeros(0), 1, 1).seconds.shape == (0,)
+
+
+def test_products_of_the_types_that_a_device_has_are_costed_and_the_others_refused(
+    devices: dict[str, Device],
+) -> None:
+    narrow = {"fp8", "fp8_block", "mxfp8", "mxfp4", "nvfp4"}
+    has = {
+        "a100-80gb": set(), "h100": {"fp8", "fp8_block"}, "h200": {"fp8", "fp8_block"}, "b200": narrow, "gb200": narrow,
+        "b300": narrow, "gb300": narrow, "mi300x": {"fp8", "fp8_block"}, "mi325x": {"fp8", "fp8_block"},
+        "mi350x": narrow - {"nvfp4"}, "mi355x": narrow - {"nvfp4"},
+    }  # fmt: skip
+    for name, types in has.items():
+        bf16 = devices[name].gemm(8192, 8192, 8192).seconds
+        for dtype in narrow:
+            if dtype in types:
+                assert devices[name].gemm(8192, 8192, 8192, dtype).seconds < 1.05 * bf16
+                assert devices[name].peak_flops_per_s[dtype] > devices[name].peak_flops_per_s["bf16"]
+            else:
+                with pytest.raises(InputError, match=f"{name} has no matrix units for {dtype}; it has bf16"):
+                    devices[name].gemm(8192, 8192, 8192, dtype)
+
+
+def test_a_type_of_another_library_on_the_same_device_is_nearer_than_another_type() -> None:
+    device = load_device("h200")
+    assert device.kernel("gemm", "fp8_block").library.startswith("TensorRT-LLM")
+    assert device.kernel("gemm", "fp8").library.startswith("PyTorch")
 
 
 def test_an_operator_is_costed_once_and_remembered() -> None:

@@ -25,7 +25,7 @@ from tspsim.operators import DTYPE_BYTES, Gemm, MemoryBound, Operator
 from tspsim.provenance import Provenance
 
 from .families import FAMILIES
-from .kernels import Kernel, find, machine_of
+from .kernels import PEAK_OF, Kernel, find, machine_of
 from .machine import Estimate, Machine
 
 if TYPE_CHECKING:
@@ -68,8 +68,10 @@ class Device:
 
     @cached_property
     def peak_flops_per_s(self) -> Mapping[str, float]:
-        """Dense FLOP/s by type."""
-        return MappingProxyType({dtype: peak.value for dtype, peak in self.spec.peak.items()})
+        """Dense FLOP/s by every type that the matrix units have."""
+        own = {dtype: peak.value for dtype, peak in self.spec.peak.items()}
+        same = {dtype: own[other] for dtype, other in PEAK_OF.items() if other in own and dtype not in own}
+        return MappingProxyType(own | same)
 
     @property
     def hbm_bytes_per_s(self) -> float:
@@ -146,6 +148,8 @@ class Device:
         ------
         UnknownNameError
             The type is unknown.
+        InputError
+            The device has no matrix units for the type.
         """
         return self.estimate("gemm", dtype, library, None, m=m, n=n, k=k, batch=batch)
 

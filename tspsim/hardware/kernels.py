@@ -36,11 +36,12 @@ KINDRED: dict[str, tuple[str, ...]] = {
     "nvfp4": ("mxfp4", "fp8", "bf16"),
     "int4": ("mxfp4", "fp8", "bf16"),
 }
-#: A borrowed range: the logarithm of the lender's own, this many times, and at least this factor from a fit
-#: of the same type on many rows; or at least the other factor. Set so that ranges hold where a device's own
-#: rows are left out.
+#: A borrowed range: the logarithm of the lender's own, this many times, and at least a factor: from a fit of the
+#: same type on many rows, the first where the lender is of the same generation or the fit is anchored, else the
+#: second; the last otherwise. Set so that ranges hold where a device's own rows are left out.
 BORROWED_WIDENING = 1.6
 BORROWED_FACTOR = 1.35
+OTHER_GENERATION_FACTOR = 1.6
 POORLY_KNOWN_FACTOR = 2.0
 LENDER_ROWS = 40
 #: Beyond the shapes that were measured.
@@ -112,15 +113,19 @@ def _pick(
 ) -> KernelFit | None:
     """The fit of the library asked for; else of the owner's default library; else the one with most rows.
 
-    A default that names a library without a fit of its own sends the search on to the relatives.
+    A default that names a library of which the owner has no fit sends the search on to the relatives; one that
+    was measured in other types only leaves this type to the library that has it.
     """
-    fits = [fit for fit in owner.kernels if fit.family == family and fit.dtype == dtype]
+    same = [fit for fit in owner.kernels if fit.family == family]
+    fits = [fit for fit in same if fit.dtype == dtype]
     fits = [fit for fit in fits if fit.kv_dtype == kv_dtype] or fits
     asked = [fit for fit in fits if fit.library == library]
     default = owner.defaults.get(family) if by_default else None
-    if asked or default is None:
-        return max(asked or fits, key=lambda fit: fit.rows_used, default=None)
-    return next((fit for fit in fits if fit.library == default), None)
+    if not asked and default is not None:
+        asked = [fit for fit in fits if fit.library == default]
+        if not asked and not any(fit.library == default for fit in same):
+            return None
+    return max(asked or fits, key=lambda fit: fit.rows_used, default=None)
 
 
 def _own(fit: KernelFit) -> Kernel:
@@ -136,7 +141,7 @@ def _borrowed(spec: DeviceSpec, owner: DeviceSpec, fit: KernelFit, dtype: str) -
     anchor = ""
     best = _best_measured(spec, fit.family, dtype)
     if best is not None:
-        parameters["efficiency"] = _efficiency_that_reaches(best.value, spec, fit, dtype)
+        parameters |= _speed_that_reaches(best.value, spec, fit, dtype)
         anchor = f", anchored on {best.value / 1e12:.0f} TFLOP/s of a large call ({best.source})"
     if fit.family == "memory_bound" and spec.achieved.hbm is not None and owner.achieved.hbm is not None:
         mine = spec.achieved.hbm.value / spec.hbm_bandwidth.value
@@ -147,7 +152,8 @@ def _borrowed(spec: DeviceSpec, owner: DeviceSpec, fit: KernelFit, dtype: str) -
     kind = "" if fit.dtype == dtype else f" of {fit.dtype}"
     basis = f"inherited{what}{kind}{anchor}; wider range"
     well_known = fit.dtype == dtype and fit.rows_used >= LENDER_ROWS
-    least = BORROWED_FACTOR if well_known else POORLY_KNOWN_FACTOR
+    near = BORROWED_FACTOR if anchor or owner.family == spec.family else OTHER_GENERATION_FACTOR
+    least = near if well_known else POORLY_KNOWN_FACTOR
     return _kernel(fit, dtype, parameters, basis, widening=BORROWED_WIDENING, least=least)
 
 
@@ -194,17 +200,30 @@ def _best_measured(spec: DeviceSpec, family: str, dtype: str) -> Sourced[float] 
     }.get(family)
 
 
-def _efficiency_that_reaches(flops_per_s: float, spec: DeviceSpec, fit: KernelFit, dtype: str) -> float:
-    """The efficiency with which a large call runs at the given rate: bisection, the rate rises with it."""
+def _speed_that_reaches(
+    flops_per_s: float, spec: DeviceSpec, fit: KernelFit, dtype: str
+) -> dict[str, float]:
+    """Parameters of the inner loop with which a large call runs at the given rate.
+
+    Both what the matrix units do (``efficiency``) and what feeds them (``load_gb_per_s``, where there is one) are
+    the lender's times one factor: bisection, the rate rises with it.
+    """
     shape, flops = _LARGE[fit.family]
     machine = machine_of(spec, dtype)
-    low, high = FAMILIES[fit.family].parameters["efficiency"][1:3]
+    family = FAMILIES[fit.family]
+    loop = [name for name in ("efficiency", "load_gb_per_s") if name in family.parameters]
+
+    def scaled(factor: float) -> dict[str, float]:
+        bounds = {name: family.parameters[name] for name in loop}
+        return {name: min(max(fit.parameters[name] * factor, p.low), p.high) for name, p in bounds.items()}
+
+    low, high = 0.02, 50.0
     for _ in range(40):
-        middle = (low + high) / 2.0
-        parameters = fit.parameters | {"efficiency": middle}
-        seconds = FAMILIES[fit.family].seconds(machine, parameters, fit.switches, shape, dtype, dtype)
+        middle = (low * high) ** 0.5
+        parameters = fit.parameters | scaled(middle)
+        seconds = family.seconds(machine, parameters, fit.switches, shape, dtype, dtype)
         low, high = (middle, high) if flops / seconds < flops_per_s else (low, middle)
-    return (low + high) / 2.0
+    return scaled((low * high) ** 0.5)
 
 
 def machine_of(spec: DeviceSpec, dtype: str) -> Machine:
@@ -214,20 +233,13 @@ def machine_of(spec: DeviceSpec, dtype: str) -> Machine:
 
 
 def peak_of(spec: DeviceSpec, dtype: str) -> float:
-    """Dense FLOP/s of a type, or of the nearest wider type the tensor cores run instead."""
-    for name in (dtype, *PEAK_OF.get(dtype, ()), "bf16"):
+    """Dense FLOP/s of a type; :class:`~tspsim.errors.InputError` where the matrix units do not have it."""
+    for name in (dtype, PEAK_OF.get(dtype, dtype)):
         if name in spec.peak:
             return spec.peak[name].value
-    raise AssertionError("peak.bf16 is required by DeviceSpec")
+    has = sorted(set(spec.peak) | {dtype for dtype, same in PEAK_OF.items() if same in spec.peak})
+    raise InputError(f"{spec.name} has no matrix units for {dtype}; it has {', '.join(has)}")
 
 
-#: Where a type has no peak of its own: the type whose instructions run it.
-PEAK_OF: dict[str, tuple[str, ...]] = {
-    "fp16": ("bf16",),
-    "fp8_block": ("fp8",),
-    "mxfp8": ("fp8",),
-    "nvfp4": ("mxfp4", "fp8"),
-    "mxfp4": ("nvfp4", "fp8"),
-    "int4": ("int8", "fp8"),
-    "int8": ("fp8",),
-}
+#: Types that run on the instructions of another: block scales of fp8 are applied outside the matrix units.
+PEAK_OF: dict[str, str] = {"fp16": "bf16", "fp8_block": "fp8"}
