@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from engine_fixtures import architecture, job_of, question
+from engine_fixtures import architecture, job_of, latent, moe, question
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tspsim
-from tspsim.model import load_model
+from tspsim.model import Block, load_model
 from tspsim.parallel import Job, peak_memory, scheme_of
+from tspsim.parallel.memory import stage_memory
 from tspsim.simulation import look_up
 
 GIB = 2**30
@@ -217,3 +219,61 @@ def test_logits_are_a_part_of_models_with_a_vocabulary() -> None:
     bare, spoken = architecture(1024), architecture(1024, vocab=32_000)
     assert "logits" not in parts_of(job_of(bare, tp=2))
     assert parts_of(job_of(spoken, tp=2, sequence=2048))["logits"] == 2048 * 16_000 * 2
+
+
+# Experts and latent attention.
+
+
+def test_experts_are_divided_among_their_group_and_their_state_among_their_copies() -> None:
+    """Attention, norms and router over dp·sp = 8 copies, experts over tp·sp·dp/ep = 4."""
+    model = moe(layers=4)
+    routed, count = 8 * 3 * 512 * 256 * 4, model.parameters
+    plan = {"tp": 2, "sp": 2, "dp": 4, "ep": 4, "sequence_regions": True}
+    parts = parts_of(job_of(model, pass_="training", **plan))
+    assert parts["weights"] == 2 * ((count - routed) / 2 + routed / 4)
+    divided = parts_of(job_of(model, pass_="training", **plan, zero=1))
+    assert divided["weights"] == parts["weights"]
+    assert divided["optimizer_state"] == 12 * ((count - routed) / 2 / 8 + routed / 4 / 4)
+
+
+def test_rows_that_meet_experts_are_kept_with_their_columns() -> None:
+    """Without recomputation 4h + 2a + 2c a token, and of each of its k rows h + 3·f_e (selective 2·f_e)."""
+    n, h, k, width = 1024, 512, 2, 256
+    for recomputation, columns in (("none", 3), ("selective", 2)):
+        parts = parts_of(job_of(moe(layers=4), pass_="training", dp=4, ep=4, recomputation=recomputation))
+        assert parts["kept_activations"] == 4 * 2 * n * (4 * h + 4 * h + k * (h + columns * width))
+
+
+def test_layers_of_two_kinds_keep_what_each_of_them_keeps() -> None:
+    shape = {"ffn": 1024, "shared_width": 256}
+    models = [moe(layers=4, first_dense=dense, **shape) for dense in (0, 4, 1)]
+    jobs = [job_of(model, pass_="training", dp=4, ep=4, recomputation="none") for model in models]
+    only, none, mixed = (parts_of(job)["kept_activations"] for job in jobs)
+    assert mixed == 3 / 4 * only + 1 / 4 * none
+
+
+def test_a_pipelines_stages_hold_the_layers_they_have() -> None:
+    """The first stage has the dense layers; the fullest is one with experts."""
+    model = moe(layers=8, first_dense=2, ffn=1024)
+    job = job_of(model, pass_="training", dp=4, ep=4, sequences=8)
+    stages = replace(job, plan=replace(job.plan, degrees={**job.plan.degrees, "pp": 4}))
+    weights = [stage_memory(stages, scheme_of(stages.plan).residency, stage)["weights"] for stage in range(4)]
+    dense, routed = (
+        model.block_parameters(Block(experts=experts)) - 3 / 4 * experts * model.routed_parameters_per_layer
+        for experts in (False, True)
+    )
+    assert weights == [4 * dense, 4 * routed, 4 * routed, 4 * routed]
+
+
+def test_latents_are_kept_beside_the_heads_made_from_them() -> None:
+    parts = parts_of(job_of(latent(layers=1), pass_="training", recomputation="none"))
+    heads = 8 * (2 * (32 + 16) + 2 * 64)
+    assert parts["kept_activations"] == 2 * 1024 * (4 * 512 + heads + 3 * 2048 + 192 + 128 + 16)
+
+
+def test_modules_for_further_tokens_add_their_layers_to_the_last_stage() -> None:
+    model = replace(moe(layers=4, vocab=1000), multi_token=1)
+    plain = job_of(model, pass_="training")
+    further = replace(plain, work=replace(plain.work, multi_token=True))
+    extra = parts_of(further)["weights"] - parts_of(plain)["weights"]
+    assert extra == 2 * model.multi_token_parameters

@@ -228,3 +228,26 @@ def test_a_drawn_load_is_the_same_for_a_seed_and_grows_with_its_skew(load: str) 
 def test_what_cannot_be_spread_is_refused_with_the_remedy(model: Architecture, plan: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
         job_of(model, **plan)
+
+
+# Modules for further tokens.
+
+
+def test_a_module_for_a_further_token_is_one_layer_a_projection_and_the_head_again(switches: dict[str, Any]) -> None:
+    model = replace(moe(layers=3, vocab=1000), multi_token=1)
+    plain = job_of(model, pass_="training", **switches, recomputation="none")
+    further = replace(plain, work=replace(plain.work, multi_token=True))
+    layer = replica_flops(job_of(moe(layers=1), pass_="training", **switches, recomputation="none"))
+    bare = replica_flops(job_of(moe(layers=3), pass_="training", **switches, recomputation="none"))
+    join = 3 * 2 * 2 * 512**2 * 1024 * (plain.plan.tp if not plain.plan.sequence_regions else 1)
+    head = replica_flops(plain) - bare
+    assert replica_flops(further) - replica_flops(plain) == layer + join + head
+
+
+def test_a_module_for_a_further_token_is_no_part_of_the_models_own_layers() -> None:
+    model = replace(moe(layers=3, vocab=1000), multi_token=1)
+    job = job_of(model, pass_="training", dp=4, ep=4)
+    job = replace(job, work=replace(job.work, multi_token=True))
+    layers = {each.layer for each in programs_of(job)[0].unrolled() if each.instruction.part in ("attention", "mlp")}
+    assert layers == {0, 1, 2}
+    assert any("further token" in each.instruction.part for each in programs_of(job)[0].unrolled())

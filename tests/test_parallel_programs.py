@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_fixtures import architecture, job_of, programs_of, replica_flops
+from engine_fixtures import architecture, job_of, latent, moe, programs_of, replica_flops
 
 from tspsim.model import Architecture
 from tspsim.operators import Attention, Gemm, Operator
@@ -44,6 +44,22 @@ WRITTEN_TRAINING: dict[str, dict[str, Any]] = {
     "training-sp-ring": {"sp": 4, "exchange": "ring", "recomputation": "selective"},
     "training-tsp": {"tsp": 4, "recomputation": "none"},
     "training-tsp-full": {"tsp": 4, "recomputation": "full"},
+}
+
+#: Layers with experts, or with latent attention; the model with each plan.
+WRITTEN_PARTS: dict[str, tuple[Architecture, dict[str, Any]]] = {
+    "experts-tp": (moe(shared_width=256), {"tp": 4}),
+    "experts-ep-tp": (moe(shared_width=256), {"tp": 2, "dp": 4, "ep": 4, "sequence_regions": True}),
+    "experts-ep-sp": (moe(), {"sp": 4, "ep": 4}),
+    "experts-ep-tsp": (moe(shared_width=256), {"tsp": 4, "ep": 4, "expert_overlap": True}),
+    "latent-tp-sequence-regions": (latent(), {"tp": 4, "sequence_regions": True}),
+    "latent-tsp": (latent(), {"tsp": 4}),
+}
+WRITTEN_PARTS_TRAINING: dict[str, tuple[Architecture, dict[str, Any]]] = {
+    "training-experts-tp": (moe(), {"tp": 4, "recomputation": "none"}),
+    "training-experts-ep-tp": WRITTEN_PARTS["experts-ep-tp"],
+    "training-experts-ep-tsp": (moe(shared_width=256), {"tsp": 4, "ep": 2, "recomputation": "none"}),
+    "training-latent-tp": (latent(), {"tp": 4, "recomputation": "none"}),
 }
 
 #: Every way to cut one replica over eight ranks (or four, where heads ask for it).
@@ -82,7 +98,8 @@ MODELS = {
 
 def size_of(operator: Operator) -> str:
     if isinstance(operator, Gemm):
-        return f"gemm {operator.m}×{operator.n}×{operator.k}"
+        times = f"{operator.batch} × " if operator.batch > 1 else ""
+        return f"gemm {times}{operator.m}×{operator.n}×{operator.k}"
     if isinstance(operator, Attention):
         pieces = " ".join(f"{queries}:{context}" for queries, context in operator.segments)
         mask = "causal" if operator.causal else "full"
@@ -124,10 +141,18 @@ def text(job: Job) -> str:
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.parametrize("name", [*WRITTEN, *WRITTEN_TRAINING])
-def test_a_layer_is_written_as_it_always_was(name: str) -> None:
-    pass_ = "forward" if name in WRITTEN else "training"
-    found = text(job_of(architecture(512), pass_=pass_, **(WRITTEN | WRITTEN_TRAINING)[name]))
+def written() -> Iterator[tuple[str, Job]]:
+    """Every layer that is written out, by name."""
+    dense = architecture(512)
+    for name, plan in (WRITTEN | WRITTEN_TRAINING).items():
+        yield name, job_of(dense, pass_="forward" if name in WRITTEN else "training", **plan)
+    for name, (model, plan) in (WRITTEN_PARTS | WRITTEN_PARTS_TRAINING).items():
+        yield name, job_of(model, pass_="forward" if name in WRITTEN_PARTS else "training", **plan)
+
+
+@pytest.mark.parametrize(("name", "job"), [pytest.param(*case, id=case[0]) for case in written()])
+def test_a_layer_is_written_as_it_always_was(name: str, job: Job) -> None:
+    found = text(job)
     path = GOLDEN / f"{name}.txt"
     if os.environ.get("UPDATE_GOLDEN"):
         GOLDEN.mkdir(exist_ok=True)
@@ -136,7 +161,7 @@ def test_a_layer_is_written_as_it_always_was(name: str) -> None:
 
 
 def test_no_golden_file_is_without_its_plan() -> None:
-    assert {path.stem for path in GOLDEN.glob("*.txt")} == {*WRITTEN, *WRITTEN_TRAINING}
+    assert {path.stem for path in GOLDEN.glob("*.txt")} == {name for name, _ in written()}
 
 
 # Work: what is computed does not depend on how it is spread.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_fixtures import architecture, model_file, question
+from engine_fixtures import architecture, latent, model_file, moe, question
 
 import tspsim
 from tspsim.model import Architecture, load_model
@@ -226,3 +226,55 @@ def test_with_multi_head_attention_tsp_never_moves_fewer_bytes_than_tp_beside_sp
     for sequence in (16 * KI, 128 * KI, 1024 * KI):
         folded, *meshes = totals("tsp-8b", TSP8, TP4_SP2, TP2_SP4, sequence=sequence)
         assert folded > max(meshes)
+
+
+# Experts.
+
+
+def dispatched(model: Architecture, ep: int, tokens: int) -> float:
+    """Bytes that a rank receives in dispatch and combine of one layer: 2·n·D(N, k)·h·β·(N − 1)/N."""
+    assert model.experts is not None
+    copies = ep * (1 - (1 - 1 / ep) ** model.experts.topk)
+    return 2 * round(2 * model.hidden * tokens * copies) * (ep - 1) / ep
+
+
+@pytest.mark.parametrize(
+    ("plan", "shards"),
+    [
+        ({"ep": 8}, 1), ({"sp": 8, "ep": 8}, 8), ({"sp": 4, "ep": 8}, 4), ({"tsp": 8, "ep": 8}, 8),
+        ({"tsp": 8, "ep": 4}, 8),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_tokens_travel_to_experts_and_back_in_their_closed_form(
+    plan: dict[str, Any], shards: int, tmp_path: Path
+) -> None:
+    model = moe(1024, count=16, topk=4)
+    found = moved(model_file(tmp_path, model), {"name": "experts", **plan}, sequence=2048)[0]
+    assert found["mlp"] == pytest.approx(dispatched(model, plan["ep"], 2048 // shards), rel=1e-12)
+    dense = received(model, plan, 2048)[0] if plan.keys() - {"ep"} else 0
+    assert found["attention"] == dense
+
+
+def test_sequence_regions_send_each_token_once(tmp_path: Path) -> None:
+    """Each tensor-parallel rank sends its own 1/T of the tokens; the shared experts' rows are gathered and summed."""
+    model = moe(1024, count=16, topk=4, shared_width=512)
+    plan = {"name": "experts", "tp": 4, "ep": 8, "sequence_regions": True}
+    found = moved(model_file(tmp_path, model), plan, sequence=2048)[0]
+    shared = 2 * 2 * Fraction(3, 4) * 2048 * 1024
+    assert found["mlp"] == pytest.approx(dispatched(model, 8, 512) + shared, rel=1e-12)
+
+
+def test_shared_experts_fold_as_a_dense_mlp_does(tmp_path: Path) -> None:
+    model = moe(1024, count=16, topk=4, shared_width=512)
+    found = moved(model_file(tmp_path, model), {"name": "folded", "tsp": 8, "ep": 8}, sequence=2048)[0]
+    ring = 2 * 3 * 1024 * 512 * Fraction(7, 8)
+    assert found["mlp"] == pytest.approx(dispatched(model, 8, 256) + ring, rel=1e-12)
+
+
+def test_latent_attention_folds_its_matrices_and_exchanges_whole_heads(tmp_path: Path) -> None:
+    """[projections by heads + projections to latents + keys and values of all heads] · (D − 1)/D."""
+    model = latent(1024, heads=16)
+    found = moved(model_file(tmp_path, model), {"name": "folded", "tsp": 8}, sequence=2048)[0]
+    context = 2048 * 16 * (48 + 64)
+    assert found["attention"] == 2 * (model.attention_matrix_parameters_per_layer + context) * Fraction(7, 8)

@@ -203,8 +203,12 @@ class Architecture:
     @property
     def multi_token_parameters(self) -> int:
         """Of the modules that predict further tokens: a layer, a projection from 2h and three norms each."""
-        h = self.hidden
-        return self.multi_token * (self.block_parameters(self.blocks[-1]) + 2 * h * h + 3 * self._norm_parameters)
+        return self.multi_token * (self.block_parameters(self.blocks[-1]) + self.join_parameters)
+
+    @property
+    def join_parameters(self) -> int:
+        """Of one such module's projection from 2h and its three norms."""
+        return 2 * self.hidden**2 + 3 * self._norm_parameters
 
     @property
     def _norm_parameters(self) -> int:

@@ -53,13 +53,16 @@ class Share:
         )
 
     def outside_layers(self, chunks: Sequence[Chunk]) -> float:
-        """Embedding and head, where the stage has them (half each; a tied table counts where it stands)."""
+        """Embedding and head, where the stage has them (half each; a tied table counts where it stands), and beside the
+        head what joins the modules for further tokens."""
         model = self.job.model
         outside = model.parameters_outside_layers
-        tables = [chunk.has_embedding for chunk in chunks] + [chunk.has_head for chunk in chunks]
+        heads = [chunk.has_head for chunk in chunks]
+        tables = [chunk.has_embedding for chunk in chunks] + heads
+        joins = self.job.multi_token * model.join_parameters / self.weight_shards if any(heads) else 0.0
         if model.tied_embeddings:
-            return outside / self.weight_shards if any(tables) else 0.0
-        return outside / 2 * sum(tables) / self.weight_shards
+            return (outside / self.weight_shards if any(tables) else 0.0) + joins
+        return outside / 2 * sum(tables) / self.weight_shards + joins
 
     def owned(self, chunks: Sequence[Chunk]) -> tuple[Held, ...]:
         """Parameters of a stage on one rank, by who else holds them."""

@@ -16,7 +16,8 @@ class Script:
 
     ``part`` (``attention``, ``mlp``, …) is written on each instruction until it is changed. Nothing outside a run of
     layers may be waited for by index inside it, or the other way round: streams carry the order. ``recomputing`` is
-    set while a layer's forward is repeated for its backward, ``weight_gradients`` cleared while they are put off;
+    set while a layer's forward is repeated for its backward, ``further_token`` in a module that predicts one token
+    more, ``weight_gradients`` cleared while they are put off;
     ``exchanged_gradients`` are a layer's instructions that bring its weights' gradients to their owners.
     """
 
@@ -31,6 +32,7 @@ class Script:
         self._left: list[dict[str, int]] = []
         self._layer = -1
         self.recomputing = False
+        self.further_token = False
         self.weight_gradients = True
         self.exchanged_gradients: list[int] = []
 
@@ -186,4 +188,5 @@ class Script:
         return len(self._body) - 1
 
     def _part(self) -> str:
-        return f"{self.part} again" if self.recomputing else self.part
+        part = f"{self.part} again" if self.recomputing else self.part
+        return f"{part}, further token" if self.further_token else part

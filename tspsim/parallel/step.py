@@ -6,12 +6,14 @@ whose result is kept (docs/memory.md); ``selective`` runs the attention kernel's
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ..model.layer import LayerShard
+from ..operators import Gemm, Operator
 from ..program import Program
 from . import data
+from .expert import own_tokens
 from .memory import Residency
 from .pipeline import BACKWARD, FORWARD, Chunk, Task
 from .plan import Job
@@ -116,6 +118,12 @@ class Writer:
         elif job.model.vocab:
             script.part = "head"
             scheme.head(script, job, self.layer)
+        for module in self.further_tokens(chunk):
+            script.compute("join with next token", *self.join(), after=ready)
+            ready = self.layers(module, layer)
+            script.part = "head"
+            scheme.head(script, job, self.layer)
+        script.further_token = False
 
     def backward(self, chunk: Chunk, task: Task) -> None:
         script, job, scheme = self.script, self.job, self.scheme
@@ -139,6 +147,16 @@ class Writer:
                 data.reduce_layer(script, job, held, task)
             return ready
 
+        put_off = not script.weight_gradients
+        for module in self.further_tokens(chunk):
+            script.weight_gradients = True
+            script.part = "head backward"
+            scheme.head_backward(script, job, self.layer)
+            self.layers(module, layer, step=-1)
+            products = [operator for operator in self.join() if isinstance(operator, Gemm)]
+            script.part = "head backward"
+            script.compute("join backward", *(each for product in products for each in script.gradients(product)))
+        script.further_token, script.weight_gradients = False, not put_off
         ready = self.layers(chunk, layer, step=-1)
         if chunk.has_embedding and job.model.vocab:
             script.part = "embedding backward"
@@ -159,6 +177,22 @@ class Writer:
 
         self.layers(chunk, layer, step=-1)
 
+    def further_tokens(self, chunk: Chunk) -> Iterator[Chunk]:
+        """Each module that predicts one token more, as a layer behind the model's last (DeepSeek-V3, §2.2).
+
+        Its head is the model's; what is written meanwhile is marked, so that it is no part of the model's own layers.
+        """
+        if chunk.has_head and self.job.model.vocab:
+            for module in range(self.job.multi_token):
+                self.script.further_token = True
+                yield Chunk(self.job.model.layers + module, 1, False, True)
+
+    def join(self) -> tuple[Operator, ...]:
+        """The residual stream and the next token's embedding, each normed, through one projection from 2h."""
+        tokens, hidden = own_tokens(self.job), self.job.model.hidden
+        norm = self.layer.norm(tokens)
+        return norm, norm, Gemm(tokens, hidden, 2 * hidden, self.job.work.precision, name="join projection")
+
     def layers(self, chunk: Chunk, write: Callable[[LayerShard], list[int]], step: int = 1) -> list[int]:
         """A chunk's layers, first to last or with ``step`` −1 last to first; ``write`` returns when one is complete.
 
@@ -166,7 +200,7 @@ class Writer:
         complete, in the program's indices.
         """
         script, job = self.script, self.job
-        blocks = job.model.blocks[chunk.first_layer : chunk.first_layer + chunk.layers]
+        blocks = job.model.blocks[chunk.first_layer : chunk.first_layer + chunk.layers] or job.model.blocks[-1:]
         first = chunk.first_layer
         if step < 0:
             blocks, first = blocks[::-1], first + chunk.layers - 1
