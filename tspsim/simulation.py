@@ -87,6 +87,7 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
         submission = run(question, mesh, job, costs, every_rank=every_rank)
     except UnreachableError as error:
         return PlanResult(plan.name, degrees, memory, settings, error=str(error), notes=notes_of(job))
+    costs.weigh(submission)
     makespan_s = submission.makespan_s
     parts = metrics.breakdown(submission)
     tokens = question.work.tokens_per_replica * plan.dp
@@ -138,6 +139,8 @@ class Costs:
         self.device = device
         self.scales = scales or {}
         self._spread: dict[str, list[float]] = {}
+        #: Low and high factor of the transfers that :meth:`weigh` has seen, nine times of ten.
+        self.transfers = (1.0, 1.0)
 
     def __call__(self, operator: Operator) -> float:
         estimate = self.device.time(operator)
@@ -150,8 +153,13 @@ class Costs:
         """Low and high factor of every family asked so far, nine times of ten."""
         return {family: (low / middle, high / middle) for family, (low, middle, high) in self._spread.items()}
 
-    #: Relative error of a transfer's time: most anchors of docs/network.md are met within it, those above are misses.
-    TRANSFER_ERROR = 0.15
+    def weigh(self, submission: Submission) -> None:
+        """Remember how uncertain this run's transfers are: the ranges of all, by the time each takes."""
+        used = [(each.traffic, channel.uses * each.traffic.alone_s) for each, channel in submission.system.instances]
+        total = sum([seconds for _, seconds in used])
+        if total > 0.0:
+            low, high = (sum([getattr(t, end) * seconds for t, seconds in used]) / total for end in ("low", "high"))
+            self.transfers = (low, high)
 
     def range_of(self, tokens: int, makespan_s: float, parts: metrics.Breakdown) -> Range:
         """One common factor a kernel family and one for transfers, independent of each other, to first order."""
@@ -160,10 +168,10 @@ class Costs:
             low, high = errors[family]
             faster += (seconds * (1.0 - low)) ** 2
             slower += (seconds * (high - 1.0)) ** 2
-        exposed = sum(parts.exposed_s.values()) * self.TRANSFER_ERROR
-        low_s = makespan_s - (faster + exposed**2) ** 0.5
-        high_s = makespan_s + (slower + exposed**2) ** 0.5
-        basis = "90 %: one factor a kernel family (its residuals) and one for exposed transfers (±15 %), independent"
+        exposed, (low, high) = sum(parts.exposed_s.values()), self.transfers
+        low_s = makespan_s - (faster + (exposed * (1.0 - low)) ** 2) ** 0.5
+        high_s = makespan_s + (slower + (exposed * (high - 1.0)) ** 2) ** 0.5
+        basis = "90 %: one factor a kernel family and one for exposed transfers (their residuals), independent"
         return Range(tokens / high_s, tokens / low_s, basis)
 
 
