@@ -147,6 +147,8 @@ def _borrowed(spec: DeviceSpec, owner: DeviceSpec, fit: KernelFit, dtype: str) -
         mine = spec.achieved.hbm.value / spec.hbm_bandwidth.value
         theirs = owner.achieved.hbm.value / owner.hbm_bandwidth.value
         parameters["hbm_efficiency"] = min(1.0, parameters["hbm_efficiency"] * mine / theirs)
+        if owner.family != spec.family:  # the anchor streams what no cache holds; what large sizes cost is the lender's
+            parameters["large_cost"] = 0.0
         anchor = f", anchored on streaming {mine:.0%} of HBM ({spec.achieved.hbm.source})"
     what = "" if owner is spec else f" from {owner.name}"
     kind = "" if fit.dtype == dtype else f" of {fit.dtype}"
