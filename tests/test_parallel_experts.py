@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_fixtures import LATENT, architecture, job_of, latent, moe, programs_of, replica_flops
+from engine_fixtures import (
+    LATENT,
+    architecture,
+    job_of,
+    latent,
+    model_file,
+    moe,
+    programs_of,
+    question,
+    replica_flops,
+)
 
+import tspsim
+from tspsim.bound import bounds
 from tspsim.errors import InputError
 from tspsim.model import Architecture
 from tspsim.parallel import Job, Routing
@@ -251,3 +264,44 @@ def test_a_module_for_a_further_token_is_no_part_of_the_models_own_layers() -> N
     layers = {each.layer for each in programs_of(job)[0].unrolled() if each.instruction.part in ("attention", "mlp")}
     assert layers == {0, 1, 2}
     assert any("further token" in each.instruction.part for each in programs_of(job)[0].unrolled())
+
+
+# The whole way: through the front door, under the physical ceilings.
+
+
+@pytest.mark.parametrize("pass_", ["forward", "training"])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"tp": 8}, {"sp": 4, "ep": 16}, {"tsp": 8, "ep": 8}, {"ep": 16, "zero": 1}, {"pp": 2, "ep": 8},
+        {"tp": 2, "ep": 16, "sequence_regions": True},
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["deepseek-v2-lite", "qwen3-30b-a3b", "gpt-oss-20b"])
+def test_no_plan_passes_its_bound(name: str, plan: dict[str, Any], pass_: str) -> None:
+    asked = tspsim.load(question(name, [{"name": "P", **plan}], cluster="mi300x-2x8", pass_=pass_, sequence=4096))
+    ceiling, found = bounds(asked).plans[0], tspsim.simulate(asked).plan("P")
+    assert found.ran == ceiling.memory.fits
+    if found.ran:
+        assert found.tokens_per_s <= ceiling.tokens_per_s
+        assert found.block_forward_tokens_per_s <= ceiling.block_tokens_per_s
+
+
+@pytest.mark.parametrize("plan", [{"ep": 16}, {"tp": 2, "ep": 8, "sequence_regions": True}, {"tsp": 4, "ep": 8}])
+def test_folding_gives_the_time_of_every_rank(plan: dict[str, Any], tmp_path: Path) -> None:
+    model = model_file(tmp_path, moe(1024, layers=3, count=16, topk=4, shared_width=512, first_dense=1, ffn=2048))
+    asked = tspsim.load(question(model, [{"name": "P", **plan}], cluster="mi300x-2x8", pass_="training", sequence=2048))
+    folded, whole = (tspsim.simulate(asked, every_rank=every).plan("P") for every in (False, True))
+    assert folded.step_time_s == pytest.approx(whole.step_time_s, rel=1e-9)
+    assert sum(each.size for each in folded.classes) == len(whole.classes) == 16
+
+
+def test_a_more_uneven_load_is_never_faster() -> None:
+    plans = [{"name": "P", "ep": 8}]
+    times = []
+    for skew in (0.0, 0.3, 0.8):
+        routing = {"load": "zipf", "skew": skew, "seed": 1}
+        asked = question("qwen3-30b-a3b", plans, sequence=4096, routing=routing)
+        times.append(tspsim.simulate(asked).plan("P").step_time_s)
+    assert times == sorted(times) and times[-1] > times[0]

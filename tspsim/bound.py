@@ -262,9 +262,12 @@ def plan_bound(question: Question, job: Job) -> PlanBound:
 
 
 def block_hbm_bytes(job: Job) -> float:
-    """Bytes of one block's forward that must cross a rank's HBM: its matrices, its input and its output."""
+    """Bytes of one block's forward that must cross a rank's HBM: its matrices, its input and its output.
+
+    Of experts only those that every token meets; where layers differ, the smallest counts for all.
+    """
     model = job.model
-    matrices = model.attention_matrix_parameters_per_layer + model.mlp_matrix_parameters_per_layer
+    matrices = min(model.common_matrix_parameters(block) for block in set(model.blocks))
     weights = matrices * job.weight_bytes / scheme_of(job.plan).residency.compute_shards(job)
     return weights + 2.0 * residual_tokens(job) * model.hidden * job.activation_bytes
 
@@ -294,21 +297,27 @@ def exchanges(job: Job, *, in_switch: bool = False) -> tuple[Exchange, ...]:
     Letters: n local tokens, h hidden, T and Σ the degrees, D that of TSP, a and c the widths of Q and of K.
 
     - TP: two all-reduces of n·h, 2(T−1)/T of it each; with ``in_switch`` once, as a switch that adds returns
-      only the sum.
+      only the sum. Less where latents are gathered instead of rows, or tokens go to experts without shared ones.
     - SP within TP: K and V of the other shards, 2·B·S·c/T·(Σ−1)/Σ; Ulysses (2a + 2c)·n/T·(Σ−1)/Σ.
     - TSP: (D−1)/D of a layer's matrices, and of K and V of the whole context.
     """
     plan, model = job.plan, job.model
     moved = []
+    thinnest = min(set(model.blocks), key=model.common_matrix_parameters)
     if plan.tsp > 1:
         away = (plan.tsp - 1) / plan.tsp
-        layer = LayerShard(model, plan.tsp, job.work.precision, job.activation_bytes)
+        layer = LayerShard(model, plan.tsp, job.work.precision, job.activation_bytes, thinnest)
         weights = plan.tsp * (layer.attention_weights + layer.mlp_weights) * job.weight_bytes
         context = plan.tsp * 2 * job.group_tokens * layer.kv_width * job.activation_bytes
         moved.append(Exchange("tsp", away * (weights + context)))
     if plan.tp > 1:
         share = 1.0 if in_switch else 2.0 * (plan.tp - 1) / plan.tp
-        moved.append(Exchange("tp", 2.0 * share * job.tokens * model.hidden * job.activation_bytes))
+        layer = LayerShard(model, plan.tp, job.work.precision, job.activation_bytes, thinnest)
+        entering = min(layer.entry_width, model.hidden) if plan.sequence_regions else model.hidden
+        reduced = 0.5 * (entering + model.hidden)
+        if layer.ffn or plan.ep == 1:
+            reduced += model.hidden
+        moved.append(Exchange("tp", share * job.tokens * reduced * job.activation_bytes))
     if plan.sp > 1:
         away = (plan.sp - 1) / plan.sp
         layer = LayerShard(model, plan.tp, job.work.precision, job.activation_bytes)

@@ -211,7 +211,7 @@ def run_block(question: Question, job: Job, costs: Costs) -> Submission:
     degrees = {**plan.degrees, "pp": 1, "dp": plan.dp * plan.pp}
     alone = replace(plan, degrees=degrees, vpp=1, schedule="1f1b", stage_layers=(), zero=0)
     job = Job(
-        replace(job.model, layers=BLOCKS, vocab=0),
+        job.model.steady(BLOCKS),
         alone,
         replace(job.work, pass_="forward", sequences=job.sequences),
     )

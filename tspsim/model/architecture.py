@@ -6,8 +6,9 @@ E experts of which a token visits k, f_e columns of one, f_s of all shared ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import lcm
 
 from .parts import Block, Experts, LatentAttention
 
@@ -214,14 +215,25 @@ class Architecture:
     def _norm_parameters(self) -> int:
         return self.hidden * (2 if self.linear_bias else 1)
 
+    def common_matrix_parameters(self, block: Block) -> int:
+        """Matrix elements of a block that every token is multiplied with: of experts the shared ones."""
+        mlp = self.shared_matrix_parameters_per_layer if block.experts else self.mlp_matrix_parameters_per_layer
+        return self.attention_matrix_parameters_per_layer + mlp
+
+    def steady(self, layers: int) -> Architecture:
+        """The model's repeating blocks alone: ``layers`` or a few more, so that those behind the first are whole periods
+        of its pattern; no dense layers at the start, no vocabulary."""
+        period = lcm(self.full_every if self.window else 1, self.experts.every if self.experts else 1)
+        experts = replace(self.experts, first_dense=0) if self.experts else None
+        count = period * -(-(layers - 1) // period) + 1
+        return replace(self, layers=count, vocab=0, experts=experts)
+
     # --- work and cache -------------------------------------------------------------------------------------
 
     def active_matrix_parameters(self, block: Block) -> int:
         """Matrix elements of a block that one token is multiplied with."""
-        mlp = self.mlp_matrix_parameters_per_layer
-        if block.experts and self.experts:
-            mlp = self.shared_matrix_parameters_per_layer + self.experts.topk * self.expert_parameters
-        return self.attention_matrix_parameters_per_layer + mlp
+        routed = self.experts.topk * self.expert_parameters if block.experts and self.experts else 0
+        return self.common_matrix_parameters(block) + routed
 
     def block_forward_flops_per_token(self, block: Block, context: int, causal: bool = True) -> float:
         """One block's FLOPs a token, a multiply-add counted as two.
