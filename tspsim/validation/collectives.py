@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: GPUs whose domain of NVLink is a rack; one machine of them ("node" 1 of a table) holds four.
-RACKS = {"gb200": ("gb200-nvl72", 72), "gb300": ("gb200-nvl72", 72)}
+RACKS = {"gb200": ("gb200-nvl72", 72), "gb300": ("gb300-nvl72", 72)}
 #: Words of a library column that tell the fabric it ran on.
 FABRICS = {
     "nebius": "infiniband-400g-nebius",

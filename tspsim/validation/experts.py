@@ -28,7 +28,7 @@ KERNELS = {
     "AsyncLL": "asynchronous",
 }
 #: GPUs that are not in the catalog and have the links of one that is.
-SAME_LINKS = {"mi308x": "mi300x", "mi350x": "mi355x"}
+SAME_LINKS = {"mi308x": "mi300x"}
 #: Experts a token goes to, and experts of the layer, in mori's tuning runs, whose table does not state them.
 MORI_TOPK, MORI_EXPERTS = 8, 256
 #: Bytes a value as the tables write types. Two fp4 values are one of the column hidden_dim.
