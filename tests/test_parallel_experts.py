@@ -24,6 +24,7 @@ import tspsim
 from tspsim.bound import bounds
 from tspsim.errors import InputError
 from tspsim.model import Architecture
+from tspsim.network import ExpertExchange, collective, exchange_experts, load_cluster
 from tspsim.parallel import Job, Routing
 from tspsim.parallel.expert import distinct_ranks
 from tspsim.program import Collective, Compute, Program, Repeat
@@ -305,3 +306,24 @@ def test_a_more_uneven_load_is_never_faster() -> None:
         asked = question("qwen3-30b-a3b", plans, sequence=4096, routing=routing)
         times.append(tspsim.simulate(asked).plan("P").step_time_s)
     assert times == sorted(times) and times[-1] > times[0]
+
+
+def test_a_dispatch_of_a_step_is_the_librarys_own_where_the_node_has_one() -> None:
+    """Two nodes of H100 with their expert-parallel library; a node without one moves the same bytes all to all."""
+    tokens = ExpertExchange(4096.0, 4096.0, 128, 8)
+    cluster = load_cluster("h100-2x8")
+    asked = collective(cluster, range(16), "all_to_all", 1.0, algorithm="dispatch", exchange=tokens)
+    own = exchange_experts(cluster, range(16), "dispatch", tokens)
+    assert (asked.algorithm, asked.latency_s, asked.fluid_s) == (own.algorithm, own.latency_s, own.fluid_s)
+    job = job_of(moe(), dp=4, ep=4)
+    sent = [move for move in communications(programs_of(job)[0]) if move.axis == "ep"]
+    assert {(move.algorithm, move.tokens) for move in sent} == {
+        (phase, (1024.0, 1024.0, 8, 2)) for phase in ("dispatch", "combine")
+    }
+    bare = load_cluster("hgx-a100-80gb-8")
+    size = 2.0**26
+    fallen, plain = (
+        collective(bare, range(8), "all_to_all", size, algorithm=name, exchange=tokens if name else None)
+        for name in ("dispatch", None)
+    )
+    assert (fallen.algorithm, fallen.fluid_s) == (plain.algorithm, plain.fluid_s)

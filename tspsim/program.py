@@ -34,6 +34,16 @@ class Compute:
     stream: str = "compute"
 
 
+class Tokens(NamedTuple):
+    """What an all-to-all of an expert-parallel group carries: each rank's ``tokens`` of ``token_bytes`` to ``topk`` of
+    ``experts``."""
+
+    tokens: float
+    token_bytes: float
+    experts: int
+    topk: int
+
+
 @dataclass(frozen=True, slots=True)
 class Collective:
     """One collective over the rank's group along ``axis``.
@@ -49,6 +59,8 @@ class Collective:
         Position along the axis of a broadcast's source.
     algorithm
         A name from :mod:`tspsim.network`, or None: the cheapest.
+    tokens
+        Of an all-to-all to experts and back: what an expert-parallel library needs to know beside the bytes.
     """
 
     kind: str
@@ -61,6 +73,7 @@ class Collective:
     layer: int = -1
     after: tuple[int, ...] = ()
     stream: str = "communication"
+    tokens: Tokens | None = None
 
 
 @dataclass(frozen=True, slots=True)

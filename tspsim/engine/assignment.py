@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..errors import TspsimError
 from ..operators import Operator
 from ..parallel.mesh import Mesh
-from ..program import Collective, Compute, Instruction, Program, SendReceive
+from ..program import Collective, Compute, Instruction, Program, SendReceive, Tokens
 from .ranks import Step
 from .timeline import Label
 
@@ -48,6 +48,7 @@ class Template:
     algorithm: str | None = None
     offset: int = 0
     wrap: bool = True
+    tokens: Tokens | None = None
 
     @property
     def is_message(self) -> bool:
@@ -152,6 +153,7 @@ def meeting_keys(instruction: Collective | SendReceive, templates: Templates) ->
             instruction.size_bytes,
             instruction.root,
             instruction.algorithm,
+            tokens=instruction.tokens,
         )
         return (2 * templates.number(template),)
     keys = []

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ..network import Cluster, Traffic, collective, point_to_point
+from ..network import Cluster, ExpertExchange, Traffic, collective, point_to_point
 from ..network.symmetry import owned, surroundings
 from ..parallel.mesh import Mesh
 from .assignment import Assignment, Cost, Role, Template, Templates, prepare
@@ -166,7 +166,13 @@ def moved(cluster: Cluster, ranks: tuple[int, ...], template: Template) -> Traff
     if template.is_message:
         return point_to_point(cluster, ranks[0], ranks[1], template.size_bytes)
     return collective(
-        cluster, ranks, template.kind, template.size_bytes, root=template.root, algorithm=template.algorithm
+        cluster,
+        ranks,
+        template.kind,
+        template.size_bytes,
+        root=template.root,
+        algorithm=template.algorithm,
+        exchange=ExpertExchange(*template.tokens) if template.tokens else None,
     )
 
 

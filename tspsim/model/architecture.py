@@ -221,7 +221,7 @@ class Architecture:
         return self.attention_matrix_parameters_per_layer + mlp
 
     def steady(self, layers: int) -> Architecture:
-        """The model's repeating blocks alone: ``layers`` or a few more, so that those behind the first are whole periods
+        """The repeating blocks alone: ``layers`` or a few more, so that those behind the first are whole periods
         of its pattern; no dense layers at the start, no vocabulary."""
         period = lcm(self.full_every if self.window else 1, self.experts.every if self.experts else 1)
         experts = replace(self.experts, first_dense=0) if self.experts else None

@@ -17,6 +17,7 @@ from math import ceil
 from ..model.layer import LayerShard, gradients
 from ..model.routed import RoutedShard
 from ..operators import Gemm, Operator
+from ..program import Tokens
 from .plan import Job
 from .script import Script
 
@@ -164,11 +165,24 @@ def exchange(
     """
     if job.plan.ep == 1:
         return list(after)
-    rows = sent_rows(job)
+    experts, rows = routed.experts, sent_rows(job)
     if pack:
         after = [script.compute(f"pack rows for {name}", routed.copy(rows, "pack rows"), after=after)]
-    size = rows * job.model.hidden * job.activation_bytes
-    return [script.collective("all_to_all", "ep", size, name, after=after, stream="experts")]
+    row_bytes = job.model.hidden * job.activation_bytes
+    load = job.work.routing.busiest(experts.count, job.plan.ep)
+    phase = "dispatch" if name.startswith("dispatch") else "combine"
+    return [
+        script.collective(
+            "all_to_all",
+            "ep",
+            rows * row_bytes,
+            name,
+            after=after,
+            stream="experts",
+            algorithm=phase,
+            tokens=Tokens(own_tokens(job) * load, row_bytes, experts.count, experts.topk),
+        )
+    ]
 
 
 def _multiply(routed: RoutedShard) -> tuple[Operator, ...]:

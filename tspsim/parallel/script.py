@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..model.layer import gradients
 from ..operators import Gemm, Operator
-from ..program import Collective, Compute, Instruction, Program, Repeat, SendReceive
+from ..program import Collective, Compute, Instruction, Program, Repeat, SendReceive, Tokens
 from .plan import Plan
 
 
@@ -54,6 +54,8 @@ class Script:
         after: Iterable[int] = (),
         root: int = 0,
         stream: str = "",
+        algorithm: str | None = None,
+        tokens: Tokens | None = None,
     ) -> int:
         return self._add(
             Collective(
@@ -62,11 +64,12 @@ class Script:
                 round(size_bytes),
                 name,
                 root,
-                self.plan.algorithms.get(kind),
+                self.plan.algorithms.get(kind, algorithm),
                 self._part(),
                 self._layer,
                 tuple(after),
                 stream or "communication",
+                tokens,
             )
         )
 

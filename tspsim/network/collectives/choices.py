@@ -75,8 +75,10 @@ class Choice:
     cost: Cost
 
 
-def considered(group: Group, kind: str, algorithm: str | None, library: str | None) -> tuple[Choice, ...]:
-    """All ways of the named algorithm, or of all that the library's tuner knows.
+def considered(
+    group: Group, kind: str, algorithm: str | None, library: str | None, exchange: ExpertExchange | None = None
+) -> tuple[Choice, ...]:
+    """All ways of the named algorithm, or of all that the library's tuner knows; ``exchange`` instead of the typical.
 
     Raises
     ------
@@ -91,7 +93,7 @@ def considered(group: Group, kind: str, algorithm: str | None, library: str | No
         phase, mode = PHASES[algorithm]
         found = expert_curve(group, phase, mode, library)
         if found is not None and kind == "all_to_all" and group.regular:
-            return (exchange_choice(group, found, TYPICAL[phase], algorithm),)
+            return (exchange_choice(group, found, exchange or TYPICAL[phase], algorithm),)
         algorithm = None if found is None and kind == "all_to_all" else algorithm
     names = library_of.inside_node if len(group.members) == 1 else library_of.between_nodes
     choices = [

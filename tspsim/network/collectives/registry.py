@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ...errors import InputError, UnknownNameError, shorten
 from ...program import COLLECTIVE_KINDS
 from ..cluster import Cluster
 from .choices import ALGORITHMS, Choice, cheapest, considered, exchange_choice, expert_curve, lines
-from .experts import ExpertExchange, copies
+from .experts import PHASES, ExpertExchange, copies
 from .schedule import Group, scheduled
 from .traffic import NOTHING, Traffic
 
@@ -31,6 +32,7 @@ def collective(
     root: int = 0,
     algorithm: str | None = None,
     library: str | None = None,
+    exchange: ExpertExchange | None = None,
 ) -> Traffic:
     """One collective of a group.
 
@@ -54,6 +56,10 @@ def collective(
     library
         Version or launch mode of the node's library, or the all-reduce kernels of a serving engine: a name in
         ``cluster.node.collectives.libraries``. None: the node's own, in the middle of those measured.
+    exchange
+        With ``dispatch`` or ``combine``: what is exchanged; a library that sends a copy an expert, or makes its own
+        bytes otherwise, then does so, and ``size_bytes`` only serves where the node has no such library. None: what is
+        typical, in ``size_bytes``.
 
     Returns
     -------
@@ -72,7 +78,7 @@ def collective(
     ('direct', 56, 0.25)
     """
     members = tuple(ranks)
-    key = (members, kind, size_bytes, root, algorithm, library)
+    key = (members, kind, size_bytes, root, algorithm, library, exchange)
     known: Traffic | None = cluster.memo.get(key)
     if known is not None:
         return known
@@ -82,7 +88,11 @@ def collective(
     check_library(cluster, library)
     traffic = NOTHING
     if group.size > 1 and size_bytes > 0:
-        traffic = _traffic(group, kind, float(size_bytes), algorithm, library)
+        if exchange is not None and algorithm is not None and algorithm in PHASES:
+            curve = expert_curve(group, *PHASES[algorithm], library)
+            if curve is not None and group.regular:
+                size_bytes = exchange.tokens * exchange.token_bytes * copies(curve, exchange, group.size)
+        traffic = _traffic(group, kind, float(size_bytes), algorithm, library, exchange)
     return _kept(cluster, key, traffic)
 
 
@@ -205,7 +215,14 @@ def _check_size(size_bytes: float) -> None:
         raise InputError(f"size {shorten(size_bytes)} must be a finite number of bytes, 0 or more")
 
 
-def _traffic(group: Group, kind: str, size_bytes: float, algorithm: str | None, library: str | None) -> Traffic:
+def _traffic(
+    group: Group,
+    kind: str,
+    size_bytes: float,
+    algorithm: str | None,
+    library: str | None,
+    exchange: ExpertExchange | None = None,
+) -> Traffic:
     """The cheapest choice. Groups inside one node are computed on node 0 and moved, if all nodes are
     equal."""
     cluster, layout = group.cluster, group.cluster.layout
@@ -215,10 +232,12 @@ def _traffic(group: Group, kind: str, size_bytes: float, algorithm: str | None, 
         shift = node * layout.node_links
     ranks = tuple([rank - node * layout.gpus for rank in group.ranks])
     source = ranks[group.root] if kind == "broadcast" else -1
-    key = ("choices", kind, algorithm, library, frozenset(ranks), source)
+    # Choices are for a byte: the number of tokens does not matter to them.
+    exchange = replace(exchange, tokens=1.0) if exchange else None
+    key = ("choices", kind, algorithm, library, frozenset(ranks), source, exchange)
     choices: tuple[Choice, ...] | None = cluster.memo.get(key)
     if choices is None:
-        choices = considered(Group(cluster, ranks, group.root), kind, algorithm, library)
+        choices = considered(Group(cluster, ranks, group.root), kind, algorithm, library, exchange)
         cluster.memo[key] = choices
     return cheapest(choices, size_bytes, shift)
 
