@@ -3,11 +3,12 @@
     t_p = L·base_p + s·hop_p + c·net_hop_p + F/(W·share_p)      p = LL, LL128, Simple
     t_1 additionally + L·growth·log2(1 + S/4 KiB)
     t   = (t_1^−6 + t_2^−6 + t_3^−6)^(−1/6)
-    F   = (inside^4 + outside^4)^(1/4)
+    F   = (inside^4 + outside^4)^(1/4), of a ring max(inside, outside)
 
 s steps inside nodes and c between them, hops as the library's tuner states them; F from the seconds that the busiest
-link inside nodes and the busiest outside need, at the efficiency of the algorithm and the fabric. L and W are the
-fabric's factors. Two nodes that reduce in their switches know only the last regime, with a base of their own.
+link inside nodes and the busiest outside need, at the efficiency of the algorithm and the fabric: a ring keeps both
+busy at once, trees and two levels take turns chunk by chunk. L and W are the fabric's factors. Two nodes that reduce
+in their switches know only the last regime, with a base of their own.
 docs/collective-models.md has the study.
 """
 
@@ -59,8 +60,10 @@ def across(group: Group, regimes: BetweenNodes, schedule: Schedule) -> Across:
     fabric, protocols = cluster.fabric, cluster.node.collectives.protocols
     factors = fabric.collectives if fabric is not None else None
     latency, bandwidth = (factors.latency, factors.bandwidth) if factors else (1.0, 1.0)
-    inside = schedule.links < cluster.layout.host_start
-    fluid = power_sum([float(schedule.busy_s[part].max(initial=0.0)) for part in (inside, ~inside)], ROUNDING)
+    within = schedule.links < cluster.layout.host_start
+    inside, outside = (float(schedule.busy_s[part].max(initial=0.0)) for part in (within, ~within))
+    inside += schedule.own_s
+    fluid = max(inside, outside) if schedule.family == "ring" else power_sum((inside, outside), ROUNDING)
     spread = factors.spread if factors else regimes.spread
     hops = [protocol.tree if schedule.family == "tree" else protocol.ring for protocol in protocols]
     waits = [schedule.node_steps * steps.hop + schedule.net_steps * steps.net_hop for steps in hops]
@@ -68,5 +71,5 @@ def across(group: Group, regimes: BetweenNodes, schedule: Schedule) -> Across:
     share: tuple[float, ...] = regimes.share
     if schedule.family == "in_switch":
         latency_s, share = (latency * regimes.in_switch + waits[-1],), regimes.share[-1:]
-    fluid = (fluid + schedule.own_s) / bandwidth
-    return Across(latency_s, share, latency * regimes.growth, fluid, busiest_s(cluster, schedule), spread)
+    floor = busiest_s(cluster, schedule)
+    return Across(latency_s, share, latency * regimes.growth, fluid / bandwidth, floor, spread)
