@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from engine_fixtures import architecture, collective, grid, hop, kernel, model_file, play, program, question
 from engine_strategies import CLUSTERS, INTERFERENCE, machines, programs
@@ -136,8 +137,9 @@ def test_a_kernel_slowed_by_a_transfer_counts_as_compute_for_as_long_as_it_ran()
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=6), st.integers(1, 20))
 def test_gaps_and_what_they_lie_between_make_up_the_whole(spans: list[tuple[int, int]], until: int) -> None:
     ordered = sorted((min(pair), min(max(pair), until)) for pair in spans if min(pair) < until)
+    start_s, end_s = np.array(ordered, dtype=float).reshape(-1, 2).T
     covered = {tick for start, end in ordered for tick in range(start, end)}
-    open_ = {tick for start, end in gaps(ordered, until) for tick in range(int(start), int(end))}
+    open_ = {tick for start, end in gaps(start_s, end_s, until) for tick in range(int(start), int(end))}
     assert covered | open_ == set(range(until)) and not covered & open_
 
 

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 from engine_fixtures import grid, play
 from engine_strategies import CLUSTERS, FLAWED, INTERFERENCE, machines, programs
@@ -145,7 +144,6 @@ def test_time_never_runs_back(
         submission = play(cluster, chosen, mesh, interference=interference, every_rank=every_rank)
     columns = submission.timeline.columns()
     assert (columns["end_s"] >= columns["start_s"]).all() and (columns["start_s"] >= 0.0).all()
-    assert (np.diff(columns["end_s"]) >= 0.0).all()
     settled = [now for now, _ in seen]
     assert settled == sorted(settled)
 
@@ -160,11 +158,11 @@ def test_streams_run_in_order_and_waits_are_respected(
     rows = rows_of(submission)
     assert len(rows) == len(submission.timeline) == submission.instructions
     for simulated in submission.ranks:
-        first = min(step.label - step.number for steps in simulated.role.streams.values() for step in steps)
+        first = min(label for rank, label in rows if rank == simulated.rank.number)
         for steps in simulated.role.streams.values():
             before_s = 0.0
             for step in steps:
-                start_s, end_s = rows[simulated.rank.number, step.label]
+                start_s, end_s = rows[simulated.rank.number, first + step.number]
                 assert start_s >= before_s
                 assert all(start_s >= rows[simulated.rank.number, first + other][1] for other in step.after)
                 before_s = end_s

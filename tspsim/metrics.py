@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .engine.core import Submission
-from .engine.timeline import Label
+from .engine.timeline import Label, Labels, Timeline
 
 Floats = NDArray[np.float64]
 
@@ -52,20 +52,18 @@ def breakdown(submission: Submission) -> Breakdown:
         if len(ranks)
         else {}
     )
+    kinds = Kinds.of(timeline)
     seen: dict[bytes, tuple[dict[str, float], dict[str, float], float]] = {}
     compute: dict[str, float] = {}
     exposed: dict[str, float] = {}
     idle_s, total = 0.0, sum(simulated.size for simulated in submission.ranks)
     for simulated in submission.ranks:
         rows = pieces[simulated.rank.number]
-        label, start_s, end_s = (
-            columns["label"][rows],
-            columns["start_s"][rows] - origin_s,
-            columns["end_s"][rows] - origin_s,
-        )
-        key = label.tobytes() + start_s.tobytes() + end_s.tobytes()
+        which = kinds.number[rows]
+        start_s, end_s = (columns[name][rows] - origin_s for name in ("start_s", "end_s"))
+        key = which.tobytes() + start_s.tobytes() + end_s.tobytes()
         if key not in seen:
-            seen[key] = of_rank(timeline.labels, label, start_s, end_s, makespan_s)
+            seen[key] = of_rank(kinds, which, start_s, end_s, makespan_s)
         share = simulated.size / total
         for table, part in ((compute, seen[key][0]), (exposed, seen[key][1])):
             for kind, seconds in part.items():
@@ -74,57 +72,69 @@ def breakdown(submission: Submission) -> Breakdown:
     return Breakdown(compute, exposed, idle_s)
 
 
+@dataclass(frozen=True)
+class Kinds:
+    """The labels of a timeline that differ in more than their layer, and which of them each row has (``number``)."""
+
+    labels: Sequence[Label]
+    number: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, timeline: Timeline) -> Kinds:
+        labels = timeline.labels
+        if isinstance(labels, Labels):
+            return cls(labels.distinct, labels.which[timeline.columns()["label"]])
+        return cls(labels, timeline.columns()["label"])
+
+
 def of_rank(
-    labels: Sequence[Label], label: NDArray[np.int32], start_s: Floats, end_s: Floats, makespan_s: float
+    kinds: Kinds, which: NDArray[np.int32], start_s: Floats, end_s: Floats, makespan_s: float
 ) -> tuple[dict[str, float], dict[str, float], float]:
     """Compute by family, exposed communication by kind, and idle time of one rank."""
+    computing = np.array([label.is_compute for label in kinds.labels], dtype=bool)[which]
     compute: dict[str, float] = {}
-    spans: list[tuple[float, float]] = []
-    transfers: list[tuple[float, float, str]] = []
-    for number, start, end in zip(label.tolist(), start_s.tolist(), end_s.tolist(), strict=True):
-        entry = labels[number]
-        if entry.is_compute:
-            spans.append((start, end))
-            stretch = (end - start) / entry.alone_s if entry.alone_s > 0.0 else 0.0
-            for family, seconds in entry.parts_s:
-                compute[family] = compute.get(family, 0.0) + seconds * stretch
-        elif end > start:
-            transfers.append((start, end, entry.kind))
+    seconds = np.bincount(which[computing], weights=(end_s - start_s)[computing], minlength=len(kinds.labels)).tolist()
+    for label, taken_s in zip(kinds.labels, seconds, strict=True):
+        for family, alone_s in label.parts_s if label.alone_s > 0.0 and taken_s > 0.0 else ():
+            compute[family] = compute.get(family, 0.0) + taken_s * (alone_s / label.alone_s)
+    moving = ~computing & (end_s > start_s)
+    names = sorted({label.kind for label in kinds.labels})
+    kind = np.array([names.index(label.kind) for label in kinds.labels], dtype=np.int64)[which[moving]]
+    start, end = start_s[moving], end_s[moving]
+    order = np.lexsort((kind, end, start))
+    transfers = list(zip(start[order].tolist(), end[order].tolist(), [names[i] for i in kind[order]], strict=True))
     exposed: dict[str, float] = {}
     idle_s = 0.0
-    transfers.sort()
     nearby = 0
-    for left, right in gaps(sorted(spans), makespan_s):
+    for left, right in gaps(start_s[computing], end_s[computing], makespan_s):
         while nearby < len(transfers) and transfers[nearby][1] <= left:
             nearby += 1
         inside = []
         following = nearby
         while following < len(transfers) and transfers[following][0] < right:
-            start, end, kind = transfers[following]
-            if end > left:
-                inside.append((min(end, right), max(start, left), kind))
+            begin, finish, name = transfers[following]
+            if finish > left:
+                inside.append((min(finish, right), max(begin, left), name))
             following += 1
         free = [(left, right)]
-        for end, start, kind in sorted(inside, reverse=True):
-            claimed, free = claim(free, start, end)
-            exposed[kind] = exposed.get(kind, 0.0) + claimed
+        for finish, begin, name in sorted(inside, reverse=True):
+            claimed, free = claim(free, begin, finish)
+            exposed[name] = exposed.get(name, 0.0) + claimed
         idle_s += sum(b - a for a, b in free)
     return compute, exposed, idle_s
 
 
-def gaps(spans: Iterable[tuple[float, float]], until: float) -> Iterable[tuple[float, float]]:
-    """The parts of [0, until] that sorted ``spans`` leave open.
+def gaps(start_s: Floats, end_s: Floats, until_s: float) -> Iterable[tuple[float, float]]:
+    """The parts of [0, until] that spans leave open.
 
-    >>> list(gaps([(1.0, 2.0), (3.0, 4.0)], 4.0))
+    >>> list(gaps(np.array([3.0, 1.0]), np.array([4.0, 2.0]), 4.0))
     [(0.0, 1.0), (2.0, 3.0)]
     """
-    position = 0.0
-    for start, end in spans:
-        if start > position:
-            yield position, start
-        position = max(position, end)
-    if until > position:
-        yield position, until
+    order = np.argsort(start_s, kind="stable")
+    following = np.append(start_s[order], until_s)
+    reached = np.maximum.accumulate(np.append(0.0, end_s[order]))
+    open_ = following > reached
+    return zip(reached[open_].tolist(), following[open_].tolist(), strict=True)
 
 
 def claim(free: Sequence[tuple[float, float]], start: float, end: float) -> tuple[float, list[tuple[float, float]]]:
@@ -144,9 +154,8 @@ def layer_period_s(submission: Submission) -> float:
     """Steady seconds a layer of the forward: from the end of the first layer's compute to that of the last."""
     timeline = submission.timeline
     columns = timeline.columns()
-    forward = [entry.layer if entry.is_compute and entry.part in FORWARD_PARTS else -1 for entry in timeline.labels]
-    compute_layer = np.array(forward, dtype=np.int64)
-    layer = compute_layer[columns["label"]]
+    forward = timeline.labelled(lambda entry: entry.is_compute and entry.part in FORWARD_PARTS, bool)
+    layer = np.where(forward, timeline.layers(), -1)
     last = int(layer.max(initial=-1))
     if last < 0:
         return 0.0
@@ -163,12 +172,12 @@ def received_bytes_per_layer(submission: Submission, layers: int) -> dict[str, f
     size = np.zeros(int(columns["rank"].max(initial=0)) + 1)
     for simulated in submission.ranks:
         size[simulated.rank.number] = simulated.size
-    moved = np.array([0.0 if entry.is_compute or entry.layer < 0 else entry.size_bytes for entry in timeline.labels])
-    received = moved[columns["label"]] * size[columns["rank"]]
+    moved = timeline.labelled(lambda entry: 0.0 if entry.is_compute else entry.size_bytes, np.float64)
+    received = np.where(timeline.layers() >= 0, moved, 0.0) * size[columns["rank"]]
+    part = timeline.labelled(lambda entry: FORWARD_PARTS.index(entry.part) if entry.part in FORWARD_PARTS else -1, int)
     result = {}
-    for part in FORWARD_PARTS:
-        inside = np.array([entry.part == part for entry in timeline.labels], dtype=bool)[columns["label"]]
-        result[part] = as_whole(float(received[inside].sum()) / float(size.sum()) / layers)
+    for index, name in enumerate(FORWARD_PARTS):
+        result[name] = as_whole(float(received[part == index].sum()) / float(size.sum()) / layers)
     return result | {"total": as_whole(sum(result.values()))}
 
 

@@ -19,7 +19,8 @@ from .description import (
     too_large,
 )
 from .engine.assignment import Assignment
-from .engine.core import Engine, Interference, Submission
+from .engine.core import Interference, Submission, no_collection
+from .engine.steady import execute
 from .errors import UnreachableError
 from .hardware import Device
 from .operators import Operator
@@ -175,26 +176,28 @@ class Costs:
         return Range(tokens / high_s, tokens / low_s, basis)
 
 
-def run(question: Question, mesh: Mesh, job: Job, costs: Costs, *, every_rank: bool) -> Submission:
+def run(
+    question: Question, mesh: Mesh, job: Job, costs: Costs, *, every_rank: bool, every_turn: bool = False
+) -> Submission:
     """Write the plan's programs, place them, and let the engine run them."""
     plan = job.plan
     scheme = scheme_of(plan)
     slots = plan.token_shards
-    programs = tuple(
-        write_program(scheme, job, position, stage) for stage in range(plan.pp) for position in range(slots)
-    )
     role_of = mesh.positions["pp"] * slots + mesh.positions[plan.token_axis]
     device = question.device
-    engine = Engine(
-        question.cluster,
-        costs,
-        interference=Interference(device.compute_slowdown, device.communication_slowdown),
-        every_rank=every_rank,
-    )
     slowness = {slow.gpu: slow.factor for slow in question.scenario.faults.slow_gpus}
-    submission = engine.submit(Assignment(mesh, programs, role_of, slowness))
-    engine.run()
-    return submission
+    with no_collection():
+        programs = tuple(
+            write_program(scheme, job, position, stage) for stage in range(plan.pp) for position in range(slots)
+        )
+        return execute(
+            question.cluster,
+            costs,
+            Assignment(mesh, programs, role_of, slowness),
+            interference=Interference(device.compute_slowdown, device.communication_slowdown),
+            every_rank=every_rank,
+            every_turn=every_turn,
+        )
 
 
 def steady_blocks(job: Job) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +13,9 @@ from numpy.typing import NDArray
 from ..errors import TspsimError
 from ..operators import Operator
 from ..parallel.mesh import Mesh
-from ..program import Collective, Compute, Instruction, Program, SendReceive, Tokens
+from ..program import Collective, Compute, Instruction, Program, Repeat, SendReceive, Tokens
 from .ranks import Step
-from .timeline import Label
+from .timeline import Label, Labels
 
 #: Seconds of one operator on the devices of the cluster.
 Cost = Callable[[Operator], float]
@@ -78,44 +80,125 @@ class Templates:
         return len(self.numbers)
 
 
+class Ready(NamedTuple):
+    """An instruction made ready: seconds alone (kernels), meeting keys (communication), and the number of its label.
+
+    A meeting key is ``2·template + half``: half 0 is a collective or a sending, half 1 a receiving.
+    """
+
+    duration_s: float
+    keys: tuple[int, ...]
+    label: int
+    is_compute: bool
+
+
+#: What an instruction does, whatever it waits for and in whatever layer.
+Content = tuple[object, ...]
+
+
 @dataclass(frozen=True)
 class Role:
     """A program made ready: its steps by stream, its labels, and a signature equal for programs that cost the same.
 
-    A step's meetings are ``(2·template + half, turn)``: half 0 is a collective or a sending, half 1 a receiving.
+    ``known`` is every different instruction. A step's meetings are ``(meeting key, turn)``.
     """
 
     program: Program
-    streams: Mapping[str, Sequence[Step]]
-    labels: Sequence[Label]
-    signature: tuple[object, ...]
+    streams: Mapping[str, Sequence[Step]] = field(repr=False)
+    labels: Labels = field(repr=False)
+    signature: tuple[object, ...] = field(repr=False)
+    known: Mapping[Content, Ready] = field(repr=False)
+
+    def written_out(self, program: Program) -> Role:
+        """The same for a program of the same instructions, repeated more often; its steps stay."""
+        return replace(self, program=program, labels=labels_of(program, self.known, self.labels.distinct))
+
+    def uses(self) -> Counter[int]:
+        """How often the program meets others, by key."""
+        found: Counter[int] = Counter()
+        for instruction, times in counted(self.program):
+            for key in self.known[content(instruction)].keys:
+                found[key] += times
+        return found
+
+    def alone_s(self, transfer_s: Mapping[int, float]) -> float:
+        """Seconds of all its instructions one after the other; ``transfer_s`` by template."""
+        total_s = 0.0
+        for instruction, times in counted(self.program):
+            each = self.known[content(instruction)]
+            total_s += times * (each.duration_s + sum([transfer_s.get(key // 2, 0.0) for key in each.keys]))
+        return total_s
 
 
-def prepare(program: Program, cost: Cost, templates: Templates, first_label: int, mesh: Mesh) -> Role:
+def counted(program: Program) -> Iterator[tuple[Instruction, int]]:
+    """Every instruction as it is written, and how often it runs there."""
+    for item in program.items:
+        if isinstance(item, Repeat):
+            for instruction in item.body:
+                yield instruction, item.times
+        else:
+            yield item, 1
+
+
+def content(instruction: Instruction) -> Content:
+    """What an instruction does, as a key."""
+    common = (instruction.stream, instruction.name, instruction.part)
+    if isinstance(instruction, Compute):
+        return *common, instruction.operators
+    if isinstance(instruction, Collective):
+        how = instruction.root, instruction.algorithm, instruction.tokens
+        return *common, instruction.kind, instruction.axis, instruction.size_bytes, how
+    ends = instruction.to, instruction.source
+    return *common, instruction.axis, instruction.size_bytes, ends, instruction.wrap
+
+
+def prepare(program: Program, cost: Cost, templates: Templates, mesh: Mesh) -> Role:
     """Cost every operator, intern every template, count turns, and note which instructions somebody waits for."""
     streams: dict[str, list[Step]] = {}
     labels: list[Label] = []
     signature: list[object] = []
     turns: dict[int, int] = {}
     costs: dict[Operator, float] = {}
+    known: dict[Content, Ready] = {}
     issued = list(program.unrolled())
     awaited = {index for _, _, after in issued for index in after}
-    # Layers repeat the same instruction objects: each is costed and described once.
-    known: dict[int, tuple[float, tuple[int, ...], Label]] = {}
-    for index, (instruction, layer, after) in enumerate(issued):
-        found = known.get(id(instruction))
-        if found is None:
-            found = known[id(instruction)] = ready(instruction, cost, costs, templates, mesh)
-        duration_s, keys, label = found
+    # Layers repeat the same instruction objects: each is looked up once.
+    seen: dict[int, Ready] = {}
+    for index, (instruction, _, after) in enumerate(issued):
+        each = seen.get(id(instruction))
+        if each is None:
+            does = content(instruction)
+            if does not in known:
+                known[does] = ready(instruction, cost, costs, templates, labels, mesh)
+            each = seen[id(instruction)] = known[does]
+        duration_s, keys, _, is_compute = each
         meets = tuple([(key, turns.get(key, 0)) for key in keys])
         for key in keys:
             turns[key] = turns.get(key, 0) + 1
-        step = Step(index, after, first_label + index, duration_s, meets, label.is_compute, index in awaited)
-        streams.setdefault(instruction.stream, []).append(step)
-        labels.append(label if label.layer == layer else label.at_layer(layer))
+        step = Step(index, after, duration_s, meets, is_compute, index in awaited)
+        stream = streams.get(instruction.stream)
+        if stream is None:
+            streams[instruction.stream] = [step]
+        else:
+            stream.append(step)
         signature.append((instruction.stream, duration_s, meets, after))
     check_streams(program, streams)
-    return Role(program, streams, labels, tuple(signature))
+    return Role(program, streams, labels_of(program, known, labels), tuple(signature), known)
+
+
+def labels_of(program: Program, known: Mapping[Content, Ready], distinct: Sequence[Label]) -> Labels:
+    """The label of every instruction of the unrolled program."""
+    which: list[NDArray[np.int32]] = [np.empty(0, dtype=np.int32)]
+    layers: list[NDArray[np.int32]] = [np.empty(0, dtype=np.int32)]
+    for item in program.items:
+        repeat = item if isinstance(item, Repeat) else Repeat((item,), 1)
+        body, times, layer_step = repeat.body, repeat.times, repeat.layer_step
+        numbers = [known[content(instruction)].label for instruction in body]
+        layer = np.array([instruction.layer for instruction in body], dtype=np.int32)
+        moved = layer + layer_step * np.arange(times, dtype=np.int32)[:, None]
+        which.append(np.tile(np.array(numbers, dtype=np.int32), times))
+        layers.append(np.where(layer >= 0, moved, -1).astype(np.int32).reshape(-1))
+    return Labels(distinct, np.concatenate(which), np.concatenate(layers))
 
 
 def check_streams(program: Program, streams: Mapping[str, Sequence[Step]]) -> None:
@@ -132,17 +215,20 @@ def ready(
     cost: Cost,
     costs: dict[Operator, float],
     templates: Templates,
+    labels: list[Label],
     mesh: Mesh,
-) -> tuple[float, tuple[int, ...], Label]:
-    """Seconds alone (kernels), meeting keys (communication), and the label of an instruction."""
+) -> Ready:
+    """An instruction that has not been met before; its label is added to ``labels``."""
     if not isinstance(instruction, Compute):
-        return 0.0, meeting_keys(instruction, templates), describe(instruction, costs, 0.0, mesh)
+        labels.append(describe(instruction, costs, 0.0, mesh))
+        return Ready(0.0, meeting_keys(instruction, templates), len(labels) - 1, False)
     duration_s = 0.0
     for operator in instruction.operators:
         if operator not in costs:
             costs[operator] = cost(operator)
         duration_s += costs[operator]
-    return duration_s, (), describe(instruction, costs, duration_s, mesh)
+    labels.append(describe(instruction, costs, duration_s, mesh))
+    return Ready(duration_s, (), len(labels) - 1, True)
 
 
 def meeting_keys(instruction: Collective | SendReceive, templates: Templates) -> tuple[int, ...]:
@@ -170,7 +256,7 @@ def meeting_keys(instruction: Collective | SendReceive, templates: Templates) ->
 
 
 def describe(instruction: Instruction, costs: Mapping[Operator, float], duration_s: float, mesh: Mesh) -> Label:
-    """The label of an instruction: what the timeline shows of it."""
+    """The label of an instruction without its layer: what the timeline shows of it."""
     common = (instruction.stream, instruction.name)
     if isinstance(instruction, Compute):
         operators = instruction.operators
@@ -179,7 +265,7 @@ def describe(instruction: Instruction, costs: Mapping[Operator, float], duration
             *common,
             longest.kind if longest is not None else "idle",
             instruction.part,
-            instruction.layer,
+            -1,
             sum(operator.hbm_bytes for operator in operators),
             sum(operator.flops for operator in operators),
             "; ".join(f"{operator.name} {operator.shape}" for operator in operators),
@@ -194,4 +280,4 @@ def describe(instruction: Instruction, costs: Mapping[Operator, float], duration
     else:
         kind, received = "send_recv", float(instruction.size_bytes) if instruction.source is not None else 0.0
     shape = f"{instruction.size_bytes / 1e6:.2f} MB over {members} ranks along {instruction.axis}"
-    return Label(*common, kind, instruction.part, instruction.layer, received, 0.0, shape)
+    return Label(*common, kind, instruction.part, -1, received, 0.0, shape)

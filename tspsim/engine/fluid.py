@@ -54,14 +54,22 @@ class Completion(simpy.Event):
 
 
 class Calendar:
-    """Ends of activities; all that end at one instant share one SimPy timeout."""
+    """Ends of activities; all that end at one instant share one SimPy timeout.
 
-    def __init__(self, env: simpy.Environment) -> None:
+    With a ``tick_s`` (a power of two, far below anything measurable) every delay is a whole number of ticks. Sums and
+    differences of times are then exact, so that what happens an hour later happens in the same way to the bit: what
+    :mod:`tspsim.engine.steady` rests on. 0 leaves delays as they are.
+    """
+
+    def __init__(self, env: simpy.Environment, tick_s: float = 0.0) -> None:
         self.env = env
         self._days: dict[float, list[Activity]] = {}
+        # Adding and taking off this number rounds to whole ticks: a double has 53 bits.
+        self._rounding = 1.5 * 2.0**52 * tick_s
 
     def enter(self, activity: Activity, delay_s: float) -> None:
         """``activity`` ends ``delay_s`` from now; sets its ``due_s``."""
+        delay_s = (delay_s + self._rounding) - self._rounding
         # The sum SimPy itself makes, so that due_s is the clock's value to the bit.
         due_s = self.env.now + delay_s
         activity.due_s = due_s

@@ -6,6 +6,7 @@ instruction of a queue begins when the one before is done, what it waits for is 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -13,7 +14,6 @@ from typing import Any, NamedTuple
 import simpy
 
 from .fluid import Calendar, Channel, Completion, Fluid, Transfer
-from .timeline import Timeline
 
 
 class Step(NamedTuple):
@@ -26,7 +26,6 @@ class Step(NamedTuple):
 
     number: int
     after: tuple[int, ...]
-    label: int
     duration_s: float
     meets: tuple[tuple[int, int], ...]
     is_compute: bool
@@ -35,7 +34,7 @@ class Step(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Rank:
-    """One simulated rank: which instructions are done, and whom to call when one that is not will be.
+    """One simulated rank: which instructions are done and when, and whom to call when one that is not will be.
 
     ``channels`` are those it uses, by the keys of :attr:`Step.meets`; a neighbour past the end of an axis has none.
     ``moving`` counts the transfers its device takes part in at the moment (only where kernels slow beside them).
@@ -44,11 +43,19 @@ class Rank:
 
     number: int
     channels: dict[int, Channel]
-    done: bytearray
+    done: bytearray = field(default_factory=bytearray)
+    start_s: array[float] = field(default_factory=lambda: array("d"))
+    end_s: array[float] = field(default_factory=lambda: array("d"))
     waiting: dict[int, list[Callable[[], None]]] = field(default_factory=dict)
     slowness: float = 1.0
     computing: Computation | None = None
     moving: int = 0
+
+    def expect(self, instructions: int) -> None:
+        """Make room for a program."""
+        self.done = bytearray(instructions)
+        self.start_s = array("d", bytes(8 * instructions))
+        self.end_s = array("d", bytes(8 * instructions))
 
 
 class Computation(Completion):
@@ -70,10 +77,12 @@ class Computation(Completion):
 
 
 class Machine:
-    """Runs ranks' streams on one SimPy environment and writes what they did into a timeline.
+    """Runs ranks' streams on one SimPy environment and notes in each rank when it did what.
 
     Parameters
     ----------
+    tick_s
+        Of the :class:`~tspsim.engine.fluid.Calendar`.
     compute_slowdown, communication_slowdown
         Factors (≥ 1) on the time of a kernel beside which data moves, and of a transfer beside which a kernel runs.
     """
@@ -81,14 +90,13 @@ class Machine:
     def __init__(
         self,
         env: simpy.Environment,
-        timeline: Timeline,
         *,
+        tick_s: float = 0.0,
         compute_slowdown: float = 1.0,
         communication_slowdown: float = 1.0,
     ) -> None:
         self.env = env
-        self.timeline = timeline
-        self.calendar = Calendar(env)
+        self.calendar = Calendar(env, tick_s)
         self.compute_slowdown = compute_slowdown
         self._toggled: dict[Rank, None] = {}
         self.fluid = Fluid(
@@ -111,24 +119,19 @@ class Machine:
         env, done, waiting = self.env, rank.done, rank.waiting
         enter, slowness = self.calendar.enter, rank.slowness
         slowed = self.compute_slowdown * slowness
-        columns, number = self.timeline, rank.number
-        write_rank, write_label = columns.rank.append, columns.label.append
-        write_start, write_end = columns.start_s.append, columns.end_s.append
-        for index, after, label, duration_s, _, _, awaited in steps:
+        started, ended = rank.start_s, rank.end_s
+        for index, after, duration_s, _, _, awaited in steps:
             for other in after:
                 if not done[other]:
                     gate = Completion(env)
                     waiting.setdefault(other, []).append(gate.fire)
                     yield gate
-            start_s = env.now
+            started[index] = env.now
             if duration_s > 0.0:
                 computation = rank.computing = Computation(env, rank)
                 enter(computation, duration_s * (slowed if computation.slowed else slowness))
                 yield computation
-            write_rank(number)
-            write_label(label)
-            write_start(start_s)
-            write_end(env.now)
+            ended[index] = env.now
             done[index] = 1
             if awaited and index in waiting:
                 for call in waiting.pop(index):
@@ -215,12 +218,10 @@ class Queue:
             self.advance()
 
     def _finish(self) -> None:
-        step, rank, columns = self.current, self.rank, self.machine.timeline
+        step, rank = self.current, self.rank
         assert step is not None
-        columns.rank.append(rank.number)
-        columns.label.append(step.label)
-        columns.start_s.append(self.start_s)
-        columns.end_s.append(self.machine.env.now)
+        rank.start_s[step.number] = self.start_s
+        rank.end_s[step.number] = self.machine.env.now
         rank.done[step.number] = 1
         self.current = next(self.steps, None)
         if step.awaited and step.number in rank.waiting:

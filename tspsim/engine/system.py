@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from .assignment import Assignment, Cost, Role, Template, Templates, prepare
 from .fluid import Channel
 from .folding import number, refine
 from .ranks import Rank
-from .timeline import Label
+from .timeline import Labels
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,14 @@ class System:
     ranks: list[SimulatedRank]
     channels: list[Channel]
     instances: list[tuple[Instance, Channel]] = field(repr=False)
-    labels: list[Label] = field(repr=False)
+
+    def horizon_s(self, role: Role) -> float:
+        """Seconds a role's program takes with everything one after the other: the scale of the whole run."""
+        transfer_s: dict[int, float] = {}
+        for instance, _ in self.instances:
+            alone_s = instance.traffic.latency_s + instance.traffic.fluid_s
+            transfer_s[instance.template] = max(alone_s, transfer_s.get(instance.template, 0.0))
+        return role.alone_s(transfer_s)
 
     def link_loads(self) -> Iterator[tuple[int, float, int]]:
         """``(link, bytes carried, copies)`` of every link of the islands that were built."""
@@ -81,12 +88,7 @@ def build_system(cluster: Cluster, assignment: Assignment, cost: Cost, *, every_
     """Prepare every role, find the islands, and fold them unless ``every_rank``."""
     mesh = assignment.mesh
     templates = Templates()
-    roles: list[Role] = []
-    labels: list[Label] = []
-    for program in assignment.programs:
-        role = prepare(program, cost, templates, len(labels), mesh)
-        roles.append(role)
-        labels.extend(role.labels)
+    roles = [prepare(program, cost, templates, mesh) for program in assignment.programs]
     likeness = np.array(number([role.signature for role in roles]), dtype=np.int64)[assignment.role_of]
     slow = sorted(assignment.slowness.items())
     marks = number([(int(likeness[rank]), factor) for rank, factor in slow])
@@ -110,9 +112,7 @@ def build_system(cluster: Cluster, assignment: Assignment, cost: Cost, *, every_
         if every_rank
         else alike(cluster, members, likeness, instances)
     )
-    system = assemble(assignment, roles, members, instances, rank_class, instance_class)
-    system.labels = with_algorithms(labels, system.ranks)
-    return system
+    return assemble(assignment, roles, members, instances, rank_class, instance_class)
 
 
 def mesh_islands(mesh: Mesh, axes: Sequence[str]) -> NDArray[np.int64]:
@@ -253,7 +253,7 @@ def assemble(
         sizes[cls] += copies
         class_of_rank[rank] = cls
     simulated = {
-        cls: Rank(rank, {}, bytearray(), slowness=assignment.slowness.get(rank, 1.0)) for cls, rank in first_of.items()
+        cls: Rank(rank, {}, slowness=assignment.slowness.get(rank, 1.0)) for cls, rank in first_of.items()
     }
     channels: list[Channel] = []
     users: dict[int, dict[int, float]] = {}
@@ -289,12 +289,15 @@ def assemble(
             if simulated_rank.number == rank:
                 simulated_rank.channels[2 * instance.template + (half if instance.is_message else 0)] = channels[cls]
     ranks_out = []
+    named: dict[int, Role] = {}
     for cls, rank_state in simulated.items():
-        role = roles[int(assignment.role_of[rank_state.number])]
-        rank_state.done = bytearray(len(role.labels))
-        ranks_out.append(SimulatedRank(rank_state, role, sizes[cls]))
+        number = int(assignment.role_of[rank_state.number])
+        if number not in named:
+            named[number] = with_algorithms(roles[number], rank_state)
+        rank_state.expect(len(named[number].labels))
+        ranks_out.append(SimulatedRank(rank_state, named[number], sizes[cls]))
     carried = [(instance, channels[cls]) for instance, cls in zip(instances, instance_class, strict=True)]
-    return System(ranks_out, channels, carried, [])
+    return System(ranks_out, channels, carried)
 
 
 def constrain(channels: Sequence[Channel], users: Mapping[int, Mapping[int, float]]) -> None:
@@ -331,18 +334,11 @@ def constrain(channels: Sequence[Channel], users: Mapping[int, Mapping[int, floa
         channel.solo_rate = min(1.0, 1.0 / max(channel.usage.values(), default=1.0))
 
 
-def with_algorithms(labels: Sequence[Label], ranks: Sequence[SimulatedRank]) -> list[Label]:
-    """Labels of communication say which algorithm moved the data."""
-    named = list(labels)
-    done: set[int] = set()
-    for simulated in ranks:
-        if id(simulated.role) in done:
-            continue
-        done.add(id(simulated.role))
-        for steps in simulated.role.streams.values():
-            for step in steps:
-                channel = simulated.rank.channels.get(step.meets[0][0]) if step.meets else None
-                if channel is not None:
-                    label = labels[step.label]
-                    named[step.label] = label.with_shape(f"{label.shape}, {channel.algorithm}")
-    return named
+def with_algorithms(role: Role, rank: Rank) -> Role:
+    """The role whose labels of communication say which algorithm moved the data of one of its ranks."""
+    distinct = list(role.labels.distinct)
+    for _, keys, label, _ in role.known.values():
+        channel = rank.channels.get(keys[0]) if keys else None
+        if channel is not None:
+            distinct[label] = distinct[label].with_shape(f"{distinct[label].shape}, {channel.algorithm}")
+    return replace(role, labels=Labels(distinct, role.labels.which, role.labels.layer))

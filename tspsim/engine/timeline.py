@@ -1,14 +1,15 @@
 """What happened when: columns, one row an instruction a rank.
 
-Rows are appended by the engine as four numbers; names, shapes and sizes are looked up in a table of *labels* (one
-a distinct instruction of a role) only when somebody reads the timeline. A thousand ranks of a thousand
-instructions are thus a few tens of megabytes, not millions of objects.
+The engine writes two numbers a row; names, shapes and sizes are looked up in a table of *labels* only when somebody
+reads the timeline. A thousand ranks of a thousand instructions are thus a few tens of megabytes, not millions of
+objects.
 """
 
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
@@ -47,60 +48,113 @@ class Label(NamedTuple):
         return Label._make((*self[:7], shape, *self[8:]))
 
 
+class Labels(Sequence[Label]):
+    """Labels of instructions that differ in their layer alone, most of them: made when they are asked for.
+
+    Parameters
+    ----------
+    distinct
+        Labels without a layer.
+    which, layer
+        For every instruction its place in ``distinct``, and its layer (−1: none).
+    """
+
+    __slots__ = ("distinct", "layer", "which")
+
+    def __init__(self, distinct: Sequence[Label], which: NDArray[np.int32], layer: NDArray[np.int32]) -> None:
+        self.distinct = distinct
+        self.which = which
+        self.layer = layer
+
+    def __len__(self) -> int:
+        return len(self.which)
+
+    @overload
+    def __getitem__(self, index: int) -> Label: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Labels: ...
+
+    def __getitem__(self, index: int | slice) -> Label | Labels:
+        if isinstance(index, slice):
+            return Labels(self.distinct, self.which[index], self.layer[index])
+        found: Label = self.distinct[int(self.which[index])]
+        return found.at_layer(int(self.layer[index]))
+
+    def __iter__(self) -> Iterator[Label]:
+        for number, layer in zip(self.which.tolist(), self.layer.tolist(), strict=True):
+            yield self.distinct[number].at_layer(layer)
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+
 class Timeline:
     """Columns ``rank, label, start_s, end_s`` of every instruction that ran, and the table of labels.
 
     ``start_s`` is when the instruction began to work: for a collective, when the last rank of its group arrived (the
-    time a rank waits for others is a gap before it, not a part of it).
+    time a rank waits for others is a gap before it, not a part of it). The engine's rows stand rank by rank in the
+    order in which the programs issue them.
     """
 
     __slots__ = ("end_s", "label", "labels", "rank", "start_s")
+
+    rank: Sequence[int] | NDArray[np.int32]
+    label: Sequence[int] | NDArray[np.int32]
+    start_s: Sequence[float] | NDArray[np.float64]
+    end_s: Sequence[float] | NDArray[np.float64]
+    labels: Sequence[Label]
 
     def __init__(self) -> None:
         self.rank = array("i")
         self.label = array("i")
         self.start_s = array("d")
         self.end_s = array("d")
-        self.labels: list[Label] = []
+        self.labels = []
 
     def __len__(self) -> int:
         return len(self.rank)
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """The four columns as numpy arrays (copies)."""
+        """The four columns as numpy arrays; not to be written to."""
         return {
-            "rank": np.array(self.rank, dtype=np.int32),
-            "label": np.array(self.label, dtype=np.int32),
-            "start_s": np.array(self.start_s, dtype=np.float64),
-            "end_s": np.array(self.end_s, dtype=np.float64),
+            "rank": np.asarray(self.rank, dtype=np.int32),
+            "label": np.asarray(self.label, dtype=np.int32),
+            "start_s": np.asarray(self.start_s, dtype=np.float64),
+            "end_s": np.asarray(self.end_s, dtype=np.float64),
         }
+
+    def labelled(self, of: Callable[[Label], Any], dtype: Any = None) -> NDArray[Any]:
+        """``of`` the label of every row; it must not depend on the layer."""
+        label = np.asarray(self.label, dtype=np.int32)
+        if isinstance(self.labels, Labels):
+            return np.array([of(entry) for entry in self.labels.distinct], dtype=dtype)[self.labels.which[label]]
+        return np.array([of(entry) for entry in self.labels], dtype=dtype)[label]
+
+    def layers(self) -> NDArray[np.int32]:
+        """The layer of every row."""
+        labels = self.labels
+        found = labels.layer if isinstance(labels, Labels) else np.array([e.layer for e in labels], dtype=np.int32)
+        return found[np.asarray(self.label, dtype=np.int32)]
 
     def frame(self) -> pandas.DataFrame:
         """A DataFrame of every row, ordered by rank, stream and start."""
         import pandas as pd
 
         columns = self.columns()
-        label = columns["label"]
-        table = {
-            "stream": [entry.stream for entry in self.labels],
-            "name": [entry.name for entry in self.labels],
-            "kind": [entry.kind for entry in self.labels],
-            "part": [entry.part for entry in self.labels],
-            "layer": [entry.layer for entry in self.labels],
-            "bytes": [entry.size_bytes for entry in self.labels],
-            "flops": [entry.flops for entry in self.labels],
-            "shape": [entry.shape for entry in self.labels],
-        }
         frame = pd.DataFrame(
             {
                 "rank": columns["rank"],
-                **{key: np.array(table[key], dtype=object)[label] for key in ("stream", "name", "kind", "part")},
-                "layer": np.array(table["layer"], dtype=np.int32)[label],
+                "stream": self.labelled(lambda entry: entry.stream, object),
+                "name": self.labelled(lambda entry: entry.name, object),
+                "kind": self.labelled(lambda entry: entry.kind, object),
+                "part": self.labelled(lambda entry: entry.part, object),
+                "layer": self.layers(),
                 "start_s": columns["start_s"],
                 "end_s": columns["end_s"],
-                "bytes": np.array(table["bytes"], dtype=np.float64)[label],
-                "flops": np.array(table["flops"], dtype=np.float64)[label],
-                "shape": np.array(table["shape"], dtype=object)[label],
+                "bytes": self.labelled(lambda entry: entry.size_bytes, np.float64),
+                "flops": self.labelled(lambda entry: entry.flops, np.float64),
+                "shape": self.labelled(lambda entry: entry.shape, object),
             }
         )
         return frame.sort_values(["rank", "stream", "start_s", "end_s"], kind="stable", ignore_index=True)

@@ -1,0 +1,332 @@
+"""Turns that need not be run: a repetition in its steady state, run a few times and written out as often as it is told.
+
+A program repeats: layers, and micro-batches around them. All times of a run are whole ticks (:class:`.fluid.Calendar`),
+so that sums and differences of times are exact, and what follows depends on nothing but the state: what is done, what
+moves and for how much longer. If the state at one moment is that of an earlier one, everything between the two happens
+again, to the bit, for as long as the programs go on alike. So each repetition is run with :data:`KEPT` turns, and it is
+looked at whether
+
+- every instruction of every turn but the first and the last ran exactly one period T after the turn before it, on every
+  rank that could disturb another, and
+- these turns cover two periods in which nothing else ran on these ranks.
+
+(What moves at a moment is given by when it ends at the rates to come, what waits by what has ended.) Then the state had
+period T there, and the turns left out stand between, each T after the one before. The result is that
+of the whole run to the bit; where it cannot be shown, more turns are run, and at last all. Pipelines, whose ranks do
+different things at one time, are run as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..network import Cluster
+from ..program import Instruction, Program, Repeat
+from .assignment import Assignment, Content, Cost, content
+from .core import Engine, Interference, Submission
+from .system import SimulatedRank
+
+Floats = NDArray[np.float64]
+Times = tuple[Floats, Floats]
+Item = Instruction | Repeat
+
+#: Turns that are run of a repetition: one to get there, four to see it, one that ends it.
+KEPT = 6
+#: Runs of an excerpt, each with those repetitions in full that were not steady before; then everything is run.
+ATTEMPTS = 3
+#: Fewer instructions are run in the time that looking for turns takes.
+WORTH_IT = 4096
+
+
+def execute(
+    cluster: Cluster,
+    cost: Cost,
+    assignment: Assignment,
+    *,
+    interference: Interference | None = None,
+    every_rank: bool = False,
+    every_turn: bool = False,
+) -> Submission:
+    """Run an assignment alone on a cluster, from time 0 to its end.
+
+    Parameters
+    ----------
+    every_rank
+        Run every rank instead of one a class of equal ones.
+    every_turn
+        Run every turn of every repetition; the result is the same.
+
+    Raises
+    ------
+    DeadlockError
+        When the timeline of a run whose programs wait for each other is read.
+    """
+
+    def run(programs: tuple[Program, ...]) -> Submission:
+        engine = Engine(cluster, cost, interference=interference, every_rank=every_rank)
+        excerpt = replace(assignment, programs=programs)
+        submission = engine.submit(excerpt, stands_for=assignment.programs)
+        engine.run()
+        return submission
+
+    lengths = np.array([sum(map(length_of, program.items)) for program in assignment.programs])
+    issued = int(lengths[assignment.role_of].sum() if every_rank else lengths.sum())
+    refused: set[Cut] = set()
+    for _ in range(0 if every_turn or issued < WORTH_IT else ATTEMPTS):
+        excerpt = excerpt_of(assignment.programs, refused)
+        if excerpt is None:
+            break
+        submission = run(excerpt.programs)
+        unsteady = write_out(submission, assignment, excerpt)
+        if not unsteady:
+            return submission
+        refused |= unsteady
+    return run(assignment.programs)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A repetition of which :data:`KEPT` turns are run: ``items`` items a turn from ``first`` on, or one Repeat (0)."""
+
+    first: int
+    items: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """Shorter programs, and what was cut: first whole turns of several items, then inside the Repeats that are left."""
+
+    programs: tuple[Program, ...]
+    outer: tuple[Cut, ...]
+    inner: tuple[Cut, ...]
+    between: tuple[Program, ...]
+
+
+def excerpt_of(programs: Sequence[Program], refused: Set[Cut]) -> Excerpt | None:
+    """Programs with fewer turns of each repetition that is not ``refused``.
+
+    None where the programs differ in shape, or less than half is saved.
+    """
+    if len({tuple(shape(item) for item in program.items) for program in programs}) != 1:
+        return None
+    outer = tuple(cut for cut in micro_batches(programs) if cut not in refused)
+    between = tuple(programs)
+    for cut in outer:
+        between = tuple(without_items(program, cut) for program in between)
+    inner = tuple(
+        cut
+        for index, item in enumerate(between[0].items)
+        if isinstance(item, Repeat) and item.times > KEPT
+        if (cut := Cut(index, 0, item.times)) not in refused
+    )
+    short = between
+    for cut in reversed(inner):
+        short = tuple(without_turns(program, cut) for program in short)
+    if 2 * sum(map(length_of, short[0].items)) > sum(map(length_of, programs[0].items)):
+        return None
+    return Excerpt(short, outer, inner, between)
+
+
+def shape(item: Item) -> int:
+    """Times of a Repeat; 0 for a single instruction."""
+    return item.times if isinstance(item, Repeat) else 0
+
+
+def length_of(item: Item) -> int:
+    """Instructions of an item, unrolled."""
+    return item.times * len(item.body) if isinstance(item, Repeat) else 1
+
+
+def micro_batches(programs: Sequence[Program]) -> tuple[Cut, ...]:
+    """The longest run of equal groups of items, the same in all programs, if it has more than :data:`KEPT` of them."""
+    numbers: dict[object, int] = {}
+    rows = np.array([[numbers.setdefault(key, len(numbers)) for key in keys_of(program)] for program in programs])
+    items = rows.shape[1]
+    for period in range(1, items // (KEPT + 1) + 1):
+        same = np.concatenate([[False], (rows[:, period:] == rows[:, :-period]).all(axis=0), [False]])
+        borders = np.flatnonzero(np.diff(same.astype(np.int8)))
+        lengths = borders[1::2] - borders[::2]
+        if lengths.size and int(lengths.max()) >= KEPT * period:
+            longest = int(lengths.argmax())
+            return (Cut(int(borders[2 * longest]), period, int(lengths[longest]) // period + 1),)
+    return ()
+
+
+def keys_of(program: Program) -> Iterator[tuple[object, ...]]:
+    """What every item does, and what it waits for relative to where it stands."""
+    position = 0
+    known: dict[int, Content] = {}
+
+    def does(instruction: Instruction) -> Content:
+        return known.setdefault(id(instruction), content(instruction))
+
+    for item in program.items:
+        if isinstance(item, Repeat):
+            body = tuple([(does(each), each.layer, each.after) for each in item.body])
+            yield (item.times, item.layer_step, body)
+        else:
+            yield (does(item), item.layer, tuple([position - index for index in item.after]))
+        position += length_of(item)
+
+
+def without_items(program: Program, cut: Cut) -> Program:
+    """The program with :data:`KEPT` of the turns."""
+    begin = cut.first + (KEPT - 1) * cut.items
+    end = begin + (cut.total - KEPT) * cut.items
+    items = program.items
+    before, gone = (sum(map(length_of, part)) for part in (items[:begin], items[begin:end]))
+    return Program(program.role, (*items[:begin], *moved(items[end:], before, gone)))
+
+
+def without_turns(program: Program, cut: Cut) -> Program:
+    """The program with :data:`KEPT` turns of one Repeat."""
+    items = program.items
+    repeat = items[cut.first]
+    assert isinstance(repeat, Repeat)
+    before = sum(map(length_of, items[: cut.first])) + (KEPT - 1) * len(repeat.body)
+    gone = (cut.total - KEPT) * len(repeat.body)
+    shorter = replace(repeat, times=KEPT)
+    return Program(program.role, (*items[: cut.first], shorter, *moved(items[cut.first + 1 :], before, gone)))
+
+
+def moved(items: Sequence[Item], before: int, gone: int) -> Iterator[Item]:
+    """Items that stand ``gone`` instructions earlier, with what they wait for: the last turn is one of those left."""
+    for item in items:
+        if isinstance(item, Repeat) or not item.after:
+            yield item
+        else:
+            yield replace(item, after=tuple([index if index < before else index - gone for index in item.after]))
+
+
+def write_out(submission: Submission, assignment: Assignment, excerpt: Excerpt) -> set[Cut]:
+    """Put back what was cut, if every repetition was in its steady state; those that were not."""
+    ranks = submission.ranks
+    times = [(np.array(each.rank.start_s), np.array(each.rank.end_s)) for each in ranks]
+    if not all(all(each.rank.done) for each in ranks):
+        return {*excerpt.inner, *excerpt.outer}
+    roles = [int(assignment.role_of[each.rank.number]) for each in ranks]
+    together = components(ranks, submission)
+    for cuts, programs in ((excerpt.inner, excerpt.programs), (excerpt.outer, excerpt.between)):
+        unsteady = set()
+        for cut in reversed(cuts):
+            turns = {number: Turns.of(programs[number], cut) for number in set(roles)}
+            placed = [[(index, turns[roles[index]]) for index in component] for component in together]
+            found = [steady(each, times) for each in placed]
+            for component, period in zip(placed, found, strict=True):
+                if period is None:
+                    unsteady.add(cut)
+                    continue
+                for index, where in component:
+                    times[index] = inserted(times[index], where, cut, *period)
+        if unsteady:
+            return unsteady
+    if max(float(end.max(initial=0.0)) for _, end in times) > submission.exact_until_s:
+        return {*excerpt.inner, *excerpt.outer}
+    whole = {}
+    for each, number in zip(ranks, roles, strict=True):
+        if number not in whole:
+            whole[number] = each.role.written_out(assignment.programs[number])
+    full = [replace(each, role=whole[number]) for each, number in zip(ranks, roles, strict=True)]
+    submission.replaced(full, times)
+    return set()
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Where the kept turns of a cut stand in a program, and which of a turn's instructions each stream has."""
+
+    first: int
+    length: int
+    streams: tuple[NDArray[np.int64], ...]
+
+    @classmethod
+    def of(cls, program: Program, cut: Cut) -> Turns:
+        first = sum(map(length_of, program.items[: cut.first]))
+        item = program.items[cut.first]
+        if isinstance(item, Repeat) and not cut.items:
+            names = [instruction.stream for instruction in item.body]
+        else:
+            turn = Program("", tuple(program.items[cut.first : cut.first + cut.items]))
+            names = [issued.instruction.stream for issued in turn.unrolled()]
+        found: dict[str, list[int]] = {}
+        for index, name in enumerate(names):
+            found.setdefault(name, []).append(index)
+        return cls(first, len(names), tuple([np.array(each) for each in found.values()]))
+
+
+def components(ranks: Sequence[SimulatedRank], submission: Submission) -> list[list[int]]:
+    """Ranks that could disturb each other: they share a channel, or channels that share links."""
+    above = list(range(len(ranks)))
+
+    def find(index: int) -> int:
+        while above[index] != index:
+            above[index] = above[above[index]]
+            index = above[index]
+        return index
+
+    place = {id(each.rank): index for index, each in enumerate(ranks)}
+    first_of_region: dict[int, int] = {}
+    for channel in submission.system.channels:
+        for rank in channel.ranks:
+            index = place[id(rank)]
+            above[find(index)] = find(first_of_region.setdefault(channel.region, index))
+    found: dict[int, list[int]] = {}
+    for index in range(len(ranks)):
+        found.setdefault(find(index), []).append(index)
+    return list(found.values())
+
+
+def steady(component: Sequence[tuple[int, Turns]], times: Sequence[Times]) -> tuple[float, float] | None:
+    """The period of the kept turns on these ranks, and until when it is shown; None where it is not."""
+    period_s: float | None = None
+    begin_s, end_s = -np.inf, np.inf
+    for index, where in component:
+        for column in times[index]:
+            kept = kept_turns(column, where)
+            steps = np.diff(kept[1:-1], axis=0)
+            period_s = float(steps[0, 0]) if period_s is None else period_s
+            if not (steps == period_s).all():
+                return None
+        start, end = (kept_turns(column, where) for column in times[index])
+        for stream in where.streams:
+            begin_s = max(begin_s, float(start[1, stream].min()))
+            end_s = min(end_s, float(end[-2, stream].max()))
+    if period_s is None or period_s <= 0.0 or end_s - begin_s < 2.0 * period_s:
+        return None
+    for index, where in component:
+        start, end = (np.concatenate(outside(column, where)) for column in times[index])
+        if bool(((end > begin_s) & (start < end_s)).any()):
+            return None
+    return period_s, end_s
+
+
+def kept_turns(column: Floats, where: Turns) -> Floats:
+    """Times of the kept turns, one row a turn."""
+    return column[where.first : where.first + KEPT * where.length].reshape(KEPT, where.length)
+
+
+def outside(column: Floats, where: Turns) -> tuple[Floats, Floats]:
+    """Times of what stands before and after the turns in the program."""
+    return column[: where.first], column[where.first + KEPT * where.length :]
+
+
+def inserted(times: Times, where: Turns, cut: Cut, period_s: float, until_s: float) -> Times:
+    """The times of a rank with the turns that were cut; what ran after ``until_s`` is as much later."""
+    more = cut.total - KEPT
+    later_s = more * period_s
+    late = [part >= until_s for part in outside(times[0], where)]
+    new_s = period_s * np.arange(1, more + 1)[:, None]
+    result = []
+    for column in times:
+        kept = kept_turns(column, where)
+        before, after = (
+            part + later_s * shifted for part, shifted in zip(outside(column, where), late, strict=True)
+        )
+        turns = np.concatenate([kept[:-1], kept[-2] + new_s, kept[-1:] + later_s])
+        result.append(np.concatenate([before, turns.reshape(-1), after]))
+    return result[0], result[1]
