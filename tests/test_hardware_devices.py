@@ -102,6 +102,22 @@ def test_sustained_clocks_are_the_default_inside_a_step_and_never_faster_than_bu
     )
 
 
+def test_attention_inside_a_step_has_no_rope_or_cache_write_of_a_serving_library() -> None:
+    spec = load_device("gb200").spec.model_copy(update={"defaults": {}})
+    serving = Device(spec)
+    assert serving.kernel("attention_forward", "bf16").parameters["cache_write"] > 0.0
+    alone = serving.time(Attention(((512, 512),) * 64, 32, 8, 128)).seconds
+    assert alone < 0.9 * serving.attention(64, 512, 512, 32, 8, 128).seconds
+
+
+def test_training_attention_of_blackwell_is_its_own_and_its_relatives_borrow_it(devices: dict[str, Device]) -> None:
+    for name in ("b200", "gb200", "b300", "gb300"):
+        for direction in ("forward", "backward"):
+            kernel = devices[name].kernel(f"attention_{direction}", "bf16")
+            assert kernel.library.endswith("training (SimuMax)")
+            assert kernel.basis.startswith("fitted" if name == "b200" else "inherited from b200")
+
+
 def test_what_hbm_decides_takes_as_long_at_any_clock() -> None:
     device = load_device("b200")
     decoding, training = Gemm(1, 8192, 8192), Gemm(8192, 8192, 8192)
