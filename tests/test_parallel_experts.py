@@ -27,6 +27,7 @@ from tspsim.model import Architecture
 from tspsim.network import ExpertExchange, collective, exchange_experts, load_cluster
 from tspsim.parallel import Job, Routing
 from tspsim.parallel.expert import distinct_ranks
+from tspsim.parallel.pipeline import BACKWARD, FORWARD, Task, woven
 from tspsim.program import Collective, Compute, Program, Repeat
 
 #: Ways to spread one replica, or with ep beyond it several.
@@ -48,8 +49,8 @@ PLANS: dict[str, dict[str, Any]] = {
     "ep over tsp": {"tsp": 4, "ep": 4},
     "ep over tsp and replicas": {"tsp": 4, "ep": 8, "dp": 2},
     "ep over tsp, in turn": {"tsp": 4, "ep": 4, "overlap": False},
-    "ep, shared experts beside": {"tp": 2, "ep": 8, "dp": 4, "sequence_regions": True, "expert_overlap": True},
-    "ep over tsp, shared experts beside": {"tsp": 4, "ep": 4, "expert_overlap": True},
+    "ep, shared experts beside": {"tp": 2, "ep": 8, "dp": 4, "sequence_regions": True, "expert_overlap": "shared_experts"},
+    "ep over tsp, shared experts beside": {"tsp": 4, "ep": 4, "expert_overlap": "shared_experts"},
 }
 MODELS = {
     "experts": moe(),
@@ -327,3 +328,65 @@ def test_a_dispatch_of_a_step_is_the_librarys_own_where_the_node_has_one() -> No
         for name in ("dispatch", None)
     )
     assert (fallen.algorithm, fallen.fluid_s) == (plain.algorithm, plain.fluid_s)
+
+
+# Woven micro-batches.
+
+
+@pytest.mark.parametrize(("stages", "chunks", "micro_batches"), [(1, 1, 4), (2, 1, 8), (4, 1, 6), (4, 2, 8), (4, 2, 4)])
+def test_woven_stages_visit_every_micro_batch_and_never_weave_one_into_itself(
+    stages: int, chunks: int, micro_batches: int
+) -> None:
+    for stage in range(stages):
+        tasks = woven(stages, stage, micro_batches, chunks)
+        visits = [Task(kind, i, c) for kind in (FORWARD, BACKWARD) for i in range(micro_batches) for c in range(chunks)]
+        assert sorted(tasks) == sorted(visits)
+        for visit in visits[: len(visits) // 2]:
+            assert tasks.index(visit) < tasks.index(visit._replace(kind=BACKWARD))
+        for first, second in pairwise(tasks):
+            if (first.kind, second.kind) == (FORWARD, BACKWARD):
+                assert (first.micro_batch, first.chunk) != (second.micro_batch, second.chunk)
+
+
+def woven_job(**plan: Any) -> Job:
+    model = moe(layers=4, shared_width=256, first_dense=1, ffn=1024, vocab=1000)
+    return job_of(model, pass_="training", dp=4, ep=4, sequences=4, **plan)
+
+
+@pytest.mark.parametrize("recomputation", ["none", "full"])
+def test_weaving_keeps_the_work_the_bytes_and_the_order_of_each_task(recomputation: str) -> None:
+    plain, other = (
+        woven_job(recomputation=recomputation, expert_overlap=overlap) for overlap in ("shared_experts", "micro_batches")
+    )
+    assert replica_flops(plain) == replica_flops(other)
+    one, two = (programs_of(job)[0] for job in (plain, other))
+    assert sorted(map(repr, (move.name for move in communications(one)))) == sorted(
+        map(repr, (move.name for move in communications(two)))
+    )
+    for index, issued in enumerate(two.unrolled()):
+        assert all(0 <= waited < index for waited in issued.after)
+
+
+def test_between_a_dispatch_and_its_experts_kernels_of_the_other_task_run() -> None:
+    issued = [each.instruction for each in programs_of(woven_job(expert_overlap="micro_batches"))[0].unrolled()]
+    hidden = 0
+    for index, instruction in enumerate(issued):
+        if isinstance(instruction, Collective) and instruction.tokens and instruction.part.startswith("mlp"):
+            waiting = next(i for i in range(index, len(issued)) if index in issued[i].after)
+            between = [each for each in issued[index + 1 : waiting] if isinstance(each, Compute)]
+            hidden += any(kernel.operators for kernel in between)
+    exchanges = sum(isinstance(each, Collective) and each.tokens is not None for each in issued)
+    assert hidden > exchanges / 2
+
+
+@pytest.mark.parametrize("plan", [{"pp": 2, "ep": 8}, {"pp": 4, "vpp": 2, "ep": 4}, {"ep": 16}], ids=str)
+def test_woven_micro_batches_are_faster_where_exchanges_are_exposed(plan: dict[str, Any], tmp_path: Path) -> None:
+    model = model_file(tmp_path, moe(2048, layers=8, count=32, topk=8, width=1024))
+    plans = [{"name": overlap, "expert_overlap": overlap, **plan} for overlap in ("none", "micro_batches")]
+    asked = question(
+        model, plans, cluster="h100-2x8", pass_="training", sequence=4096, sequences_per_replica=8
+    )
+    plain, hidden = (tspsim.simulate(asked).plan(name) for name in ("none", "micro_batches"))
+    assert hidden.step_time_s < plain.step_time_s
+    exposed = [each.breakdown_s["exposed_communication"]["all_to_all"] for each in (plain, hidden)]
+    assert exposed[1] < 0.75 * exposed[0]

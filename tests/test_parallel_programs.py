@@ -51,7 +51,7 @@ WRITTEN_PARTS: dict[str, tuple[Architecture, dict[str, Any]]] = {
     "experts-tp": (moe(shared_width=256), {"tp": 4}),
     "experts-ep-tp": (moe(shared_width=256), {"tp": 2, "dp": 4, "ep": 4, "sequence_regions": True}),
     "experts-ep-sp": (moe(), {"sp": 4, "ep": 4}),
-    "experts-ep-tsp": (moe(shared_width=256), {"tsp": 4, "ep": 4, "expert_overlap": True}),
+    "experts-ep-tsp": (moe(shared_width=256), {"tsp": 4, "ep": 4, "expert_overlap": "shared_experts"}),
     "latent-tp-sequence-regions": (latent(), {"tp": 4, "sequence_regions": True}),
     "latent-tsp": (latent(), {"tsp": 4}),
 }

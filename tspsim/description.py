@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from .engine.core import Submission
@@ -104,6 +105,7 @@ def settings_of(plan: Plan) -> dict[str, Any]:
         "vpp": plan.vpp,
         "schedule": "interleaved" if plan.vpp > 1 else plan.schedule,
         "zero": plan.zero,
+        "expert_overlap": plan.expert_overlap,
         "algorithms": dict(plan.algorithms),
         "placement": {"node": list(plan.node_axes), "rails": list(plan.rail_axes)},
     }
@@ -111,7 +113,10 @@ def settings_of(plan: Plan) -> dict[str, Any]:
 
 def describe_model(model: Architecture) -> dict[str, Any]:
     fields = ("name", "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "source")
-    return {name: getattr(model, name) for name in fields} | {"parameters": model.parameters}
+    facts = {name: getattr(model, name) for name in fields} | {"parameters": model.parameters}
+    parts = {"experts": model.experts, "latent": model.latent}
+    facts |= {name: asdict(part) for name, part in parts.items() if part is not None}
+    return facts | ({"active_parameters": model.active_parameters} if model.experts else {})
 
 
 def describe_cluster(cluster: Cluster, device: Device) -> dict[str, Any]:

@@ -55,6 +55,16 @@ def notes_of(job: Job) -> tuple[str, ...]:
         notes.append(
             f"K and V are replicated {times} times: {job.head_shards} head shards, {job.model.kv_heads} key/value heads"
         )
+    experts = job.model.experts
+    if experts is not None:
+        busiest = job.work.routing.busiest(experts.count, job.plan.ep)
+        if job.plan.ep > 1 and busiest > 1.005:
+            found = f"the busiest of {job.plan.ep} expert ranks gets {busiest:.2f} times the mean"
+            notes.append(f"{found}; all wait for it")
+        if job.plan.ep == 1 and job.plan.tp == 1:
+            notes.append(f"every rank holds all {experts.count} experts of its layers (`ep`)")
+    if job.model.note:
+        notes.append(f"{job.model.name}: {job.model.note}")
     return tuple(notes)
 
 

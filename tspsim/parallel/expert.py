@@ -107,9 +107,10 @@ def forward(script: Script, job: Job, layer: LayerShard, after: list[int], share
     chosen = script.compute(
         "norm, router", layer.norm(tokens), routed.router(tokens), routed.choose(tokens), after=after
     )
-    done = shared([chosen]) if shared and not job.plan.expert_overlap else []
+    beside = job.plan.expert_overlap != "none"
+    done = shared([chosen]) if shared and not beside else []
     arrived = exchange(script, job, routed, "dispatch", [chosen, *done], pack=True)
-    if shared and job.plan.expert_overlap:
+    if shared and beside:
         done = shared([chosen])
     multiplied = script.compute("experts", *_multiply(routed), *_gather_sums(job, routed), after=arrived)
     back = exchange(script, job, routed, "combine", [multiplied])
@@ -120,9 +121,10 @@ def forward(script: Script, job: Job, layer: LayerShard, after: list[int], share
 def backward(script: Script, job: Job, layer: LayerShard, shared: Shared | None) -> int:
     """The forward mirrored: gradients of the sums are dispatched, those of the rows come back."""
     routed, tokens = routed_shard(job), own_tokens(job)
-    done = shared([]) if shared and not job.plan.expert_overlap else []
+    beside = job.plan.expert_overlap != "none"
+    done = shared([]) if shared and not beside else []
     arrived = exchange(script, job, routed, "dispatch gradients", done, pack=True)
-    if shared and job.plan.expert_overlap:
+    if shared and beside:
         done = shared([])
     multiplied = script.compute(
         "experts backward",

@@ -94,11 +94,29 @@ def zero_bubble_h1(stages: int, stage: int, micro_batches: int, chunks: int) -> 
     return order + [Task(WEIGHTS, micro_batch, 0) for micro_batch in waiting]
 
 
+def woven(stages: int, stage: int, micro_batches: int, chunks: int) -> list[Task]:
+    """1F1B, interleaved or not, a step further ahead, so that a forward and the backward after it are of different
+    micro-batches on every stage and can be woven into each other (DualPipe: DeepSeek-V3, §3.2.1; Megatron-Core's
+    overlap of expert parallelism). A stage keeps up to twice 1F1B's activations."""
+    plain = interleaved if chunks > 1 else one_forward_one_backward
+    order = plain(stages, stage, micro_batches, chunks)
+    forwards = [task for task in order if task.kind == FORWARD]
+    backwards = [task for task in order if task.kind == BACKWARD]
+    ahead = 2 * (stages - stage - 1) + (chunks - 1) * stages + 1
+    if chunks > 1 and micro_batches == stages:
+        ahead = len(forwards)
+    order = forwards[:ahead]
+    for index, task in enumerate(backwards):
+        order += [*forwards[ahead + index : ahead + index + 1], task]
+    return order
+
+
 #: Name → ``(stages, stage, micro-batches, chunks a stage) → tasks``.
 SCHEDULES: dict[str, Callable[[int, int, int, int], list[Task]]] = {
     "1f1b": one_forward_one_backward,
     "interleaved": interleaved,
     "zb-h1": zero_bubble_h1,
+    "woven": woven,
 }
 
 

@@ -54,7 +54,9 @@ class Plan:
         What data-parallel replicas divide among them: 0 nothing, 1 optimizer state, 2 and gradients, 3 and weights
         (Rajbhandari et al. 2020); 3 is FSDP.
     expert_overlap
-        Shared experts run beside the dispatch to routed ones, instead of before it.
+        What hides the exchanges with experts: ``none``; ``shared_experts``: those run beside the dispatch to routed
+        ones, instead of before it; ``micro_batches``: these as well, and one micro-batch's forward runs between the
+        pieces of another's backward (:mod:`tspsim.parallel.weave`).
     algorithms
         Collective kind → algorithm name, where the plan insists on one.
     node_axes, rail_axes
@@ -74,7 +76,7 @@ class Plan:
     schedule: str = "1f1b"
     stage_layers: tuple[int, ...] = ()
     zero: int = 0
-    expert_overlap: bool = False
+    expert_overlap: str = "none"
     algorithms: Mapping[str, str] = field(default_factory=dict)
     node_axes: tuple[str, ...] = ()
     rail_axes: tuple[str, ...] = ()
@@ -261,6 +263,11 @@ class Job:
     def chunks(self, stage: int) -> tuple[Chunk, ...]:
         return stage_chunks(self.chunk_sizes, self.plan.pp, stage)
 
+    @property
+    def weaves(self) -> bool:
+        """Whether forwards and backwards of different micro-batches are woven into each other."""
+        return self.training and self.plan.expert_overlap == "micro_batches"
+
     def tasks(self, stage: int) -> list[Task]:
         """What a stage does in a step, in order."""
         plan = self.plan
@@ -268,6 +275,8 @@ class Job:
             chunks = range(plan.vpp)
             return [Task(FORWARD, index, chunk) for index in range(self.micro_batches) for chunk in chunks]
         schedule = "interleaved" if plan.vpp > 1 else plan.schedule
+        if self.weaves:
+            schedule = "woven"
         return SCHEDULES[schedule](plan.pp, stage, self.micro_batches, plan.vpp)
 
     @property
@@ -324,6 +333,8 @@ class Job:
         if experts.shared_width % columns:
             columns_of = f"the {experts.shared_width} columns of the shared experts of {model.name}"
             raise self._refuse(axis, f"{columns} does not divide {columns_of}")
+        if plan.expert_overlap == "micro_batches" and (plan.ep == 1 or plan.schedule == "zb-h1"):
+            raise self._refuse("expert_overlap", "micro_batches hides exchanges of ep > 1 in 1f1b; use none")
         if plan.ep == 1:
             if experts.width % plan.tp:
                 found = f"{plan.tp} does not divide the {experts.width} columns of an expert of {model.name}; set ep"

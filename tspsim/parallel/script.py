@@ -179,6 +179,15 @@ class Script:
         self._body, self._across, self._layer, self.part = [], [], -1, ""
         return start
 
+    @property
+    def length(self) -> int:
+        """Instructions so far, repeats unrolled: the index of the next one outside a layer."""
+        return self._length
+
+    def add(self, instruction: Instruction) -> int:
+        """An instruction made elsewhere, outside a layer; its waits are indices of the program."""
+        return self._add(instruction)
+
     def program(self) -> Program:
         return Program(self.role, tuple(self._items))
 

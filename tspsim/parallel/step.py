@@ -18,6 +18,7 @@ from .memory import Residency
 from .pipeline import BACKWARD, FORWARD, Chunk, Task
 from .plan import Job
 from .script import Script
+from .weave import flat, woven
 
 Piece = Callable[[Script, Job, LayerShard], None]
 LayerPiece = Callable[[Script, Job, LayerShard, int], list[int]]
@@ -86,17 +87,36 @@ class Writer:
     def write(self) -> Program:
         script, job = self.script, self.job
         tasks = job.tasks(self.stage)
-        for task in tasks:
-            if task.kind == FORWARD:
-                self.forward(self.chunks[task.chunk], task)
-            elif task.kind == BACKWARD:
-                self.backward(self.chunks[task.chunk], task)
+        while tasks:
+            task = tasks.pop(0)
+            if job.weaves and task.kind == FORWARD and tasks and tasks[0].kind == BACKWARD:
+                self.weave(task, tasks.pop(0))
             else:
-                self.weights(self.chunks[task.chunk], task)
+                self.do(task)
         if job.training:
             script.part = "optimizer"
             data.finish_step(script, job, self.share, self.chunks, self.exchanged_gradients)
         return script.program()
+
+    def do(self, task: Task) -> None:
+        chunk = self.chunks[task.chunk]
+        if task.kind == FORWARD:
+            self.forward(chunk, task)
+        elif task.kind == BACKWARD:
+            self.backward(chunk, task)
+        else:
+            self.weights(chunk, task)
+
+    def weave(self, *tasks: Task) -> None:
+        """Tasks whose pieces take turns; their own order stays."""
+        whole, alone = self.script, []
+        for task in tasks:
+            self.script = Script(whole.role, self.job.plan)
+            self.do(task)
+            alone.append(flat(self.script.program()))
+        self.script = whole
+        for instruction in woven(alone, offset=whole.length):
+            whole.add(instruction)
 
     def forward(self, chunk: Chunk, task: Task) -> None:
         script, job, scheme = self.script, self.job, self.scheme
