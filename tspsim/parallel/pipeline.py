@@ -17,11 +17,13 @@ FORWARD, BACKWARD, WEIGHTS = "forward", "backward", "weights"
 
 
 class Task(NamedTuple):
-    """One visit of a stage to a micro-batch: ``kind``, which micro-batch, which of the stage's chunks."""
+    """One visit of a stage to a micro-batch: ``kind``, which micro-batch, which of its chunks; ``beside``: woven
+    into the task that follows."""
 
     kind: str
     micro_batch: int
     chunk: int
+    beside: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,8 @@ def woven(stages: int, stage: int, micro_batches: int, chunks: int) -> list[Task
         ahead = len(forwards)
     order = forwards[:ahead]
     for index, task in enumerate(backwards):
-        order += [*forwards[ahead + index : ahead + index + 1], task]
+        order += [forward._replace(beside=True) for forward in forwards[ahead + index : ahead + index + 1]]
+        order.append(task)
     return order
 
 

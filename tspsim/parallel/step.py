@@ -89,7 +89,7 @@ class Writer:
         tasks = job.tasks(self.stage)
         while tasks:
             task = tasks.pop(0)
-            if job.weaves and task.kind == FORWARD and tasks and tasks[0].kind == BACKWARD:
+            if task.beside:
                 self.weave(task, tasks.pop(0))
             else:
                 self.do(task)
