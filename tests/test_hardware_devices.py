@@ -118,6 +118,20 @@ def test_training_attention_of_blackwell_is_its_own_and_its_relatives_borrow_it(
             assert kernel.basis.startswith("fitted" if name == "b200" else "inherited from b200")
 
 
+def test_a_grouped_product_starts_its_parts_one_by_one_where_that_was_measured() -> None:
+    device = load_device("b200")
+    grouped = device.spec.sustained.grouped
+    assert grouped is not None
+    one, many = Gemm(4096, 7168, 2048), Gemm(4096, 7168, 2048, batch=32)
+    parts = 31 * grouped.value
+    without = Device(
+        device.spec.model_copy(update={"sustained": device.spec.sustained.model_copy(update={"grouped": None})}),
+        device.relatives,
+    )
+    assert device.time(many).seconds == pytest.approx(without.time(many).seconds + parts)
+    assert device.time(one) == without.time(one)
+
+
 def test_what_hbm_decides_takes_as_long_at_any_clock() -> None:
     device = load_device("b200")
     decoding, training = Gemm(1, 8192, 8192), Gemm(8192, 8192, 8192)

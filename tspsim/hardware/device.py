@@ -269,7 +269,8 @@ class Device:
     def _time(self, operator: Operator) -> Estimate:
         if isinstance(operator, Gemm):
             isolated = self.gemm(operator.m, operator.n, operator.k, operator.dtype, operator.batch)
-            return self._in_step(isolated, operator, self.spec.sustained.gemm)
+            further = (operator.batch - 1) * (self.spec.sustained.grouped.value if self.spec.sustained.grouped else 0.0)
+            return Estimate(*(v + further for v in self._in_step(isolated, operator, self.spec.sustained.gemm)))
         if isinstance(operator, MemoryBound):
             return self.memory_bound(operator.size_bytes, "copy", operator.rows)
         kernel = self.kernel(_attention_family(operator.direction), operator.dtype)

@@ -69,13 +69,15 @@ class Sustained(Strict):
 
     ``gemm`` and ``attention`` are those of a long step; ``burst`` of a short one on a cool device, where the
     tables were measured on a warm one; ``settle`` is how long a call must be, repeated from a cool device as
-    benchmarks do, to run halfway between.
+    benchmarks do, to run halfway between. ``grouped`` is what every further product of a grouped call costs
+    beside its work, where training libraries start them one by one.
     """
 
     gemm: Sourced[Fraction]
     attention: Sourced[Fraction]
     burst: Sourced[AtLeastOne] | None = None
     settle: Sourced[PositiveSeconds] | None = None
+    grouped: Sourced[PositiveSeconds] | None = None
 
 
 class OverlapSlowdown(Strict):
