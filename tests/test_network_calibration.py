@@ -80,6 +80,21 @@ def test_a_larger_message_takes_longer_by_any_library(name: str, kind: str, size
     assert small.fluid_s <= large.fluid_s * (1 + 1e-12)
 
 
+@settings(max_examples=80, deadline=None)
+@given(st.sampled_from(["all_gather", "reduce_scatter", "all_to_all"]), SIZES, st.integers(2, 60))
+def test_a_larger_group_of_a_rack_takes_longer_and_is_less_sure_beyond_what_was_measured(
+    kind: str, size: float, ranks: int
+) -> None:
+    rack = NODES["gb300-nvl72"]
+    few, many = (collective(rack, range(n), kind, size) for n in (ranks, ranks + 12))
+    assert few.alone_s <= many.alone_s * (1 + 1e-9)
+    known = collective(rack, range(8), kind, size)
+    far = collective(rack, range(40), kind, size)
+    assert known.alone_s <= far.alone_s
+    assert Spread(small=(0.5, 2.0), large=(0.8, 1.25), rows=9).wider().small == pytest.approx((0.5**1.5, 2.0**1.5))
+    assert far.low < 0.98 < 1.02 < far.high
+
+
 # --- between nodes --------------------------------------------------------------------------------------------
 
 

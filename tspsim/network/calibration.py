@@ -50,8 +50,14 @@ class Spread(Strict):
         return low, high
 
 
+    def wider(self) -> Spread:
+        """Beyond what was measured: one and a half times the width on a log scale."""
+        small, large = ((low**1.5, high**1.5) for low, high in (self.small, self.large))
+        return Spread(small=small, large=large, rows=0)
+
+
 #: What stands where nothing was measured: most anchors of docs/network.md lie within it.
-UNMEASURED = Spread(small=(0.6, 1.7), large=(0.8, 1.3), rows=0)
+UNMEASURED = Spread(small=(0.6, 1.7), large=(0.85, 1.2), rows=0)
 
 
 class Factors(Strict):
@@ -64,7 +70,8 @@ class Factors(Strict):
 class Curve(Strict):
     """The measured time of algorithms inside a node (:mod:`tspsim.network.collectives.curves`).
 
-    ``ranks`` are the least and most that were measured. ``efficiency`` is by the bytes a ring would pass on, so that of
+    ``ranks`` are the least and most that were measured; larger groups follow the same curve with a wider range.
+    ``efficiency`` is by the bytes a ring would pass on, so that of
     a reduction in the switch, which passes on fewer, may exceed one. From ``switch``·(n/2)^``switch_exponent`` bytes on
     the library's tuner takes its last protocol, whatever the others would need; 0: the cheapest. ``libraries`` are
     versions and launch modes by name; a collective that names none gets factors of one.

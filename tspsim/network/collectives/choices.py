@@ -165,7 +165,7 @@ def _curve(group: Group, kind: str, name: str, library: str | None) -> Curve | N
     fitting = [
         curve
         for curve in group.cluster.node.collectives.curves
-        if name in curve.algorithms and kind in curve.kinds and curve.ranks[0] <= group.size <= curve.ranks[1]
+        if name in curve.algorithms and kind in curve.kinds and curve.ranks[0] <= group.size
     ]
     own = [curve for curve in fitting if library in curve.libraries]
     return next(iter(own or fitting), None)

@@ -44,7 +44,7 @@ class Measured:
 
     @property
     def spread(self) -> Spread:
-        return self.curve.spread
+        return self.curve.spread if self.ranks <= self.curve.ranks[1] else self.curve.spread.wider()
 
     def alone(self, size_bytes: float) -> tuple[float, float]:
         """(latency, fluid part) in seconds of a collective of ``size_bytes``."""
