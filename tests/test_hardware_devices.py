@@ -260,3 +260,12 @@ def test_overlap_slowdowns_are_at_least_one(devices: dict[str, Device]) -> None:
     assert all(
         1.0 <= d.compute_slowdown < 1.5 and 1.0 <= d.communication_slowdown < 1.5 for d in devices.values()
     )
+
+
+def test_products_of_a_step_have_the_range_of_its_clock_where_it_was_measured(devices: dict[str, Device]) -> None:
+    device = devices["b200"]
+    spread = device.spec.sustained.spread
+    assert spread is not None
+    inside, alone = device.time(Gemm(8192, 8192, 8192)), device.gemm(8192, 8192, 8192)
+    assert inside.high / inside.seconds > max(spread.value, alone.high / alone.seconds)
+    assert inside.seconds / inside.low > max(spread.value, alone.seconds / alone.low)

@@ -24,6 +24,7 @@ from tspsim.errors import InputError, UnknownNameError
 from tspsim.operators import DTYPE_BYTES, Gemm, MemoryBound, Operator
 from tspsim.provenance import Provenance
 
+from . import step
 from .families import FAMILIES
 from .kernels import PEAK_OF, Kernel, find, machine_of
 from .machine import Estimate, Machine
@@ -267,36 +268,20 @@ class Device:
         return known
 
     def _time(self, operator: Operator) -> Estimate:
-        if isinstance(operator, Gemm):
-            isolated = self.gemm(operator.m, operator.n, operator.k, operator.dtype, operator.batch)
-            further = (operator.batch - 1) * (self.spec.sustained.grouped.value if self.spec.sustained.grouped else 0.0)
-            return Estimate(*(v + further for v in self._in_step(isolated, operator, self.spec.sustained.gemm)))
         if isinstance(operator, MemoryBound):
             return self.memory_bound(operator.size_bytes, "copy", operator.rows)
+        sustained = self.spec.sustained
+        if isinstance(operator, Gemm):
+            isolated = self.gemm(operator.m, operator.n, operator.k, operator.dtype, operator.batch)
+            return step.with_parts(self._at_clock(isolated, operator, sustained.gemm), operator.batch, sustained)
         kernel = self.kernel(_attention_family(operator.direction), operator.dtype)
-        shape = {
-            "batch": 1.0,
-            "q_len": tuple(float(q) for q, _ in operator.segments),
-            "kv_len": tuple(float(kv) for _, kv in operator.segments),
-            "heads": float(operator.heads),
-            "kv_heads": float(operator.kv_heads),
-            "head_dim": float(operator.head_dim),
-            "causal": operator.causal,
-        }
-        alone = replace(kernel, parameters={**kernel.parameters, **_ALONE})
-        isolated = kernel.estimate(float(self._seconds(alone, shape, None)))
-        return self._in_step(isolated, operator, self.spec.sustained.attention)
+        alone = replace(kernel, parameters={**kernel.parameters, **step.ALONE})
+        isolated = kernel.estimate(float(self._seconds(alone, step.attention_shape(operator), None)))
+        return self._at_clock(isolated, operator, sustained.attention)
 
-    def _in_step(self, isolated: Estimate, operator: Operator, sustained: Sourced[float]) -> Estimate:
-        """An isolated matrix kernel at the clock of a step; waiting for HBM takes as long at any clock."""
-        rate = sustained.value if self.clocks == "sustained" else self._burst
-        factor = 1.0 + self.matrix_share(operator) * (1.0 / rate - 1.0)
-        return Estimate(*(value * factor for value in isolated))
-
-    @property
-    def _burst(self) -> float:
-        burst = self.spec.sustained.burst
-        return burst.value if burst else 1.0
+    def _at_clock(self, isolated: Estimate, operator: Operator, sustained: Sourced[float]) -> Estimate:
+        rate = sustained.value if self.clocks == "sustained" else step.burst(self.spec.sustained)
+        return step.at_clock(isolated, self.matrix_share(operator), rate)
 
     def matrix_share(self, operator: Operator) -> float:
         """How far the clock of the matrix units decides an operator's time: 0 (bytes alone) to 1 (FLOPs alone)."""
@@ -311,11 +296,7 @@ class Device:
         A limiter holds the power of some ten milliseconds, and a benchmark leaves gaps: short calls keep the
         clock of a cool device, long ones settle. 1 where the device file has no ``settle``.
         """
-        settle = self.spec.sustained.settle
-        if settle is None:
-            return 1.0
-        cool = self._burst / self.spec.sustained.gemm.value - 1.0
-        return float(1.0 + cool / (1.0 + (call_s / settle.value) ** SETTLING_POWER))
+        return step.cool_gain(call_s, self.spec.sustained)
 
     # --- what the models read -------------------------------------------------------------------------------
 
@@ -378,11 +359,6 @@ class Device:
 
 #: Bytes a column of one row that an op moves in bf16 (read plus written), to recover the row's length.
 _BYTES_A_COLUMN = {"copy": 4.0, "add": 6.0, "rmsnorm": 4.0, "add_rmsnorm": 8.0, "swiglu": 6.0}
-#: Rope and the cache write that serving libraries time with attention are operators of their own inside a step.
-_ALONE = {"rope": 0.0, "token_ns": 0.0, "cache_write": 0.0}
-#: How suddenly calls settle with their length: own attention kernels of 13 ms run at 97 % of the rate of those of
-#: 6 ms, those of 15 ms at 88 %.
-SETTLING_POWER = 8.0
 _MAY_BE_ZERO = frozenset({"rows", "columns", "causal"})
 _CHUNK = 2048
 
