@@ -178,6 +178,14 @@ def test_dispatch_and_combine_move_their_closed_form(plan: dict[str, Any]) -> No
     assert len(every) == 18 and all(isinstance(move, Collective) and move.kind == "all_to_all" for move in every)
 
 
+def test_a_copy_for_each_expert_travels_where_the_dispatcher_knows_no_ranks() -> None:
+    plan = {"dp": 8, "ep": 8}
+    job = job_of(moe(), pass_="training", **plan, expert_dispatch="experts")
+    assert set(moved(job, "dispatch") + moved(job, "combine gradients")) == {2 * 512 * 1024 * 2}
+    assert {move.algorithm for move in communications(programs_of(job)[0])} == {None}
+    assert replica_flops(job) == replica_flops(job_of(moe(), pass_="training", **plan))
+
+
 def test_gradients_of_experts_are_summed_over_the_ranks_that_hold_the_same() -> None:
     model = moe(layers=1, shared_width=256)
     job = job_of(model, pass_="training", tp=2, sp=2, dp=4, ep=4, sequence_regions=True)

@@ -4,7 +4,7 @@ With ``ep`` = N > 1 each rank of an expert group holds E/N whole experts. A rank
 experts and come back summed (*dispatch* and *combine*): two all-to-alls a forward, two of their gradients a backward
 (Lepikhin et al. 2020, GShard, §3; Rajbhandari et al. 2022, DeepSpeed-MoE, §5). A token travels once to a rank, however
 many of its k experts are there, so with experts chosen at random a rank sends D(N, k) = N·(1 − (1 − 1/N)^k) rows a
-token, itself included. Without expert groups every rank has all experts, or with ``tp`` a part of the columns of each.
+token, itself included; or k with ``expert_dispatch: experts``. Without expert groups every rank has all experts, or with ``tp`` a part of the columns of each.
 
 The rows that meet a rank's experts are those of the busiest rank (``Work.routing``): all wait for it.
 """
@@ -20,6 +20,7 @@ from ..operators import Gemm, Operator
 from ..program import Tokens
 from .plan import Job
 from .script import Script
+from .weave import EXCHANGE
 
 #: What to wait for → what its end is: the forward or backward of shared experts, as the scheme has it.
 Shared = Callable[[list[int]], list[int]]
@@ -47,7 +48,8 @@ def sent_rows(job: Job) -> float:
     if experts is None or plan.ep == 1:
         return 0.0
     load = job.work.routing.busiest(experts.count, plan.ep)
-    return own_tokens(job) * distinct_ranks(plan.ep, experts.topk) * load
+    copies = experts.topk if plan.expert_dispatch == "experts" else distinct_ranks(plan.ep, experts.topk)
+    return own_tokens(job) * copies * load
 
 
 def routed_shard(job: Job, tokens: int | None = None) -> RoutedShard:
@@ -171,18 +173,15 @@ def exchange(
     if pack:
         after = [script.compute(f"pack rows for {name}", routed.copy(rows, "pack rows"), after=after)]
     row_bytes = job.model.hidden * job.activation_bytes
-    load = job.work.routing.busiest(experts.count, job.plan.ep)
-    phase = "dispatch" if name.startswith("dispatch") else "combine"
+    phase, tokens = None, None
+    if job.plan.expert_dispatch == "ranks":
+        load = job.work.routing.busiest(experts.count, job.plan.ep)
+        phase = "dispatch" if name.startswith("dispatch") else "combine"
+        tokens = Tokens(own_tokens(job) * load, row_bytes, experts.count, experts.topk)
+    size = rows * row_bytes
     return [
         script.collective(
-            "all_to_all",
-            "ep",
-            rows * row_bytes,
-            name,
-            after=after,
-            stream="experts",
-            algorithm=phase,
-            tokens=Tokens(own_tokens(job) * load, row_bytes, experts.count, experts.topk),
+            "all_to_all", "ep", size, name, after=after, stream=EXCHANGE, algorithm=phase, tokens=tokens
         )
     ]
 
@@ -194,7 +193,7 @@ def _multiply(routed: RoutedShard) -> tuple[Operator, ...]:
 
 
 def _gather_sums(job: Job, routed: RoutedShard) -> tuple[Operator, ...]:
-    """What of a token's experts is on one rank is summed before it goes back."""
-    if job.plan.ep == 1:
+    """What of a token's experts is on one rank is summed before it goes back, unless each copy travels."""
+    if job.plan.ep == 1 or job.plan.expert_dispatch == "experts":
         return ()
     return (routed.sum_rows(routed.all_rows, round(sent_rows(job))),)

@@ -11,6 +11,9 @@ from dataclasses import replace
 
 from ..program import Collective, Compute, Instruction, Program
 
+#: The stream of exchanges with experts.
+EXCHANGE = "experts"
+
 
 def flat(program: Program) -> list[Instruction]:
     """A program's instructions with repeats unrolled, waits as indices of the list."""
@@ -22,7 +25,7 @@ def pieces(instructions: Sequence[Instruction]) -> list[list[int]]:
     exchanges: set[int] = set()
     cut: list[list[int]] = [[]]
     for index, instruction in enumerate(instructions):
-        if isinstance(instruction, Collective) and instruction.tokens is not None:
+        if isinstance(instruction, Collective) and instruction.stream == EXCHANGE:
             exchanges.add(index)
         elif isinstance(instruction, Compute) and exchanges.intersection(instruction.after):
             cut.append([])
