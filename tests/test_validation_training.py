@@ -40,15 +40,23 @@ def test_a_run_becomes_the_plan_it_states() -> None:
     assert (plan.sp, plan.exchange, plan.zero, plan.micro_batch) == (2, "ring", 1, 1)
 
 
+def test_a_run_with_experts_becomes_the_plan_it_states() -> None:
+    stated = {"model": "Qwen3_30B_a3B (tokendrop)", "moe": "128 experts", "ep": "4", "tp": "2", "cp": "1"}
+    run = published_run(ROW | stated)
+    assert run.model == load_model("qwen3-30b-a3b") and run.sequence_regions
+    asked = load(scenario(run, 2))
+    assert (asked.plans[0].ep, asked.workload.multi_token) == (4, False)
+    assert published_run(ROW | {"model": "DeepSeekV3 (w/ MTP)", "moe": "256 experts"}).multi_token
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({"usable": "0"}, "not usable"),
         ({"metric": "time_to_train_min"}, "time to train"),
         ({"model": "Llama2-70B LoRA"}, "LoRA"),
-        ({"moe": "8 experts top2"}, "mixture of experts"),
-        ({"ep": "8"}, "mixture of experts"),
-        ({"gpu": "GB300"}, "no device 'GB300'"),
+        ({"moe": "8 experts top2"}, "no model of experts by that name"),
+        ({"gpu": "GB900"}, "no device 'GB900'"),
         ({"mbs": ""}, "mbs not stated"),
         ({"precision": "MXFP8"}, "mxfp8"),
         ({"model": "nobody's model"}, "shape is not known"),

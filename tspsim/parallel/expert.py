@@ -4,7 +4,8 @@ With ``ep`` = N > 1 each rank of an expert group holds E/N whole experts. A rank
 experts and come back summed (*dispatch* and *combine*): two all-to-alls a forward, two of their gradients a backward
 (Lepikhin et al. 2020, GShard, §3; Rajbhandari et al. 2022, DeepSpeed-MoE, §5). A token travels once to a rank, however
 many of its k experts are there, so with experts chosen at random a rank sends D(N, k) = N·(1 − (1 − 1/N)^k) rows a
-token, itself included; or k with ``expert_dispatch: experts``. Without expert groups every rank has all experts, or with ``tp`` a part of the columns of each.
+token, itself included; or k with ``expert_dispatch: experts``. Without expert groups every rank has all experts, or
+with ``tp`` a part of the columns of each.
 
 The rows that meet a rank's experts are those of the busiest rank (``Work.routing``): all wait for it.
 """

@@ -54,9 +54,9 @@ class Plan:
         What data-parallel replicas divide among them: 0 nothing, 1 optimizer state, 2 and gradients, 3 and weights
         (Rajbhandari et al. 2020); 3 is FSDP.
     expert_dispatch
-        ``ranks``: a token travels once to each rank that holds any of its experts, by the node's expert-parallel library
-        (DeepEP, mori). ``experts``: once to each of its experts, by a plain all-to-all (Megatron-Core's all-to-all
-        dispatcher).
+        ``ranks``: a token travels once to each rank that holds any of its experts, by the node's expert-parallel
+        library (DeepEP, mori). ``experts``: once to each of its experts, by a plain all-to-all (Megatron-Core's
+        all-to-all dispatcher).
     expert_overlap
         What hides the exchanges with experts: ``none``; ``shared_experts``: those run beside the dispatch to routed
         ones, instead of before it; ``micro_batches``: these as well, and one micro-batch's forward runs between the

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -46,11 +46,14 @@ class Run:
     cp: int = 1
     pp: int = 1
     vpp: int = 1
+    ep: int = 1
+    expert_dispatch: str = "ranks"
     zero: int = 0
     recomputation: str | None = None
     sequence_regions: bool = False
     exchange: str = "ring"
     precision: str = "bf16"
+    multi_token: bool = False
 
     @property
     def dp(self) -> int:
@@ -163,11 +166,13 @@ def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
             "pass": "training",
             "sequence": run.sequence,
             "sequences_per_replica": run.micro_batch * micro_batches,
+            "multi_token": run.multi_token,
         },
         "plans": [
             {
                 "name": "run",
                 "tp": run.tp, "sp": run.cp, "pp": run.pp, "vpp": run.vpp, "zero": run.zero,
+                "ep": run.ep, "expert_dispatch": run.expert_dispatch,
                 "micro_batch": run.micro_batch, "recomputation": run.recomputation,
                 "sequence_regions": run.sequence_regions and run.tp > 1, "exchange": run.exchange,
             }
@@ -206,22 +211,11 @@ def _model_file(model: Architecture) -> Path:
     """A model as a file a scenario can name."""
     import yaml
 
-    facts = asdict(model)
-    data = {
-        "name": facts["name"], "layers": facts["layers"], "hidden": facts["hidden"],
-        "attention": {
-            "heads": facts["heads"], "kv_heads": facts["kv_heads"], "head_dim": facts["head_dim"],
-            "bias": facts["attention_bias"], "qk_norm": facts["qk_norm"],
-        },
-        "mlp": {"width": facts["ffn"], "gated": facts["gated"]},
-        "embedding": {
-            "vocab": facts["vocab"], "tied": facts["tied_embeddings"], "learned_positions": facts["learned_positions"]
-        },
-        "linear_bias": facts["linear_bias"], "max_context": facts["max_context"], "source": facts["source"],
-    }  # fmt: skip
+    from tspsim.model.spec import describe
+
     file = _folder() / f"model-{len(_written)}.yaml"
     _written.append(file)
-    file.write_text(yaml.safe_dump(data), encoding="utf-8")
+    file.write_text(yaml.safe_dump(describe(model)), encoding="utf-8")
     return file
 
 
