@@ -81,7 +81,7 @@ class Templates:
 
 
 class Ready(NamedTuple):
-    """An instruction made ready: seconds alone (kernels, launches), meeting keys (communication), and the number of its label.
+    """An instruction made ready: seconds alone (kernels, launches), meeting keys (communication), its label's number.
 
     A meeting key is ``2·template + half``: half 0 is a collective or a sending, half 1 a receiving.
     """

@@ -189,7 +189,7 @@ class Script:
 
     def add(self, instruction: Instruction) -> int:
         """An instruction made elsewhere, outside a layer; its waits are indices of the program."""
-        return self._add(instruction)
+        return self._put(instruction)
 
     def program(self) -> Program:
         return Program(self.role, tuple(self._items))

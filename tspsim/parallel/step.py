@@ -111,7 +111,7 @@ class Writer:
         """Tasks whose pieces take turns; their own order stays."""
         whole, alone = self.script, []
         for task in tasks:
-            self.script = Script(whole.role, self.job.plan)
+            self.script = Script(whole.role, self.job)
             self.do(task)
             alone.append(flat(self.script.program()))
         self.script = whole
