@@ -28,8 +28,6 @@ from .result import SCHEMA_VERSION, Memory
 from .scenario import Scenario
 from .simulation import Question, look_up
 
-#: A training step's FLOPs over its forward's: the backward multiplies every matrix twice.
-TRAINING_FLOPS = 3.0
 #: Bytes of a training step over its forward's, at least: what moved has a gradient or is needed again.
 TRAINING_BYTES = 2.0
 #: Best share of the dense peak that a bf16 GEMM reaches on any GPU measured (H100: 794.5 of 989.5 TFLOP/s,
@@ -221,16 +219,15 @@ def bounds(question: Question | Scenario) -> Bounds:
     """
     question = question if isinstance(question, Question) else look_up(question)
     work, model, device = question.work, question.model, question.device
-    factor = TRAINING_FLOPS if work.pass_ == "training" else 1.0
     return Bounds(
         scenario=question.scenario.name,
         workload=f"{work.pass_} of {model.name}, {work.sequences} × {work.sequence:,} tokens a replica",
         device=device.name,
         precision=work.precision,
         gpus=question.cluster.gpus,
-        flops_per_token=factor * model.forward_flops_per_token(work.sequence, causal=work.causal),
-        block_flops_per_token=model.layer_forward_flops_per_token(work.sequence, causal=work.causal),
-        peak_flops_per_s=device.peak_flops_per_s[work.precision],
+        flops_per_token=work.flops_per_token(model),
+        block_flops_per_token=model.layer_forward_flops_per_token(work.context, causal=work.causal),
+        peak_flops_per_s=device.peak_of(work.precision),
         hbm_bytes_per_s=device.hbm_bytes_per_s,
         plans=tuple(plan_bound(question, question.job(plan)) for plan in question.plans),
     )
@@ -241,10 +238,9 @@ def plan_bound(question: Question, job: Job) -> PlanBound:
     work, model, device = question.work, question.model, question.device
     training = work.pass_ == "training"
     # The cluster's FLOP/s serve dp replicas at once, so a replica has its own GPUs' share.
-    replica_flops_per_s = device.peak_flops_per_s[work.precision] * question.cluster.gpus / job.plan.dp
-    tokens, context = work.tokens_per_replica, work.sequence
+    replica_flops_per_s = device.peak_of(work.precision) * question.cluster.gpus / job.plan.dp
+    tokens, context = work.tokens_per_replica, work.context
     block_flops = tokens * model.layer_forward_flops_per_token(context, causal=work.causal)
-    model_flops = tokens * model.forward_flops_per_token(context, causal=work.causal)
     # Stages of a pipeline work at once, each on its own layers.
     stages = job.plan.degree("pp")
     times = job.micro_batches
@@ -253,7 +249,7 @@ def plan_bound(question: Question, job: Job) -> PlanBound:
     block_links_s = times * block_links_time_s(question, job) / stages
     block = Floor(block_flops / replica_flops_per_s, block_hbm_s, block_links_s)
     whole = Floor(
-        (TRAINING_FLOPS if training else 1.0) * model_flops / replica_flops_per_s,
+        tokens * work.flops_per_token(model) / replica_flops_per_s,
         (TRAINING_BYTES if training else 1.0) * (model.layers * block_hbm_s + head_hbm_s),
         (TRAINING_BYTES if training else 1.0) * model.layers * block_links_s,
     )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 Model = TypeVar("Model", bound="BaseModel")
-Kind = Literal["devices", "nodes", "fabrics", "clusters", "models", "scenarios"]
+Kind = Literal["devices", "nodes", "fabrics", "clusters", "models", "stacks", "scenarios"]
 
 #: Where the entries of a kind lie, below each folder that is searched.
 FOLDERS: dict[str, str] = {
@@ -38,6 +38,7 @@ FOLDERS: dict[str, str] = {
     "fabrics": "topologies/fabrics",
     "clusters": "topologies/clusters",
     "models": "workloads/models",
+    "stacks": "workloads/stacks",
     "scenarios": "scenarios",
 }
 

@@ -8,6 +8,7 @@ replica. Nothing here knows a device, a link or a clock.
     Compute         operators, back to back, on the rank's own device
     Collective      all ranks of the rank's group along an axis meet, then move data together
     SendReceive     a message to and/or from a neighbour along an axis (Send and Recv are its halves)
+    Launch          the host's time to issue one of them, where a software stack is slow at it
     Repeat          a body of instructions, several times; streams run through its borders
 """
 
@@ -97,6 +98,21 @@ class SendReceive:
 
 
 @dataclass(frozen=True, slots=True)
+class Launch:
+    """The host takes ``host_s`` seconds to issue what waits for this.
+
+    It stands on a stream of its own, so the host runs ahead of the device until something makes it wait.
+    """
+
+    name: str
+    host_s: float
+    part: str = ""
+    layer: int = -1
+    after: tuple[int, ...] = ()
+    stream: str = "host"
+
+
+@dataclass(frozen=True, slots=True)
 class Repeat:
     """``body`` run ``times`` times; an ``after`` inside counts from the start of the body of its own turn.
 
@@ -104,12 +120,12 @@ class Repeat:
     there is no such turn. ``layer_step`` is added to the layer from turn to turn: 1 forward, −1 backward.
     """
 
-    body: tuple[Compute | Collective | SendReceive, ...]
+    body: tuple[Instruction, ...]
     times: int
     layer_step: int = 1
 
 
-Instruction = Compute | Collective | SendReceive
+Instruction = Compute | Collective | SendReceive | Launch
 
 
 class Issued(NamedTuple):

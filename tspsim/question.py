@@ -9,7 +9,7 @@ from .errors import InputError
 from .hardware import Device, load_device
 from .model import Architecture, load_model
 from .network import Cluster, build_cluster, load_cluster
-from .parallel import Job, Optimizer, Plan, Routing, Work
+from .parallel import Adapters, Job, Optimizer, Plan, Routing, StackSpec, Work, load_stack
 from .scenario import ClusterInline, Faults, Scenario
 
 
@@ -36,6 +36,7 @@ class Lookups:
     load_cluster: Callable[[str], Cluster] = load_cluster
     load_device: Callable[[str], Device] = load_device
     load_model: Callable[[str], Architecture] = load_model
+    load_stack: Callable[[str], StackSpec] = load_stack
 
 
 FRESH = Lookups()
@@ -60,12 +61,16 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         workload.causal,
         Routing(**workload.routing.model_dump()),
         workload.multi_token,
+        workload.document,
+        Adapters(**workload.adapters.model_dump()) if workload.adapters else None,
+        lookups.load_stack(workload.stack).stack(),
     )
     model = lookups.load_model(workload.model)
     device = lookups.load_device(cluster.device_name)
-    if work.precision not in device.peak_flops_per_s:
-        known = ", ".join(device.peak_flops_per_s)
-        raise InputError(f"{device.name} has no {work.precision}; it has {known}", key="workload.precision")
+    try:
+        device.peak_of(work.precision)
+    except InputError as error:
+        raise error.at(key="workload.precision") from None
     plans = []
     for entry in scenario.plans:
         plan = Plan(

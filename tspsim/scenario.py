@@ -48,6 +48,8 @@ MOST_RANKS = 2**20
 Axis = Literal["tsp", "tp", "sp", "pp", "dp"]
 CollectiveKind = Literal["all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all"]
 Recomputation = Literal["none", "selective", "full"]
+Precision = Literal["bf16", "fp8", "fp8_block", "mxfp8", "mxfp4", "nvfp4"]
+AdapterTarget = Literal["qkv", "output", "gate_up", "down"]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Prose = Annotated[str, Field(max_length=4000)]
 Degree = Annotated[PositiveCount, Field(le=MOST_RANKS)]
@@ -213,6 +215,21 @@ class RoutingSpec(_Section):
         return self
 
 
+class AdaptersSpec(_Section):
+    """Low-rank adapters beside frozen weights (LoRA)."""
+
+    rank: Annotated[PositiveCount, Field(le=65536)]
+    targets: Annotated[tuple[AdapterTarget, ...], Field(min_length=1)] = ("qkv", "output", "gate_up", "down")
+
+    @field_validator("targets")
+    @classmethod
+    def _once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        twice = next((target for target in value if value.count(target) > 1), None)
+        if twice is not None:
+            raise _refuse(f"'{twice}' is named twice; name each product once")
+        return value
+
+
 class Workload(_Section):
     """What every replica computes in one step."""
 
@@ -220,7 +237,12 @@ class Workload(_Section):
     pass_: Literal["forward", "training", "prefill", "decode"] = Field(alias="pass")
     sequence: PositiveCount = Field(description="tokens a sequence")
     sequences_per_replica: PositiveCount = 1
-    precision: Literal["bf16"] = "bf16"
+    precision: Precision = Field("bf16", description="of the layers' products; attention and tables stay in bf16")
+    document: PositiveCount | None = Field(
+        None, description="tokens of the documents packed into a sequence; default: one document"
+    )
+    adapters: AdaptersSpec | None = Field(None, description="low-rank adapters; the model itself is frozen")
+    stack: Name = Field("ideal", description="the software, from the catalog of stacks, or a YAML file")
     optimizer: OptimizerSpec = OptimizerSpec(name="adamw", **OPTIMIZERS["adamw"])
     runtime_reserve: Bytes = Field(
         float(2 * 2**30), description="a GPU's context, collective buffers and fragmentation; default 2 GiB"
@@ -537,9 +559,12 @@ def _with_known_names(scenario: Scenario, folder: Path | None) -> Scenario:
             raise UnknownNameError("cluster", cluster, known, key=key)
         return cluster
 
-    model = located("models", scenario.workload.model, "workload.model")
+    workload = {
+        "model": located("models", scenario.workload.model, "workload.model"),
+        "stack": located("stacks", scenario.workload.stack, "workload.stack"),
+    }
     update: dict[str, Any] = {
-        "workload": scenario.workload.model_copy(update={"model": model}),
+        "workload": scenario.workload.model_copy(update=workload),
         "offers": tuple(
             offer.model_copy(update={"cluster": known_cluster(offer.cluster, f"offers.{offer.name}.cluster")})
             for offer in scenario.offers

@@ -89,14 +89,12 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
     except UnreachableError as error:
         return PlanResult(plan.name, degrees, memory, settings, error=str(error), notes=notes_of(job))
     costs.weigh(submission)
-    makespan_s = submission.makespan_s
+    between_s = question.work.stack.step_s
+    makespan_s = submission.makespan_s + between_s
     parts = metrics.breakdown(submission)
     tokens = question.work.tokens_per_replica * plan.dp
-    passes = 3 if question.work.pass_ == "training" else 1
-    model_flops = (
-        passes * tokens * question.model.forward_flops_per_token(question.work.sequence, causal=question.work.causal)
-    )
-    peak = device.peak_flops_per_s[question.work.precision]
+    model_flops = tokens * question.work.flops_per_token(question.model)
+    peak = device.peak_of(question.work.precision)
     block = submission if steady_blocks(job) else run_block(question, job, costs)
     block_tokens = job.group_tokens * plan.dp * plan.pp
     links, link_shares = link_use(cluster, submission, makespan_s)
@@ -114,7 +112,7 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
             "compute": parts.total_compute_s,
             "exposed_communication": dict(sorted(parts.exposed_s.items())),
             "bubble": parts.idle_s if plan.pp > 1 else 0.0,
-            "idle": 0.0 if plan.pp > 1 else parts.idle_s,
+            "idle": between_s + (0.0 if plan.pp > 1 else parts.idle_s),
         },
         compute_by_kind_s=dict(sorted(parts.compute_s.items())),
         communication_bytes_per_layer=metrics.received_bytes_per_layer(submission, question.model.layers),
@@ -184,7 +182,7 @@ def run(
     scheme = scheme_of(plan)
     slots = plan.token_shards
     role_of = mesh.positions["pp"] * slots + mesh.positions[plan.token_axis]
-    device = question.device
+    device, stack = question.device, job.work.stack
     slowness = {slow.gpu: slow.factor for slow in question.scenario.faults.slow_gpus}
     with no_collection():
         programs = tuple(
@@ -192,7 +190,7 @@ def run(
         )
         return execute(
             question.cluster,
-            costs,
+            lambda operator: stack.seconds(operator, costs(operator)),
             Assignment(mesh, programs, role_of, slowness),
             interference=Interference(device.compute_slowdown, device.communication_slowdown),
             every_rank=every_rank,

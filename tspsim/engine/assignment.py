@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..errors import TspsimError
 from ..operators import Operator
 from ..parallel.mesh import Mesh
-from ..program import Collective, Compute, Instruction, Program, Repeat, SendReceive, Tokens
+from ..program import Collective, Compute, Instruction, Launch, Program, Repeat, SendReceive, Tokens
 from .ranks import Step
 from .timeline import Label, Labels
 
@@ -81,7 +81,7 @@ class Templates:
 
 
 class Ready(NamedTuple):
-    """An instruction made ready: seconds alone (kernels), meeting keys (communication), and the number of its label.
+    """An instruction made ready: seconds alone (kernels, launches), meeting keys (communication), its label's number.
 
     A meeting key is ``2·template + half``: half 0 is a collective or a sending, half 1 a receiving.
     """
@@ -148,6 +148,8 @@ def content(instruction: Instruction) -> Content:
     if isinstance(instruction, Collective):
         how = instruction.root, instruction.algorithm, instruction.tokens
         return *common, instruction.kind, instruction.axis, instruction.size_bytes, how
+    if isinstance(instruction, Launch):
+        return *common, instruction.host_s
     ends = instruction.to, instruction.source
     return *common, instruction.axis, instruction.size_bytes, ends, instruction.wrap
 
@@ -219,6 +221,9 @@ def ready(
     mesh: Mesh,
 ) -> Ready:
     """An instruction that has not been met before; its label is added to ``labels``."""
+    if isinstance(instruction, Launch):
+        labels.append(describe(instruction, costs, 0.0, mesh))
+        return Ready(instruction.host_s, (), len(labels) - 1, False)
     if not isinstance(instruction, Compute):
         labels.append(describe(instruction, costs, 0.0, mesh))
         return Ready(0.0, meeting_keys(instruction, templates), len(labels) - 1, False)
@@ -273,6 +278,8 @@ def describe(instruction: Instruction, costs: Mapping[Operator, float], duration
             tuple((operator.kind, costs[operator]) for operator in operators),
             is_compute=True,
         )
+    if isinstance(instruction, Launch):
+        return Label(*common, "launch", instruction.part, -1, 0.0, 0.0, "on the host")
     members = mesh.groups(instruction.axis).shape[1]
     if isinstance(instruction, Collective):
         template = Template(instruction.axis, instruction.kind, instruction.size_bytes)

@@ -76,6 +76,17 @@ class Computation(Completion):
         self.fire()
 
 
+class Launching(Completion):
+    """A launch under way on a host, and the event of its end."""
+
+    __slots__ = ("due_s",)
+
+    due_s: float
+
+    def finish(self) -> None:
+        self.fire()
+
+
 class Machine:
     """Runs ranks' streams on one SimPy environment and notes in each rank when it did what.
 
@@ -108,9 +119,11 @@ class Machine:
         )
 
     def add_stream(self, rank: Rank, steps: Sequence[Step]) -> None:
-        """Run ``steps`` of one stream of ``rank`` from now on; kernels and communication do not mix on a stream."""
+        """Run ``steps`` of one stream of ``rank`` from now on; kernels, launches and exchanges do not mix on one."""
         if steps[0].is_compute:
             self.env.process(self._compute(rank, steps))
+        elif any(step.duration_s > 0.0 for step in steps):
+            self.env.process(self._host(rank, steps))
         else:
             Queue(self, rank, steps).begin()
 
@@ -132,6 +145,26 @@ class Machine:
                 enter(computation, duration_s * (slowed if computation.slowed else slowness))
                 yield computation
             ended[index] = env.now
+            done[index] = 1
+            if awaited and index in waiting:
+                for call in waiting.pop(index):
+                    call()
+
+    def _host(self, rank: Rank, steps: Sequence[Step]) -> Generator[simpy.Event, None, None]:
+        """The process of a rank's host, which issues one instruction after the other, ahead of the device."""
+        env, done, waiting = self.env, rank.done, rank.waiting
+        for index, after, duration_s, _, _, awaited in steps:
+            for other in after:
+                if not done[other]:
+                    gate = Completion(env)
+                    waiting.setdefault(other, []).append(gate.fire)
+                    yield gate
+            rank.start_s[index] = env.now
+            if duration_s > 0.0:
+                launch = Launching(env)
+                self.calendar.enter(launch, duration_s)
+                yield launch
+            rank.end_s[index] = env.now
             done[index] = 1
             if awaited and index in waiting:
                 for call in waiting.pop(index):

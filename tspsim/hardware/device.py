@@ -74,6 +74,23 @@ class Device:
         same = {dtype: own[other] for dtype, other in PEAK_OF.items() if other in own and dtype not in own}
         return MappingProxyType(own | same)
 
+    def peak_of(self, dtype: str) -> float:
+        """Dense FLOP/s of a type: its own, or of the type whose instructions a scaled format runs on.
+
+        Raises
+        ------
+        InputError
+            The device has no instructions for it; the message lists those it has.
+        """
+        peaks = self.peak_flops_per_s
+        if dtype in peaks:
+            return peaks[dtype]
+        scaled = {"fp8_block"} | ({"mxfp8"} if "mxfp4" in peaks or "nvfp4" in peaks else set())
+        if dtype in scaled and "fp8" in peaks:
+            return peaks["fp8"]
+        known = ", ".join(sorted({*peaks, *(scaled if "fp8" in peaks else ())}))
+        raise InputError(f"{self.name} has no {dtype}; it has {known}")
+
     @property
     def hbm_bytes_per_s(self) -> float:
         return self.spec.hbm_bandwidth.value

@@ -50,6 +50,11 @@ class LayerShard:
         return self.model.block(0) if self.block is None else self.block
 
     @cached_property
+    def wide(self) -> str:
+        """The precision of what narrow recipes leave alone: attention, and the language-model head."""
+        return self.dtype if self.dtype in ("bf16", "fp16", "fp32") else "bf16"
+
+    @cached_property
     def heads(self) -> int:
         return self.model.heads // self.shards
 
@@ -145,7 +150,7 @@ class LayerShard:
             max(1, self.kv_heads // buckets),
             self.model.head_dim,
             causal,
-            "bf16" if self.dtype not in ("bf16", "fp16", "fp32") else self.dtype,
+            self.wide,
             direction,
             name="attention" if direction == "forward" else "attention backward",
         )
@@ -210,7 +215,7 @@ class LayerShard:
 
     def head(self, tokens: int) -> Gemm:
         """Logits of this shard's vocabulary rows (padded to a multiple of ``shards``)."""
-        return Gemm(tokens, self.vocab, self.model.hidden, self.dtype, name="language-model head")
+        return Gemm(tokens, self.vocab, self.model.hidden, self.wide, name="language-model head")
 
     @cached_property
     def vocab(self) -> int:

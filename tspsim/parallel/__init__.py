@@ -7,15 +7,20 @@ scheme is one file with a :class:`Scheme` and its entry in :data:`SCHEMES`. :fun
 from __future__ import annotations
 
 from . import folded, tensor
+from .adapters import Adapters
 from .memory import Residency, peak_memory
 from .mesh import Mesh, build_mesh
 from .plan import AXES, Job, Optimizer, Plan, Work
 from .routing import Routing
+from .stack import IDEAL, Stack
+from .stack_spec import StackSpec, load_stack
 from .step import Scheme, write_program
 
 __all__ = [
     "AXES",
+    "IDEAL",
     "SCHEMES",
+    "Adapters",
     "Job",
     "Mesh",
     "Optimizer",
@@ -23,8 +28,11 @@ __all__ = [
     "Residency",
     "Routing",
     "Scheme",
+    "Stack",
+    "StackSpec",
     "Work",
     "build_mesh",
+    "load_stack",
     "peak_memory",
     "scheme_of",
     "write_program",

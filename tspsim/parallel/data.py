@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..model import Block
+from ..model.layer import LayerShard
 from ..operators import MemoryBound
 from .pipeline import FORWARD, Chunk, Task
 from .plan import Job
@@ -52,6 +53,26 @@ class Share:
             Held(job.expert_axis, job.expert_copies, routed / job.expert_shards),
         )
 
+    def trained_layer(self, block: Block) -> tuple[Held, ...]:
+        """What of a layer is trained: all of it, or with frozen weights its adapters."""
+        job = self.job
+        if job.work.adapters is None:
+            return self.layer(block)
+        shard = LayerShard(job.model, self.weight_shards, block=block)
+        return (Held(job.replica_axis, job.copies, job.work.adapters.parameters(shard)),)
+
+    def trained(self, chunks: Sequence[Chunk]) -> tuple[Held, ...]:
+        """What of a stage is trained on one rank, by who else holds it."""
+        if self.job.work.adapters is None:
+            return self.owned(chunks)
+        return together(
+            *(
+                Held(held.axis, held.copies, held.parameters * count)
+                for block, count in self.job.blocks(chunks).items()
+                for held in self.trained_layer(block)
+            )
+        )
+
     def outside_layers(self, chunks: Sequence[Chunk]) -> float:
         """Embedding and head, where the stage has them (half each; a tied table counts where it stands), and beside the
         head what joins the modules for further tokens."""
@@ -83,14 +104,18 @@ def together(*parts: Held) -> tuple[Held, ...]:
     return tuple(Held(axis, copies, parameters) for (axis, copies), parameters in sums.items())
 
 
-def gather_weights(script: Script, job: Job, held: Sequence[Held], task: Task) -> int | None:
-    """A layer's weights from the ranks that hold shares of them, ahead of the layer; None where nobody divides."""
+def gather_weights(script: Script, job: Job, share: Share, block: Block, task: Task) -> int | None:
+    """A layer's weights from the ranks that hold shares of them, ahead of the layer; None where nobody divides.
+
+    Frozen weights change in no step, so that only ZeRO 3, which divides them, gathers them.
+    """
     plan = job.plan
     first_use = task.kind == FORWARD and task.micro_batch == 0
-    if not job.training or plan.zero == 0 or (plan.zero < 3 and not first_use):
+    updated = plan.zero < 3 and first_use and job.work.stack.overlap_weights
+    if not job.training or plan.zero == 0 or not (plan.zero == 3 or updated):
         return None
     gathered = None
-    for axis, copies, parameters in held:
+    for axis, copies, parameters in share.layer(block) if plan.zero == 3 else share.trained_layer(block):
         if copies > 1:
             script.part = "weights"
             size = parameters * job.weight_bytes
@@ -98,31 +123,38 @@ def gather_weights(script: Script, job: Job, held: Sequence[Held], task: Task) -
     return gathered
 
 
-def wait_for_weights(script: Script, gathered: int | None, ready: Sequence[int]) -> None:
-    """The layer that was just written begins when its weights are here; the gather runs one layer ahead."""
+def wait_for_weights(script: Script, job: Job, gathered: int | None, ready: Sequence[int]) -> None:
+    """The layer that was just written begins when its weights are here; overlapped, they are gathered a layer ahead."""
     if gathered is None:
         return
     script.hold_until(gathered)
-    script.after_previous_layer(gathered, ready[-1], "weights", turns=2)
+    script.after_previous_layer(gathered, ready[-1], "weights", turns=2 if job.work.stack.overlap_weights else 1)
 
 
 def reduce_layer(script: Script, job: Job, held: Sequence[Held], task: Task) -> None:
-    """Sum a layer's gradients beside the backward of the layers before, after a scheme's own exchange of them."""
-    plan = job.plan
+    """Sum a layer's gradients beside the backward of the layers before, after a scheme's own exchange of them.
+
+    A stack that does not overlap them sums all at the end of the step (:func:`finish_step`), or with ZeRO 3, which has
+    no room for whole gradients, waits for each layer's.
+    """
+    plan, overlap = job.plan, job.work.stack.overlap_gradients
     summed = [each for each in held if each.copies > 1]
-    if not summed or (plan.zero < 3 and task.micro_batch != job.micro_batches - 1):
+    if not summed or (plan.zero < 3 and (task.micro_batch != job.micro_batches - 1 or not overlap)):
         return
     script.part = "gradients"
     ready = script.compute("layer gradients ready")
-    for each in summed:
-        sum_gradients(script, job, each, "sum layer gradients", [ready, *script.exchanged_gradients])
+    last = [
+        sum_gradients(script, job, each, "sum layer gradients", [ready, *script.exchanged_gradients]) for each in summed
+    ]
+    if not overlap:
+        script.compute("layer gradients summed", after=last)
 
 
-def sum_gradients(script: Script, job: Job, held: Held, name: str, after: Sequence[int]) -> None:
+def sum_gradients(script: Script, job: Job, held: Held, name: str, after: Sequence[int]) -> int:
     """Over all ranks that hold the weights: whole on each, or with ZeRO each rank its share."""
     kind = "reduce_scatter" if job.plan.zero else "all_reduce"
     size = held.parameters * job.work.optimizer.gradients
-    script.collective(kind, held.axis, size, name, after=after, stream="gradients")
+    return script.collective(kind, held.axis, size, name, after=after, stream="gradients")
 
 
 def finish_step(script: Script, job: Job, share: Share, chunks: Sequence[Chunk], exchanged: Sequence[int]) -> None:
@@ -130,17 +162,27 @@ def finish_step(script: Script, job: Job, share: Share, chunks: Sequence[Chunk],
 
     ``exchanged`` ends the scheme's own exchange of gradients.
     """
-    plan, optimizer = job.plan, job.work.optimizer
+    plan, optimizer, stack = job.plan, job.work.optimizer, job.work.stack
     waits = list(exchanged)
-    owned = share.owned(chunks)
+    owned = share.trained(chunks)
     widest = max(owned, key=lambda held: held.copies)
-    if job.copies > 1:
-        outside = Held(job.replica_axis, job.copies, share.outside_layers(chunks))
-        if outside.parameters:
-            ready = script.compute("table gradients ready", after=exchanged)
-            sum_gradients(script, job, outside, "sum table gradients", [ready])
+    late: tuple[Held, ...] = ()
+    name = "sum table gradients"
+    if plan.zero < 3 and not stack.overlap_gradients:
+        late, name = owned, "sum gradients"
+    elif job.work.adapters is None:
+        late = (Held(job.replica_axis, job.copies, share.outside_layers(chunks)),)
+    for held in late:
+        if held.copies > 1 and held.parameters:
+            ready = script.compute("last gradients ready", after=exchanged)
+            waits.append(sum_gradients(script, job, held, name, [ready]))
     if widest.copies > 1:
         waits.append(script.collective("all_reduce", widest.axis, 4, "gradient norm", stream="gradients"))
     elements = sum(held.parameters / (held.copies if plan.zero else 1) for held in owned)
     size = elements * (optimizer.gradients + optimizer.weights + 2.0 * (optimizer.state + optimizer.temporaries))
-    script.compute("optimizer step", MemoryBound("adamw", size, name="optimizer"), after=waits)
+    updated = script.compute("optimizer step", MemoryBound("adamw", size, name="optimizer"), after=waits)
+    if plan.zero in (1, 2) and not stack.overlap_weights:
+        for held in owned:
+            if held.copies > 1:
+                size = held.parameters * job.weight_bytes
+                script.collective("all_gather", held.axis, size, "gather weights", after=[updated], stream="parameters")

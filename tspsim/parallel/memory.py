@@ -51,22 +51,23 @@ def stage_memory(job: Job, residency: Residency, stage: int) -> Mapping[str, flo
     """Bytes by part of a rank of one pipeline stage."""
     plan, optimizer, chunks = job.plan, job.work.optimizer, job.chunks(stage)
     share, compute_shards = Share(job, residency.weight_shards(job)), residency.compute_shards(job)
-    owned = share.owned(chunks)
+    owned, trained = share.owned(chunks), share.trained(chunks)
     kinds = job.blocks(chunks)
 
-    def state(bytes_per_parameter: float, level: int) -> float:
+    def state(parameters: tuple[Held, ...], bytes_per_parameter: float, level: int) -> float:
         """Bytes of what replicas divide from ZeRO ``level`` on."""
         return sum(
-            held.parameters * bytes_per_parameter / (held.copies if plan.zero >= level else 1) for held in owned
+            held.parameters * bytes_per_parameter / (held.copies if plan.zero >= level else 1) for held in parameters
         )
 
     in_flight = 1
     parts: dict[str, float] = {}
     if job.training:
-        parts["weights"] = state(optimizer.weights, 3)
-        parts["gradients"] = state(optimizer.gradients, 2)
-        parts["optimizer_state"] = state(optimizer.state, 1)
-        parts["optimizer_temporaries"] = state(optimizer.temporaries, 1)
+        parts["weights"] = state(owned, job.weight_bytes, 3)
+        parts["adapters"] = state(trained, optimizer.weights, 3) if job.work.adapters is not None else 0.0
+        parts["gradients"] = state(trained, optimizer.gradients, 2)
+        parts["optimizer_state"] = state(trained, optimizer.state, 1)
+        parts["optimizer_temporaries"] = state(trained, optimizer.temporaries, 1)
         layers = layers_in_flight(job, compute_shards, stage)
         parts["kept_activations"] = sum(
             kept_activations(job, compute_shards, block) * count for block, count in layers.items()
@@ -114,22 +115,27 @@ def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
 
     ``full`` recomputation keeps a layer's input, β·h a token. Otherwise a layer keeps its input, both norms' outputs
     and the middle of the residual stream (4h), Q, K, V and the attention output (2a + 2c), and the MLP's columns (3f
-    gated, 2f not); ``selective`` drops the product of the activation (f), which is cheap to make again. Attention
-    keeps no score matrix (FlashAttention), latent attention its latents besides. Of experts the rows that arrived
-    and their columns are kept.
+    gated, 2f not); ``selective`` drops the product of the activation (f), which is cheap to make again. Latent
+    attention keeps its latents besides; of experts the rows that arrived and their columns are kept. A stack may keep
+    more; one that writes scores out keeps 5 bytes of each, probabilities before and after dropout and its mask
+    (Korthikanti et al. 2022, §4.1), unless it recomputes them.
     """
-    model, plan = job.model, job.plan
+    model, plan, stack = job.model, job.plan, job.work.stack
     residual = residual_tokens(job) * model.hidden
+    scores = 0.0
     if plan.recomputation == "full":
         per_layer = residual
     else:
+        if not stack.flash_attention and plan.recomputation == "none":
+            scores = 5.0 * job.tokens * job.work.sequence * model.heads / compute_shards
         columns = (3 if model.gated else 2) - (plan.recomputation == "selective")
         split = 2 * model.attention_width + 2 * model.kv_width + columns * ffn_width(job, block)
         per_layer = 4 * residual + job.tokens * split / compute_shards + latents(job)
         if block.experts:
             routed = routed_shard(job)
             per_layer += routed.all_rows * (model.hidden + columns * routed.width)
-    return job.activation_bytes * per_layer
+        per_layer *= stack.activation_factor
+    return job.activation_bytes * per_layer + scores
 
 
 def ffn_width(job: Job, block: Block) -> int:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import gcd
+from math import gcd, prod
 
 from ..errors import InputError
 from ..model import Architecture, Block
 from ..operators import DTYPE_BYTES
+from .adapters import Adapters
 from .pipeline import FORWARD, SCHEDULES, Chunk, Task, chunk_layers, stage_chunks
 from .routing import BALANCED, Routing
+from .stack import IDEAL, Stack
 
 #: Mesh axes, from the one whose ranks talk most to the one whose ranks talk least: the default placement puts
 #: them on the graph in this order, the first along the node.
@@ -159,6 +161,8 @@ class Work:
     """What one step has to do: ``sequences`` of ``sequence`` tokens in every replica.
 
     ``routing`` is how tokens fall on experts; with ``multi_token`` the model's modules for further tokens are trained.
+    ``document`` tokens are packed beside each other in a sequence and attend only themselves (None: one a sequence).
+    With ``adapters`` the model itself is frozen, and kept in ``precision`` alone. ``stack`` is the software.
     """
 
     pass_: str
@@ -170,10 +174,27 @@ class Work:
     causal: bool = True
     routing: Routing = BALANCED
     multi_token: bool = False
+    document: int | None = None
+    adapters: Adapters | None = None
+    stack: Stack = IDEAL
 
     @property
     def tokens_per_replica(self) -> int:
         return self.sequence * self.sequences
+
+    @property
+    def context(self) -> int:
+        """Tokens that attend each other: a sequence, or a document packed into it."""
+        return self.document or self.sequence
+
+    def flops_per_token(self, model: Architecture) -> float:
+        """Model FLOPs of a token's whole pass. The backward multiplies twice for every product of the forward; where
+        the weights are frozen their own gradients are left out, attention's are not (adapters are not counted)."""
+        forward = model.forward_flops_per_token(self.context, causal=self.causal)
+        if self.pass_ != "training":
+            return forward
+        frozen = model.forward_flops_per_token(0, causal=self.causal) if self.adapters is not None else 0.0
+        return 3.0 * forward - frozen
 
 
 @dataclass(frozen=True)
@@ -186,7 +207,9 @@ class Job:
 
     @property
     def weight_bytes(self) -> float:
-        """Bytes of a weight element in the working precision."""
+        """Bytes of a weight element as it is kept and moved: while training the optimizer's, else the precision's."""
+        if self.training and self.work.adapters is None:
+            return self.work.optimizer.weights
         return DTYPE_BYTES[self.work.precision]
 
     @property
@@ -218,6 +241,10 @@ class Job:
         """Ranks of a pipeline stage that hold the same routed experts."""
         plan = self.plan
         return plan.tp * plan.tsp * plan.sp * plan.dp // self.expert_shards
+
+    def ranks_along(self, axis: str) -> int:
+        """Ranks of a group along an axis, or along several joined by ``+``."""
+        return prod(self.expert_copies if part == "edp" else self.plan.degree(part) for part in axis.split("+"))
 
     @property
     def expert_axis(self) -> str:
@@ -325,6 +352,8 @@ class Job:
         if plan.sequence_regions and self.tokens % plan.tp:
             raise self._refuse("sequence_regions", f"{self.tokens} tokens a rank are not a multiple of tp = {plan.tp}")
         self._check_pipeline()
+        self._check_documents(self.work.sequence // pieces)
+        self._check_adapters()
         if plan.overlap and plan.tp > 1 and self.tokens % plan.overlap_chunks:
             raise self._refuse("overlap_chunks", f"{plan.overlap_chunks} does not divide {self.tokens} tokens a rank")
 
@@ -355,6 +384,30 @@ class Job:
         if plan.tp > 1 and not plan.sequence_regions:
             raise self._refuse(
                 "ep", "beside tp needs sequence_regions: true, so that every rank sends its own tokens to experts"
+            )
+
+    def _check_documents(self, chunk: int) -> None:
+        """Documents end where a shard's chunk of tokens does, and blocks of others then hold nothing to see."""
+        document, plan = self.work.document, self.plan
+        if document is None:
+            return
+        if not self.work.causal or chunk % document:
+            raise InputError(
+                f"documents of {document} tokens do not fill the chunks of {chunk} tokens that plan '{plan.name}' "
+                "makes of a sequence; use a divisor of that",
+                key="workload.document",
+            )
+        if plan.sp > 1 and plan.exchange == "ring":
+            raise self._refuse("exchange", "packed documents need no ring: use all_gather or ulysses")
+
+    def _check_adapters(self) -> None:
+        if self.work.adapters is None:
+            return
+        if not self.training:
+            raise InputError("adapters are trained; use pass: training, or leave them out", key="workload.adapters")
+        if self.plan.tsp > 1:
+            raise self._refuse(
+                "tsp", "adapters run with tensor or sequence parallelism; how TSP moves them is not modelled"
             )
 
     def _check_pipeline(self) -> None:

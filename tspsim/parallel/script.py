@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from ..model.layer import gradients
 from ..operators import Gemm, Operator
-from ..program import Collective, Compute, Instruction, Program, Repeat, SendReceive, Tokens
-from .plan import Plan
+from ..program import Collective, Compute, Instruction, Launch, Program, Repeat, SendReceive, Tokens
+from .lowering import lowering_of
+from .plan import Job
 
 
 class Script:
@@ -21,9 +22,11 @@ class Script:
     ``exchanged_gradients`` are a layer's instructions that bring its weights' gradients to their owners.
     """
 
-    def __init__(self, role: str, plan: Plan) -> None:
+    def __init__(self, role: str, job: Job) -> None:
         self.role = role
-        self.plan = plan
+        self.plan = job.plan
+        self._lower = lowering_of(job.work)
+        self._job = job
         self.part = ""
         self._items: list[Instruction | Repeat] = []
         self._length = 0
@@ -37,7 +40,7 @@ class Script:
         self.exchanged_gradients: list[int] = []
 
     def compute(self, name: str, *operators: Operator, after: Iterable[int] = (), stream: str = "compute") -> int:
-        return self._add(Compute(operators, name, self._part(), self._layer, tuple(after), stream))
+        return self._add(Compute(self._lower(operators), name, self._part(), self._layer, tuple(after), stream))
 
     def gradients(self, product: Gemm) -> tuple[Gemm, ...]:
         """Both gradients of a product, or only its input's while the weights' are put off."""
@@ -186,12 +189,32 @@ class Script:
 
     def add(self, instruction: Instruction) -> int:
         """An instruction made elsewhere, outside a layer; its waits are indices of the program."""
-        return self._add(instruction)
+        return self._put(instruction)
 
     def program(self) -> Program:
         return Program(self.role, tuple(self._items))
 
-    def _add(self, instruction: Instruction) -> int:
+    def _add(self, instruction: Compute | Collective | SendReceive) -> int:
+        """The instruction and, where the stack's host takes time to issue it, that before it."""
+        stack = self._job.work.stack
+        if not stack.launches:
+            return self._put(instruction)
+        if isinstance(instruction, Compute):
+            host_s = stack.kernel_s * len(instruction.operators)
+        elif isinstance(instruction, SendReceive):
+            host_s = stack.message_s
+        else:
+            host_s = stack.exchange_s(self._job.ranks_along(instruction.axis))
+        if host_s == 0.0 and isinstance(instruction, Compute):
+            return self._put(instruction)
+        issued = self._put(Launch(f"issue {instruction.name}", host_s, instruction.part, instruction.layer))
+        index = self._put(replace(instruction, after=(*instruction.after, issued)))
+        if isinstance(instruction, SendReceive) and instruction.to is None:
+            # Frameworks wait for what a stage before sends before they issue what uses it.
+            self._put(Launch(f"wait for {instruction.name}", 0.0, instruction.part, instruction.layer, (index,)))
+        return index
+
+    def _put(self, instruction: Instruction) -> int:
         if self._layer < 0:
             self._items.append(instruction)
             self._length += 1

@@ -132,9 +132,9 @@ def ring_backward(script: Script, job: Job, layer: LayerShard, position: int, af
         last = attention_backward(
             script, job, layer, segments, causal, f"attention block {hop + 1} backward", [here, last]
         )
-        script.ring_hop("sp", block, f"dK,dV hop {hop + 1}", after=[last], stream="context gradients")
+        home = script.ring_hop("sp", block, f"dK,dV hop {hop + 1}", after=[last], stream="context gradients")
     # The last hop is the one that brings a rank its own gradients.
-    return script.compute("dK,dV here", after=[last + 1])
+    return script.compute("dK,dV here", after=[home])
 
 
 def ulysses(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:

@@ -80,7 +80,7 @@ class Writer:
             for block in dict.fromkeys(job.model.blocks)
         }
         self.layer = next(iter(self.kinds.values()))
-        self.script = Script(", ".join(names) or "all ranks", plan)
+        self.script = Script(", ".join(names) or "all ranks", job)
         self.share = data.Share(job, scheme.residency.weight_shards(job))
         self.exchanged_gradients: list[int] = []
 
@@ -111,7 +111,7 @@ class Writer:
         """Tasks whose pieces take turns; their own order stays."""
         whole, alone = self.script, []
         for task in tasks:
-            self.script = Script(whole.role, self.job.plan)
+            self.script = Script(whole.role, self.job)
             self.do(task)
             alone.append(flat(self.script.program()))
         self.script = whole
@@ -127,9 +127,9 @@ class Writer:
             scheme.embed(script, job, self.layer)
 
         def layer(shard: LayerShard) -> list[int]:
-            gathered = data.gather_weights(script, job, self.share.layer(shard.kind), task)
+            gathered = data.gather_weights(script, job, self.share, shard.kind, task)
             ready = scheme.layer(script, job, shard, self.position)
-            data.wait_for_weights(script, gathered, ready)
+            data.wait_for_weights(script, job, gathered, ready)
             return ready
 
         ready = self.layers(chunk, layer)
@@ -155,16 +155,15 @@ class Writer:
             scheme.head_backward(script, job, self.layer)
 
         def layer(shard: LayerShard) -> list[int]:
-            held = self.share.layer(shard.kind)
-            gathered = data.gather_weights(script, job, held, task)
+            gathered = data.gather_weights(script, job, self.share, shard.kind, task)
             if job.plan.recomputation == "full":
                 script.recomputing = True
                 scheme.layer(script, job, shard, self.position)
                 script.recomputing = False
             ready = scheme.layer_backward(script, job, shard, self.position)
-            data.wait_for_weights(script, gathered, ready)
+            data.wait_for_weights(script, job, gathered, ready)
             if script.weight_gradients:
-                data.reduce_layer(script, job, held, task)
+                data.reduce_layer(script, job, self.share.trained_layer(shard.kind), task)
             return ready
 
         put_off = not script.weight_gradients
@@ -192,7 +191,7 @@ class Writer:
         def layer(shard: LayerShard) -> list[int]:
             script.part = "weight gradients"
             write(script, self.job, shard)
-            data.reduce_layer(script, self.job, self.share.layer(shard.kind), task)
+            data.reduce_layer(script, self.job, self.share.trained_layer(shard.kind), task)
             return []
 
         self.layers(chunk, layer, step=-1)

@@ -40,7 +40,7 @@ def woven(tasks: Sequence[Sequence[Instruction]], offset: int = 0) -> Iterator[I
         for task, cut in enumerate(map(pieces, tasks))
         for number, piece in enumerate(cut)
     )
-    placed = {}
+    placed: dict[tuple[int, int], int] = {}
     for _, task, piece in turns:
         for index in piece:
             placed[task, index] = offset + len(placed)

@@ -69,8 +69,8 @@ class View:
 
     @property
     def shape(self) -> Shape | None:
-        """The model's shape, or None when the scenario doesn't carry its architecture, or where the volumes of its layers
-        are not a dense one's (experts, latent attention)."""
+        """The model's shape, or None when the scenario doesn't carry its architecture, or where the volumes of its
+        layers are not a dense one's (experts, latent attention)."""
         model = self.model
         if "experts" in model or "latent" in model:
             return None

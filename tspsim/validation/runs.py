@@ -54,6 +54,10 @@ class Run:
     exchange: str = "ring"
     precision: str = "bf16"
     multi_token: bool = False
+    stack: str = "ideal"
+    adapter_rank: int = 0
+    adapter_targets: tuple[str, ...] = ()
+    optimizer: str = "adamw"
 
     @property
     def dp(self) -> int:
@@ -152,22 +156,25 @@ def _micro_batches(run: Run) -> int:
 
 def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
     """The scenario of a run with some micro-batches a replica."""
-    if run.precision != "bf16":
-        raise InputError(f"training in {run.precision} not simulated yet")
     node, nodes = machine(run.device, run.gpus)
     cluster: dict[str, Any] = {"device": run.device, "node": node, "nodes": nodes}
     if nodes > 1:
         cluster["fabric"] = FABRICS.get(run.device, USUAL_FABRIC)
+    workload: dict[str, Any] = {
+        "model": str(_model_file(run.model)),
+        "pass": "training",
+        "sequence": run.sequence,
+        "sequences_per_replica": run.micro_batch * micro_batches,
+        "multi_token": run.multi_token,
+        "precision": run.precision,
+        "stack": run.stack,
+    }
+    if run.adapter_rank:
+        workload["adapters"] = {"rank": run.adapter_rank, "targets": list(run.adapter_targets)}
     return {
         "name": "validation",
         "cluster": cluster,
-        "workload": {
-            "model": str(_model_file(run.model)),
-            "pass": "training",
-            "sequence": run.sequence,
-            "sequences_per_replica": run.micro_batch * micro_batches,
-            "multi_token": run.multi_token,
-        },
+        "workload": workload,
         "plans": [
             {
                 "name": "run",

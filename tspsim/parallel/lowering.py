@@ -1,0 +1,39 @@
+"""From a scheme's operators to the kernels that run: packed documents, adapters beside frozen weights, the stack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ..operators import Attention, Operator
+from .plan import Work
+
+Lowering = Callable[[Sequence[Operator]], tuple[Operator, ...]]
+
+
+def lowering_of(work: Work) -> Lowering:
+    """What the work, and the software it runs on, make of a schedule's operators; the same for every scheme."""
+    steps: list[Lowering] = []
+    document, adapters, stack = work.document, work.adapters, work.stack
+    if document is not None:
+        steps.append(lambda operators: tuple(inside_documents(operator, document) for operator in operators))
+    if adapters is not None:
+        steps.append(lambda operators: tuple(adapters.attach(operators)))
+    if not stack.fuses:
+        steps.append(lambda operators: tuple(stack.run(operators)))
+
+    def lower(operators: Sequence[Operator]) -> tuple[Operator, ...]:
+        lowered = tuple(operators)
+        for step in steps:
+            lowered = step(lowered)
+        return lowered
+
+    return lower
+
+
+def inside_documents(operator: Operator, document: int) -> Operator:
+    """Attention that ends where a document does: queries of whole documents see their own."""
+    if not isinstance(operator, Attention):
+        return operator
+    documents = sum(queries for queries, _ in operator.segments) // document
+    return replace(operator, segments=((document, document),) * documents)

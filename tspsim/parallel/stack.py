@@ -1,0 +1,107 @@
+"""The software a job runs on: what it loses beside its kernels and links.
+
+A stack is a framework as its users run it, fitted once on published runs of it (docs/stacks.md), never on one run.
+The default has nothing to lose: kernels follow each other without a gap, and what compilers fuse is fused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ..operators import Attention, Gemm, MemoryBound, Operator
+
+#: Kernels of a layer that a compiler fuses and an eager framework runs as several.
+FUSED = ("add_rmsnorm", "rope", "swiglu", "add", "softmax")
+#: fp32 elements beside a score in bf16 that an unfused softmax reads and writes: score in, probability out, mask,
+#: dropout's copy (Korthikanti et al. 2022, §4.1: 5·a·s²·b bytes are kept of them).
+SCORE_BYTES_FORWARD = 11.0
+SCORE_BYTES_BACKWARD = 9.0
+
+
+@dataclass(frozen=True)
+class Stack:
+    """How a framework runs a program.
+
+    Attributes
+    ----------
+    kernel_s
+        The host's time to launch a kernel. It runs ahead of the device, which waits where it is the faster one.
+    collective_s, collective_s_per_rank
+        The host's time to launch a collective, and how much more for every other rank of the group.
+    message_s
+        The host's time to launch a message.
+    traffic_factor
+        Bytes that norms, rope, activations and residual sums move, over those of the fused kernels.
+    activation_factor
+        What a layer keeps for its backward, over what fused kernels need.
+    attention_flops_per_s
+        The most that its attention kernel reaches; None where it is the device's best.
+    flash_attention
+        One kernel; otherwise scores are written out: two batched products and a softmax with mask and dropout.
+    overlap_gradients, overlap_weights
+        Replicas' exchanges run beside the backward, and beside the forward; otherwise after and before them.
+    step_s
+        Of every step: data, logging, checks that wait for the device.
+    """
+
+    name: str
+    kernel_s: float = 0.0
+    collective_s: float = 0.0
+    collective_s_per_rank: float = 0.0
+    message_s: float = 0.0
+    traffic_factor: float = 1.0
+    activation_factor: float = 1.0
+    attention_flops_per_s: float | None = None
+    flash_attention: bool = True
+    overlap_gradients: bool = True
+    overlap_weights: bool = True
+    step_s: float = 0.0
+
+    @property
+    def fuses(self) -> bool:
+        """Whether a schedule's operators are the kernels that run."""
+        return self.flash_attention and self.traffic_factor == 1.0
+
+    @property
+    def launches(self) -> bool:
+        """Whether the host takes time to issue anything."""
+        return max(self.kernel_s, self.collective_s, self.collective_s_per_rank, self.message_s) > 0.0
+
+    def exchange_s(self, ranks: int) -> float:
+        """Host time of a collective between ``ranks`` ranks."""
+        return self.collective_s + self.collective_s_per_rank * (ranks - 1) if ranks > 1 else 0.0
+
+    def seconds(self, operator: Operator, best_s: float) -> float:
+        """Time of a kernel that takes ``best_s`` with the device's best library."""
+        if isinstance(operator, Attention) and self.attention_flops_per_s is not None:
+            return max(best_s, operator.flops / self.attention_flops_per_s)
+        return best_s
+
+    def run(self, operators: Iterable[Operator]) -> Iterator[Operator]:
+        """The kernels that this stack runs for some operators."""
+        for operator in operators:
+            if isinstance(operator, Attention) and not self.flash_attention:
+                yield from unfused_attention(operator)
+            elif isinstance(operator, MemoryBound) and operator.op in FUSED and self.traffic_factor != 1.0:
+                size = operator.size_bytes * self.traffic_factor
+                yield MemoryBound(operator.op, size, operator.rows, name=operator.name)
+            else:
+                yield operator
+
+
+#: The default.
+IDEAL = Stack("ideal")
+
+
+def unfused_attention(attention: Attention) -> Iterator[Operator]:
+    """Scores written out: the whole square, masked or not, a batch of products a head and piece."""
+    backward = attention.direction == "backward"
+    for queries, context in dict.fromkeys(attention.segments):
+        batch = attention.heads * attention.segments.count((queries, context))
+        scores, outputs = (queries, context, attention.head_dim), (queries, attention.head_dim, context)
+        shapes = (scores, outputs) if not backward else (scores, outputs, outputs, outputs)
+        for m, n, k in shapes:
+            yield Gemm(m, n, k, attention.dtype, batch, name=attention.name)
+        size = (SCORE_BYTES_BACKWARD if backward else SCORE_BYTES_FORWARD) * batch * queries * context
+        yield MemoryBound("softmax", size, batch * queries, name="softmax of scores")
