@@ -196,6 +196,14 @@ def test_products_of_the_types_that_a_device_has_are_costed_and_the_others_refus
                     devices[name].gemm(8192, 8192, 8192, dtype)
 
 
+def test_a_product_tells_whether_it_was_timed_with_quantising(devices: dict[str, Device]) -> None:
+    assert devices["b200"].includes_quantising("fp8")
+    assert devices["h100"].includes_quantising("fp8")
+    assert not devices["h200"].includes_quantising("fp8")
+    assert not devices["mi355x"].includes_quantising("fp8")
+    assert not devices["b200"].includes_quantising("bf16")
+
+
 def test_a_type_of_another_library_on_the_same_device_is_nearer_than_another_type() -> None:
     device = load_device("h200")
     assert device.kernel("gemm", "fp8_block").library.startswith("TensorRT-LLM")

@@ -307,6 +307,10 @@ class Device:
         machine = self.machine(operator.dtype)
         return min(1.0, operator.flops / machine.peak / (operator.hbm_bytes / machine.hbm))
 
+    def includes_quantising(self, dtype: str) -> bool:
+        """Whether products of ``dtype`` are timed with quantising A to it; if not, that is a kernel of its own."""
+        return self.kernel("gemm", dtype).parameters["quantise_gb_per_s"] > 0.0
+
     def cool_gain(self, call_s: float) -> float:
         """Rate of the matrix units in a call of ``call_s`` seconds that a benchmark repeats, over a long step's.
 
