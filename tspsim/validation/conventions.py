@@ -61,7 +61,7 @@ def step_flops(
 ) -> float:
     """FLOPs of a training step on ``tokens`` tokens as the source counts them.
 
-    ``passes`` forwards: three, or two where the weights are frozen (NeMo's and Automodel's LoRA rows: their TFLOP/s over
+    ``passes`` forwards: three, or two where the weights are frozen (NeMo's and Automodel's LoRA rows: TFLOP/s over
     tokens/s are four FLOPs a parameter); one more of the layers where a recomputed forward is counted.
     """
     layers = model.layers * model.layer_forward_flops_per_token(sequence, convention.causal)
