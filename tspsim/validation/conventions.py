@@ -50,9 +50,20 @@ def convention_of(address: str) -> Convention:
     return next(convention for convention in CONVENTIONS if convention.where in address)
 
 
-def step_flops(model: Architecture, sequence: int, tokens: float, convention: Convention, *, recomputed: bool) -> float:
-    """FLOPs of a training step on ``tokens`` tokens as the source counts them: three forwards, or four for the layers
-    where a recomputed forward is counted."""
+def step_flops(
+    model: Architecture,
+    sequence: int,
+    tokens: float,
+    convention: Convention,
+    *,
+    passes: float = 3.0,
+    recomputed: bool = False,
+) -> float:
+    """FLOPs of a training step on ``tokens`` tokens as the source counts them.
+
+    ``passes`` forwards: three, or two where the weights are frozen (NeMo's and Automodel's LoRA rows: TFLOP/s over
+    tokens/s are four FLOPs a parameter); one more of the layers where a recomputed forward is counted.
+    """
     layers = model.layers * model.layer_forward_flops_per_token(sequence, convention.causal)
     head = 2.0 * model.hidden * model.vocab
-    return tokens * ((4.0 if recomputed else 3.0) * layers + 3.0 * head)
+    return tokens * ((passes + recomputed) * layers + passes * head)

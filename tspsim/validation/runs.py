@@ -57,7 +57,7 @@ class Run:
     stack: str = "ideal"
     adapter_rank: int = 0
     adapter_targets: tuple[str, ...] = ()
-    optimizer: str = "adamw"
+    optimizer: str | tuple[tuple[str, float], ...] = "adamw"
 
     @property
     def dp(self) -> int:
@@ -168,6 +168,7 @@ def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
         "multi_token": run.multi_token,
         "precision": run.precision,
         "stack": run.stack,
+        "optimizer": run.optimizer if isinstance(run.optimizer, str) else dict(run.optimizer),
     }
     if run.adapter_rank:
         workload["adapters"] = {"rank": run.adapter_rank, "targets": list(run.adapter_targets)}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from . import collectives, experts, kernels, layers, serving, training, training_operators
+from . import collectives, experts, kernels, layers, published, serving, training, training_operators
 from .answers import Answers, unpredicted
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ TABLES: dict[str, Table] = {
             texts=(), groups=(), further=("gemm_alone_us", "copy_alone_us"),
         ),
         Table(
-            "published/training.csv", "value", training.predict_published,
+            "published/training.csv", "value", published.predict_published,
             texts=("source_url", "model", "gpu", "precision", "metric"),
             groups=(("gpu",), ("metric",), ("gpu", "metric"), ("gpu", "model")),
         ),

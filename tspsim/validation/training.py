@@ -1,185 +1,23 @@
-"""Published training runs: one row is one metric of one run with its plan."""
+"""Tables of training runs in which every row is a run with its plan: step times, rates, memory."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tspsim import catalog
 from tspsim.errors import InputError
 from tspsim.model import Architecture, load_model
 
 from .answers import Answers
-from .conventions import convention_of, step_flops
-from .devices import device, device_name, no_device
-from .runs import Run, Step, memory_of, nearest_gating, simulate_run
+from .cells import Row, count_of, number_of
+from .devices import device_name, no_device
+from .runs import Run, memory_of, simulate_run
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Row = Mapping[Any, Any]
-
-
-def predict_published(frame: pd.DataFrame, answers: Answers) -> None:
-    """Step time, tokens/s/GPU, TFLOP/s/GPU, MFU and HFU of runs in bf16 whose rows are complete."""
-    for position, row in enumerate(frame.to_dict("records")):
-        try:
-            run = published_run(row)
-            step = simulate_run(run)
-            if not step.fits:
-                raise InputError("does not fit by the memory model")
-            metric = metric_of(str(row["metric"]), str(row["source_url"]), run, step)
-        except InputError as error:
-            answers.skip(position, error.message)
-            continue
-        predicted, one, other = (metric(seconds) for seconds in (step.seconds, step.low, step.high))
-        answers.predict(position, predicted, min(one, other), max(one, other))
-
-
-def published_run(row: Row) -> Run:
-    """The run of a row of published/training.csv; raises InputError with why the simulator does not cover it."""
-    if str(row.get("usable", "1")).strip() == "0":
-        raise InputError("marked as not usable")
-    metric, model = str(row["metric"]), str(row["model"])
-    if metric == "time_to_train_min":
-        raise InputError("time to train is not predicted")
-    if "lora" in model.lower():
-        raise InputError("LoRA not simulated yet")
-    name = device_name(row["gpu"])
-    if name is None:
-        raise InputError(no_device(row["gpu"]))
-    for column in ("tp", "pp", "cp", "mbs", "gbs", "seq_len", "n_gpus"):
-        if not _count(row, column):
-            raise InputError(f"incomplete: {column} not stated")
-    precision = precision_of(str(row["precision"]))
-    if precision != "bf16":
-        raise InputError(f"training in {precision} not simulated yet")
-    tp = _count(row, "tp")
-    return Run(
-        model=architecture(row),
-        device=name,
-        gpus=_count(row, "n_gpus"),
-        sequence=_count(row, "seq_len"),
-        micro_batch=_count(row, "mbs"),
-        global_batch=_count(row, "gbs"),
-        tp=tp,
-        cp=_count(row, "cp"),
-        pp=_count(row, "pp"),
-        vpp=_count(row, "vpp", 1),
-        zero=zero_of(str(row.get("zero_stage", ""))),
-        recomputation=recomputation_of(str(row.get("recompute", ""))),
-        ep=_count(row, "ep", 1),
-        sequence_regions=tp > 1 and (str(row.get("sp", "")).startswith("on") or _count(row, "ep", 1) > 1),
-        multi_token="w/ mtp" in model.lower(),
-    )
-
-
-#: Models with experts: a published name, without remarks in parentheses → the catalog's.
-EXPERT_MODELS = {
-    "deepseek v3 671b": "deepseek-v3",
-    "deepseek-v3 671b": "deepseek-v3",
-    "deepseekv3": "deepseek-v3",
-    "gpt oss 120b": "gpt-oss-120b",
-    "kimi_k2": "kimi-k2",
-    "llama 4 maverick 400b": "llama-4-maverick",
-    "moonlight-16b": "moonlight-16b-a3b",
-    "qwen3 moe 30b": "qwen3-30b-a3b",
-    "qwen3-30b-a3b": "qwen3-30b-a3b",
-    "qwen3_30b_a3b": "qwen3-30b-a3b",
-    "qwen3-235b-a22b": "qwen3-235b-a22b",
-    "qwen3_235b_a22b": "qwen3-235b-a22b",
-}
-
-
-def architecture(row: Row) -> Architecture:
-    """The model of a row: its own columns, or the catalog's model of that name."""
-    shape = {name: _count(row, name) for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")}
-    name = str(row["model"])
-    if str(row.get("moe", "")).strip():
-        # Columns do not hold all of a mixture of experts, and some rows here are hybrids of other layers.
-        listed = EXPERT_MODELS.get(name.split("(")[0].strip().lower())
-        if listed is None:
-            raise InputError("no model of experts by that name in the catalog")
-        return load_model(listed)
-    if not all(shape.values()):
-        known = name.lower().strip().replace(" ", "-")
-        if known not in catalog.names("models"):
-            raise InputError("incomplete: the model's shape is not known")
-        return load_model(known)
-    model = Architecture(
-        name=name.strip(),
-        layers=shape["layers"],
-        hidden=shape["hidden"],
-        heads=shape["heads"],
-        kv_heads=shape["kv_heads"],
-        head_dim=shape["hidden"] // shape["heads"],
-        ffn=shape["ffn"],
-        vocab=shape["vocab"],
-        source="the row's own columns",
-    )
-    parameters = _number(row.get("n_params"))
-    return nearest_gating(model, parameters) if parameters > 0.0 else model
-
-
-def precision_of(text: str) -> str:
-    """The simulator's name of a precision, or the source's own where it has none.
-
-    >>> precision_of("amp_bf16"), precision_of("BF16 (assumed)"), precision_of("MXFP8")
-    ('bf16', 'bf16', 'mxfp8')
-    """
-    word = text.lower()
-    if word.startswith(("bf16", "amp_bf16", "fp16")):
-        return "bf16"
-    if word.startswith("mxfp8") or "fp8-mx" in word:
-        return "mxfp8"
-    if "fp4" in word:
-        return "nvfp4"
-    return "fp8" if "fp8" in word else (word or "an unknown precision")
-
-
-def zero_of(text: str) -> int:
-    """What replicas divide, from a source's words; groups smaller than all replicas count as all of them.
-
-    >>> [zero_of(t) for t in ("dist-optimizer (zero1)", "FSDP FULL_SHARD (zero3)", "MaxText FSDP 128 x DP", "DDP")]
-    [1, 3, 3, 0]
-    """
-    found = re.search(r"zero-?(\d)", text)
-    if found:
-        return min(3, int(found.group(1)))
-    return 3 if "FSDP" in text else 0
-
-
-def recomputation_of(text: str) -> str | None:
-    """``none``, ``selective`` or ``full`` from a source's words; None where it does not say.
-
-    >>> [recomputation_of(t) for t in ("none/see config", "full uniform 1", "selective: core_attn", "see config")]
-    ['none', 'full', 'selective', None]
-    """
-    word = text.strip().lower()
-    if word.startswith(("none", "selective: []")):
-        return "none"
-    if word.startswith("full") and "layers" not in word:
-        return "full"
-    return "selective" if word.startswith("selective") else None
-
-
-def metric_of(metric: str, address: str, run: Run, step: Step) -> Callable[[float], float]:
-    """Seconds of a step → the metric in its unit, by the convention of the source."""
-    if metric == "step_time_s":
-        return lambda seconds: seconds
-    if metric == "tokens/s/gpu":
-        return lambda seconds: run.tokens / (seconds * run.gpus)
-    if metric not in ("TFLOP/s/gpu", "MFU", "HFU"):
-        raise InputError(f"metric '{metric}' is not predicted")
-    convention = convention_of(address)
-    recomputed = step.recomputation == "full" and (metric == "HFU" or convention.recomputed)
-    flops = step_flops(run.model, run.sequence, run.tokens, convention, recomputed=recomputed) / run.gpus
-    unit = 1e12 if metric == "TFLOP/s/gpu" else device(run.device).peak_flops_per_s["bf16"]
-    return lambda seconds: flops / (seconds * unit)
-
 
 def predict_nanotron(frame: pd.DataFrame, answers: Answers) -> None:
     """Tokens/s a GPU of runs that ran, and memory and the verdict of every run."""
@@ -192,7 +30,7 @@ def predict_nanotron(frame: pd.DataFrame, answers: Answers) -> None:
             continue
         answers.also(position, "mem_alloc_gb", memory.memory_bytes / 1e9)
         answers.also(position, "predicted_status", "Success" if memory.fits else "OOM")
-        if not math.isfinite(_number(row["tokens_per_s_per_gpu"])):
+        if not math.isfinite(number_of(row["tokens_per_s_per_gpu"])):
             answers.skip(position, "no rate was measured: memory alone is predicted")
         elif str(row.get("after_pp_fix", "True")) == "False" and run.pp > 1:
             answers.skip(position, "measured before the pipeline was mended: memory alone is predicted")
@@ -204,18 +42,22 @@ def predict_nanotron(frame: pd.DataFrame, answers: Answers) -> None:
             answers.predict(position, per_gpu / step.seconds, per_gpu / step.high, per_gpu / step.low)
 
 
+#: nanotron keeps bf16 weights and gradients beside fp32 accumulators, which are what it sums, and fp32 Adam state.
+NANOTRON_OPTIMIZER = (("weights", 2.0), ("gradients", 4.0), ("state", 12.0), ("temporaries", 2.0))
+
+
 def nanotron_run(row: Row) -> Run:
     """A run of the nanotron sweep: Llama-like models, sequence regions, no recomputation."""
-    heads = _count(row, "num_heads")
+    heads = count_of(row, "num_heads")
     model = Architecture(
-        name=f"nanotron {_count(row, 'hidden_size')}x{_count(row, 'num_layers')}",
-        layers=_count(row, "num_layers"),
-        hidden=_count(row, "hidden_size"),
+        name=f"nanotron {count_of(row, 'hidden_size')}x{count_of(row, 'num_layers')}",
+        layers=count_of(row, "num_layers"),
+        hidden=count_of(row, "hidden_size"),
         heads=heads,
-        kv_heads=_count(row, "num_kv_heads", heads),
-        head_dim=_count(row, "hidden_size") // heads,
-        ffn=_count(row, "ffn", 4 * _count(row, "hidden_size")),
-        vocab=_count(row, "vocab_size"),
+        kv_heads=count_of(row, "num_kv_heads", heads),
+        head_dim=count_of(row, "hidden_size") // heads,
+        ffn=count_of(row, "ffn", 4 * count_of(row, "hidden_size")),
+        vocab=count_of(row, "vocab_size"),
         tied_embeddings=True,
         source="the row's own columns",
     )
@@ -225,15 +67,17 @@ def nanotron_run(row: Row) -> Run:
     return Run(
         model=model,
         device=name,
-        gpus=_count(row, "dp") * _count(row, "tp") * _count(row, "pp"),
-        sequence=_count(row, "seq_len"),
-        micro_batch=_count(row, "mbs"),
-        global_batch=_count(row, "gbs"),
-        tp=_count(row, "tp"),
-        pp=_count(row, "pp"),
-        zero=_count(row, "zero_stage"),
+        gpus=count_of(row, "dp") * count_of(row, "tp") * count_of(row, "pp"),
+        sequence=count_of(row, "seq_len"),
+        micro_batch=count_of(row, "mbs"),
+        global_batch=count_of(row, "gbs"),
+        tp=count_of(row, "tp"),
+        pp=count_of(row, "pp"),
+        zero=count_of(row, "zero_stage"),
         recomputation="none",
         sequence_regions=str(row["tp_mode"]) == "REDUCE_SCATTER",
+        stack="nanotron",
+        optimizer=NANOTRON_OPTIMIZER,
     )
 
 
@@ -242,14 +86,17 @@ def predict_vtrain(frame: pd.DataFrame, answers: Answers) -> None:
 
     def run(row: Row) -> Run:
         return Run(
-            model=gpt("vtrain", _count(row, "# layers"), _count(row, "hidden size"), _count(row, "attention heads")),
+            model=gpt(
+                "vtrain", count_of(row, "# layers"), count_of(row, "hidden size"), count_of(row, "attention heads")
+            ),
             device="a100-80gb",
-            gpus=_count(row, "# GPUs"),
-            sequence=_count(row, "sequence length"),
-            micro_batch=_count(row, "micro batch"),
-            global_batch=_count(row, "global batch"),
-            tp=_count(row, "tensor parallelism"),
-            pp=_count(row, "pipeline parallelism"),
+            stack="megatron-2022",
+            gpus=count_of(row, "# GPUs"),
+            sequence=count_of(row, "sequence length"),
+            micro_batch=count_of(row, "micro batch"),
+            global_batch=count_of(row, "global batch"),
+            tp=count_of(row, "tensor parallelism"),
+            pp=count_of(row, "pipeline parallelism"),
         )
 
     _predict_steps(frame, answers, run, 1e3)
@@ -262,15 +109,16 @@ def predict_megatron(frame: pd.DataFrame, answers: Answers) -> None:
         return Run(
             model=load_model(MEGATRON_MODELS.get(str(row["model"]), str(row["model"]))),
             device="a100-80gb",
-            gpus=_count(row, "n_gpus"),
-            sequence=_count(row, "seq_len"),
-            micro_batch=_count(row, "micro_batch_size"),
-            global_batch=_count(row, "global_batch"),
-            tp=_count(row, "tp"),
-            pp=_count(row, "pp"),
-            vpp=_count(row, "vpp", 1),
+            stack="megatron-2022",
+            gpus=count_of(row, "n_gpus"),
+            sequence=count_of(row, "seq_len"),
+            micro_batch=count_of(row, "micro_batch_size"),
+            global_batch=count_of(row, "global_batch"),
+            tp=count_of(row, "tp"),
+            pp=count_of(row, "pp"),
+            vpp=count_of(row, "vpp", 1),
             recomputation=str(row["recompute"]),
-            sequence_regions=_count(row, "sequence_regions") == 1,
+            sequence_regions=count_of(row, "sequence_regions") == 1,
         )
 
     _predict_steps(frame, answers, run, 1.0)
@@ -299,11 +147,11 @@ def predict_simumax(frame: pd.DataFrame, answers: Answers) -> None:
         case = str(row["case"])
         degree = {axis: int(size) for axis, size in re.findall(r"(tp|cp|pp|ep|dp)(\d+)", case)}
         sequence = re.search(r"seq(\d+)", case)
-        layers = _count(row, "layer_num")
+        layers = count_of(row, "layer_num")
         model = load_model(SIMUMAX_MODELS[name])
         if model.experts:
             model = replace(model, experts=replace(model.experts, first_dense=SIMUMAX_DENSE))
-        micro_batches, dp = _count(row, "mbc"), degree.get("dp", 1)
+        micro_batches, dp = count_of(row, "mbc"), degree.get("dp", 1)
         return Run(
             model=Architecture(**{**_fields(model), "layers": layers, "name": f"{name} of {layers} layers"}),
             device="b200",
@@ -316,7 +164,7 @@ def predict_simumax(frame: pd.DataFrame, answers: Answers) -> None:
             pp=degree.get("pp", 1),
             ep=degree.get("ep", 1),
             expert_dispatch="experts",
-            vpp=_count(row, "vp_size", 1),
+            vpp=count_of(row, "vp_size", 1),
             zero=1,
             recomputation="none",
             sequence_regions=degree.get("tp", 1) > 1,
@@ -359,16 +207,3 @@ def _predict_steps(
 
 def _fields(model: Architecture) -> dict[str, Any]:
     return {name: getattr(model, name) for name in model.__dataclass_fields__}
-
-
-def _number(value: object) -> float:
-    try:
-        return float(str(value))
-    except ValueError:
-        return math.nan
-
-
-def _count(row: Row, column: str, default: int = 0) -> int:
-    """A whole number of a cell; the default where there is none."""
-    value = _number(row.get(column, ""))
-    return int(value) if math.isfinite(value) and value > 0.0 and value == int(value) else default

@@ -1,0 +1,180 @@
+"""Published training runs: one row is one metric of one run with its plan."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tspsim import catalog
+from tspsim.errors import InputError
+from tspsim.model import Architecture, load_model
+
+from .answers import Answers
+from .cells import Row, count_of, number_of
+from .conventions import convention_of, step_flops
+from .devices import device, device_name, no_device
+from .frameworks import adapters_of, stack_of
+from .runs import Run, Step, nearest_gating, simulate_run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def predict_published(frame: pd.DataFrame, answers: Answers) -> None:
+    """Step time, tokens/s/GPU, TFLOP/s/GPU, MFU and HFU of runs whose rows are complete."""
+    for position, row in enumerate(frame.to_dict("records")):
+        try:
+            run = published_run(row)
+            step = simulate_run(run)
+            if not step.fits:
+                raise InputError("does not fit by the memory model")
+            metric = metric_of(str(row["metric"]), str(row["source_url"]), run, step)
+        except InputError as error:
+            answers.skip(position, error.message)
+            continue
+        predicted, one, other = (metric(seconds) for seconds in (step.seconds, step.low, step.high))
+        answers.predict(position, predicted, min(one, other), max(one, other))
+
+
+def published_run(row: Row) -> Run:
+    """The run of a row of published/training.csv; raises InputError with why the simulator does not cover it."""
+    if str(row.get("usable", "1")).strip() == "0":
+        raise InputError("marked as not usable")
+    metric, model = str(row["metric"]), str(row["model"])
+    if metric == "time_to_train_min":
+        raise InputError("time to train is not predicted")
+    name = device_name(row["gpu"])
+    if name is None:
+        raise InputError(no_device(row["gpu"]))
+    for column in ("tp", "pp", "cp", "mbs", "gbs", "seq_len", "n_gpus"):
+        if not count_of(row, column):
+            raise InputError(f"incomplete: {column} not stated")
+    rank, targets = adapters_of(model, str(row["source_url"]))
+    tp = count_of(row, "tp")
+    return Run(
+        model=architecture(row),
+        device=name,
+        gpus=count_of(row, "n_gpus"),
+        sequence=count_of(row, "seq_len"),
+        micro_batch=count_of(row, "mbs"),
+        global_batch=count_of(row, "gbs"),
+        tp=tp,
+        cp=count_of(row, "cp"),
+        pp=count_of(row, "pp"),
+        vpp=count_of(row, "vpp", 1),
+        zero=zero_of(str(row.get("zero_stage", ""))),
+        recomputation=recomputation_of(str(row.get("recompute", ""))),
+        ep=count_of(row, "ep", 1),
+        sequence_regions=tp > 1 and (str(row.get("sp", "")).startswith("on") or count_of(row, "ep", 1) > 1),
+        multi_token="w/ mtp" in model.lower(),
+        precision=precision_of(str(row["precision"])),
+        stack=stack_of(str(row["source_url"])),
+        adapter_rank=rank,
+        adapter_targets=targets,
+    )
+
+
+#: Models with experts: a published name, without remarks in parentheses → the catalog's.
+EXPERT_MODELS = {
+    "deepseek v3 671b": "deepseek-v3",
+    "deepseek-v3 671b": "deepseek-v3",
+    "deepseekv3": "deepseek-v3",
+    "gpt oss 120b": "gpt-oss-120b",
+    "kimi_k2": "kimi-k2",
+    "llama 4 maverick 400b": "llama-4-maverick",
+    "moonlight-16b": "moonlight-16b-a3b",
+    "qwen3 moe 30b": "qwen3-30b-a3b",
+    "qwen3-30b-a3b": "qwen3-30b-a3b",
+    "qwen3_30b_a3b": "qwen3-30b-a3b",
+    "qwen3-235b-a22b": "qwen3-235b-a22b",
+    "qwen3_235b_a22b": "qwen3-235b-a22b",
+}
+
+
+def architecture(row: Row) -> Architecture:
+    """The model of a row: its own columns, or the catalog's model of that name."""
+    shape = {name: count_of(row, name) for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")}
+    name = str(row["model"]).split("[")[0].strip()
+    if str(row.get("moe", "")).strip():
+        # Columns do not hold all of a mixture of experts, and some rows here are hybrids of other layers.
+        listed = EXPERT_MODELS.get(name.split("(")[0].strip().lower())
+        if listed is None:
+            raise InputError("no model of experts by that name in the catalog")
+        return load_model(listed)
+    if not all(shape.values()):
+        known = name.lower().strip().replace(" ", "-")
+        if known not in catalog.names("models"):
+            raise InputError("incomplete: the model's shape is not known")
+        return load_model(known)
+    model = Architecture(
+        name=name.strip(),
+        layers=shape["layers"],
+        hidden=shape["hidden"],
+        heads=shape["heads"],
+        kv_heads=shape["kv_heads"],
+        head_dim=shape["hidden"] // shape["heads"],
+        ffn=shape["ffn"],
+        vocab=shape["vocab"],
+        source="the row's own columns",
+    )
+    parameters = number_of(row.get("n_params"))
+    return nearest_gating(model, parameters) if parameters > 0.0 else model
+
+
+def precision_of(text: str) -> str:
+    """The simulator's name of a precision, or the source's own where it has none.
+
+    >>> precision_of("amp_bf16"), precision_of("BF16 (assumed)"), precision_of("MXFP8")
+    ('bf16', 'bf16', 'mxfp8')
+    """
+    word = text.lower()
+    if word.startswith(("bf16", "amp_bf16", "fp16")):
+        return "bf16"
+    if word.startswith("mxfp8") or "fp8-mx" in word:
+        return "mxfp8"
+    if "fp4" in word:
+        return "nvfp4"
+    return "fp8" if "fp8" in word else (word or "an unknown precision")
+
+
+def zero_of(text: str) -> int:
+    """What replicas divide, from a source's words; groups smaller than all replicas count as all of them.
+
+    >>> [zero_of(t) for t in ("dist-optimizer (zero1)", "FSDP FULL_SHARD (zero3)", "MaxText FSDP 128 x DP", "DDP")]
+    [1, 3, 3, 0]
+    """
+    found = re.search(r"zero-?(\d)", text)
+    if found:
+        return min(3, int(found.group(1)))
+    return 3 if "FSDP" in text else 0
+
+
+def recomputation_of(text: str) -> str | None:
+    """``none``, ``selective`` or ``full`` from a source's words; None where it does not say.
+
+    >>> [recomputation_of(t) for t in ("none/see config", "full uniform 1", "selective: core_attn", "see config")]
+    ['none', 'full', 'selective', None]
+    """
+    word = text.strip().lower()
+    if word.startswith(("none", "selective: []")):
+        return "none"
+    if word.startswith("full") and "layers" not in word:
+        return "full"
+    return "selective" if word.startswith("selective") else None
+
+
+def metric_of(metric: str, address: str, run: Run, step: Step) -> Callable[[float], float]:
+    """Seconds of a step → the metric in its unit, by the convention of the source."""
+    if metric == "step_time_s":
+        return lambda seconds: seconds
+    if metric == "tokens/s/gpu":
+        return lambda seconds: run.tokens / (seconds * run.gpus)
+    if metric not in ("TFLOP/s/gpu", "MFU", "HFU"):
+        raise InputError(f"metric '{metric}' is not predicted")
+    convention = convention_of(address)
+    recomputed = step.recomputation == "full" and (metric == "HFU" or convention.recomputed)
+    passes = 2.0 if run.adapter_rank else 3.0
+    flops = step_flops(run.model, run.sequence, run.tokens, convention, passes=passes, recomputed=recomputed) / run.gpus
+    unit = 1e12 if metric == "TFLOP/s/gpu" else device(run.device).peak_of(run.precision)
+    return lambda seconds: flops / (seconds * unit)
