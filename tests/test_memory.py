@@ -271,6 +271,13 @@ def test_latents_are_kept_beside_the_heads_made_from_them() -> None:
     assert parts["kept_activations"] == 2 * 1024 * (4 * 512 + heads + 3 * 2048 + 192 + 128 + 16)
 
 
+def test_cheap_recomputation_keeps_latents_in_the_place_of_heads() -> None:
+    parts = parts_of(job_of(latent(layers=1), pass_="training", recomputation="cheap"))
+    assert parts["kept_activations"] == 2 * 1024 * (2 * 512 + 8 * 64 + 2 * 2048 + 192 + 128 + 16)
+    dense = parts_of(job_of(architecture(512, layers=1), pass_="training", recomputation="cheap"))
+    assert dense["kept_activations"] == 2 * 1024 * (2 * 512 + 4 * 512 + 2 * 2048)
+
+
 def test_modules_for_further_tokens_add_their_layers_to_the_last_stage() -> None:
     model = replace(moe(layers=4, vocab=1000), multi_token=1)
     plain = job_of(model, pass_="training")

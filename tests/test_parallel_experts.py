@@ -24,6 +24,7 @@ import tspsim
 from tspsim.bound import bounds
 from tspsim.errors import InputError
 from tspsim.model import Architecture
+from tspsim.model.layer import LayerShard
 from tspsim.network import ExpertExchange, collective, exchange_experts, load_cluster
 from tspsim.parallel import Job, Routing
 from tspsim.parallel.expert import distinct_ranks
@@ -99,6 +100,22 @@ def test_the_backward_has_twice_the_forwards_products_and_full_recomputation_one
     assert replica_flops(none, "gemm") == 3 * replica_flops(forward, "gemm")
     assert replica_flops(none, "attention") == 3.5 * replica_flops(forward, "attention")
     assert replica_flops(full) - replica_flops(none) == replica_flops(forward)
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_cheap_recomputation_makes_heads_again_and_no_other_product(
+    switches: dict[str, Any], model: Architecture
+) -> None:
+    plan = fitting(model, switches)
+    none, cheap = (job_of(model, pass_="training", **plan, recomputation=policy) for policy in ("none", "cheap"))
+    tokens, heads = none.work.tokens_per_replica, 0
+    if model.latent:
+        whole = LayerShard(model, 1)
+        heads = model.layers * sum(product.flops for product in whole.projections(tokens))
+    assert replica_flops(cheap, "gemm") - replica_flops(none, "gemm") == heads
+    assert replica_flops(cheap, "attention") == replica_flops(none, "attention")
+    moved = [sorted(move.name for move in communications(programs_of(job)[0])) for job in (none, cheap)]
+    assert moved[0] == moved[1]
 
 
 def test_zero_bubble_puts_off_exactly_the_weights_gradients() -> None:

@@ -47,7 +47,7 @@ MOST_RANKS = 2**20
 
 Axis = Literal["tsp", "tp", "sp", "pp", "dp"]
 CollectiveKind = Literal["all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all"]
-Recomputation = Literal["none", "selective", "full"]
+Recomputation = Literal["none", "selective", "cheap", "full"]
 Precision = Literal["bf16", "fp8", "fp8_block", "mxfp8", "mxfp4", "nvfp4"]
 AdapterTarget = Literal["qkv", "output", "gate_up", "down"]
 Name = Annotated[str, Field(min_length=1, max_length=200)]

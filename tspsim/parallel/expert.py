@@ -20,6 +20,7 @@ from ..model.routed import RoutedShard
 from ..operators import Gemm, Operator
 from ..program import Tokens
 from .plan import Job
+from .recompute import cheap_again
 from .script import Script
 from .weave import EXCHANGE
 
@@ -94,9 +95,12 @@ def local_products(job: Job, layer: LayerShard, tokens: int) -> tuple[tuple[Gemm
 def local_activation_backward(job: Job, layer: LayerShard, tokens: int) -> tuple[Operator, ...]:
     """Between the two: gradients of the sum of experts, of their columns, and of the order of rows."""
     routed = routed_shard(job, tokens)
-    shared = (layer.activation_backward(tokens),) if layer.ffn else ()
+    shared: tuple[Operator, ...] = ()
+    if layer.ffn:
+        shared = *cheap_again(job, layer.activation(tokens)), layer.activation_backward(tokens)
     return (
-        routed.copy(routed.all_rows, "d rows to experts"), routed.activation_backward(), *shared,
+        routed.copy(routed.all_rows, "d rows to experts"), *cheap_again(job, routed.activation()),
+        routed.activation_backward(), *shared,
         routed.sum_rows(routed.all_rows, tokens),
     )  # fmt: skip
 
@@ -133,6 +137,7 @@ def backward(script: Script, job: Job, layer: LayerShard, shared: Shared | None)
         "experts backward",
         routed.copy(routed.all_rows, "d rows to experts"),
         *script.gradients(routed.down()),
+        *cheap_again(job, routed.activation()),
         routed.activation_backward(),
         *script.gradients(routed.gate_up()),
         *_gather_sums(job, routed),
@@ -144,6 +149,7 @@ def backward(script: Script, job: Job, layer: LayerShard, shared: Shared | None)
         "router, norm backward",
         routed.sum_rows(rows, tokens),
         *script.gradients(routed.router(tokens)),
+        *cheap_again(job, layer.norm(tokens)),
         layer.norm_backward(tokens),
         after=[*back, *done],
     )

@@ -18,6 +18,7 @@ from . import expert
 from .memory import Residency
 from .partition import local_segments
 from .plan import Job
+from .recompute import cheap_again, heads_again
 from .script import Script
 from .step import Scheme
 
@@ -55,7 +56,8 @@ def backward_layer(script: Script, job: Job, layer: LayerShard, position: int) -
         expert.backward(script, job, layer, shared if layer.ffn else None)
     else:
         mlp_backward(script, job, layer)
-        script.compute("norm backward", layer.norm_backward(job.tokens))
+        again = cheap_again(job, layer.norm(job.tokens))
+        script.compute("norm backward", *again, layer.norm_backward(job.tokens))
     script.part = "attention backward"
     return [attention_backward(script, job, layer, position)]
 
@@ -157,6 +159,7 @@ def mlp_backward(script: Script, job: Job, layer: LayerShard) -> int:
             )
         operators = (
             *gradients(layer.down(tokens)),
+            *cheap_again(job, layer.activation(tokens)),
             layer.activation_backward(tokens),
             *gradients(layer.gate_up(tokens)),
             MemoryBound("add", 3.0 * sizes[1], name="add to travelling gradient"),
@@ -180,7 +183,7 @@ def attention_backward(script: Script, job: Job, layer: LayerShard, position: in
     shards, tokens, work = job.plan.tsp, job.tokens, job.work
     overlap = job.plan.overlap is not False
     segments = local_segments(job.plan.partition, work.sequence, shards, position, job.sequences, work.causal)
-    again: tuple[Operator, ...] = ()
+    again = heads_again(job, layer, tokens)
     if job.plan.recomputation == "selective":
         again = (layer.attention(segments, causal=work.causal),)
     kernel = layer.attention(segments, causal=work.causal, direction="backward")
@@ -249,7 +252,8 @@ def attention_backward(script: Script, job: Job, layer: LayerShard, position: in
         "reduce_scatter", "tsp", size, "attention gradients to owners", after=last, stream="weight gradients"
     )
     script.exchanged_gradients = [summed]
-    return script.compute("norm backward", layer.norm_backward(tokens), after=[] if overlap else [summed])
+    normed = *cheap_again(job, layer.norm(tokens)), layer.norm_backward(tokens)
+    return script.compute("norm backward", *normed, after=[] if overlap else [summed])
 
 
 def gather_down_projections(script: Script, job: Job, layer: LayerShard, after: list[int]) -> list[int]:

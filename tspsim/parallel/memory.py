@@ -115,8 +115,9 @@ def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
 
     ``full`` recomputation keeps a layer's input, β·h a token. Otherwise a layer keeps its input, both norms' outputs
     and the middle of the residual stream (4h), Q, K, V and the attention output (2a + 2c), and the MLP's columns (3f
-    gated, 2f not); ``selective`` drops the product of the activation (f), which is cheap to make again. Latent
-    attention keeps its latents besides; of experts the rows that arrived and their columns are kept. A stack may keep
+    gated, 2f not); ``selective`` drops the product of the activation (f), which is cheap to make again, ``cheap`` the
+    norms' outputs as well (2h), and Q, K and V where there are latents to make them from. Latent attention keeps its
+    latents besides; of experts the rows that arrived and their columns are kept. A stack may keep
     more; one that writes scores out keeps 5 bytes of each, probabilities before and after dropout and its mask
     (Korthikanti et al. 2022, §4.1), unless it recomputes them.
     """
@@ -128,9 +129,13 @@ def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
     else:
         if not stack.flash_attention and plan.recomputation == "none":
             scores = 5.0 * job.tokens * job.work.sequence * model.heads / compute_shards
-        columns = (3 if model.gated else 2) - (plan.recomputation == "selective")
-        split = 2 * model.attention_width + 2 * model.kv_width + columns * ffn_width(job, block)
-        per_layer = 4 * residual + job.tokens * split / compute_shards + latents(job)
+        columns = (3 if model.gated else 2) - (plan.recomputation in ("selective", "cheap"))
+        heads = 2 * model.attention_width + 2 * model.kv_width
+        cheap = plan.recomputation == "cheap"
+        if cheap and model.latent:
+            heads = model.heads * model.latent.value_dim
+        split = heads + columns * ffn_width(job, block)
+        per_layer = (2 if cheap else 4) * residual + job.tokens * split / compute_shards + latents(job)
         if block.experts:
             routed = routed_shard(job)
             per_layer += routed.all_rows * (model.hidden + columns * routed.width)

@@ -43,7 +43,8 @@ class Plan:
     overlap_chunks
         Pieces a tensor-parallel reduction or a context gather is cut into when it is overlapped.
     recomputation
-        ``none``, ``selective`` (attention only) or ``full`` (a layer's input is all that is kept).
+        ``none``, ``selective`` (attention only), ``cheap`` (norms, activations, heads from latents) or ``full`` (a
+        layer's input is all that is kept); see :mod:`tspsim.parallel.recompute`.
     micro_batch
         Sequences of one micro-batch; None: one while training, all of them in a forward pass.
     vpp

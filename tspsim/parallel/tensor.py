@@ -17,6 +17,7 @@ from ..operators import Gemm, Operator
 from . import expert, sequence
 from .memory import Residency
 from .plan import Job
+from .recompute import cheap_again, heads_again
 from .script import Script
 from .step import Scheme
 
@@ -88,10 +89,11 @@ def backward_layer(script: Script, job: Job, layer: LayerShard, position: int) -
         d_down = [gradient for product in leaving for gradient in script.gradients(product)]
         script.compute("down projection backward", *d_down, *between, after=ready)
         summed = column_gradients(script, job, entering, job.model.hidden, "gate and up backward", "sum d MLP")
-        normed = script.compute("norm backward", layer.norm_backward(residual_tokens(job)), after=summed)
+        normed = script.compute("norm backward", *norm_backward(job, layer, residual_tokens(job)), after=summed)
     script.part = "attention backward"
     ready = gather_rows(script, job, tokens, [normed], "gather d attention")
-    projected = script.compute("output projection backward", *script.gradients(layer.output(tokens)), after=ready)
+    d_output = (*script.gradients(layer.output(tokens)), *heads_again(job, layer, tokens))
+    projected = script.compute("output projection backward", *d_output, after=ready)
     attend_backward(script, job, layer, position, projected)
     summed = column_gradients(
         script,
@@ -104,7 +106,7 @@ def backward_layer(script: Script, job: Job, layer: LayerShard, position: int) -
     )
     residual = residual_tokens(job)
     down = [gradient for product in layer.down_projections(residual) for gradient in script.gradients(product)]
-    return [script.compute("norm backward", *down, layer.norm_backward(residual), after=summed)]
+    return [script.compute("norm backward", *down, *norm_backward(job, layer, residual), after=summed)]
 
 
 def travels(job: Job, layer: LayerShard) -> bool:
@@ -117,7 +119,12 @@ def mlp_products(job: Job, layer: LayerShard) -> tuple[Sequence[Gemm], Sequence[
     tokens = job.tokens
     if layer.kind.experts:
         return *expert.local_products(job, layer, tokens), expert.local_activation_backward(job, layer, tokens)
-    return (layer.gate_up(tokens),), (layer.down(tokens),), (layer.activation_backward(tokens),)
+    between = *cheap_again(job, layer.activation(tokens)), layer.activation_backward(tokens)
+    return (layer.gate_up(tokens),), (layer.down(tokens),), between
+
+
+def norm_backward(job: Job, layer: LayerShard, tokens: int) -> tuple[Operator, ...]:
+    return *cheap_again(job, layer.norm(tokens)), layer.norm_backward(tokens)
 
 
 def shared_experts(script: Script, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
@@ -133,7 +140,8 @@ def shared_experts_backward(script: Script, job: Job, layer: LayerShard, after: 
     tokens = job.tokens
     ready = gather_rows(script, job, tokens, after, "gather d shared experts")
     d_down = script.gradients(layer.down(tokens))
-    script.compute("shared experts' down backward", *d_down, layer.activation_backward(tokens), after=ready)
+    between = *cheap_again(job, layer.activation(tokens)), layer.activation_backward(tokens)
+    script.compute("shared experts' down backward", *d_down, *between, after=ready)
     entering = (layer.gate_up(tokens),)
     return column_gradients(
         script, job, entering, job.model.hidden, "shared experts' gate and up backward", "sum d shared experts"

@@ -151,17 +151,21 @@ def zero_of(text: str) -> int:
 
 
 def recomputation_of(text: str) -> str | None:
-    """``none``, ``selective`` or ``full`` from a source's words; None where it does not say.
+    """``none``, ``selective``, ``cheap`` or ``full`` from a source's words; None where it does not say.
 
     >>> [recomputation_of(t) for t in ("none/see config", "full uniform 1", "selective: core_attn", "see config")]
     ['none', 'full', 'selective', None]
+    >>> recomputation_of("selective: layernorm,moe_act")
+    'cheap'
     """
     word = text.strip().lower()
     if word.startswith(("none", "selective: []")):
         return "none"
     if word.startswith("full") and "layers" not in word:
         return "full"
-    return "selective" if word.startswith("selective") else None
+    if word.startswith("selective"):
+        return "cheap" if any(module in word for module in ("layernorm", "moe_act", "mla_up_proj")) else "selective"
+    return None
 
 
 def metric_of(metric: str, address: str, run: Run, step: Step) -> Callable[[float], float]:

@@ -25,8 +25,10 @@ from tspsim.simulation import look_up, run_plan
 #: systems: 200 Gb/s a GPU with A100, 800 with B300, 400 with the others).
 FABRICS = {"a100-40gb": "rails-200g", "a100-80gb": "rails-200g", "b300": "rails-800g"}
 USUAL_FABRIC = "rails-400g"
-#: Recomputation that is not stated: the least that fits.
+#: Recomputation that is not stated: the least that fits. Recipes of models with experts name modules that are cheap to
+#: make again.
 LEAST_FIRST = ("none", "selective", "full")
+LEAST_FIRST_WITH_EXPERTS = ("none", "cheap", "full")
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ def simulate_run(run: Run) -> Step:
         The simulator does not cover the run, or its plan is wrong; the message says why.
     """
     step = Step(math.nan, math.nan, math.nan, math.inf, False, "full")
-    for recomputation in LEAST_FIRST if run.recomputation is None else (run.recomputation,):
+    for recomputation in _policies(run):
         step = _step(replace(run, recomputation=recomputation))
         if step.fits:
             break
@@ -104,7 +106,7 @@ def simulate_run(run: Run) -> Step:
 def memory_of(run: Run) -> Step:
     """Peak memory of a run and whether it fits, without its time; raises as :func:`simulate_run` does."""
     step = Step(math.nan, math.nan, math.nan, math.inf, False, "full")
-    for recomputation in LEAST_FIRST if run.recomputation is None else (run.recomputation,):
+    for recomputation in _policies(run):
         micro_batches = _micro_batches(run)
         question = look_up(load(scenario(replace(run, recomputation=recomputation), min(micro_batches, 2 * run.pp))))
         plan = question.plans[0]
@@ -114,6 +116,13 @@ def memory_of(run: Run) -> Step:
         if fits:
             break
     return step
+
+
+def _policies(run: Run) -> tuple[str, ...]:
+    """Recomputation to try in turn: the stated one, or from the least on."""
+    if run.recomputation is not None:
+        return (run.recomputation,)
+    return LEAST_FIRST_WITH_EXPERTS if run.model.experts else LEAST_FIRST
 
 
 def _step(run: Run) -> Step:
