@@ -13,8 +13,8 @@ from tspsim.scenario import load
 from tspsim.simulation import simulate
 from tspsim.validation import validate
 from tspsim.validation.conventions import convention_of, step_flops
-from tspsim.validation.runs import Run, Step, machine, memory_of, nearest_gating, scenario, simulate_run
 from tspsim.validation.published import metric_of, published_run
+from tspsim.validation.runs import Run, Step, machine, memory_of, nearest_gating, scenario, simulate_run
 
 SMALL = Architecture("small", 8, 1024, 16, 16, 64, 4096, gated=False, vocab=32000, source="a test")
 RUN = Run(SMALL, "h100", gpus=8, sequence=2048, micro_batch=1, global_batch=16, tp=2, pp=2, recomputation="none")

@@ -61,10 +61,8 @@ class Share:
         shard = LayerShard(job.model, self.weight_shards, block=block)
         return (Held(job.replica_axis, job.copies, job.work.adapters.parameters(shard)),)
 
-    def trained(self, chunks: Sequence[Chunk]) -> tuple[Held, ...]:
-        """What of a stage is trained on one rank, by who else holds it."""
-        if self.job.work.adapters is None:
-            return self.owned(chunks)
+    def trained_layers(self, chunks: Sequence[Chunk]) -> tuple[Held, ...]:
+        """What of a stage's layers is trained on one rank, by who else holds it."""
         return together(
             *(
                 Held(held.axis, held.copies, held.parameters * count)
@@ -72,6 +70,10 @@ class Share:
                 for held in self.trained_layer(block)
             )
         )
+
+    def trained(self, chunks: Sequence[Chunk]) -> tuple[Held, ...]:
+        """What of a stage is trained on one rank: its layers, and unless the model is frozen its tables."""
+        return self.owned(chunks) if self.job.work.adapters is None else self.trained_layers(chunks)
 
     def outside_layers(self, chunks: Sequence[Chunk]) -> float:
         """Embedding and head, where the stage has them (half each; a tied table counts where it stands), and beside the
@@ -182,7 +184,7 @@ def finish_step(script: Script, job: Job, share: Share, chunks: Sequence[Chunk],
     size = elements * (optimizer.gradients + optimizer.weights + 2.0 * (optimizer.state + optimizer.temporaries))
     updated = script.compute("optimizer step", MemoryBound("adamw", size, name="optimizer"), after=waits)
     if plan.zero in (1, 2) and not stack.overlap_weights:
-        for held in owned:
+        for held in share.trained_layers(chunks):
             if held.copies > 1:
                 size = held.parameters * job.weight_bytes
                 script.collective("all_gather", held.axis, size, "gather weights", after=[updated], stream="parameters")

@@ -13,10 +13,9 @@ from ..operators import Attention, Gemm, MemoryBound, Operator
 
 #: Kernels of a layer that a compiler fuses and an eager framework runs as several.
 FUSED = ("add_rmsnorm", "rope", "swiglu", "add", "softmax")
-#: fp32 elements beside a score in bf16 that an unfused softmax reads and writes: score in, probability out, mask,
-#: dropout's copy (Korthikanti et al. 2022, §4.1: 5·a·s²·b bytes are kept of them).
-SCORE_BYTES_FORWARD = 11.0
-SCORE_BYTES_BACKWARD = 9.0
+#: Bytes a score that the kernels between the two products move, forward and backward: softmax with scale and mask reads
+#: it and writes a probability (backward: reads that, its gradient, writes the score's), dropout another and a mask.
+SCORE_BYTES = {"forward": {"softmax": 4.0, "dropout": 5.0}, "backward": {"softmax": 6.0, "dropout": 5.0}}
 
 
 @dataclass(frozen=True)
@@ -103,5 +102,5 @@ def unfused_attention(attention: Attention) -> Iterator[Operator]:
         shapes = (scores, outputs) if not backward else (scores, outputs, outputs, outputs)
         for m, n, k in shapes:
             yield Gemm(m, n, k, attention.dtype, batch, name=attention.name)
-        size = (SCORE_BYTES_BACKWARD if backward else SCORE_BYTES_FORWARD) * batch * queries * context
-        yield MemoryBound("softmax", size, batch * queries, name="softmax of scores")
+        for op, moved in SCORE_BYTES[attention.direction].items():
+            yield MemoryBound(op, moved * batch * queries * context, batch * queries, name=f"{op} of scores")

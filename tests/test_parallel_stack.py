@@ -1,0 +1,182 @@
+"""What becomes of a scheme's operators: precision, adapters beside frozen weights, packed documents, stacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tspsim
+from tspsim import catalog
+from tspsim.errors import InputError
+from tspsim.model import load_model
+from tspsim.model.layer import LayerShard
+from tspsim.operators import Gemm
+from tspsim.parallel import Adapters, load_stack
+from tspsim.parallel.stack import unfused_attention
+from tspsim.result import PlanResult
+
+
+def trained(workload: dict[str, Any] | None = None, device: str = "b200", **plan: Any) -> PlanResult:
+    question = {
+        "name": "stack",
+        "cluster": {"device": device, "nodes": 1},
+        "workload": {"model": "llama-3.1-8b", "pass": "training", "sequence": 8192, **(workload or {})},
+        "plans": [{"name": "P", "zero": 3, "recomputation": "none", **plan}],
+    }
+    result = tspsim.simulate(question).plan("P")
+    assert result.ran, result.error
+    return result
+
+
+def stack_file(folder: Path, **keys: object) -> str:
+    import yaml
+
+    data = {"name": "mine", **{key: {"value": value, "source": "the test"} for key, value in keys.items()}}
+    file = folder / "mine.yaml"
+    file.write_text(yaml.safe_dump(data), encoding="utf-8")
+    return str(file)
+
+
+def test_narrow_products_are_faster_and_the_rest_stays_as_it_is() -> None:
+    wide, narrow = trained(), trained({"precision": "fp8"})
+    for family in ("attention", "memory_bound"):
+        assert narrow.compute_by_kind_s[family] == pytest.approx(wide.compute_by_kind_s[family], rel=0.02)
+    assert 0.4 < narrow.compute_by_kind_s["gemm"] / wide.compute_by_kind_s["gemm"] < 0.8
+    # MFU counts against the peak of the precision: twice that of bf16.
+    assert narrow.mfu == pytest.approx(wide.mfu * wide.step_time_s / narrow.step_time_s / 2, rel=1e-3)
+
+
+@pytest.mark.parametrize(("device", "precision"), [("h100", "nvfp4"), ("mi300x", "mxfp8"), ("a100-80gb", "fp8")])
+def test_a_precision_the_device_lacks_is_refused_with_those_it_has(device: str, precision: str) -> None:
+    with pytest.raises(InputError, match=f"^workload.precision: {device} has no {precision}; it has .*bf16"):
+        trained({"precision": precision}, device=device)
+
+
+def test_adapters_count_what_they_add() -> None:
+    """r·(k + n) a product; a step's products become two forwards' worth and the adapters' own."""
+    model = load_model("llama-3.1-8b")
+    adapters = Adapters(16, ("qkv", "output"))
+    assert adapters.parameters(LayerShard(model, 1)) == 16 * (4096 + 6144) + 16 * (4096 + 4096)
+    product = Gemm(8, 6144, 4096, name="QKV projection")
+    forward = [each for each in adapters.attach([product]) if isinstance(each, Gemm)]
+    assert [(each.m, each.n, each.k) for each in forward[1:]] == [(8, 16, 4096), (8, 6144, 16)]
+    d_input = Gemm(8, 4096, 6144, name="QKV projection, d input")
+    d_weight = Gemm(4096, 6144, 8, name="QKV projection, d weight")
+    backward = [each for each in adapters.attach([d_input, d_weight]) if isinstance(each, Gemm)]
+    assert d_weight not in backward
+    shapes = [(each.m, each.n, each.k) for each in backward[1:]]
+    assert shapes == [(8, 16, 6144), (16, 6144, 8), (4096, 16, 8), (8, 4096, 16)]
+
+
+def test_frozen_weights_have_no_gradient_no_state_and_no_exchange() -> None:
+    full, frozen = trained(zero=0, tp=2), trained({"adapters": {"rank": 16}}, zero=0, tp=2)
+    parameters = 32 * sum(16 * (k + n) for k, n in ((4096, 3072), (2048, 4096), (4096, 14336), (7168, 4096)))
+    assert frozen.memory.parts["gradients"] == 2 * parameters
+    assert frozen.memory.parts["optimizer_state"] == 12 * parameters
+    assert frozen.memory.parts["weights"] == full.memory.parts["weights"]
+    summed = [entry for entry in frozen.timeline.labels if entry.part == "gradients"]  # type: ignore[union-attr]
+    assert sum(entry.size_bytes for entry in summed) < 0.01 * full.memory.parts["gradients"]
+    assert frozen.compute_by_kind_s["gemm"] < 0.75 * full.compute_by_kind_s["gemm"]
+
+
+def test_packed_documents_divide_the_pairs_of_attention() -> None:
+    whole, packed = trained(), trained({"document": 1024})
+    flops = [
+        sum(entry.flops for entry in plan.timeline.labels if entry.kind == "attention")  # type: ignore[union-attr]
+        for plan in (whole, packed)
+    ]
+    assert flops[1] == pytest.approx(flops[0] / 8)
+    assert packed.compute_by_kind_s["gemm"] == pytest.approx(whole.compute_by_kind_s["gemm"], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("workload", "plan", "message"),
+    [
+        ({"document": 3000}, {}, "workload.document: documents of 3000 tokens do not fill"),
+        ({"document": 2048}, {"sp": 4}, "workload.document: documents of 2048 tokens do not fill the chunks of 1024"),
+        ({"document": 512}, {"sp": 4, "exchange": "ring"}, "plans.P.exchange: packed documents need no ring"),
+        ({"adapters": {"rank": 8}}, {"tsp": 8}, "plans.P.tsp: adapters run with tensor or sequence"),
+        ({"adapters": {"rank": 8, "targets": ["qkv", "qkv"]}}, {}, "workload.adapters.targets: 'qkv' is named twice"),
+        ({"adapters": {"rank": 8}, "pass": "forward"}, {"zero": 0}, "workload.adapters: adapters are trained"),
+        ({"stack": "nanotorn"}, {}, "workload.stack: unknown stack 'nanotorn' .did you mean 'nanotron'"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(workload: dict[str, Any], plan: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        trained(workload, **plan)
+
+
+def test_a_slow_host_takes_its_own_time_and_no_more(tmp_path: Path) -> None:
+    """Far slower than the device, a step is its launches; far faster, nothing changes."""
+    ideal = trained()
+    kernels = sum(len(entry.parts_s) for entry in ideal.timeline.labels)  # type: ignore[union-attr]
+    slow = trained({"stack": stack_file(tmp_path, kernel="20 ms")})
+    assert slow.step_time_s >= kernels * 0.02
+    assert slow.step_time_s <= kernels * 0.02 + ideal.step_time_s
+    assert slow.breakdown_s["exposed_communication"]["launch"] > 0.9 * slow.step_time_s
+    fast = trained({"stack": stack_file(tmp_path, kernel="1 us")})
+    assert ideal.step_time_s <= fast.step_time_s < 1.001 * ideal.step_time_s
+
+
+def test_launches_grow_with_the_group(tmp_path: Path) -> None:
+    """A collective's launch is a + b·(n − 1): of tensor parallelism over 8 ranks seven times b longer than over 2."""
+    stack = stack_file(tmp_path, collective="1 ms", collective_per_rank="10 ms")
+
+    def launched(tp: int) -> float:
+        plan = trained({"stack": stack}, zero=0, tp=tp, dp=8 // tp)
+        frame = plan.timeline.frame()  # type: ignore[union-attr]
+        row = frame[frame["name"] == "issue sum attention"].iloc[0]
+        return float(row.end_s - row.start_s)
+
+    assert launched(2) == pytest.approx(0.011, rel=1e-6)
+    assert launched(8) == pytest.approx(0.071, rel=1e-6)
+
+
+def test_every_rank_of_a_slow_host_is_the_folded_answer() -> None:
+    question = {
+        "name": "hosts",
+        "cluster": {"device": "h100", "nodes": 2, "fabric": "rails-400g"},
+        "workload": {
+            "model": "llama-3.1-8b", "pass": "training", "sequence": 4096, "sequences_per_replica": 4,
+            "stack": "nanotron",
+        },
+        "plans": [{"name": "P", "tp": 4, "pp": 2, "sequence_regions": True, "zero": 1}],
+    }  # fmt: skip
+    folded, whole = (tspsim.simulate(question, every_rank=every).plan("P") for every in (False, True))
+    assert folded.step_time_s == whole.step_time_s
+    assert folded.breakdown_s["exposed_communication"] == pytest.approx(whole.breakdown_s["exposed_communication"])
+
+
+def test_a_stack_that_does_not_overlap_is_slower_and_sums_the_same(tmp_path: Path) -> None:
+    alone = stack_file(tmp_path, overlap_gradients=False, overlap_weights=False)
+    for zero in (0, 1, 3):
+        beside, after = (trained(stack, zero=zero, tp=2, micro_batch=1) for stack in ({}, {"stack": alone}))
+        assert after.step_time_s > beside.step_time_s
+        moved = [sum(use.carried_bytes for use in plan.links) for plan in (beside, after)]
+        assert moved[1] == pytest.approx(moved[0], rel=1e-6)
+
+
+def test_written_scores_cost_their_square() -> None:
+    attention = LayerShard(load_model("megatron-22b"), 8).attention(((2048, 2048),) * 4)
+    products = [each for each in unfused_attention(attention) if isinstance(each, Gemm)]
+    assert sum(each.flops for each in products) == pytest.approx(2 * attention.flops)  # masked or not
+    assert {each.batch for each in products} == {4 * 8}
+
+
+def test_kept_activations_grow_by_the_factor_and_by_written_scores(tmp_path: Path) -> None:
+    plain = trained(zero=0, tp=8, dp=1, micro_batch=1)
+    factor = trained({"stack": stack_file(tmp_path, activation_factor=1.5)}, zero=0, tp=8, dp=1)
+    assert factor.memory.parts["kept_activations"] == pytest.approx(1.5 * plain.memory.parts["kept_activations"])
+    written = trained({"stack": stack_file(tmp_path, flash_attention=False)}, zero=0, tp=8, dp=1)
+    scores = 5 * 32 * 8192**2 * 32 / 8
+    assert written.memory.parts["kept_activations"] - plain.memory.parts["kept_activations"] == pytest.approx(scores)
+
+
+@pytest.mark.parametrize("name", catalog.names("stacks"))
+def test_every_shipped_stack_states_where_its_numbers_are_from(name: str) -> None:
+    spec = load_stack(name)
+    assert spec.name == name
+    assert spec.description or name == "ideal"
+    assert all(len(entry.source) > 10 for entry in spec.provenance())
