@@ -203,6 +203,12 @@ def test_a_copy_for_each_expert_travels_where_the_dispatcher_knows_no_ranks() ->
     assert replica_flops(job) == replica_flops(job_of(moe(), pass_="training", **plan))
 
 
+def test_links_carry_the_librarys_rows_by_a_plain_all_to_all() -> None:
+    library, links = (job_of(moe(), dp=8, ep=8, expert_dispatch=way) for way in ("ranks", "links"))
+    assert moved(links, "dispatch") == moved(library, "dispatch")
+    assert {move.algorithm for move in communications(programs_of(links)[0])} == {None}
+
+
 def test_gradients_of_experts_are_summed_over_the_ranks_that_hold_the_same() -> None:
     model = moe(layers=1, shared_width=256)
     job = job_of(model, pass_="training", tp=2, sp=2, dp=4, ep=4, sequence_regions=True)

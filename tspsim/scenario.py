@@ -295,9 +295,10 @@ class Plan(_Section):
     schedule: Literal["1f1b", "zb-h1"] = Field("1f1b", description="of a pipeline; interleaved with vpp > 1")
     stage_layers: tuple[PositiveCount, ...] = Field((), description="layers of every chunk; default: even")
     zero: Annotated[int, Field(ge=0, le=3)] = Field(0, description="what replicas divide: 3 is FSDP")
-    expert_dispatch: Literal["ranks", "experts"] = Field(
-        "ranks", description="a token travels once to each rank of its experts, or once to each expert"
-    )
+    expert_dispatch: Literal["ranks", "links", "experts"] = Field(
+        "ranks", description="a token travels once to each rank of its experts by a library or at the links' rate, or "
+        "once to each expert"
+    )  # fmt: skip
     expert_overlap: Literal["none", "shared_experts", "micro_batches"] = Field(
         "none", description="what hides dispatch and combine: shared experts, and a backward behind another's forward"
     )

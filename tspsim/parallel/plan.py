@@ -58,8 +58,8 @@ class Plan:
         (Rajbhandari et al. 2020); 3 is FSDP.
     expert_dispatch
         ``ranks``: a token travels once to each rank that holds any of its experts, by the node's expert-parallel
-        library (DeepEP, mori). ``experts``: once to each of its experts, by a plain all-to-all (Megatron-Core's
-        all-to-all dispatcher).
+        library (DeepEP, mori). ``links``: the same rows as fast as links carry them (HybridEP on NVL72). ``experts``:
+        once to each of its experts, by a plain all-to-all (Megatron-Core's all-to-all dispatcher).
     expert_overlap
         What hides the exchanges with experts: ``none``; ``shared_experts``: those run beside the dispatch to routed
         ones, instead of before it; ``micro_batches``: these as well, and one micro-batch's forward runs between the

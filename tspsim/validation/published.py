@@ -66,6 +66,7 @@ def published_run(row: Row) -> Run:
         zero=zero_of(str(row.get("zero_stage", ""))),
         recomputation=recomputation_of(str(row.get("recompute", ""))),
         ep=count_of(row, "ep", 1),
+        expert_dispatch=DISPATCHERS.get(name, "ranks"),
         sequence_regions=tp > 1 and (str(row.get("sp", "")).startswith("on") or count_of(row, "ep", 1) > 1),
         multi_token="w/ mtp" in model.lower(),
         precision=precision_of(str(row["precision"])),
@@ -75,6 +76,9 @@ def published_run(row: Row) -> Run:
     )
 
 
+#: Dispatchers that Megatron-Bridge's guide (docs.nvidia.com, MoE Dispatcher Selection Guide) names first: HybridEP in
+#: NVL72 domains, DeepEP elsewhere.
+DISPATCHERS = {"gb200": "links", "gb300": "links"}
 #: Models with experts: a published name, without remarks in parentheses → the catalog's.
 EXPERT_MODELS = {
     "deepseek v3 671b": "deepseek-v3",
