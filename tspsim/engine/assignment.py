@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -280,7 +281,7 @@ def describe(instruction: Instruction, costs: Mapping[Operator, float], duration
         )
     if isinstance(instruction, Launch):
         return Label(*common, "launch", instruction.part, -1, 0.0, 0.0, "on the host")
-    members = mesh.groups(instruction.axis).shape[1]
+    members = math.prod([mesh.sizes[part] for part in mesh.parts(instruction.axis)])
     if isinstance(instruction, Collective):
         template = Template(instruction.axis, instruction.kind, instruction.size_bytes)
         kind, received = instruction.kind, template.received_bytes(members)
