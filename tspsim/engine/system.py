@@ -202,38 +202,36 @@ def alike(
     likeness: NDArray[np.int64],
     instances: Sequence[Instance],
 ) -> tuple[list[int], list[int]]:
-    """Classes of ranks and of instances, by colour refinement over ranks, instances and links."""
+    """Classes of ranks and of instances, by colour refinement over ranks, instances and links.
+
+    Links of the same bandwidth that the same instances use in the same shares are told from each other by nothing: they
+    are one vertex, with their number in its colour.
+    """
     bandwidth = cluster.links.bandwidth_bytes_per_s
-    vertex: dict[tuple[str, int], int] = {}
-    colours: list[tuple[object, ...]] = []
-    edges: list[list[tuple[object, int]]] = []
-
-    def add(kind: str, key: int, *colour: object) -> int:
-        index = vertex.get((kind, key))
-        if index is None:
-            index = vertex[kind, key] = len(colours)
-            colours.append((kind, *colour))
-            edges.append([])
-        return index
-
-    for rank, copies in members:
-        add("rank", rank, int(likeness[rank]), copies)
+    vertex = {rank: index for index, (rank, _) in enumerate(members)}
+    colours: list[tuple[object, ...]] = [("rank", int(likeness[rank]), copies) for rank, copies in members]
+    users: dict[int, list[tuple[int, float]]] = {}
     for index, instance in enumerate(instances):
-        here = add("instance", index, instance.template, instance.traffic.latency_s, instance.traffic.fluid_s)
-        for position, rank in enumerate(instance.ranks):
-            there = vertex["rank", rank]
-            label = ("end", position) if instance.is_message else ("member", 0)
-            edges[here].append((label, there))
-            edges[there].append((label, here))
+        colours.append(("instance", instance.template, instance.traffic.latency_s, instance.traffic.fluid_s))
         for link, share in zip(instance.traffic.links, instance.shares, strict=True):
-            there = add("link", link, float(bandwidth[link]))
-            edges[here].append((("share", share), there))
-            edges[there].append((("share", share), here))
+            users.setdefault(link, []).append((index, share))
+    twins: dict[tuple[tuple[int, float], ...], Counter[float]] = {}
+    for link, using in users.items():
+        twins.setdefault(tuple(using), Counter())[float(bandwidth[link])] += 1
+    colours += [("links", *sorted(rates.items())) for rates in twins.values()]
+    edges: list[list[tuple[object, int]]] = [[] for _ in colours]
+    for index, instance in enumerate(instances, len(members)):
+        for position, rank in enumerate(instance.ranks):
+            label = ("end", position) if instance.is_message else ("member", 0)
+            edges[index].append((label, vertex[rank]))
+            edges[vertex[rank]].append((label, index))
+    for there, pattern in enumerate(twins, len(members) + len(instances)):
+        for user, share in pattern:
+            edges[len(members) + user].append((("share", share), there))
+            edges[there].append((("share", share), len(members) + user))
     classes = refine(colours, edges)
-    return (
-        number([classes[vertex["rank", rank]] for rank, _ in members]),
-        number([classes[vertex["instance", index]] for index in range(len(instances))]),
-    )
+    first_instance = len(members)
+    return number(classes[:first_instance]), number(classes[first_instance : first_instance + len(instances)])
 
 
 def assemble(
