@@ -19,7 +19,7 @@ from tspsim.engine.assignment import Assignment, content
 from tspsim.engine.core import DeadlockError, Interference, Submission
 from tspsim.network import Cluster
 from tspsim.parallel import Mesh, build_mesh
-from tspsim.program import Compute, Instruction, Program, Repeat, Tokens
+from tspsim.program import Compute, Instruction, Launch, Program, Repeat, Tokens
 from tspsim.scenario import load
 from tspsim.simulation import Costs, look_up
 
@@ -225,13 +225,13 @@ def test_folded_ranks_and_folded_turns_are_every_rank_and_every_turn_to_the_bit(
     assert mine["end_s"].tobytes() == theirs["end_s"][kept].tobytes()
 
 
-@pytest.mark.parametrize("each", [kernel(1.0), collective("broadcast", 1000), hop(1000)])
+@pytest.mark.parametrize("each", [kernel(1.0), collective("broadcast", 1000), hop(1000), Launch("go", 1e-6)])
 def test_instructions_of_the_same_content_differ_in_layer_and_waits_alone(each: Instruction) -> None:
     """A field that is added to an instruction has to be added to its content."""
     others = {
         "operators": (sleep(2.0),), "kind": "all_to_all", "axis": "y", "size_bytes": 7, "root": 1, "algorithm": "ring",
         "tokens": Tokens(1.0, 2.0, 3, 4), "name": "other", "part": "other", "stream": "other", "to": 3, "source": 3,
-        "wrap": not getattr(each, "wrap", True),
+        "host_s": 2e-6, "wrap": not getattr(each, "wrap", True),
     }  # fmt: skip
     for field in fields(each):
         if field.name in ("layer", "after"):

@@ -4,7 +4,7 @@ steps."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -192,6 +192,11 @@ def scaled(schedule: Schedule, factor: float) -> Schedule:
         schedule.family,
         schedule.own_s * factor,
     )
+
+
+def shifted(schedule: Schedule, links: int) -> Schedule:
+    """The same ``links`` ids further on: another node that is like the first."""
+    return replace(schedule, links=schedule.links + np.int64(links))
 
 
 def summed(links: Integers, values: Floats) -> tuple[Integers, Floats]:

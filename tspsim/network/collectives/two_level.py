@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from . import direct, in_switch, multi_ring, ring, tree
-from .schedule import Group, Schedule, beside, pipelined, scaled, scheduled
+from .schedule import Group, Schedule, beside, pipelined, scaled, scheduled, shifted
 
 Builder = Callable[[Group, str], list[Schedule]]
 #: What may run inside a node, by name.
@@ -66,6 +66,10 @@ def _joined(group: Group, kind: str, inside: Builder, outside: Builder) -> Sched
     g = len(group.members[0])
 
     def in_nodes(part: str) -> Schedule:
+        if not group.cluster.factors:  # all nodes are alike: one is computed and moved
+            first, layout = inside(_in_node(group, 0), part)[0], group.cluster.layout
+            nodes = [(gpus[0] - group.members[0][0]) // layout.gpus for gpus in group.members]
+            return beside(shifted(first, layout.node_links * node) for node in nodes)
         return beside(inside(_in_node(group, i), part)[0] for i in range(len(group.members)))
 
     rails = scaled(beside(outside(_on_rail(group, i), kind)[0] for i in range(g)), 1.0 / g)
