@@ -16,7 +16,9 @@ from tspsim.network import build_cluster
 from tspsim.purchase import Decision, decide, expand
 from tspsim.purchase.fabric import Bill
 from tspsim.purchase.terms import Parts
+from tspsim.report.comparison_page import page
 from tspsim.scenario import ClusterInline, load
+from tspsim.search.doubt import Z_LOW
 from tspsim.simulation import simulate
 
 PURCHASES = [name for name in catalog.names("scenarios") if load(name).offers]
@@ -164,6 +166,48 @@ def test_the_needed_size_reaches_the_rate_and_a_node_less_does_not(small: Decisi
         assert simulate(fewer).plan(row.best.name).tokens_per_s < 3e6
 
 
+def test_a_rate_is_priced_a_day_and_to_the_end_of_the_budget(small: Decision) -> None:
+    """By hand: GPUs · price · hours, all-in watts, and what a failure costs."""
+    for row in small.rows:
+        need = row.need
+        assert need is not None and need.day is not None and need.outcome is not None and need.run is not None
+        assert need.gpus == 8 * need.nodes
+        assert need.day.usd["neocloud"] == pytest.approx(need.gpus * 24 * row.rates.usd_per_gpu_hour["neocloud"])
+        assert row.rates.watts_per_gpu is not None
+        assert need.day.kwh == pytest.approx(need.gpus * 24 * row.rates.watts_per_gpu / 1000)
+        assert need.run.work_s == pytest.approx(1e12 / need.tokens_per_s)
+        assert need.outcome.days == pytest.approx(need.run.elapsed_s / 86400)
+        assert need.outcome.usd["neocloud"] == pytest.approx(need.day.usd["neocloud"] * need.outcome.days)
+        assert need.outcome.kwh == pytest.approx((need.day.kwh or 0.0) * need.outcome.days)
+
+
+def test_a_rate_without_a_budget_is_priced_a_day() -> None:
+    row = decided(purchase(project={"rate": "3 Mtokens/s"}), curves=True).rows[0]
+    assert row.outcome is None and row.need is not None
+    assert row.need.outcome is None and row.need.day is not None and row.need.day.usd["neocloud"] > 0
+
+
+def test_the_page_says_what_a_rate_takes() -> None:
+    questions = expand(load(purchase(project={"rate": "3 Mtokens/s"})))
+    results = [simulate(question) for question in questions]
+    text = page(results, decide(questions, results, jobs=1))
+    assert "Large enough for 3.00 M tokens/s" in text and "$ a day, neocloud" in text and "kWh a day" in text
+
+
+def test_fabric_prices_have_a_doubt_of_their_own() -> None:
+    """Added at half its price to twice it, nine times of ten; the GPU's own price does not move."""
+    parts = {"nic": "9000 USD", "years": 1, "in_price": False, "range": [0.5, 2.0]}
+    row = decided(purchase(project={"fabric": parts})).rows[0]
+    offer, hour = row.doubt, row.rates.fabric_usd_per_gpu_hour
+    assert offer is not None and hour == pytest.approx(9000 / 8766)
+    plain = offer.per_token("tokens_per_dollar", {})
+    for normal, factor in ((Z_LOW, 0.5), (-Z_LOW, 2.0)):
+        moved = offer.per_token("tokens_per_dollar", {"fabric prices": normal})
+        assert moved / plain == pytest.approx((1.40 + factor * hour) / (1.40 + hour))
+    shown = decided(purchase(project={"fabric": {**parts, "in_price": True}})).rows[0].doubt
+    assert shown is not None and "fabric prices" not in shown.factors
+
+
 def test_a_deadline_counts_failures_too() -> None:
     row = decided(purchase(project={"tokens": "1T", "deadline": "24 h"}), curves=True).rows[0]
     assert row.need is not None and row.need.run is not None
@@ -173,7 +217,7 @@ def test_a_deadline_counts_failures_too() -> None:
 
 def test_weak_scaling_of_independent_replicas_is_ideal(small: Decision) -> None:
     for row in small.rows:
-        assert [point.nodes for point in row.weak] == [1, 2, 4, 16, 64, 128]
+        assert [point.nodes for point in row.weak] == [1, 2, 4, 16, 64, 128, 2048]
         assert all(point.efficiency == pytest.approx(1.0, rel=1e-9) for point in row.weak)
 
 

@@ -27,6 +27,10 @@ class Rates:
         The one that ranks; None where the device has no price.
     fabric_usd_per_gpu_hour, fabric_watts_per_gpu
         The fabric's part by the stated prices of its pieces; 0 where none are stated.
+    fabric_added
+        Whether that part comes on top of the price of a GPU hour, and is in ``usd_per_gpu_hour``.
+    fabric_source
+        Where those prices come from, and how far they may be off.
     watts_per_gpu
         Power a GPU; None where the device file has none.
     date
@@ -38,6 +42,8 @@ class Rates:
     bill: Bill
     fabric_usd_per_gpu_hour: float
     fabric_watts_per_gpu: float
+    fabric_added: bool
+    fabric_source: str
     watts_per_gpu: float | None
     watts_in_words: str
     date: str
@@ -57,7 +63,11 @@ def rates_of(scenario: Scenario, cluster: Cluster, device: Device) -> Rates:
     fabric_watts = bill.watts_per_gpu(parts) if parts else 0.0
     stated = scenario.prices.gpu_hour
     prices = {STATED: stated} if stated is not None else dict(device.prices_usd_per_hour)
-    if parts and not parts.in_price:
+    added = parts is not None and not parts.in_price
+    source = parts.source if parts else ""
+    if parts and parts.range != (1.0, 1.0):
+        source += f" (× {parts.range[0]:g} to {parts.range[1]:g}, nine times of ten)"
+    if added:
         prices = {basis: usd + fabric_usd for basis, usd in prices.items()}
     basis = STATED if stated is not None else project.price if prices else None
     if basis is not None and basis not in prices:
@@ -65,7 +75,7 @@ def rates_of(scenario: Scenario, cluster: Cluster, device: Device) -> Rates:
     watts, words = _watts(project.power, device, fabric_watts)
     dated = device.spec.prices
     date = str(dated.date) if dated is not None and stated is None else ""
-    return Rates(prices, basis, bill, fabric_usd, fabric_watts, watts, words, date)
+    return Rates(prices, basis, bill, fabric_usd, fabric_watts, added, source, watts, words, date)
 
 
 def _watts(power: Power, device: Device, fabric_watts: float) -> tuple[float | None, str]:

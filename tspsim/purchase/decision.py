@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -13,12 +13,13 @@ from ..scenario import Scenario
 from ..search import doubt
 from ..search.crews import answers, crew_of
 from ..search.question import Library, Question, ask
-from ..simulation import look_up, run_plan
-from .checkpoints import Schedule, schedule
+from ..simulation import run_plan
+from .checkpoints import schedule
 from .costs import Rates, rates_of
 from .needs import Need, need
+from .outcome import Outcome, outcome_of
 from .scaling import Asked, Point, asked_of, curve
-from .terms import Project
+from .terms import DAY_S, Project
 
 Progress = Callable[[str, float], None]
 
@@ -29,20 +30,6 @@ MEASURES = {
     "tokens_per_usd": "tokens a dollar",
     "tokens_per_joule": "tokens a joule",
 }
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The project on an offer: how long, how much money by price basis, how much energy."""
-
-    run: Schedule
-    gpu_hours: float
-    usd: Mapping[str, float]
-    kwh: float | None
-
-    @property
-    def days(self) -> float:
-        return self.run.elapsed_s / 86_400.0
 
 
 @dataclass(frozen=True)
@@ -127,11 +114,18 @@ def _row_json(row: Row) -> dict[str, Any]:
         "memory_headroom_bytes": row.headroom_bytes,
         "limit": row.best.bottleneck if row.best else None,
         "rates": rates,
-        "need": asdict(row.need) if row.need else None,
+        "need": _need_json(row.need) if row.need else None,
         "project": asdict(row.outcome) | {"days": row.outcome.days} if row.outcome else None,
         "weak_scaling": [asdict(point) for point in row.weak],
         "strong_scaling": [asdict(point) for point in row.strong],
     }
+
+
+def _need_json(need: Need) -> dict[str, Any]:
+    entry: dict[str, Any] = {"nodes": need.nodes, "gpus": need.gpus, "tokens_per_s": need.tokens_per_s}
+    for name, done in (("project", need.outcome), ("day", need.day)):
+        entry[name] = asdict(done) | {"days": done.days} if done else None
+    return entry | {"run": asdict(need.run) if need.run else None}
 
 
 def decide(
@@ -161,25 +155,28 @@ def decide(
         A device has no price on the project's basis.
     """
     tell = progress or (lambda _what, _share: None)
+    library = Library()
     rows = []
     for index, (scenario, result) in enumerate(zip(scenarios, results, strict=True)):
         tell("prices and doubts", index / len(results))
-        rows.append(_row(scenario, result))
+        rows.append(_row(scenario, result, library))
     if curves:
-        rows = _with_curves(scenarios, rows, jobs, tell)
-        rows = _with_needs(scenarios, rows, tell)
+        rows = _with_curves(scenarios, rows, library, jobs, tell)
+        rows = _with_needs(scenarios, rows, library, tell)
     project = next((scenario.project for scenario in scenarios if scenario.project), None)
     measure: doubt.Measure = "tokens_per_dollar" if all(row.rates.usd for row in rows) else "tokens_per_s"
     winner, verdicts = _verdicts(rows, measure)
     return Decision(project, tuple(rows), measure, winner, verdicts)
 
 
-def _with_curves(scenarios: Sequence[Scenario], rows: Sequence[Row], jobs: int | None, tell: Progress) -> list[Row]:
+def _with_curves(
+    scenarios: Sequence[Scenario], rows: Sequence[Row], library: Library, jobs: int | None, tell: Progress
+) -> list[Row]:
     """The rows with both scaling curves; all their points are simulated side by side."""
     asked: list[tuple[int, Asked]] = []
     for index, (scenario, row) in enumerate(zip(scenarios, rows, strict=True)):
         if row.best is not None:
-            asked += [(index, point) for point in asked_of(scenario, look_up(scenario).cluster, row.best.name)]
+            asked += [(index, point) for point in asked_of(scenario, library.look_up(scenario).cluster, row.best.name)]
     rates = simulated(
         [point.scenario for _, point in asked], jobs=jobs, tell=lambda share: tell("scaling curves", share)
     )
@@ -193,9 +190,8 @@ def _with_curves(scenarios: Sequence[Scenario], rows: Sequence[Row], jobs: int |
     ]
 
 
-def _with_needs(scenarios: Sequence[Scenario], rows: Sequence[Row], tell: Progress) -> list[Row]:
-    """The rows with the size that the project's rate or deadline needs."""
-    library = Library()
+def _with_needs(scenarios: Sequence[Scenario], rows: Sequence[Row], library: Library, tell: Progress) -> list[Row]:
+    """The rows with the size that the project's rate or deadline needs, and what that costs."""
 
     def rate(scenario: Scenario) -> float | None:
         question = library.look_up(scenario)
@@ -206,36 +202,57 @@ def _with_needs(scenarios: Sequence[Scenario], rows: Sequence[Row], tell: Progre
     for index, (scenario, row) in enumerate(zip(scenarios, rows, strict=True)):
         tell(f"nodes that {row.name} needs", index / len(rows))
         if row.best is not None:
-            cluster = look_up(scenario).cluster
-            row = replace(row, need=need(scenario, cluster, row.best.name, row.best.tokens_per_s, rate))
+            cluster = library.look_up(scenario).cluster
+            enough = need(scenario, cluster, row.best.name, row.best.tokens_per_s, rate)
+            row = replace(row, need=enough and _priced(enough, library))
         found.append(row)
     return found
 
 
-def _row(scenario: Scenario, result: Result) -> Row:
-    question = look_up(scenario)
+def _priced(need: Need, library: Library) -> Need:
+    """With what the project costs on the machine that is large enough, and what a day of it does."""
+    question = library.look_up(need.scenario)
+    rates = rates_of(need.scenario, question.cluster, question.device)
+    project = need.scenario.project or Project()
+    day = schedule(DAY_S, need.nodes, project.failures)
+    day = replace(day, elapsed_s=DAY_S, work_s=DAY_S * day.goodput)
+    return replace(
+        need,
+        outcome=outcome_of(need.scenario, need.gpus, rates, need.run) if need.run is not None else None,
+        day=outcome_of(need.scenario, need.gpus, rates, day),
+    )
+
+
+def _row(scenario: Scenario, result: Result, library: Library) -> Row:
+    question = library.look_up(scenario)
     best = max((plan for plan in result.plans if plan.ran), key=lambda plan: plan.tokens_per_s, default=None)
     rates = rates_of(scenario, question.cluster, question.device)
     if best is None:
         return Row(scenario.name, result, None, rates)
     basis = scenario.project.price if scenario.project else "neocloud"
     offer = doubt.offer_of(scenario, best.name, basis=basis, name=scenario.name)
-    offer = replace(offer, usd_per_gpu_hour=rates.usd or 0.0)  # the same terms as in the ranking: with its fabric
-    outcome = _outcome(scenario, question.cluster.nodes, question.cluster.gpus, best, rates)
-    return Row(scenario.name, result, best, rates, outcome=outcome, doubt=offer)
+    outcome = None
+    if scenario.project is not None and scenario.project.tokens is not None:
+        work_s = scenario.project.tokens / best.tokens_per_s
+        run = schedule(work_s, question.cluster.nodes, scenario.project.failures)
+        outcome = outcome_of(scenario, question.cluster.gpus, rates, run)
+    return Row(scenario.name, result, best, rates, outcome=outcome, doubt=_with_fabric(offer, scenario, rates))
 
 
-def _outcome(scenario: Scenario, nodes: int, gpus: int, best: PlanResult, rates: Rates) -> Outcome | None:
-    project = scenario.project
-    if project is None or project.tokens is None:
-        return None
-    run = schedule(project.tokens / best.tokens_per_s, nodes, project.failures)
-    gpu_hours = gpus * run.elapsed_s / 3600.0
-    kwh = None if rates.watts_per_gpu is None else gpu_hours * rates.watts_per_gpu / 1000.0
-    electricity = scenario.prices.electricity
-    extra = electricity * kwh if electricity is not None and kwh is not None else 0.0
-    usd = {basis: gpu_hours * price + extra for basis, price in rates.usd_per_gpu_hour.items()}
-    return Outcome(run, gpu_hours, usd, kwh)
+def _with_fabric(offer: doubt.Offer, scenario: Scenario, rates: Rates) -> doubt.Offer:
+    """The offer at the same terms as in the ranking: with its fabric, whose prices have a doubt of their own."""
+    usd = rates.usd or 0.0
+    parts = scenario.project.fabric if scenario.project else None
+    if parts is None or not rates.fabric_added or not usd:
+        return replace(offer, usd_per_gpu_hour=usd)
+    name = "fabric prices"
+    return replace(
+        offer,
+        usd_per_gpu_hour=usd - rates.fabric_usd_per_gpu_hour,
+        added_usd_per_gpu_hour=rates.fabric_usd_per_gpu_hour,
+        added=name,
+        factors={**offer.factors, name: doubt.Factor(*parts.range)},
+    )
 
 
 def _verdicts(rows: Sequence[Row], measure: doubt.Measure) -> tuple[Row | None, tuple[doubt.Verdict, ...]]:

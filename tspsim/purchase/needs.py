@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..errors import InputError
 from ..network import Cluster
 from ..scenario import MOST_NODES, ClusterInline, Plan, Scenario
 from .checkpoints import Schedule, schedule
+from .outcome import Outcome
 from .terms import Project
 
 #: Simulated tokens/s of a scenario with one plan; None where the plan does not fit or run.
@@ -22,13 +23,17 @@ MOST_GUESSES = 6
 class Need:
     """The machine that is large enough.
 
-    ``tokens_per_s`` was simulated at ``nodes``. ``run`` is the project on it, if there is a token budget.
+    ``tokens_per_s`` was simulated at ``nodes``, for ``scenario``. ``run`` is the project on it, if there is a token
+    budget, and ``outcome`` what that costs; ``day`` is what a day of it costs.
     """
 
     nodes: int
     gpus: int
     tokens_per_s: float
     run: Schedule | None
+    scenario: Scenario = field(repr=False)
+    outcome: Outcome | None = None
+    day: Outcome | None = None
 
 
 def at_nodes(scenario: Scenario, cluster: Cluster, plan: str, nodes: int, *, sequences: int | None = None) -> Scenario:
@@ -74,8 +79,9 @@ def need(scenario: Scenario, cluster: Cluster, plan: str, tokens_per_s: float, a
         nodes = max(nodes + step if nodes else 0, step * math.ceil(wanted / per_node / step))
         if nodes > MOST_NODES:
             return None
+        asked = at_nodes(scenario, cluster, plan, nodes)
         try:
-            found = ask(at_nodes(scenario, cluster, plan, nodes))
+            found = ask(asked)
         except InputError:  # more than the fabric's switches can join
             return None
         if found is None:
@@ -83,7 +89,7 @@ def need(scenario: Scenario, cluster: Cluster, plan: str, tokens_per_s: float, a
         run = schedule(project.tokens / found, nodes, project.failures) if project.tokens is not None else None
         late = run.elapsed_s / project.deadline if run is not None and project.deadline is not None else 0.0
         if found >= (project.rate or 0.0) and late <= 1.0:
-            return Need(nodes, nodes * cluster.gpus_per_node, found, run)
+            return Need(nodes, nodes * cluster.gpus_per_node, found, run, asked)
         per_node = found / nodes
         wanted = max(project.rate or 0.0, min(late, 2.0) * found)
     return None

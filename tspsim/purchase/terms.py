@@ -18,6 +18,9 @@ Basis = Literal["hyperscaler", "neocloud", "rental"]
 PositiveSeconds = Annotated[float, Quantity("s", positive=True)]
 TokensPerSecond = Annotated[float, Quantity("tokens/s", positive=True)]
 
+Share = Annotated[float, Field(gt=0, le=1)]
+Excess = Annotated[float, Field(ge=1, le=100)]
+
 DAY_S = 86_400.0
 
 #: 419 unexpected interruptions in 54 days on 16,384 H100, 2,048 nodes: one in 264 days a node.
@@ -64,7 +67,11 @@ class Power(_Terms):
 
 
 class Parts(_Terms):
-    """What one piece of the fabric costs and draws. None of it is known here: state your quote."""
+    """What one piece of the fabric costs and draws.
+
+    No price list of NICs, switches and optics is public and dated, so none is built in: state your quote. ``range``
+    says how far the prices may be off, all together, nine times of ten; it is drawn where the fabric is added.
+    """
 
     nic: Usd = 0.0
     switch: Usd = 0.0
@@ -74,6 +81,9 @@ class Parts(_Terms):
     optic_power: Watts = 0.0
     years: Annotated[float, Field(gt=0, le=20)] = Field(4.0, description="over which the parts are paid")
     in_price: StrictBool = Field(True, description="the GPU's price has the fabric in it: shown, not added")
+    range: tuple[Share, Excess] = Field(
+        (1.0, 1.0), description="low and high factor on these prices, nine times of ten; [1, 1] for a quote"
+    )
     source: Annotated[str, Field(max_length=1000)] = "stated"
 
 

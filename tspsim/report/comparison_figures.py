@@ -119,7 +119,7 @@ def scaling(rows: Sequence[Row], colours: Mapping[str, str]) -> list[dict[str, A
                     "title": {"text": "GPUs", "standoff": 8},
                     "automargin": True,
                     "fixedrange": True,
-                    "tickvals": [2**power for power in range(12) if sizes[0] <= 2**power <= sizes[-1]],
+                    "tickvals": [2**power for power in range(1, 15, 2) if sizes[0] <= 2**power <= sizes[-1]],
                 },
                 "yaxis": value_axis("% of ideal", range=[0, 105]),
                 "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},

@@ -89,10 +89,15 @@ DOUBT = (
 PROJECT = (
     """
 {% for sentence in sentences %}<p>{{ sentence }}</p>{% endfor %}
-"""
+{% if table %}"""
     + TABLE.format("The whole job on every offer")
     + """
-<p class="note">{{ note }}</p>
+<p class="note">{{ note }}</p>{% endif %}
+{% if needs %}<h3>Large enough for {{ need }}</h3>
+{% set table, columns = needs, need_columns %}"""
+    + TABLE.format("The machine of every offer that is large enough")
+    + """
+<p class="note">Guessed by proportion, then simulated at that size until it holds.</p>{% endif %}
 """
 )
 

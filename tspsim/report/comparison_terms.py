@@ -25,7 +25,7 @@ def scaling(decision: Decision) -> dict[str, Any]:
         table.append((f"{row.name}, {plan}", cells))
     return {
         "caption": "Tokens/s/GPU over that of the smallest machine of the curve; open marks: a group other than dp "
-        "spans nodes. The table has the weak curve.",
+        "spans nodes. Ideal is 100 %. The table has the weak curve.",
         "columns": [f"{size} node{'s' * (size > 1)}" for size in sizes],
         "table": table,
     }
@@ -81,17 +81,14 @@ def project(decision: Decision) -> dict[str, Any]:
     need = " and ".join(filter(None, wanted))
     bases = list(dict.fromkeys(basis for row in decision.rows for basis in row.rates.usd_per_gpu_hour))
     columns = ["days", *(f"$, {basis}" for basis in bases), "kWh", "failures", "goodput", "checkpoint every"]
-    columns += [f"nodes for {need}"] if need else []
     table = []
     for row in decision.rows:
         done = row.outcome
-        cells = ["–"] * (5 + len(bases))
+        cells = ["–"] * len(columns)
         if done is not None:
             cells = [digits(done.days), *(compact(done.usd[basis]) if basis in done.usd else "–" for basis in bases)]
             cells += [compact(done.kwh) if done.kwh is not None else "–", digits(done.run.failures)]
             cells += [percent(done.run.goodput), seconds(done.run.interval_s)]
-        if need:
-            cells.append("–" if row.need is None else f"{row.need.nodes:,} ({row.need.gpus:,} GPUs)")
         table.append((row.name, cells))
     failures = terms.failures
     days = failures.node_mtbf / 86_400.0
@@ -105,10 +102,33 @@ def project(decision: Decision) -> dict[str, Any]:
     return {
         "sentences": sentences,
         "columns": columns,
-        "table": table,
+        "table": table if terms.tokens is not None else [],
+        "need": need,
+        "need_columns": need_columns(terms.tokens is not None, bases),
+        "needs": [(row.name, needed(row, terms.tokens is not None, bases)) for row in decision.rows] if need else [],
         "note": "Checkpoints at Daly's interval (2006); expected time with failures by his complete model. "
         f"{failures.source}.",
     }
+
+
+def need_columns(budget: bool, bases: list[str]) -> list[str]:
+    """Of the table of machines that are large enough: for the budget where there is one, else a day."""
+    per = "" if budget else " a day"
+    return ["nodes", "GPUs", "tokens/s", *(["days"] if budget else []), *(f"${per}, {b}" for b in bases), f"kWh{per}"]
+
+
+def needed(row: OfferRow, budget: bool, bases: list[str]) -> list[str]:
+    """The machine of this offer that is large enough, and what it costs."""
+    need = row.need
+    if need is None:
+        return ["–"] * len(need_columns(budget, bases))
+    done = need.outcome if budget else need.day
+    cells = [f"{need.nodes:,}", f"{need.gpus:,}", compact(need.tokens_per_s)]
+    if done is None:
+        return [*cells, *["–"] * (len(need_columns(budget, bases)) - 3)]
+    cells += [digits(done.days)] if budget else []
+    cells += [compact(done.usd[basis]) if basis in done.usd else "–" for basis in bases]
+    return [*cells, compact(done.kwh) if done.kwh is not None else "–"]
 
 
 def _deadline(deadline_s: float | None) -> str:
@@ -136,6 +156,7 @@ def sides(results: Sequence[Result], offers: Mapping[int, OfferRow]) -> dict[str
     line("prices of", lambda index, _: offers[index].rates.date if index in offers else "")
     line("power a GPU", lambda index, _: _power(offers[index]) if index in offers else "")
     line("parts of the fabric", lambda index, _: _fabric(offers[index]) if index in offers else "")
+    line("their prices", lambda index, _: offers[index].rates.fabric_source if index in offers else "")
     common = [text for text in (shown[0].defaults if shown else ()) if all(text in result.defaults for result in shown)]
     own = [[text for text in result.defaults if text not in common] for result in shown]
     line("only here", lambda index, _: " ".join(own[index]).replace("`", ""))

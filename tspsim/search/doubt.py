@@ -92,6 +92,8 @@ class Offer:
         Price of one of them; 0 where nobody asks for money.
     price
         Name of the price's factor, if it is uncertain.
+    added_usd_per_gpu_hour, added
+        What comes on top of the price (the fabric), and the name of its factor.
     """
 
     name: str
@@ -102,6 +104,8 @@ class Offer:
     gpus: int = 1
     usd_per_gpu_hour: float = 0.0
     price: str | None = None
+    added_usd_per_gpu_hour: float = 0.0
+    added: str | None = None
 
     def per_token(self, measure: Measure, normals: Mapping[str, Normal]) -> Normal:
         """Seconds or dollars a token, the factors named in ``normals`` at these, the others at their medians."""
@@ -113,10 +117,10 @@ class Offer:
             return step_s / self.tokens
         if self.usd_per_gpu_hour <= 0.0:
             raise InputError("has no price; state prices.gpu_hour in the scenario", key=self.name)
-        price: Normal = self.usd_per_gpu_hour * self.gpus / 3600.0
-        if self.price is not None and self.price in normals:
-            price = price * self.factors[self.price].at(normals[self.price])
-        return step_s * price / self.tokens
+        price: Normal = 0.0
+        for usd, factor in ((self.usd_per_gpu_hour, self.price), (self.added_usd_per_gpu_hour, self.added)):
+            price = price + usd * (self.factors[factor].at(normals[factor]) if factor and factor in normals else 1.0)
+        return step_s * price * (self.gpus / 3600.0) / self.tokens
 
 
 @dataclass(frozen=True)

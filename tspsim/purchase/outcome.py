@@ -1,0 +1,34 @@
+"""What a run takes of a machine: days, GPU hours, dollars, energy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..scenario import Scenario
+from .checkpoints import Schedule
+from .costs import Rates
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A run on an offer: how long, how much money by price basis, how much energy (None: the power is not known)."""
+
+    run: Schedule
+    gpu_hours: float
+    usd: Mapping[str, float]
+    kwh: float | None
+
+    @property
+    def days(self) -> float:
+        return self.run.elapsed_s / 86_400.0
+
+
+def outcome_of(scenario: Scenario, gpus: int, rates: Rates, run: Schedule) -> Outcome:
+    """What ``run`` costs at these rates; electricity is added only where the scenario states its price."""
+    gpu_hours = gpus * run.elapsed_s / 3600.0
+    kwh = None if rates.watts_per_gpu is None else gpu_hours * rates.watts_per_gpu / 1000.0
+    electricity = scenario.prices.electricity
+    extra = electricity * kwh if electricity is not None and kwh is not None else 0.0
+    usd = {basis: gpu_hours * price + extra for basis, price in rates.usd_per_gpu_hour.items()}
+    return Outcome(run, gpu_hours, usd, kwh)
