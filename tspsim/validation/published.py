@@ -84,6 +84,7 @@ EXPERT_MODELS = {
     "deepseek v3 671b": "deepseek-v3",
     "deepseek-v3 671b": "deepseek-v3",
     "deepseekv3": "deepseek-v3",
+    "deepseek-v2-lite": "deepseek-v2-lite",
     "gpt oss 120b": "gpt-oss-120b",
     "kimi_k2": "kimi-k2",
     "llama 4 maverick 400b": "llama-4-maverick",
