@@ -174,7 +174,9 @@ def test_hybrid_sharding_divides_within_groups_and_sums_across() -> None:
     gradients = received["all"]["reduce_scatter"] * 32 / 31
     assert received["groups"]["reduce_scatter"] == pytest.approx(gradients * 7 / 8, rel=1e-6)
     assert received["groups"]["all_reduce"] == pytest.approx(2 * 3 / 4 * gradients / 8, rel=1e-6)
-    between = {plan.name: next(use.carried_bytes for use in plan.links if use.kind == "nic") for plan in (whole, groups)}
+    between = {
+        plan.name: next(use.carried_bytes for use in plan.links if use.kind == "nic") for plan in (whole, groups)
+    }
     # Weights twice and gradients once must enter a node, (n−1)/n of each; within groups only gradients, out and back.
     assert between["groups"] == pytest.approx(2 / 3 * between["all"], rel=1e-3)
 

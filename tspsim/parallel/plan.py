@@ -433,6 +433,11 @@ class Job:
             return
         if not self.training:
             raise InputError("adapters are trained; use pass: training, or leave them out", key="workload.adapters")
+        if self.model.experts is not None or self.model.latent is not None:
+            raise InputError(
+                f"adapters beside experts or latent attention ({self.model.name}) are not modelled; use a dense model",
+                key="workload.adapters",
+            )
         if self.plan.tsp > 1:
             raise self._refuse(
                 "tsp", "adapters run with tensor or sequence parallelism; how TSP moves them is not modelled"
