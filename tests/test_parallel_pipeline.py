@@ -144,3 +144,45 @@ def test_the_optimizer_waits_for_every_gradient(plan: dict[str, Any]) -> None:
     owners = frame[frame["name"] == "attention gradients to owners"].set_index("layer")["end_s"]
     for layer, start_s in zip(sums["layer"], sums["start_s"], strict=True):
         assert start_s >= owners.loc[[layer]].max()
+
+
+def test_hybrid_sharding_divides_within_groups_and_sums_across() -> None:
+    """HSDP with groups of G: (G−1)/G of a reduce-scatter inside, and 2(R−1)/R of 1/G of it between R groups."""
+    question = {
+        "name": "hybrid",
+        "cluster": {"device": "mi300x", "nodes": 4, "fabric": "rails-400g"},
+        "workload": {"model": "tsp-8b", "pass": "training", "sequence": 2048},
+        "plans": [
+            {"name": "all", "zero": 3, "recomputation": "none"},
+            {"name": "groups", "zero": 3, "shard_group": 8, "recomputation": "none"},
+        ],
+    }
+    result = tspsim.simulate(question)
+    whole, groups = result.plan("all"), result.plan("groups")
+    assert groups.memory.parts["optimizer_state"] == pytest.approx(4 * whole.memory.parts["optimizer_state"])
+    received = {
+        plan.name: {
+            kind: sum(
+                label.size_bytes
+                for label in plan.timeline.labels  # type: ignore[union-attr]
+                if label.kind == kind and label.part == "gradients"
+            )
+            for kind in ("reduce_scatter", "all_reduce")
+        }
+        for plan in (whole, groups)
+    }
+    gradients = received["all"]["reduce_scatter"] * 32 / 31
+    assert received["groups"]["reduce_scatter"] == pytest.approx(gradients * 7 / 8, rel=1e-6)
+    assert received["groups"]["all_reduce"] == pytest.approx(2 * 3 / 4 * gradients / 8, rel=1e-6)
+    between = {
+        plan.name: next(use.carried_bytes for use in plan.links if use.kind == "nic") for plan in (whole, groups)
+    }
+    # Weights twice and gradients once must enter a node, (n−1)/n of each; within groups only gradients, out and back.
+    assert between["groups"] == pytest.approx(2 / 3 * between["all"], rel=1e-3)
+
+
+def test_groups_that_divide_state_are_checked() -> None:
+    with pytest.raises(tspsim.errors.InputError, match="shard_group: 8 ranks divide nothing with zero: 0"):
+        trained(pp=1, shard_group=8)
+    with pytest.raises(tspsim.errors.InputError, match="shard_group: 3 ranks cannot be taken"):
+        trained(pp=1, zero=1, shard_group=3)

@@ -105,6 +105,7 @@ def settings_of(plan: Plan) -> dict[str, Any]:
         "vpp": plan.vpp,
         "schedule": "interleaved" if plan.vpp > 1 else plan.schedule,
         "zero": plan.zero,
+        "shard_group": plan.shard_group,
         "expert_dispatch": plan.expert_dispatch,
         "expert_overlap": plan.expert_overlap,
         "algorithms": dict(plan.algorithms),

@@ -87,6 +87,7 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
             schedule=entry.schedule,
             stage_layers=entry.stage_layers,
             zero=entry.zero,
+            shard_group=entry.shard_group,
             expert_dispatch=entry.expert_dispatch,
             expert_overlap=entry.expert_overlap,
             algorithms={str(kind): name for kind, name in entry.algorithms.items()},

@@ -295,6 +295,7 @@ class Plan(_Section):
     schedule: Literal["1f1b", "zb-h1"] = Field("1f1b", description="of a pipeline; interleaved with vpp > 1")
     stage_layers: tuple[PositiveCount, ...] = Field((), description="layers of every chunk; default: even")
     zero: Annotated[int, Field(ge=0, le=3)] = Field(0, description="what replicas divide: 3 is FSDP")
+    shard_group: Degree | None = Field(None, description="ranks that divide it (hybrid sharding); default: all")
     expert_dispatch: Literal["ranks", "links", "experts"] = Field(
         "ranks", description="a token travels once to each rank of its experts by a library or at the links' rate, or "
         "once to each expert"

@@ -24,11 +24,20 @@ from .script import Script
 
 
 class Held(NamedTuple):
-    """Parameters on one rank that ``copies`` ranks along ``axis`` hold alike, and so sum their gradients over."""
+    """Parameters on one rank that ``copies`` ranks along ``axis`` hold alike, and so sum their gradients over.
+
+    ZeRO divides their state among ``shards`` neighbours of those; groups of so many hold the same (hybrid sharding).
+    """
 
     axis: str
     copies: int
     parameters: float
+    shards: int
+
+    @property
+    def shard_axis(self) -> str:
+        """The axis of the ranks that divide state: the whole axis, or groups of neighbours."""
+        return self.axis if self.shards == self.copies else "shard"
 
 
 @dataclass(frozen=True)
@@ -41,16 +50,21 @@ class Share:
     job: Job
     weight_shards: int
 
+    def replicated(self, parameters: float) -> Held:
+        """Parameters that all ranks of the replica axis hold."""
+        job = self.job
+        return Held(job.replica_axis, job.copies, parameters, job.plan.shard_group or job.copies)
+
     def layer(self, block: Block) -> tuple[Held, ...]:
         """One layer, by who else holds it; a single entry unless its experts are spread on an axis of their own."""
         job = self.job
         whole = job.model.block_parameters(block)
         if not block.experts:
-            return (Held(job.replica_axis, job.copies, whole / self.weight_shards),)
+            return (self.replicated(whole / self.weight_shards),)
         routed = job.model.routed_parameters_per_layer
         return together(
-            Held(job.replica_axis, job.copies, (whole - routed) / self.weight_shards),
-            Held(job.expert_axis, job.expert_copies, routed / job.expert_shards),
+            self.replicated((whole - routed) / self.weight_shards),
+            Held(job.expert_axis, job.expert_copies, routed / job.expert_shards, job.expert_copies),
         )
 
     def trained_layer(self, block: Block) -> tuple[Held, ...]:
@@ -59,13 +73,13 @@ class Share:
         if job.work.adapters is None:
             return self.layer(block)
         shard = LayerShard(job.model, self.weight_shards, block=block)
-        return (Held(job.replica_axis, job.copies, job.work.adapters.parameters(shard)),)
+        return (self.replicated(job.work.adapters.parameters(shard)),)
 
     def trained_layers(self, chunks: Sequence[Chunk]) -> tuple[Held, ...]:
         """What of a stage's layers is trained on one rank, by who else holds it."""
         return together(
             *(
-                Held(held.axis, held.copies, held.parameters * count)
+                held._replace(parameters=held.parameters * count)
                 for block, count in self.job.blocks(chunks).items()
                 for held in self.trained_layer(block)
             )
@@ -90,20 +104,21 @@ class Share:
     def owned(self, chunks: Sequence[Chunk]) -> tuple[Held, ...]:
         """Parameters of a stage on one rank, by who else holds them."""
         layers = [
-            Held(held.axis, held.copies, held.parameters * count)
+            held._replace(parameters=held.parameters * count)
             for block, count in self.job.blocks(chunks).items()
             for held in self.layer(block)
         ]
-        return together(*layers, Held(self.job.replica_axis, self.job.copies, self.outside_layers(chunks)))
+        return together(*layers, self.replicated(self.outside_layers(chunks)))
 
 
 def together(*parts: Held) -> tuple[Held, ...]:
     """Parts that the same ranks hold become one; the order of first appearance stays."""
-    sums: dict[tuple[str, int], float] = {}
-    for axis, copies, parameters in parts:
-        known = sums.get((axis, copies))
-        sums[axis, copies] = parameters if known is None else known + parameters
-    return tuple(Held(axis, copies, parameters) for (axis, copies), parameters in sums.items())
+    sums: dict[tuple[str, int], Held] = {}
+    for held in parts:
+        known = sums.get((held.axis, held.copies))
+        total = held.parameters if known is None else known.parameters + held.parameters
+        sums[held.axis, held.copies] = held._replace(parameters=total)
+    return tuple(sums.values())
 
 
 def gather_weights(script: Script, job: Job, share: Share, block: Block, task: Task) -> int | None:
@@ -117,11 +132,13 @@ def gather_weights(script: Script, job: Job, share: Share, block: Block, task: T
     if not job.training or plan.zero == 0 or not (plan.zero == 3 or updated):
         return None
     gathered = None
-    for axis, copies, parameters in share.layer(block) if plan.zero == 3 else share.trained_layer(block):
-        if copies > 1:
+    for held in share.layer(block) if plan.zero == 3 else share.trained_layer(block):
+        if held.shards > 1:
             script.part = "weights"
-            size = parameters * job.weight_bytes
-            gathered = script.collective("all_gather", axis, size, "gather layer weights", stream="parameters")
+            size = held.parameters * job.weight_bytes
+            gathered = script.collective(
+                "all_gather", held.shard_axis, size, "gather layer weights", stream="parameters"
+            )
     return gathered
 
 
@@ -153,10 +170,18 @@ def reduce_layer(script: Script, job: Job, held: Sequence[Held], task: Task) -> 
 
 
 def sum_gradients(script: Script, job: Job, held: Held, name: str, after: Sequence[int]) -> int:
-    """Over all ranks that hold the weights: whole on each, or with ZeRO each rank its share."""
-    kind = "reduce_scatter" if job.plan.zero else "all_reduce"
+    """Over all ranks that hold the weights: whole on each, or with ZeRO each rank its share; between groups that divide
+    state among themselves the shares are summed as well."""
     size = held.parameters * job.work.optimizer.gradients
-    return script.collective(kind, held.axis, size, name, after=after, stream="gradients")
+    if not job.plan.zero:
+        return script.collective("all_reduce", held.axis, size, name, after=after, stream="gradients")
+    summed = list(after)
+    if held.shards > 1:
+        summed = [script.collective("reduce_scatter", held.shard_axis, size, name, after=after, stream="gradients")]
+    if held.shards < held.copies:
+        share = size / held.shards
+        summed = [script.collective("all_reduce", "replicate", share, name, after=summed, stream="gradients")]
+    return summed[-1]
 
 
 def finish_step(script: Script, job: Job, share: Share, chunks: Sequence[Chunk], exchanged: Sequence[int]) -> None:
@@ -173,18 +198,20 @@ def finish_step(script: Script, job: Job, share: Share, chunks: Sequence[Chunk],
     if plan.zero < 3 and not stack.overlap_gradients:
         late, name = owned, "sum gradients"
     elif job.work.adapters is None:
-        late = (Held(job.replica_axis, job.copies, share.outside_layers(chunks)),)
+        late = (share.replicated(share.outside_layers(chunks)),)
     for held in late:
         if held.copies > 1 and held.parameters:
             ready = script.compute("last gradients ready", after=exchanged)
             waits.append(sum_gradients(script, job, held, name, [ready]))
     if widest.copies > 1:
         waits.append(script.collective("all_reduce", widest.axis, 4, "gradient norm", stream="gradients"))
-    elements = sum(held.parameters / (held.copies if plan.zero else 1) for held in owned)
+    elements = sum(held.parameters / (held.shards if plan.zero else 1) for held in owned)
     size = elements * (optimizer.gradients + optimizer.weights + 2.0 * (optimizer.state + optimizer.temporaries))
     updated = script.compute("optimizer step", MemoryBound("adamw", size, name="optimizer"), after=waits)
     if plan.zero in (1, 2) and not stack.overlap_weights:
         for held in share.trained_layers(chunks):
-            if held.copies > 1:
+            if held.shards > 1:
                 size = held.parameters * job.weight_bytes
-                script.collective("all_gather", held.axis, size, "gather weights", after=[updated], stream="parameters")
+                script.collective(
+                    "all_gather", held.shard_axis, size, "gather weights", after=[updated], stream="parameters"
+                )

@@ -57,7 +57,7 @@ def stage_memory(job: Job, residency: Residency, stage: int) -> Mapping[str, flo
     def state(parameters: tuple[Held, ...], bytes_per_parameter: float, level: int) -> float:
         """Bytes of what replicas divide from ZeRO ``level`` on."""
         return sum(
-            held.parameters * bytes_per_parameter / (held.copies if plan.zero >= level else 1) for held in parameters
+            held.parameters * bytes_per_parameter / (held.shards if plan.zero >= level else 1) for held in parameters
         )
 
     in_flight = 1
@@ -90,7 +90,7 @@ def stage_memory(job: Job, residency: Residency, stage: int) -> Mapping[str, flo
 
 def divided(layer: tuple[Held, ...]) -> float:
     """Parameters of a layer that replicas divide."""
-    return sum(held.parameters for held in layer if held.copies > 1)
+    return sum(held.parameters for held in layer if held.shards > 1)
 
 
 def layers_in_flight(job: Job, compute_shards: int, stage: int) -> Counter[Block]:

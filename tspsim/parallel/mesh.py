@@ -127,11 +127,17 @@ def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
         names.insert(1, names.pop(inside))
         ranks = ranks.reshape(ranks.shape[0] * ranks.shape[1], *ranks.shape[2:])
         names.pop(1)
-    return with_expert_groups(Mesh(tuple(names), ranks), parts)
+    mesh = Mesh(tuple(names), ranks)
+    if plan.shard_group is not None:
+        return with_groups(mesh, plan.shard_parts or {}, ("shard", "replicate"))
+    return with_groups(mesh, parts, ("ep", "edp"))
 
 
-def with_expert_groups(mesh: Mesh, parts: Mapping[str, int]) -> Mesh:
-    """The mesh with axes ``ep`` and ``edp``: of every axis in ``parts`` as many neighbours as it says share experts."""
+def with_groups(mesh: Mesh, parts: Mapping[str, int], names_of: tuple[str, str]) -> Mesh:
+    """The mesh with two more axes: groups of as many neighbours of every axis as ``parts`` says, and across them.
+
+    Such groups share the experts (``ep``, ``edp``) or divide a replica's state (``shard``, ``replicate``).
+    """
     names, ranks = list(mesh.axes), mesh.ranks
     inside: list[str] = []
     outside: list[str] = []
@@ -150,14 +156,14 @@ def with_expert_groups(mesh: Mesh, parts: Mapping[str, int]) -> Mesh:
             (inside if part > 1 else outside).insert(0, axis)
     if not inside:
         return mesh
-    return Mesh(tuple(names), ranks, {**made_of, "ep": tuple(inside), "edp": tuple(outside)})
+    return Mesh(tuple(names), ranks, {**made_of, names_of[0]: tuple(inside), names_of[1]: tuple(outside)})
 
 
 def inside_of(axis: str) -> str:
-    """The part of an axis whose ranks share the experts."""
-    return f"{axis} in ep"
+    """The part of an axis whose ranks are in one group."""
+    return f"{axis} in group"
 
 
 def outside_of(axis: str) -> str:
-    """The part of an axis whose ranks hold the same experts."""
-    return f"{axis} over ep"
+    """The part of an axis that counts the groups."""
+    return f"{axis} over groups"

@@ -56,6 +56,8 @@ class Plan:
     zero
         What data-parallel replicas divide among them: 0 nothing, 1 optimizer state, 2 and gradients, 3 and weights
         (Rajbhandari et al. 2020); 3 is FSDP.
+    shard_group
+        Ranks that divide it among themselves, the groups holding the same (hybrid sharding); None: all of them.
     expert_dispatch
         ``ranks``: a token travels once to each rank that holds any of its experts, by the node's expert-parallel
         library (DeepEP, mori). ``links``: the same rows as fast as links carry them (HybridEP on NVL72). ``experts``:
@@ -83,6 +85,7 @@ class Plan:
     schedule: str = "1f1b"
     stage_layers: tuple[int, ...] = ()
     zero: int = 0
+    shard_group: int | None = None
     expert_dispatch: str = "ranks"
     expert_overlap: str = "none"
     algorithms: Mapping[str, str] = field(default_factory=dict)
@@ -118,18 +121,24 @@ class Plan:
 
     @property
     def expert_parts(self) -> Mapping[str, int] | None:
-        """How many ranks of each of :data:`EXPERT_AXES` an expert group takes; None where it cannot be filled.
+        """How many ranks of each of :data:`EXPERT_AXES` an expert group takes; None where it cannot be filled."""
+        return self._parts(self.ep, EXPERT_AXES)
 
-        The innermost axes are taken whole, the last one it needs in part.
-        """
-        parts, left = {}, self.ep
-        for axis in EXPERT_AXES:
-            size = self.degree(axis)
-            parts[axis] = gcd(left, size)
+    def _parts(self, size: int, axes: Sequence[str]) -> Mapping[str, int] | None:
+        """A group of ``size`` ranks takes the innermost axes whole, and the last one it needs in part."""
+        parts, left = {}, size
+        for axis in axes:
+            degree = self.degree(axis)
+            parts[axis] = gcd(left, degree)
             left //= parts[axis]
-            if left > 1 and parts[axis] < size:
+            if left > 1 and parts[axis] < degree:
                 return None
         return parts if left == 1 else None
+
+    @property
+    def shard_parts(self) -> Mapping[str, int] | None:
+        """How many ranks of each axis of the replica axis divide state; None where groups cannot be filled so."""
+        return self._parts(self.shard_group or 1, ("sp", "dp"))
 
     @property
     def token_axis(self) -> str:
@@ -245,7 +254,9 @@ class Job:
 
     def ranks_along(self, axis: str) -> int:
         """Ranks of a group along an axis, or along several joined by ``+``."""
-        return prod(self.expert_copies if part == "edp" else self.plan.degree(part) for part in axis.split("+"))
+        sizes = {"edp": self.expert_copies, "shard": self.plan.shard_group or self.copies}
+        sizes["replicate"] = self.copies // sizes["shard"]
+        return prod(sizes[part] if part in sizes else self.plan.degree(part) for part in axis.split("+"))
 
     @property
     def expert_axis(self) -> str:
@@ -355,6 +366,7 @@ class Job:
         self._check_pipeline()
         self._check_documents(self.work.sequence // pieces)
         self._check_adapters()
+        self._check_shard_group()
         if plan.overlap and plan.tp > 1 and self.tokens % plan.overlap_chunks:
             raise self._refuse("overlap_chunks", f"{plan.overlap_chunks} does not divide {self.tokens} tokens a rank")
 
@@ -401,11 +413,31 @@ class Job:
         if plan.sp > 1 and plan.exchange == "ring":
             raise self._refuse("exchange", "packed documents need no ring: use all_gather or ulysses")
 
+    def _check_shard_group(self) -> None:
+        plan = self.plan
+        if plan.shard_group is None:
+            return
+        if not plan.zero:
+            raise self._refuse("shard_group", f"{plan.shard_group} ranks divide nothing with zero: 0; set zero")
+        if plan.ep > 1:
+            raise self._refuse("shard_group", "groups that divide state are not modelled beside ep")
+        if plan.shard_parts is None:
+            raise self._refuse(
+                "shard_group",
+                f"{plan.shard_group} ranks cannot be taken from sp {plan.sp} x dp {plan.dp}, "
+                "sp whole and dp in equal parts",
+            )
+
     def _check_adapters(self) -> None:
         if self.work.adapters is None:
             return
         if not self.training:
             raise InputError("adapters are trained; use pass: training, or leave them out", key="workload.adapters")
+        if self.model.experts is not None or self.model.latent is not None:
+            raise InputError(
+                f"adapters beside experts or latent attention ({self.model.name}) are not modelled; use a dense model",
+                key="workload.adapters",
+            )
         if self.plan.tsp > 1:
             raise self._refuse(
                 "tsp", "adapters run with tensor or sequence parallelism; how TSP moves them is not modelled"

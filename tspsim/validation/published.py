@@ -51,11 +51,12 @@ def published_run(row: Row) -> Run:
         if not count_of(row, column):
             raise InputError(f"incomplete: {column} not stated")
     rank, targets = adapters_of(model, str(row["source_url"]))
-    tp = count_of(row, "tp")
+    tp, ep, gpus = count_of(row, "tp"), count_of(row, "ep", 1), count_of(row, "n_gpus")
+    zero = str(row.get("zero_stage", ""))
     return Run(
         model=architecture(row),
         device=name,
-        gpus=count_of(row, "n_gpus"),
+        gpus=gpus,
         sequence=count_of(row, "seq_len"),
         micro_batch=count_of(row, "mbs"),
         global_batch=count_of(row, "gbs"),
@@ -63,11 +64,12 @@ def published_run(row: Row) -> Run:
         cp=count_of(row, "cp"),
         pp=count_of(row, "pp"),
         vpp=count_of(row, "vpp", 1),
-        zero=zero_of(str(row.get("zero_stage", ""))),
+        zero=zero_of(zero),
+        shard_group=shard_group_of(zero, gpus // (tp * count_of(row, "pp"))) if ep == 1 and zero_of(zero) else None,
         recomputation=recomputation_of(str(row.get("recompute", ""))),
-        ep=count_of(row, "ep", 1),
+        ep=ep,
         expert_dispatch=DISPATCHERS.get(name, "ranks"),
-        sequence_regions=tp > 1 and (str(row.get("sp", "")).startswith("on") or count_of(row, "ep", 1) > 1),
+        sequence_regions=tp > 1 and (str(row.get("sp", "")).startswith("on") or ep > 1),
         multi_token="w/ mtp" in model.lower(),
         precision=precision_of(str(row["precision"])),
         stack=stack_of(str(row["source_url"])),
@@ -144,7 +146,7 @@ def precision_of(text: str) -> str:
 
 
 def zero_of(text: str) -> int:
-    """What replicas divide, from a source's words; groups smaller than all replicas count as all of them.
+    """What replicas divide, from a source's words.
 
     >>> [zero_of(t) for t in ("dist-optimizer (zero1)", "FSDP FULL_SHARD (zero3)", "MaxText FSDP 128 x DP", "DDP")]
     [1, 3, 3, 0]
@@ -153,6 +155,19 @@ def zero_of(text: str) -> int:
     if found:
         return min(3, int(found.group(1)))
     return 3 if "FSDP" in text else 0
+
+
+def shard_group_of(text: str, replicas: int) -> int | None:
+    """Ranks that divide it among themselves, from a source's words; None: all replicas, or as many as there are.
+
+    >>> shard_group_of("zero1 within groups of 8", 64), shard_group_of("FSDP2 (zero3), shard 4", 8)
+    (8, 4)
+    >>> shard_group_of("MaxText FSDP 128 x DP", 256), shard_group_of("FSDP2 (zero3), shard 8", 8)
+    (128, None)
+    """
+    found = re.search(r"(?:groups of|shard|FSDP) (\d+)", text)
+    group = int(found.group(1)) if found else replicas
+    return group if 1 < group < replicas else None
 
 
 def recomputation_of(text: str) -> str | None:

@@ -57,6 +57,7 @@ class Run:
     precision: str = "bf16"
     multi_token: bool = False
     stack: str = "ideal"
+    shard_group: int | None = None
     adapter_rank: int = 0
     adapter_targets: tuple[str, ...] = ()
     optimizer: str | tuple[tuple[str, float], ...] = "adamw"
@@ -189,6 +190,7 @@ def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
             {
                 "name": "run",
                 "tp": run.tp, "sp": run.cp, "pp": run.pp, "vpp": run.vpp, "zero": run.zero,
+                **({} if run.shard_group is None else {"shard_group": run.shard_group}),
                 "ep": run.ep, "expert_dispatch": run.expert_dispatch,
                 "micro_batch": run.micro_batch, "recomputation": run.recomputation,
                 "sequence_regions": run.sequence_regions and run.tp > 1, "exchange": run.exchange,
