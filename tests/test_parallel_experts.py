@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from engine_fixtures import (
     LATENT,
@@ -23,7 +24,7 @@ from engine_fixtures import (
 import tspsim
 from tspsim.bound import bounds
 from tspsim.errors import InputError
-from tspsim.model import Architecture
+from tspsim.model import Architecture, Experts
 from tspsim.model.layer import LayerShard
 from tspsim.network import ExpertExchange, collective, exchange_experts, load_cluster
 from tspsim.parallel import Job, Routing
@@ -165,11 +166,22 @@ def moved(job: Job, name: str) -> list[int]:
 
 def test_distinct_ranks_of_a_token() -> None:
     """D(N, k) = N(1 − (1 − 1/N)^k): one expert is on one rank, and no token goes to more ranks than it has experts."""
-    assert distinct_ranks(16, 1) == pytest.approx(1.0)
-    assert distinct_ranks(2, 2) == 1.5
+    assert distinct_ranks(16, Experts(64, 1, 256)) == pytest.approx(1.0)
+    assert distinct_ranks(2, Experts(64, 2, 256)) == 1.5
     for ranks in (2, 8, 64, 1024):
         for topk in (1, 2, 8):
-            assert 1.0 - 1e-12 <= distinct_ranks(ranks, topk) <= min(ranks, topk)
+            assert 1.0 - 1e-12 <= distinct_ranks(ranks, Experts(1024, topk, 256)) <= min(ranks, topk)
+
+
+def test_a_token_reaches_no_more_places_than_its_groups_have() -> None:
+    """As counted by drawing: 4 of 8 groups, then 8 of their experts with repetition, places of neighbouring experts."""
+    experts, generator = Experts(256, 8, 256, groups=8, kept_groups=4), np.random.default_rng(0)
+    groups = np.array([generator.choice(8, 4, replace=False) for _ in range(20_000)])
+    chosen = np.take_along_axis(groups, generator.integers(0, 4, (20_000, 8)), axis=1) * 32
+    chosen += generator.integers(0, 32, (20_000, 8))
+    for places in (1, 2, 4, 8, 16, 64, 256):
+        drawn = np.mean([len(set(row)) for row in (chosen * places // 256).tolist()])
+        assert distinct_ranks(places, experts) == pytest.approx(drawn, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +196,8 @@ def test_dispatch_and_combine_move_their_closed_form(plan: dict[str, Any]) -> No
     """A rank holds n·D(N, k)·h elements before each of the two all-to-alls; training has two of gradients more."""
     model = moe(layers=3)
     shards = plan.get("tp", 1) * plan.get("sp", 1) * plan.get("tsp", 1)
-    size = round(2 * model.hidden * 1024 / shards * distinct_ranks(plan["ep"], 2))
+    assert model.experts is not None
+    size = round(2 * model.hidden * 1024 / shards * distinct_ranks(plan["ep"], model.experts))
     forward = job_of(model, **plan)
     assert moved(forward, "dispatch") == moved(forward, "combine") == [size] * 3
     training = job_of(model, pass_="training", **plan)
@@ -352,7 +365,7 @@ def test_a_dispatch_of_a_step_is_the_librarys_own_where_the_node_has_one() -> No
     job = job_of(moe(), dp=4, ep=4)
     sent = [move for move in communications(programs_of(job)[0]) if move.axis == "ep"]
     assert {(move.algorithm, move.tokens) for move in sent} == {
-        (phase, (1024.0, 1024.0, 8, 2)) for phase in ("dispatch", "combine")
+        (phase, (1024.0, 1024.0, 8, 2, 1, 1)) for phase in ("dispatch", "combine")
     }
     bare = load_cluster("hgx-a100-80gb-8")
     size = 2.0**26

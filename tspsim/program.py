@@ -37,12 +37,14 @@ class Compute:
 
 class Tokens(NamedTuple):
     """What an all-to-all of an expert-parallel group carries: each rank's ``tokens`` of ``token_bytes`` to ``topk`` of
-    ``experts``."""
+    ``experts``, which lie in ``kept_groups`` of ``groups``."""
 
     tokens: float
     token_bytes: float
     experts: int
     topk: int
+    groups: int = 1
+    kept_groups: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,7 +172,7 @@ def moved(cluster: Cluster, ranks: tuple[int, ...], template: Template) -> Traff
         template.size_bytes,
         root=template.root,
         algorithm=template.algorithm,
-        exchange=ExpertExchange(*template.tokens) if template.tokens else None,
+        exchange=ExpertExchange(**template.tokens._asdict()) if template.tokens else None,
     )
 
 

@@ -33,6 +33,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "dense_width": ("intermediate_size_mlp",),
     "first_dense": ("first_k_dense_replace",),
     "every": ("interleave_moe_layer_step", "decoder_sparse_step", "moe_layer_freq"),
+    "groups": ("n_group",),
+    "kept_groups": ("topk_group",),
     "multi_token": ("num_nextn_predict_layers",),
     "max_context": ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length"),
 }
@@ -142,6 +144,8 @@ def _experts(data: Mapping[str, Any], family: str, layers: int) -> Experts | Non
         min(_size(data, "first_dense", 0), layers),
         _size(data, "every", 1),
         family in _ROUTER_BIAS,
+        _size(data, "groups", 1),
+        _size(data, "kept_groups", 1),
     )
 
 

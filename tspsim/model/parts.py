@@ -65,6 +65,8 @@ class Experts:
         Of the others, every how many-th has experts: 2 means that layers 1, 3, 5, … (from 0) have.
     router_bias
         The router has a bias, or a correction an expert.
+    groups, kept_groups
+        Groups of neighbouring experts, and how many of them a token's experts are chosen from (DeepSeek-V3, §2.1.2).
     """
 
     count: int
@@ -74,6 +76,8 @@ class Experts:
     first_dense: int = 0
     every: int = 1
     router_bias: bool = False
+    groups: int = 1
+    kept_groups: int = 1
 
 
 class Block(NamedTuple):

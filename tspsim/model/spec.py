@@ -90,6 +90,8 @@ class MoeSpec(_Section):
     first_dense: Count = Field(0, description="layers at the start without experts")
     every: PositiveCount = Field(1, description="of the others, every how many-th has experts")
     router_bias: StrictBool = Field(False, description="the router has a bias or a correction an expert")
+    groups: PositiveCount = Field(1, description="groups of neighbouring experts")
+    kept_groups: PositiveCount = Field(1, description="groups that a token's experts are chosen from")
     gated: StrictBool = Field(True, description="gate, up and down instead of up and down, in every MLP")
 
     @model_validator(mode="after")
@@ -97,14 +99,16 @@ class MoeSpec(_Section):
         if self.topk > self.experts:
             found = {"topk": self.topk, "experts": self.experts}
             raise PydanticCustomError("topk", "topk {topk} is more than the {experts} experts", found)
+        if self.experts % self.groups or self.kept_groups > self.groups:
+            found = {"groups": self.groups, "kept": self.kept_groups, "experts": self.experts}
+            raise PydanticCustomError("groups", "{groups} groups, {kept} kept, of {experts} experts", found)
         if (self.first_dense or self.every > 1) and not self.dense_width:
             raise PydanticCustomError("dense_width", "layers without experts need dense_width", {})
         return self
 
     def parts(self) -> Experts:
-        return Experts(
-            self.experts, self.topk, self.width, self.shared_width, self.first_dense, self.every, self.router_bias
-        )
+        names = ("topk", "width", "shared_width", "first_dense", "every", "router_bias", "groups", "kept_groups")
+        return Experts(count=self.experts, **{name: getattr(self, name) for name in names})
 
 
 def _kind(default: str) -> Discriminator:

@@ -15,8 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import ceil
 
+from ..model import Experts
 from ..model.layer import LayerShard, gradients
 from ..model.routed import RoutedShard
+from ..network.collectives.experts import touched
 from ..operators import Gemm, Operator
 from ..program import Tokens
 from .plan import Job
@@ -33,15 +35,16 @@ def own_tokens(job: Job) -> int:
     return job.tokens // (job.plan.tp if job.plan.sequence_regions else 1)
 
 
-def distinct_ranks(ranks: int, topk: int) -> float:
-    """D(N, k): ranks that hold the experts of one token, experts chosen at random.
+def distinct_ranks(ranks: int, experts: Experts) -> float:
+    """D(N, k): ranks that hold the experts of one token, chosen at random, in the groups it may choose from.
 
-    >>> distinct_ranks(8, 1), distinct_ranks(1, 8)
-    (1.0, 1.0)
-    >>> round(distinct_ranks(8, 8), 3), round(distinct_ranks(64, 8), 3)
-    (5.251, 7.574)
+    >>> few, many = Experts(256, 8, 2048), Experts(256, 8, 2048, groups=8, kept_groups=4)
+    >>> [round(distinct_ranks(ranks, few), 3) for ranks in (1, 8, 64)]
+    [1.0, 5.251, 7.574]
+    >>> [round(distinct_ranks(ranks, many), 3) for ranks in (1, 2, 8, 64)]
+    [1.0, 1.922, 3.6, 7.178]
     """
-    return ranks * (1.0 - (1.0 - 1.0 / ranks) ** topk)
+    return touched(ranks, experts.topk, experts.groups, experts.kept_groups)
 
 
 def sent_rows(job: Job) -> float:
@@ -50,7 +53,7 @@ def sent_rows(job: Job) -> float:
     if experts is None or plan.ep == 1:
         return 0.0
     load = job.work.routing.busiest(experts.count, plan.ep)
-    copies = experts.topk if plan.expert_dispatch == "experts" else distinct_ranks(plan.ep, experts.topk)
+    copies = experts.topk if plan.expert_dispatch == "experts" else distinct_ranks(plan.ep, experts)
     return own_tokens(job) * copies * load
 
 
@@ -184,7 +187,8 @@ def exchange(
     if job.plan.expert_dispatch == "ranks":
         load = job.work.routing.busiest(experts.count, job.plan.ep)
         phase = "dispatch" if name.startswith("dispatch") else "combine"
-        tokens = Tokens(own_tokens(job) * load, row_bytes, experts.count, experts.topk)
+        choice = experts.count, experts.topk, experts.groups, experts.kept_groups
+        tokens = Tokens(own_tokens(job) * load, row_bytes, *choice)
     size = rows * row_bytes
     return [
         script.collective(

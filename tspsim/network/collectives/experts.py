@@ -54,6 +54,8 @@ class ExpertExchange:
         Experts of the layer, and how many a token goes to.
     multiprocessors
         Given to the kernels.
+    groups, kept_groups
+        A token's experts are in ``kept_groups`` of as many groups of neighbouring experts (DeepSeek-V3, §2.1.2).
     """
 
     tokens: float
@@ -61,6 +63,12 @@ class ExpertExchange:
     experts: int = 256
     topk: int = 8
     multiprocessors: int = MULTIPROCESSORS
+    groups: int = 1
+    kept_groups: int = 1
+
+    def touched(self, places: int) -> float:
+        """Places among ``places``, neighbouring experts in each, that a token's experts lie in."""
+        return touched(places, self.topk, self.groups, self.kept_groups)
 
 
 #: What an all-to-all that states bytes alone is taken for: 7,168 values a token, dispatched in fp8 with a scale for
@@ -73,13 +81,25 @@ TYPICAL: Mapping[str, ExpertExchange] = MappingProxyType(
 )
 
 
-def touched(places: int, topk: int) -> float:
+def touched(places: int, topk: int, groups: int = 1, kept_groups: int = 1) -> float:
     """Places among ``places`` that a token's experts lie in, each equally likely.
 
     >>> touched(8, 1), round(touched(8, 8), 2)
     (1.0, 5.25)
     """
-    return float(places * (1.0 - (1.0 - 1.0 / places) ** topk))
+    if groups == 1:
+        return float(places * (1.0 - (1.0 - 1.0 / places) ** topk))
+    if places >= groups:  # the places of the kept groups alone
+        reached = places * kept_groups / groups
+        return reached * (1.0 - (1.0 - 1.0 / reached) ** topk)
+    # A place holds several groups, j of them kept with the hypergeometric probability.
+    inside = groups // places
+    ways = math.comb(groups, kept_groups)
+    missed = 0.0
+    for j in range(min(inside, kept_groups) + 1):
+        likely = math.comb(inside, j) * math.comb(groups - inside, kept_groups - j) / ways
+        missed += likely * (1.0 - j / kept_groups) ** topk
+    return places * (1.0 - missed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +112,7 @@ class Volume:
 
 def copies(curve: ExpertCurve, exchange: ExpertExchange, ranks: int) -> float:
     """Copies of a token that its rank hands out, to itself included: ``size_bytes`` = tokens · bytes · copies."""
-    return touched(ranks, exchange.topk) if curve.copies == "rank" else float(exchange.topk)
+    return exchange.touched(ranks) if curve.copies == "rank" else float(exchange.topk)
 
 
 def volume(curve: ExpertCurve, exchange: ExpertExchange, nodes: int, per_node: int) -> Volume:
@@ -100,7 +120,7 @@ def volume(curve: ExpertCurve, exchange: ExpertExchange, nodes: int, per_node: i
     ranks = nodes * per_node
     if curve.copies == "expert":
         return Volume((per_node - 1) / ranks, (nodes - 1) / nodes)
-    crossing = touched(nodes, exchange.topk) / touched(ranks, exchange.topk)
+    crossing = exchange.touched(nodes) / exchange.touched(ranks)
     return Volume((per_node - 1) / per_node, crossing * (nodes - 1) / nodes)
 
 
