@@ -1,0 +1,235 @@
+"""The planner's answer on the terminal, and as one HTML page (:mod:`.plan_page`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .files import atomic_write
+from .numbers import GIB, compact, percent, seconds
+from .view import price_range
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from tspsim.result import PlanResult
+    from tspsim.search.planner import Planned
+    from tspsim.search.planner.limits import Lean
+
+#: Parts of a step that differ by less than this share of it are not told.
+WORTH_TELLING = 0.002
+
+
+def summary(planned: Planned, width: int = 160) -> list[RenderableType]:
+    """The best plans, the plans stated, and what there is to know about them."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    parts: list[RenderableType] = [best_table(planned, width), ""]
+    for title, sentences in chapters(planned):
+        if sentences:
+            indented = (Padding(Text(sentence), (0, 0, 0, 2)) for sentence in sentences)
+            parts += [Text(title, style="bold"), *indented, ""]
+    return parts
+
+
+def best_table(planned: Planned, width: int) -> Table:
+    """The best first, then the plans that the scenario states, at the same batch."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    wide = width >= 120
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("plan", overflow="fold")
+    for heading in ("tokens/s", "step", "MFU", "free, GiB", "$ a million tokens"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    if wide:
+        table.add_column("what limits it", overflow="fold")
+    for number, found in enumerate(planned.best):
+        style = "bold" if number == 0 else ""
+        table.add_row(*(Text(cell) for cell in cells(found.candidate.name, found.result, wide)), style=style)
+    table.add_section()
+    for each in planned.stated:
+        if each.result is not None and each.result.ran:
+            table.add_row(*(Text(cell) for cell in cells(f"{each.name} (stated)", each.result, wide)))
+        else:
+            table.add_row(Text(f"{each.name} (stated)"), Text("refused"), style="yellow")
+    return table
+
+
+def cells(name: str, result: PlanResult, wide: bool) -> list[str]:
+    free = (result.memory.capacity_bytes - result.memory.peak_bytes) / GIB
+    row = [
+        name,
+        compact(result.tokens_per_s),
+        seconds(result.step_time_s),
+        percent(result.mfu),
+        f"{free:.1f}",
+        price_range(result) or "–",
+    ]
+    return [*row, result.bottleneck] if wide else row
+
+
+def chapters(planned: Planned) -> list[tuple[str, list[str]]]:
+    """What there is to know, by heading."""
+    return [
+        ("How sure", sure(planned)),
+        ("Why the best wins", why(planned)),
+        ("The front: no plan is better in rate, cost and memory left", front(planned)),
+        ("Elsewhere", elsewhere(planned)),
+        ("What fits", what_fits(planned)),
+        ("Where TSP wins", territory(planned)),
+        ("The best plan as scenario keys", [yaml_of(planned)] if planned.best else []),
+        ("Stated plans that did not run", [f"{e.name}: {e.error}" for e in planned.stated if e.error]),
+    ]
+
+
+def sure(planned: Planned) -> list[str]:
+    """What was looked at and what may be left."""
+    counted = (
+        f"{planned.batch:,} sequences a step in every plan ({compact(planned.tokens)} tokens); "
+        f"{planned.bounded:,} layouts bounded, {planned.simulated} plans simulated."
+    )
+    if planned.gap > 0.0:
+        left = f"Plans that were not simulated are at most {percent(planned.gap)} better than the best."
+    else:
+        left = "No plan that was not simulated can be better."
+    if planned.interrupted:
+        left = f"Interrupted: the best so far. {left}"
+    elif not planned.complete:
+        left = f"Time ran out (--budget). {left}"
+    return [counted, left]
+
+
+def why(planned: Planned) -> list[str]:
+    """Differences between the best and the runner-up, the largest first."""
+    if not planned.why or not planned.rival:
+        return []
+    step_s = planned.best[0].step_s
+    told = [part for part in planned.why if abs(part.saved_s) >= WORTH_TELLING * step_s]
+    best, other = planned.best[0], planned.best[1]
+    sentences = [
+        f"{best.candidate.name} takes {seconds(best.step_s)}, {other.candidate.name} {seconds(other.step_s)}: "
+        f"{percent(other.step_s / best.step_s - 1.0)} more."
+    ]
+    for part in told:
+        word = "less" if part.saved_s > 0.0 else "more"
+        sentences.append(
+            f"{part.name}: {seconds(part.best_s)} against {seconds(part.other_s)}, {seconds(abs(part.saved_s))} {word}."
+        )
+    return sentences if told else [*sentences, "No part of the step differs by more than 0.2 %."]
+
+
+def front(planned: Planned) -> list[str]:
+    sentences = []
+    for found in planned.front:
+        free = found.headroom_bytes / GIB
+        gpus = f" on {found.result.gpus:,} GPUs" if found.result.gpus != planned.question.cluster.gpus else ""
+        sentences.append(
+            f"{found.candidate.name}{gpus}: {compact(found.result.tokens_per_s)} tokens/s, {free:.1f} GiB free."
+        )
+    return sentences
+
+
+def elsewhere(planned: Planned) -> list[str]:
+    """What is fastest at other lengths and sizes, among the plans of the front."""
+    sentences = []
+    best = planned.best[0].candidate.name if planned.best else ""
+    for each in planned.elsewhere:
+        what = f"At {each.what} ({each.nodes} nodes, {each.batch:,} sequences of {each.sequence:,} tokens)"
+        if not each.ranking:
+            sentences.append(f"{what} nothing was found that runs.")
+            continue
+        name = each.ranking[0][0]
+        verdict = "stays the best" if same_way(name, best) else f"is beaten by {name}"
+        sentences.append(f"{what} {best} {verdict}: {compact(each.tokens_per_s)} tokens/s.")
+    return sentences
+
+
+def same_way(one: str, other: str) -> bool:
+    """Whether two names differ in replicas and micro-batch only.
+
+    >>> same_way("TP2-DP512 Z1 mb1 keep", "TP2-DP256 Z1 mb2 keep")
+    True
+    """
+
+    def kept(name: str) -> list[str]:
+        words = name.replace("-", " ").split()
+        return [word for word in words if not word.startswith(("DP", "mb"))]
+
+    return kept(one) == kept(other)
+
+
+def what_fits(planned: Planned) -> list[str]:
+    found = planned.limits
+    if found is None:
+        return []
+
+    def said(limit: tuple[int, Lean] | None, words: str) -> str:
+        if limit is None:
+            return f"{words}: none fits."
+        value, lean = limit
+        return f"{words}: {value:,}, with {lean.name} ({lean.bytes / GIB:.1f} GiB a GPU)."
+
+    return [
+        said(found.longest_sequence, f"Longest context with {planned.batch:,} sequences a step, in tokens"),
+        said(found.largest_batch, "Largest batch without accumulating gradients, in sequences"),
+        said(found.fewest_nodes, f"Fewest nodes of {planned.question.cluster.gpus_per_node} GPUs"),
+    ]
+
+
+def territory(planned: Planned) -> list[str]:
+    """A sentence a point of the map."""
+    sentences = []
+    for each in planned.territory:
+        ratio = each.ratio
+        where = f"{each.nodes:,} nodes, {each.batch:,} × {each.sequence:,} tokens"
+        if ratio is None:
+            sentences.append(f"{where}: nothing fits.")
+        elif each.folded is None:
+            sentences.append(f"{where}: only plans without TSP fit.")
+        elif each.other is None:
+            sentences.append(f"{where}: only TSP fits.")
+        else:
+            verb = "wins" if ratio > 1.0 else "loses"
+            sentences.append(
+                f"{where}: TSP {verb}, {ratio:.3f} of the rate ({each.folded[0]} against {each.other[0]})"
+                + ("." if each.sure else "; time ran out.")
+            )
+    return sentences
+
+
+def yaml_of(planned: Planned) -> str:
+    """The best plan as a line of YAML, with the sequences a replica that its batch needs."""
+    from tspsim.search.planner.space import plan_keys
+
+    found = planned.best[0]
+    pairs = ", ".join(f"{key}: {_yaml(value)}" for key, value in plan_keys(found.candidate.plan).items())
+    return f"sequences_per_replica: {found.candidate.job.work.sequences}, plans: [{{{pairs}}}]"
+
+
+def _yaml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_yaml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_yaml(item) for item in value) + "]"
+    return f"'{value}'" if isinstance(value, str) and ":" in value else str(value)
+
+
+def write_page(planned: Planned, path: Path) -> None:
+    """Write the page, whole or not at all; raises InputError where the file cannot be written."""
+    from .plan_page import page
+
+    atomic_write(Path(path), page(planned))
+
+
+def rows_of(planned: Planned) -> Sequence[tuple[str, PlanResult]]:
+    """Every plan with a result, best first, then those of the front, then the stated ones."""
+    rows = [(found.candidate.name, found.result) for found in planned.best]
+    rows += [(found.candidate.name, found.result) for found in planned.front if found not in planned.best]
+    return [*rows, *((f"{e.name} (stated)", e.result) for e in planned.stated if e.result and e.result.ran)]

@@ -1,0 +1,124 @@
+"""The planner's page: the best plans, why, the front, other lengths and sizes, and the map; offline like the others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import plan_figures as figures
+from .numbers import compact, gib, percent, seconds
+from .plan import chapters, elsewhere, front, rows_of, sure, territory, what_fits, why, yaml_of
+from .view import price_range
+
+if TYPE_CHECKING:
+    from tspsim.search.planner import Planned
+
+HEADLINE = """
+<p class="kicker">{{ kicker }}</p>
+<h1>{{ title }}</h1>
+{% if description %}<p class="description">{{ description }}</p>{% endif %}
+<p class="headline">{{ headline }}</p>
+{% for sentence in sentences %}<p>{{ sentence }}</p>{% endfor %}
+<p><code>{{ yaml }}</code></p>
+"""
+
+TABLE = """
+<div class="scroll"><table class="plans left"><caption class="hidden">{{ caption }}</caption>
+<thead><tr>{% for column in columns %}<th scope="col">{{ column }}</th>{% endfor %}</tr></thead>
+<tbody>{% for row in table %}<tr><th scope="row">{{ row[0] }}</th>{% for cell in row[1:] %}
+<td data-label="{{ columns[loop.index] }}">{{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody>
+</table></div>
+{% if refused %}<ul class="verdicts">{% for text in refused %}<li class="refused">{{ text }}</li>{% endfor %}</ul>
+{% endif %}
+"""
+
+FIGURE = """
+{% for sentence in sentences %}<p>{{ sentence }}</p>{% endfor %}
+{{ figure(key, caption) }}
+"""
+
+LIST = """
+<ul>{% for sentence in sentences %}<li>{{ sentence }}</li>{% endfor %}</ul>
+"""
+
+COLUMNS = ("Plan", "Tokens/s", "Step", "MFU", "Memory free", "$ a million tokens", "What limits it")
+
+
+def page(planned: Planned, plotly_js: str = "inline") -> str:
+    """The whole page.
+
+    Parameters
+    ----------
+    planned
+        What the planner found.
+    plotly_js
+        ``inline``, or the address of the plotly bundle.
+    """
+    from markupsafe import Markup
+
+    from .page import _POLICY, _asset, _bundle, _environment, _placer, script_json
+
+    drawn: dict[str, Any] = {}
+    sections: list[tuple[str, str, str, dict[str, Any]]] = [
+        ("answer", "", HEADLINE, headline(planned)),
+        ("plans", "The best plans", TABLE, table(planned)),
+    ]
+    if planned.why:
+        drawn["why"] = figures.steps(planned)
+        caption = "Where the seconds of both steps go, mean over ranks."
+        values = {"sentences": why(planned), "key": "why", "caption": caption}
+        sections.append(("why", "Why the best wins", FIGURE, values))
+    if planned.front:
+        drawn["front"] = figures.front(planned)
+        caption = "Plans that were simulated: fast is up, memory left is right; the line joins those nothing beats."
+        values = {"sentences": front(planned), "key": "front", "caption": caption}
+        sections.append(("front", "The front", FIGURE, values))
+    if planned.elsewhere:
+        sections.append(("elsewhere", "Other lengths, other sizes", LIST, {"sentences": elsewhere(planned)}))
+    if planned.limits is not None:
+        sections.append(("limits", "What fits", LIST, {"sentences": what_fits(planned)}))
+    if planned.territory:
+        drawn["map"] = figures.territory(planned)
+        caption = "Rate of the best plan with TSP over that of the best without: above one TSP wins."
+        values = {"sentences": territory(planned), "key": "map", "caption": caption}
+        sections.append(("map", "Where TSP wins", FIGURE, values))
+    environment = _environment()
+    place = _placer(environment.get_template("figure.html").module, drawn)
+    bodies = [
+        {"key": key, "title": heading, "body": Markup(environment.from_string(text).render(values, figure=place))}
+        for key, heading, text, values in sections
+    ]
+    inline = plotly_js == "inline"
+    return environment.get_template("page.html").render(
+        title=f"{planned.scenario.name}, plans",
+        policy=_POLICY.format(scripts="'unsafe-inline'" if inline else "'self' file: 'unsafe-inline'"),
+        sections=bodies,
+        style=Markup(_asset("page.css") + _asset("comparison.css")),
+        scripts=[Markup(_asset("page.js"))],
+        plotly=Markup(_bundle()) if inline else None,
+        plotly_url=plotly_js,
+        data=Markup(script_json({"figures": drawn})),
+    )
+
+
+def headline(planned: Planned) -> dict[str, Any]:
+    """The best plan in a sentence, and how sure it is."""
+    best, cluster = planned.best[0], planned.question.cluster
+    return {
+        "kicker": f"Plans for {cluster.gpus:,} {planned.question.device.name.upper()}",
+        "title": planned.scenario.name,
+        "description": planned.scenario.description,
+        "headline": f"{best.candidate.name}: {compact(best.result.tokens_per_s)} tokens/s",
+        "sentences": sure(planned),
+        "yaml": yaml_of(planned),
+    }
+
+
+def table(planned: Planned) -> dict[str, Any]:
+    """Best, front and stated plans as rows."""
+    rows = []
+    for name, result in rows_of(planned):
+        free = gib(result.memory.capacity_bytes - result.memory.peak_bytes)
+        rate, step = compact(result.tokens_per_s), seconds(result.step_time_s)
+        rows.append((name, rate, step, percent(result.mfu), free, price_range(result) or "–", result.bottleneck))
+    refused = next(sentences for title, sentences in chapters(planned) if title.startswith("Stated"))
+    return {"caption": "The best plans", "columns": COLUMNS, "table": rows, "refused": refused}

@@ -1,0 +1,258 @@
+"""Branch and bound: the fastest plans of a space, simulated in the order of what they cannot undercut.
+
+The heap holds sets of plans with a time that the best of them cannot undercut: families, which become layouts, which
+become plans. A bound that is cheap is replaced by a closer one before anything is done about it. Plans that come out on
+top are simulated, :data:`ROUND` at a time, until what is left cannot be faster than the slowest of the best. Which
+plans are simulated does not depend on how many processes do it, or on how fast.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from ...errors import UnreachableError
+from ...parallel import Job, peak_memory, scheme_of
+from ...result import PlanResult
+from .lower_bound import LowerBound
+from .space import Candidate, Space
+
+#: Plans simulated between two looks at the bounds: enough to keep a few processes busy, few enough to waste little.
+ROUND = 4
+#: Plans that take longer to simulate than this many instructions wait until the others are done.
+QUICK = 400_000
+
+
+@dataclass(frozen=True)
+class Found:
+    """A plan that was simulated, and the bound it was picked by."""
+
+    candidate: Candidate
+    result: PlanResult
+    bound_s: float
+
+    @property
+    def step_s(self) -> float:
+        return self.result.step_time_s
+
+    @property
+    def headroom_bytes(self) -> float:
+        return self.result.memory.capacity_bytes - self.result.memory.peak_bytes
+
+    @property
+    def rank(self) -> tuple[float, tuple[int, ...], str]:
+        """Faster first, of equals the simpler."""
+        return self.step_s, self.candidate.order, self.candidate.name
+
+
+@dataclass
+class Tally:
+    """What a search has done so far."""
+
+    bounded: int = 0
+    too_large: int = 0
+    simulated: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True)
+class Best:
+    """The fastest plans, fastest first, and a bound on every plan that was not simulated (infinite: none is left).
+
+    It lies above the last of ``plans``, unless time ran out first (``complete`` is False).
+    """
+
+    plans: tuple[Found, ...]
+    next_bound_s: float
+    complete: bool
+
+
+@dataclass
+class Search:
+    """A space, and what was found in it; what one question simulates the next one knows.
+
+    Parameters
+    ----------
+    space
+        The legal plans.
+    bound
+        Bounds on their steps.
+    capacity_bytes
+        Memory of a GPU.
+    simulate
+        Answers some plans, in their order; None for those it had no time for.
+    deadline_s
+        When to stop, on the monotonic clock.
+    report
+        Called before plans are simulated: the lowest bound left, and the best found so far.
+    """
+
+    space: Space
+    bound: LowerBound
+    capacity_bytes: float
+    simulate: Callable[[Sequence[Candidate]], list[PlanResult | None]]
+    deadline_s: float = math.inf
+    report: Callable[[float, Sequence[Found]], None] | None = None
+    known: dict[str, Found] = field(default_factory=dict)
+    tally: Tally = field(default_factory=Tally)
+
+    def best(
+        self,
+        count: int,
+        *,
+        free_bytes: float = 0.0,
+        admit: Callable[[Job], bool] = lambda job: True,
+        below_s: float = math.inf,
+        most_rounds: float = math.inf,
+    ) -> Best:
+        """The fastest plans.
+
+        Parameters
+        ----------
+        count
+            How many.
+        free_bytes
+            Memory that they leave free.
+        admit
+            Which families are looked at.
+        below_s
+            Slower plans are of no interest.
+        most_rounds
+            Rounds after which to stop though something better may be left.
+        """
+        families = (family for family in self.space.families() if admit(family))
+        frontier = Frontier(self, families, self.capacity_bytes - free_bytes)
+        best = sorted((each for each in self.known.values() if self._fits(each, free_bytes, admit)), key=_rank)
+        while True:
+            limit_s = min(below_s, best[count - 1].step_s) if len(best) >= count else below_s
+            batch = frontier.take(ROUND, limit_s) if most_rounds > 0 else []
+            most_rounds -= 1
+            if not batch:
+                complete = frontier.next_bound_s >= limit_s or frontier.next_bound_s == math.inf
+                return Best(tuple(best[:count]), frontier.next_bound_s, complete)
+            if self.report is not None:
+                self.report(frontier.next_bound_s, best)
+            for found in self._answers(batch, frontier):
+                best.append(found)
+            best.sort(key=_rank)
+
+    def _fits(self, found: Found, free_bytes: float, admit: Callable[[Job], bool]) -> bool:
+        return found.headroom_bytes >= free_bytes and admit(found.candidate.job)
+
+    def _answers(self, batch: Sequence[tuple[float, Candidate]], frontier: Frontier) -> Iterable[Found]:
+        answers = self.simulate([candidate for _, candidate in batch])
+        for (bound_s, candidate), answer in zip(batch, answers, strict=True):
+            if answer is None:
+                frontier.put_back(bound_s, candidate)
+            elif answer.ran:
+                self.tally.simulated += 1
+                found = self.known[candidate.name] = Found(candidate, answer, bound_s)
+                yield found
+            else:
+                self.tally.failed += 1
+
+
+def _rank(found: Found) -> tuple[float, tuple[int, ...], str]:
+    return found.rank
+
+
+class Frontier:
+    """What has not been simulated yet, lowest bound first."""
+
+    def __init__(self, search: Search, families: Iterable[Job], room_bytes: float) -> None:
+        self._search, self._room_bytes = search, room_bytes
+        self._ticks = 0
+        self._heap: list[tuple[float, int, Callable[[float], None] | Candidate]] = []
+        self._slow: list[tuple[float, int, Callable[[float], None] | Candidate]] = []
+        for family in families:
+            self._push(search.bound.floor_s(family), partial(self._kernels, family))
+
+    @property
+    def next_bound_s(self) -> float:
+        """No plan that is left is faster."""
+        return min((heap[0][0] for heap in (self._heap, self._slow) if heap), default=math.inf)
+
+    def take(self, count: int, limit_s: float) -> list[tuple[float, Candidate]]:
+        """The next plans to simulate, those that may be faster than ``limit_s``; none when time is over."""
+        taken: list[tuple[float, Candidate]] = []
+        while len(taken) < count:
+            heap = next((each for each in (self._heap, self._slow) if each and each[0][0] < limit_s), None)
+            if heap is None or (heap is self._slow and taken):
+                break
+            if time.monotonic() > self._search.deadline_s:
+                for bound_s, candidate in taken:
+                    self.put_back(bound_s, candidate)
+                return []
+            bound_s, tick, entry = heapq.heappop(heap)
+            if not isinstance(entry, Candidate):
+                with contextlib.suppress(UnreachableError):  # dead links cut its ranks off from each other
+                    entry(bound_s)
+            elif entry.name in self._search.known:
+                continue
+            elif heap is self._heap and self._search.bound.instructions(entry.job, entry.mesh) > QUICK:
+                heapq.heappush(self._slow, (bound_s, tick, entry))
+            else:
+                taken.append((bound_s, entry))
+        return taken
+
+    def put_back(self, bound_s: float, candidate: Candidate) -> None:
+        """A plan that was taken and not simulated."""
+        self._push(bound_s, candidate)
+
+    def _push(self, bound_s: float, entry: Callable[[float], None] | Candidate) -> None:
+        self._ticks += 1
+        heapq.heappush(self._heap, (bound_s, self._ticks, entry))
+
+    def _fits(self, job: Job, *, least: bool = False) -> bool:
+        """Whether a plan's memory is within the limit; ``least``: at least that of one micro-batch, all divided."""
+        if least:
+            plan = replace(job.plan, zero=3, sequence_regions=job.plan.tp > 1)
+            job = replace(job, plan=plan, work=replace(job.work, sequences=job.sequences))
+        parts = peak_memory(job, scheme_of(job.plan).residency)
+        needed = sum(parts.values()) - (parts.get("gathered_weights", 0.0) if least else 0.0)
+        return needed <= self._room_bytes
+
+    def _kernels(self, family: Job, bound_s: float) -> None:
+        """A family with all its kernels."""
+        if not self._fits(family, least=True):
+            self._search.tally.too_large += 1
+            return
+        closer_s = max(bound_s, self._search.bound.compute_s(family))
+        self._push(closer_s, partial(self._ways, family))
+
+    def _ways(self, family: Job, bound_s: float) -> None:
+        """A family's ways to talk, with what its kernels wait for."""
+        for way in self._search.space.ways(family):
+            closer_s = max(bound_s, self._search.bound.even_s(way.job, way.mesh))
+            self._push(closer_s, partial(self._layouts, way))
+
+    def _layouts(self, way: Candidate, bound_s: float) -> None:
+        """The pipelines of a way, each with its bubble."""
+        for layout in self._search.space.layouts(way):
+            closer_s = max(bound_s, self._search.bound.rough_s(layout.job, layout.mesh))
+            self._search.tally.bounded += 1
+            self._push(closer_s, partial(self._outline, layout))
+
+    def _outline(self, layout: Candidate, bound_s: float) -> None:
+        """A layout with its whole pipeline."""
+        closer_s = max(bound_s, self._search.bound.outline_s(layout.job, layout.mesh))
+        self._push(closer_s, partial(self._plans, layout))
+
+    def _plans(self, layout: Candidate, bound_s: float) -> None:
+        """The plans of a layout that fit; those that only spare memory where another has the same program are left."""
+        fitting = set()
+        for candidate in self._search.space.plans(layout):
+            zero = candidate.plan.zero
+            # ZeRO 2 runs what ZeRO 1 runs.
+            if (zero == 2 and 1 in fitting) or not self._fits(candidate.job):
+                continue
+            fitting.add(zero)
+            closer_s = max(bound_s, self._search.bound.step_s(candidate.job, candidate.mesh))
+            self._push(closer_s, candidate)
+        if not fitting:
+            self._search.tally.too_large += 1

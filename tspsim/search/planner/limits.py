@@ -1,0 +1,180 @@
+"""How far a model goes on a cluster: questions that memory alone answers, by searches over a monotone yes or no."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from ...errors import InputError
+from ...network import Cluster
+from ...parallel import Job, Plan, peak_memory, scheme_of
+from .space import EXCHANGES, Space, legal, name_of
+
+#: No model is asked about a longer sequence.
+LONGEST_SEQUENCE = 2**30
+
+
+@dataclass(frozen=True)
+class Lean:
+    """A plan that needs little memory, and what its fullest rank needs."""
+
+    job: Job
+    bytes: float
+
+    @property
+    def name(self) -> str:
+        return name_of(self.job.plan)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The ends of what fits; None where nothing does. Each comes with the plan that reaches it.
+
+    Attributes
+    ----------
+    longest_sequence
+        Tokens a sequence, the batch in sequences as it is; a multiple of ``step``.
+    largest_batch
+        Sequences of a step in which every replica works on one micro-batch: without accumulating gradients.
+    fewest_nodes
+        Whole nodes for the workload as it is.
+    """
+
+    longest_sequence: tuple[int, Lean] | None
+    largest_batch: tuple[int, Lean] | None
+    fewest_nodes: tuple[int, Lean] | None
+
+
+def leanest(space: Space, room_bytes: float | None = None) -> Lean | None:
+    """The plan of least memory, or the first that fits ``room_bytes``; None where no plan is legal.
+
+    Only plans that can be it are looked at: micro-batches of one sequence, everything recomputed, regions where they
+    can be, one chunk a stage, gradients or weights divided.
+    """
+    best: Lean | None = None
+    for job in lean_jobs(space):
+        parts = peak_memory(job, scheme_of(job.plan).residency)
+        needed = sum(parts.values())
+        if best is None or needed < best.bytes:
+            best = Lean(job, needed)
+            if room_bytes is not None and needed <= room_bytes:
+                break
+    return best
+
+
+def lean_jobs(space: Space) -> Iterator[Job]:
+    """Legal plans among which that of least memory is."""
+    training = space.work.pass_ == "training"
+    for tsp, tp, sp, pp in space.degrees():
+        dp = space.cluster.gpus // (tsp * tp * sp * pp)
+        work = replace(space.work, sequences=space.batch // dp)
+        ways = itertools.product(
+            space.expert_degrees(tsp * tp * sp * dp),
+            EXCHANGES if sp > 1 else EXCHANGES[:1],
+            (False, True) if tp > 1 else (False,),
+            (2, 3) if training and dp * sp > 1 else (0,),
+        )
+        for ep, exchange, regions, zero in ways:
+            plan = Plan(
+                "",
+                {"tsp": tsp, "tp": tp, "sp": sp, "pp": pp, "ep": ep, "dp": dp},
+                exchange=exchange,
+                sequence_regions=regions,
+                recomputation="full" if training else "none",
+                micro_batch=1,
+                zero=zero,
+            )
+            job = Job(space.model, plan, work)
+            if legal(job):
+                yield job
+
+
+def limits(space: Space, room_bytes: float, resized: Callable[[int], Cluster]) -> Limits:
+    """Search the three limits; ``resized`` makes the cluster of so many nodes."""
+
+    def fits(tried: Space) -> Lean | None:
+        found = leanest(tried, room_bytes)
+        return found if found is not None and found.bytes <= room_bytes else None
+
+    def of_length(sequence: int) -> Lean | None:
+        return fits(replace(space, work=replace(space.work, sequence=sequence)))
+
+    return Limits(longest(space, of_length), largest_batch(space, room_bytes), fewest(space, fits, resized))
+
+
+def longest(space: Space, fits: Callable[[int], Lean | None]) -> tuple[int, Lean] | None:
+    """Doubling, then halving the step: memory grows with the sequence under every plan.
+
+    Lengths are multiples of the largest power of two that divides the sequence asked about, so that the same degrees
+    divide them.
+    """
+    asked = space.work.sequence
+    step = asked & -asked
+    best = fits(asked)
+    reached = asked
+    while best is None and step > 1:  # shorter ones: the largest half, quarter, … that fits
+        step //= 2
+        reached, best = step, fits(step)
+    if best is None:
+        return None
+    stride = step
+    while reached + stride <= LONGEST_SEQUENCE:
+        found = fits(reached + stride)
+        if found is None:
+            break
+        reached, best = reached + stride, found
+        stride *= 2
+    while stride > step:
+        stride //= 2
+        found = fits(reached + stride)
+        if found is not None:
+            reached, best = reached + stride, found
+    return reached, best
+
+
+def largest_batch(space: Space, room_bytes: float) -> tuple[int, Lean] | None:
+    """The most sequences at once: replicas times the largest micro-batch that fits, over all degrees."""
+    best: tuple[int, Lean] | None = None
+    for job in lean_jobs(replace(space, batch=space.cluster.gpus)):
+        dp = job.plan.dp
+
+        def alone(size: int, job: Job = job) -> Lean:
+            plan, work = replace(job.plan, micro_batch=size), replace(job.work, sequences=size)
+            grown = replace(job, plan=plan, work=work)
+            return Lean(grown, sum(peak_memory(grown, scheme_of(plan).residency).values()))
+
+        # Nothing to gain unless it beats the best so far.
+        size = (best[0] // dp + 1) if best is not None else 1
+        found = alone(size)
+        if found.bytes > room_bytes:
+            continue
+        stride = 1
+        while True:
+            further = alone(size + stride)
+            if further.bytes > room_bytes:
+                break
+            size, found, stride = size + stride, further, stride * 2
+        while stride > 1:
+            stride //= 2
+            further = alone(size + stride)
+            if further.bytes <= room_bytes:
+                size, found = size + stride, further
+        best = (size * dp, found)
+    return best
+
+
+def fewest(
+    space: Space, fits: Callable[[Space], Lean | None], resized: Callable[[int], Cluster]
+) -> tuple[int, Lean] | None:
+    """The smallest number of nodes, counting up: which degrees divide it changes from number to number."""
+    most = space.cluster.nodes
+    for nodes in range(1, most + 1):
+        try:
+            cluster = space.cluster if nodes == most else resized(nodes)
+        except InputError:
+            continue
+        found = fits(replace(space, cluster=cluster, _placed={}))
+        if found is not None:
+            return nodes, found
+    return None

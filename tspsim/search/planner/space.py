@@ -1,0 +1,239 @@
+"""The legal plans of a model on a cluster, for one global batch.
+
+What a competent engineer would fix is fixed: tokens in zigzag order, the library's own choice of algorithms, layers as
+even as can be (and chunks of equal size where there are such), tensor parallelism and TSP on neighbouring GPUs, four
+chunks where reductions are overlapped. Sequences are not cut finer than :data:`LEAST_TOKENS`, and not cut at all where
+the micro-batch has whole ones to give away: sp = 2 with two sequences is two replicas with one, and an exchange. The
+rest is free. A plan is chosen in three steps, so that
+a search can leave out many at once: a :class:`Family` says what kernels a rank runs, a layout when and where it talks,
+and last comes what replicas divide among them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from ...errors import InputError
+from ...model import Architecture
+from ...network import Cluster
+from ...parallel import Job, Mesh, Plan, Work, build_mesh
+
+RECOMPUTATION = ("none", "selective", "cheap", "full")
+EXCHANGES = ("all_gather", "ring", "ulysses")
+#: Axes that a placement may lay across nodes while replicas fill the node; tensor parallelism and TSP stay innermost.
+MOVABLE = ("sp", "pp")
+#: Tokens of a sequence that a shard has at least.
+LEAST_TOKENS = 512
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A legal plan with its job (its replica's share of the batch) and mesh; ``order`` breaks ties: simpler is less."""
+
+    job: Job
+    mesh: Mesh = field(repr=False, compare=False)
+    order: tuple[int, ...]
+
+    @property
+    def plan(self) -> Plan:
+        return self.job.plan
+
+    @property
+    def name(self) -> str:
+        return self.plan.name
+
+
+def plan_keys(plan: Plan) -> dict[str, Any]:
+    """A plan as the keys of a scenario, those at their defaults left out."""
+    keys: dict[str, Any] = {"name": plan.name}
+    keys |= {axis: plan.degree(axis) for axis in ("tsp", "tp", "sp", "pp", "ep") if plan.degree(axis) > 1}
+    usual = Plan("", {})
+    for name in ("vpp", "exchange", "sequence_regions", "overlap", "recomputation", "micro_batch", "schedule", "zero"):
+        value = getattr(plan, name)
+        if value != getattr(usual, name) or name in ("recomputation", "micro_batch"):
+            keys[name] = value
+    if plan.rail_axes:
+        keys["placement"] = {"node": list(plan.node_axes), "rails": list(plan.rail_axes)}
+    return keys
+
+
+#: Words of a plan's name. What a layer leaves for its backward: all of it is kept, attention runs again, what is cheap
+#: does, or all.
+_WORDS = {"none": "keep", "selective": "attn", "all_gather": "gather"}
+
+
+def name_of(plan: Plan) -> str:
+    """A name that says everything a search may choose, in at most 60 characters.
+
+    After the degrees (``x5``: chunks a stage) the exchange, the ZeRO stage, the micro-batch, what is recomputed
+    (``keep`` nothing, ``attn`` attention, ``cheap``, ``full``), ``sr`` sequence regions, ``ov`` overlap, ``zb`` for
+    zero-bubble, and after ``@`` the axes laid across nodes.
+
+    >>> from tspsim.parallel import Plan
+    >>> name_of(Plan("", {"tp": 4, "sp": 2, "dp": 16}, exchange="ring", zero=1, micro_batch=2, recomputation="full"))
+    'TP4-SP2-DP16 ring Z1 mb2 full'
+    """
+    axes = [axis for axis in ("tsp", "tp", "sp", "pp", "ep") if plan.degree(axis) > 1]
+    degrees = [f"{axis.upper()}{plan.degree(axis)}" for axis in axes]
+    if plan.vpp > 1:
+        degrees = [f"{degree}x{plan.vpp}" if degree.startswith("PP") else degree for degree in degrees]
+    words = ["-".join([*degrees, f"DP{plan.dp}"])]
+    words += [_WORDS.get(plan.exchange, plan.exchange)] if plan.sp > 1 else []
+    words += [f"Z{plan.zero}"] if plan.zero else []
+    words += [f"mb{plan.micro_batch}"] if plan.micro_batch else []
+    words += [_WORDS.get(plan.recomputation, plan.recomputation)]
+    words += ["sr"] if plan.sequence_regions else []
+    words += ["ov"] if plan.overlap else []
+    words += ["zb"] if plan.schedule == "zb-h1" else []
+    words += ["@" + "+".join(plan.rail_axes)] if plan.rail_axes else []
+    return " ".join(words)
+
+
+@dataclass(frozen=True)
+class Space:
+    """All legal plans.
+
+    Parameters
+    ----------
+    model, work
+        What every replica computes; its number of sequences is set a plan.
+    cluster
+        Where.
+    batch
+        Sequences of a step over all replicas: every plan has the same.
+    """
+
+    model: Architecture
+    work: Work
+    cluster: Cluster
+    batch: int
+    _placed: dict[Hashable, list[tuple[tuple[str, ...], Mesh]]] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def divisors(self) -> tuple[int, ...]:
+        gpus = self.cluster.gpus
+        return tuple(degree for degree in range(1, gpus + 1) if gpus % degree == 0)
+
+    def families(self) -> Iterator[Job]:
+        """Every choice of degrees, micro-batch, recomputation and exchange, as the job of its simplest plan."""
+        training = self.work.pass_ == "training"
+        for tsp, tp, sp, pp in self.degrees():
+            dp = self.cluster.gpus // (tsp * tp * sp * pp)
+            sequences = self.batch // dp
+            work = replace(self.work, sequences=sequences)
+            sizes = [size for size in range(1, sequences + 1) if sequences % size == 0]
+            ways = itertools.product(
+                self.expert_degrees(tsp * tp * sp * dp),
+                sizes,
+                RECOMPUTATION if training else RECOMPUTATION[:1],
+                EXCHANGES if sp > 1 else EXCHANGES[:1],
+            )
+            for ep, size, recomputation, exchange in ways:
+                if math.gcd(size, sp) > 1:
+                    continue
+                degrees = {"tsp": tsp, "tp": tp, "sp": sp, "pp": pp, "ep": ep, "dp": dp}
+                plan = Plan("", degrees, exchange=exchange, recomputation=recomputation, micro_batch=size)
+                # Experts spread beside tensor parallelism need sequence regions.
+                for regions in (False, True) if ep > 1 and tp > 1 else (False,):
+                    job = Job(self.model, replace(plan, sequence_regions=regions), work)
+                    if legal(job):
+                        yield job
+                        break
+
+    def degrees(self) -> Iterator[tuple[int, int, int, int]]:
+        gpus = self.cluster.gpus
+        for pp in self.divisors:
+            if pp > self.model.layers:
+                break
+            for first, sp in itertools.product(self.divisors, self.divisors):
+                replica = pp * first * sp
+                if gpus % replica or self.batch % (gpus // replica):
+                    continue
+                if sp * LEAST_TOKENS <= self.work.sequence or sp == 1:
+                    yield 1, first, sp, pp
+                if sp == 1 < first and first * LEAST_TOKENS <= self.work.sequence:
+                    yield first, 1, 1, pp
+
+    def expert_degrees(self, ranks: int) -> list[int]:
+        """What experts may be spread over: one rank where the model has none."""
+        experts = getattr(self.model, "experts", None)
+        if experts is None:
+            return [1]
+        return [degree for degree in self.divisors if experts.count % degree == 0 and ranks % degree == 0]
+
+    def ways(self, family: Job) -> Iterator[Candidate]:
+        """Every way of a family's ranks to talk within a stage: placement, regions, overlap; no pipeline chosen yet."""
+        plan = family.plan
+        regions = (False, True) if plan.tp > 1 else (False,)
+        overlaps: tuple[bool | None, ...] = (None,)
+        if plan.tp > 1 or (plan.sp > 1 and plan.exchange == "all_gather"):
+            overlaps = (None, True)
+        for place, (rails, mesh) in enumerate(self.placements(plan)):
+            for number, (region, overlap) in enumerate(itertools.product(regions, overlaps)):
+                chosen = replace(plan, sequence_regions=region, overlap=overlap, rail_axes=rails)
+                job = replace(family, plan=chosen)
+                if legal(job):
+                    yield Candidate(job, mesh, (place, number))
+
+    def layouts(self, way: Candidate) -> Iterator[Candidate]:
+        """Every pipeline schedule of a way."""
+        for number, (vpp, schedule) in enumerate(self._pipelines(way.job)):
+            job = replace(way.job, plan=replace(way.plan, vpp=vpp, schedule=schedule))
+            if number == 0 or legal(job):
+                yield Candidate(job, way.mesh, (*way.order, number))
+
+    def _pipelines(self, family: Job) -> Iterator[tuple[int, str]]:
+        """Chunks a stage and schedule; where layers can be cut into equal chunks, only such cuts."""
+        yield 1, "1f1b"
+        layers, pp = self.model.layers, family.plan.pp
+        if pp == 1:
+            return
+        if family.training:
+            yield 1, "zb-h1"
+        for vpp in range(2, layers // pp + 1):
+            if layers % pp or layers % (pp * vpp) == 0:
+                yield vpp, "1f1b"
+
+    def placements(self, plan: Plan) -> Sequence[tuple[tuple[str, ...], Mesh]]:
+        """Axes laid along rails while replicas fill the node, and the mesh; each mesh once, the usual one first."""
+        key = tuple(plan.degrees.items())
+        if key not in self._placed:
+            self._placed[key] = list(self._places(plan))
+        return self._placed[key]
+
+    def _places(self, plan: Plan) -> Iterator[tuple[tuple[str, ...], Mesh]]:
+        movable = [axis for axis in MOVABLE if plan.degree(axis) > 1]
+        seen = set()
+        for count in range(len(movable) + 1):
+            for rails in itertools.combinations(movable, count):
+                try:
+                    mesh = build_mesh(replace(plan, rail_axes=rails), self.cluster.gpus, self.cluster.gpus_per_node)
+                except InputError:
+                    continue
+                order = sorted(range(len(mesh.axes)), key=lambda dimension: mesh.axes[dimension])
+                key = mesh.ranks.transpose(order).tobytes()
+                if key not in seen:
+                    seen.add(key)
+                    yield rails, mesh
+
+    def plans(self, layout: Candidate) -> Iterator[Candidate]:
+        """Every ZeRO stage of a layout, named."""
+        stages = range(4) if layout.job.training and layout.job.copies > 1 else (0,)
+        for zero in stages:
+            plan = replace(layout.plan, zero=zero)
+            named = replace(plan, name=name_of(plan))
+            yield Candidate(replace(layout.job, plan=named), layout.mesh, (*layout.order, zero))
+
+
+def legal(job: Job) -> bool:
+    """Whether the degrees divide what they must."""
+    try:
+        job.check()
+    except InputError:
+        return False
+    return True

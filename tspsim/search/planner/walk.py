@@ -1,0 +1,249 @@
+"""The longest path of one rank through a task: what it takes when every other rank is ready and nothing is shared.
+
+A task is what a pipeline stage does for one micro-batch: some instructions, a layer that repeats, some more. The walk
+keeps the engine's rules that concern the rank alone (a stream runs in order, an instruction begins when what it waits
+for is over) and drops those that can only delay it: meeting other ranks, sharing links, kernels and transfers that slow
+each other. Path lengths are monotone in the times of their pieces, so the walk never ends after the engine does.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+NEVER = -math.inf
+#: Roles of messages between stages.
+RECEIVE, SEND = "receive", "send"
+#: A period is accepted when clocks advance alike to this relative precision: the order in which floats were added.
+ALIKE = 1e-12
+
+
+class Step(NamedTuple):
+    """An instruction with its time alone. ``after`` counts as in :class:`tspsim.program.Repeat`.
+
+    ``role`` is :data:`RECEIVE` or :data:`SEND` for what goes between stages.
+    """
+
+    stream: str
+    duration_s: float
+    after: tuple[int, ...]
+    is_compute: bool
+    role: str = ""
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Steps that run ``times`` times; an ``after`` counts from the start of its own turn."""
+
+    steps: tuple[Step, ...]
+    times: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """Instructions in issue order; outside of layers an ``after`` is an index into the unrolled list."""
+
+    items: tuple[Step | Layers, ...]
+
+    def with_layers(self, layers: int) -> Task:
+        """This task of one layer with more of it; what stood behind the layer waits for the last."""
+        first, length = next(
+            ((place, len(item.steps)) for place, item in enumerate(self.items) if isinstance(item, Layers)),
+            (len(self.items), 0),
+        )
+        shift = (layers - 1) * length
+
+        def moved(step: Step) -> Step:
+            return step._replace(after=tuple([index + shift if index >= first else index for index in step.after]))
+
+        before, behind = self.items[:first], self.items[first + 1 :]
+        repeated = [replace(item, times=layers) for item in self.items[first : first + 1] if isinstance(item, Layers)]
+        return Task((*before, *repeated, *[moved(step) for step in behind if isinstance(step, Step)]))
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What a walk found.
+
+    Attributes
+    ----------
+    end_s
+        When the last kernel ends, after the task's start.
+    last_s
+        When the last instruction of any stream ends.
+    sent_s
+        When the result is ready to be sent on; ``end_s`` where nothing is sent.
+    compute_s
+        Kernels' own time.
+    gaps_s
+        Part of ``end_s`` in which kernels wait for a transfer that itself waited for the kernel before: nothing can
+        hide it.
+    """
+
+    end_s: float
+    last_s: float
+    sent_s: float
+    compute_s: float
+    gaps_s: float
+
+
+class _Clocks:
+    """Ends of instructions and streams so far, and of the chains of transfers that began at the last kernel.
+
+    ``chains[i]`` is the time from the end of the last kernel to that of instruction i, where one waited for the other;
+    indices from ``root`` on may have one.
+    """
+
+    def __init__(self, start_s: float, arrival_s: float) -> None:
+        self.start_s, self.arrival_s = start_s, arrival_s
+        self.streams: dict[str, float] = {}
+        self.newest: dict[str, int] = {}
+        self.ends: list[float] = []
+        self.chains: list[float] = []
+        self.root = 0
+        self.kernel_s = self.compute_s = self.gaps_s = 0.0
+        self.sent_s = NEVER
+
+    def take(self, step: Step, after: Sequence[int]) -> None:
+        """Issue one instruction."""
+        ends, chains, root, stream = self.ends, self.chains, self.root, step.stream
+        ready, chain = self.start_s, NEVER
+        newest = self.newest.get(stream)
+        if newest is not None:
+            ready = self.streams[stream]
+            if newest >= root:
+                chain = chains[newest]
+        for index in after:
+            if ends[index] > ready:
+                ready = ends[index]
+            if index >= root and chains[index] > chain:
+                chain = chains[index]
+        if step.is_compute:
+            if chain > 0.0:
+                self.gaps_s += chain
+            end = self.kernel_s = max(ready, self.kernel_s) + step.duration_s
+            self.compute_s += step.duration_s
+            self.root = len(ends)
+            chains.append(0.0)
+        else:
+            if step.role == RECEIVE and self.arrival_s > ready:
+                ready = self.arrival_s
+            if step.role == SEND:
+                self.sent_s = max(self.sent_s, ready)
+            end = ready + step.duration_s
+            chains.append(chain + step.duration_s)
+        self.newest[stream] = len(ends)
+        self.streams[stream] = end
+        ends.append(end)
+
+
+def walk(task: Task, *, arrival_s: float = NEVER, from_zero: bool = False) -> Walk:
+    """Walk a task whose kernels may begin at 0.
+
+    Parameters
+    ----------
+    arrival_s
+        When what the stage before sent is here.
+    from_zero
+        Nothing was issued before 0 (the first task of a step); otherwise transfers that wait for nothing are over.
+    """
+    clocks = _Clocks(0.0 if from_zero else NEVER, arrival_s)
+    # Where an unrolled index is found among those that were run: the last turn of layers stands for them all.
+    borders: list[int] = []
+    skipped: list[int] = []
+    unrolled = 0
+    for item in task.items:
+        if isinstance(item, Layers):
+            turns = _run_layers(clocks, item.steps, item.times)
+            unrolled += item.times * len(item.steps)
+            borders.append(unrolled - len(item.steps))
+            skipped.append((item.times - turns) * len(item.steps) + (skipped[-1] if skipped else 0))
+            continue
+        after = item.after
+        if borders and after:
+            after = tuple([_found(index, borders, skipped) for index in after])
+        clocks.take(item, after)
+        unrolled += 1
+    last_s = max(clocks.kernel_s, *clocks.ends)
+    sent_s = clocks.sent_s if clocks.sent_s > NEVER else clocks.kernel_s
+    return Walk(clocks.kernel_s, last_s, sent_s, clocks.compute_s, clocks.gaps_s)
+
+
+def _found(index: int, borders: Sequence[int], skipped: Sequence[int]) -> int:
+    place = bisect.bisect_right(borders, index)
+    return index - skipped[place - 1] if place else index
+
+
+def _run_layers(clocks: _Clocks, layer: Sequence[Step], times: int) -> int:
+    """Run a layer ``times`` times and return the turns that were run: those in between advance all clocks alike.
+
+    When every clock that matters later has advanced by the same stride for as many turns as a layer reaches back, it
+    will for ever: the rules are max and plus. Streams that nobody waits for (a reduction of gradients) may fall
+    behind at a pace of their own; they advance by their own work, and meet what they wait for in the last turn, which
+    is always run.
+    """
+    length, first = len(layer), len(clocks.ends)
+    reach = max(1, *(-(index // length) for step in layer for index in step.after), 1)
+    core = core_streams(layer)
+    own_s: dict[str, float] = {}
+    for step in layer:
+        own_s[step.stream] = own_s.get(step.stream, 0.0) + step.duration_s
+    strides: list[float] = []
+    turns = 0
+    while turns < times:
+        position = first + turns * length
+        before = clocks.compute_s, clocks.gaps_s
+        for step in layer:
+            clocks.take(step, [position + i for i in step.after if position + i >= first])
+        turns += 1
+        left = times - turns
+        if turns > 1:
+            strides.append(_stride(clocks.ends, position, layer, core))
+        if left < 2 or not _settled(strides, reach):
+            continue
+        jump, stride = left - 1, strides[-1]
+        for index in range(max(first, position - (reach - 1) * length), position + length):
+            stream = layer[(index - first) % length].stream
+            clocks.ends[index] += jump * (stride if stream in core else own_s[stream])
+        for stream, own in own_s.items():
+            clocks.streams[stream] += jump * (stride if stream in core else own)
+        clocks.kernel_s += jump * stride
+        clocks.compute_s += jump * (clocks.compute_s - before[0])
+        clocks.gaps_s += jump * (clocks.gaps_s - before[1])
+        times = turns + 1
+        strides = []
+    return turns
+
+
+def core_streams(layer: Sequence[Step]) -> frozenset[str]:
+    """Streams of kernels, and those that an instruction of another stream waits for."""
+    core = {step.stream for step in layer if step.is_compute}
+    for step in layer:
+        core |= {layer[index % len(layer)].stream for index in step.after} - {step.stream}
+    return frozenset(core)
+
+
+def _stride(ends: Sequence[float], position: int, layer: Sequence[Step], core: frozenset[str]) -> float:
+    """By how much every end of the core advanced over a turn; NaN where not all alike."""
+    length, stride = len(layer), NEVER
+    for offset, step in enumerate(layer):
+        if step.stream not in core:
+            continue
+        now, before = ends[position + offset], ends[position + offset - length]
+        if now == NEVER:
+            continue
+        advance = now - before
+        if stride == NEVER:
+            stride = advance
+        elif not abs(advance - stride) <= ALIKE * abs(now):
+            return math.nan
+    return stride
+
+
+def _settled(strides: Sequence[float], reach: int) -> bool:
+    """Whether the last ``reach`` strides are one."""
+    last = strides[-reach:]
+    return len(last) == reach and all(math.isfinite(s) and abs(s - last[0]) <= 1e-9 * abs(s) for s in last)

@@ -1,0 +1,77 @@
+"""Why one plan is faster than another: where the seconds of both steps go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ... import metrics
+from ...result import PlanResult
+
+
+@dataclass(frozen=True)
+class Part:
+    """Seconds of one part of a step, in both plans."""
+
+    name: str
+    best_s: float
+    other_s: float
+
+    @property
+    def saved_s(self) -> float:
+        """By how much the best plan spends less."""
+        return self.other_s - self.best_s
+
+
+def parts_s(result: PlanResult) -> dict[str, float]:
+    """Seconds of a step by what they go to, mean over ranks.
+
+    ``compute`` without what recomputation repeats, ``recomputation``, exposed communication by mesh axis, ``waiting``
+    (the bubble of a pipeline, or for others). A result without timeline has communication by kind instead.
+    """
+    breakdown = result.breakdown_s
+    waiting = float(breakdown["bubble"]) + float(breakdown["idle"])
+    if result.timeline is None:
+        exposed = {f"exposed {kind}": float(time_s) for kind, time_s in breakdown["exposed_communication"].items()}
+        return {"compute": float(breakdown["compute"]), **exposed, "waiting": waiting}
+    kinds = metrics.Kinds.of(result.timeline)
+    by_axis = [label if label.is_compute else label._replace(kind=axis_of(label.shape)) for label in kinds.labels]
+    again = np.array([label.is_compute and label.part.endswith(" again") for label in kinds.labels], dtype=bool)
+    columns = result.timeline.columns()
+    origin_s = float(columns["start_s"].min(initial=0.0))
+    total = sum(each.size for each in result.classes)
+    makespan_s = float(columns["end_s"].max(initial=0.0)) - origin_s
+    exposed_s: dict[str, float] = {}
+    compute_s = again_s = 0.0
+    idle_s = result.step_time_s - makespan_s
+    for each in result.classes:
+        rows = columns["rank"] == each.representative
+        which = kinds.number[rows]
+        start_s, end_s = columns["start_s"][rows] - origin_s, columns["end_s"][rows] - origin_s
+        kernels, exposed_here, idle = metrics.of_rank(metrics.Kinds(by_axis, which), which, start_s, end_s, makespan_s)
+        share = each.size / total
+        again_s += share * float((end_s - start_s)[again[which]].sum())
+        compute_s += share * sum(kernels.values())
+        idle_s += share * idle
+        for axis, time_s in exposed_here.items():
+            exposed_s[axis] = exposed_s.get(axis, 0.0) + share * time_s
+    named = {f"exposed on {axis}": exposed_s[axis] for axis in sorted(exposed_s)}
+    return {"compute": compute_s - again_s, "recomputation": again_s, **named, "waiting": idle_s}
+
+
+def axis_of(shape: str) -> str:
+    """The mesh axis in the label of a transfer.
+
+    >>> axis_of("1.20 MB over 8 ranks along dp+sp, two level")
+    'dp+sp'
+    """
+    return shape.rpartition(" along ")[2].partition(",")[0] or "other"
+
+
+def compare(best: Mapping[str, float], other: Mapping[str, float]) -> tuple[Part, ...]:
+    """Every part of either step, what saves most first."""
+    names = dict.fromkeys((*best, *other))
+    parts = [Part(name, best.get(name, 0.0), other.get(name, 0.0)) for name in names]
+    return tuple(sorted(parts, key=lambda part: -abs(part.saved_s)))

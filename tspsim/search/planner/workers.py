@@ -1,0 +1,65 @@
+"""Plans simulated by processes: questions out, answers back in the order they were asked."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+
+from ...errors import TspsimError
+from ...result import PlanResult
+from ...scenario import Plan as PlanKeys
+from ...scenario import Scenario
+from ..crews import Crew, answers
+from ..question import Library, Question
+from ..table import plan_result
+from .space import Candidate, plan_keys
+
+
+class Simulators:
+    """A crew that simulates plans of one scenario, each with its replica's share of the batch.
+
+    Parameters
+    ----------
+    crew
+        Who answers.
+    library
+        Look-ups that remember.
+    deadline_s
+        On the monotonic clock; what is not answered by then is left.
+    """
+
+    def __init__(self, crew: Crew, library: Library, deadline_s: float) -> None:
+        self.crew, self.library, self.deadline_s = crew, library, deadline_s
+
+    def simulate(self, scenario: Scenario, candidates: Sequence[Candidate]) -> list[PlanResult | None]:
+        """Answers in the order of the candidates; None for those that time did not reach.
+
+        Raises
+        ------
+        TspsimError
+            A simulation met a bug, or workers die again and again.
+        """
+        return self.ask([scenario_of(scenario, candidate) for candidate in candidates])
+
+    def ask(self, scenarios: Sequence[Scenario]) -> list[PlanResult | None]:
+        """The same for scenarios of one plan each."""
+        questions = [Question(self.library.key(self.library.look_up(asked)), asked) for asked in scenarios]
+        found: dict[str, PlanResult] = {}
+        if questions and time.monotonic() < self.deadline_s:
+            for answered in answers(iter(questions), self.crew):
+                for answer in answered:
+                    if answer.bug:
+                        name = next(q.scenario.plans[0].name for q in questions if q.key == answer.key)
+                        raise TspsimError(f"bug: plan '{name}': {answer.bug}; please report")
+                    found[answer.key] = plan_result(json.loads(answer.text))
+                if time.monotonic() > self.deadline_s:
+                    break
+        return [found.get(question.key) for question in questions]
+
+
+def scenario_of(scenario: Scenario, candidate: Candidate) -> Scenario:
+    """The scenario with one plan, and as many sequences a replica as make the batch."""
+    workload = scenario.workload.model_copy(update={"sequences_per_replica": candidate.job.work.sequences})
+    plan = PlanKeys.model_validate(plan_keys(candidate.plan))
+    return scenario.model_copy(update={"workload": workload, "plans": (plan,), "offers": ()})
