@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .engine.core import Submission
-from .engine.timeline import Label, Labels, Timeline
+from .engine.timeline import Label, Timeline
 
 Floats = NDArray[np.float64]
 
@@ -81,10 +81,7 @@ class Kinds:
 
     @classmethod
     def of(cls, timeline: Timeline) -> Kinds:
-        labels = timeline.labels
-        if isinstance(labels, Labels):
-            return cls(labels.distinct, labels.which[timeline.columns()["label"]])
-        return cls(labels, timeline.columns()["label"])
+        return cls(*timeline.kinds())
 
 
 def of_rank(

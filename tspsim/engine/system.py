@@ -150,13 +150,27 @@ def island_instances(
     cluster: Cluster, mesh: Mesh, island: NDArray[np.int64], templates: Templates, copies: int
 ) -> Iterator[Instance]:
     """Every template used by every group that lies in the island."""
+    per_node, per_node_links = cluster.gpus_per_node, cluster.layout.node_links
     for template, index in templates:
         groups = mesh.groups(template.axis)
         numbers = dict.fromkeys(mesh.group_of(template.axis)[island].tolist())
+        # Where all nodes are alike, what happens inside one happens inside the others, so many links further on.
+        inside: dict[tuple[int, ...], tuple[int, Traffic, tuple[float, ...]]] = {}
         for group in groups[list(numbers)].tolist():
             for ranks in message_pairs(group, template) if template.is_message else [tuple(group)]:
+                node = ranks[0] // per_node
+                place = tuple([rank - node * per_node for rank in ranks])
+                alone = not cluster.factors and min(place) >= 0 and max(place) < per_node
+                if alone and place in inside:
+                    first, like, shares = inside[place]
+                    step = (node - first) * per_node_links
+                    traffic = replace(like, links=tuple([link + step for link in like.links]))
+                    yield Instance(index, template.is_message, ranks, traffic, shares, copies)
+                    continue
                 traffic = moved(cluster, ranks, template)
                 shares = link_shares(cluster, traffic)
+                if alone:
+                    inside[place] = (node, traffic, shares)
                 detoured = bool(cluster.layout.dead) and moved(cluster.sound, ranks, template).links != traffic.links
                 yield Instance(index, template.is_message, ranks, traffic, shares, copies, detoured)
 

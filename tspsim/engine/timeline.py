@@ -124,12 +124,17 @@ class Timeline:
             "end_s": np.asarray(self.end_s, dtype=np.float64),
         }
 
-    def labelled(self, of: Callable[[Label], Any], dtype: Any = None) -> NDArray[Any]:
-        """``of`` the label of every row; it must not depend on the layer."""
+    def kinds(self) -> tuple[Sequence[Label], NDArray[np.int32]]:
+        """Labels that differ in more than their layer, and for every row its place among them."""
         label = np.asarray(self.label, dtype=np.int32)
         if isinstance(self.labels, Labels):
-            return np.array([of(entry) for entry in self.labels.distinct], dtype=dtype)[self.labels.which[label]]
-        return np.array([of(entry) for entry in self.labels], dtype=dtype)[label]
+            return self.labels.distinct, self.labels.which[label]
+        return self.labels, label
+
+    def labelled(self, of: Callable[[Label], Any], dtype: Any = None) -> NDArray[Any]:
+        """``of`` the label of every row; it must not depend on the layer."""
+        labels, number = self.kinds()
+        return np.array([of(entry) for entry in labels], dtype=dtype)[number]
 
     def layers(self) -> NDArray[np.int32]:
         """The layer of every row."""

@@ -230,7 +230,7 @@ def _row(scenario: Scenario, result: Result, library: Library) -> Row:
     if best is None:
         return Row(scenario.name, result, None, rates)
     basis = scenario.project.price if scenario.project else "neocloud"
-    offer = doubt.offer_of(scenario, best.name, basis=basis, name=scenario.name)
+    offer = doubt.offer_of(scenario, best.name, basis=basis, name=scenario.name, lookups=library.lookups)
     outcome = None
     if scenario.project is not None and scenario.project.tokens is not None:
         work_s = scenario.project.tokens / best.tokens_per_s

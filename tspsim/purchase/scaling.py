@@ -15,10 +15,10 @@ from ..network import Cluster
 from ..scenario import Plan, Scenario
 from .needs import at_nodes, step_of
 
-WEAK_NODES = (1, 4, 16, 64, 128, 2048)
+WEAK_NODES = (1, 4, 16, 128, 2048)
 #: Strong scaling looks this far on either side of the offer's own size. Farther up every rank has its own place on the
 #: token axis, which folds into nothing: 2,048 nodes take minutes, and a sweep.
-STRONG_FACTORS = (0.5, 1, 2, 4, 8)
+STRONG_FACTORS = (0.5, 1, 2, 4)
 #: The largest machine on a curve: 2,048 nodes of eight.
 MOST_GPUS = 2048 * 8
 

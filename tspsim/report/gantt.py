@@ -93,7 +93,7 @@ def shares(timeline: Timeline, step_time_s: float) -> tuple[NDArray[Any], Column
     """
     columns = timeline.columns()
     ranks, position = np.unique(columns["rank"], return_inverse=True)
-    computing = np.array([entry.is_compute for entry in timeline.labels], dtype=bool)[columns["label"]]
+    computing = timeline.labelled(lambda entry: entry.is_compute, bool)
     busy = _union(position, columns["start_s"], columns["end_s"], len(ranks))
     compute = _union(
         position[computing], columns["start_s"][computing], columns["end_s"][computing], len(ranks)
@@ -127,15 +127,15 @@ def _encode(
 ) -> dict[str, Any]:
     folded = len(np.unique(columns["rank"])) <= len(plan.classes)
     kept = np.isin(columns["rank"], chosen) & (columns["start_s"] <= until)
-    rank, row_label = columns["rank"][kept], columns["label"][kept]
+    labels, number = timeline.kinds()
+    rank, layer = columns["rank"][kept], timeline.layers()[kept].astype(np.int16)
     start, end = columns["start_s"][kept], columns["end_s"][kept]
-    used, row_label = np.unique(row_label, return_inverse=True)
-    entries = [timeline.labels[index] for index in used]
+    used, row_label = np.unique(number[kept], return_inverse=True)
+    entries = [labels[index] for index in used]
     streams = list(dict.fromkeys(entry.stream for entry in entries))
     computing = {entry.stream for entry in entries if entry.is_compute}
     streams.sort(key=lambda name: name not in computing)
     stream = np.array([streams.index(entry.stream) for entry in entries], dtype=np.int32)[row_label]
-    layer = np.array([entry.layer for entry in entries], dtype=np.int16)[row_label]
     table, short = _labels(view, entries)
     order = np.lexsort((end, start, stream, rank))
     rank, stream, start, end = rank[order], stream[order], start[order], end[order]

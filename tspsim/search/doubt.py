@@ -277,7 +277,14 @@ def factors_of(*offers: Offer) -> list[str]:
 # --- from simulations ---------------------------------------------------------------------------------------
 
 
-def offer_of(scenario: Scenario, plan: str, *, basis: str = "neocloud", name: str | None = None) -> Offer:
+def offer_of(
+    scenario: Scenario,
+    plan: str,
+    *,
+    basis: str = "neocloud",
+    name: str | None = None,
+    lookups: simulation.Lookups | None = None,
+) -> Offer:
     """Simulate one plan of a scenario and take its step apart.
 
     Kernel families have the ranges of the device's fits (:meth:`tspsim.simulation.Costs.errors`), transfers that of the
@@ -291,7 +298,7 @@ def offer_of(scenario: Scenario, plan: str, *, basis: str = "neocloud", name: st
     InfeasibleError
         The plan does not fit.
     """
-    question = simulation.look_up(choose(scenario, [plan]))
+    question = simulation.look_up(choose(scenario, [plan]), lookups or simulation.Lookups())
     costs = simulation.Costs(question.device)
     answer = simulation.run_plan(question, question.plans[0], costs=costs)
     if not answer.ran:
