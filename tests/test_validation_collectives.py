@@ -78,6 +78,44 @@ def test_the_library_column_tells_fabric_and_engine() -> None:
         assert custom_library(written) in known
 
 
+def test_rows_that_ask_for_nothing_or_for_what_nobody_knows_say_so(tmp_path: Path) -> None:
+    tables = {
+        "collectives/all.csv": [
+            "gpu,nodes,gpus,op,bytes,library",
+            "H100,1,1,all_reduce,1024,NCCL 2.29.2",
+            "H100,1,3,all_reduce,1024,NCCL 9.99",
+            "H100,1,16,all_reduce,1024,NCCL 2.29.2",
+        ],
+        "collectives/custom_all_reduce.csv": ["gpu,gpus,bytes,library", "H100,8,1024,custom vlm kernels"],
+        "collectives/moe_dispatch_combine_amd.csv": [
+            "gpu,kernel,ep,phase,dtype,num_tokens,hidden_dim",
+            "MI355X,IntraNode,1,dispatch,bf16,100,7168",
+            "MI355X,Elsewhere,8,dispatch,bf16,100,7168",
+            "MI355X,IntraNode,8,dispatch,int4,100,7168",
+        ],
+        "collectives/moe_dispatch_combine_deepep.csv": [
+            "system,mode,node_num,hidden_size,num_token,num_topk,num_experts",
+            "a100_sxm,normal,1,7168,64,8,256",
+            "h100_sxm,fast,1,7168,64,8,256",
+        ],
+    }
+    reasons = {
+        "collectives/all.csv": ["one GPU alone", "", "GPU 8 is not in"],
+        "collectives/custom_all_reduce.csv": ["did you mean 'vllm custom'"],
+        "collectives/moe_dispatch_combine_amd.csv": ["one GPU alone", "no kernel 'Elsewhere'", "no type 'int4'"],
+        "collectives/moe_dispatch_combine_deepep.csv": ["has no normal dispatch", "no mode 'fast'"],
+    }
+    for path, lines in tables.items():
+        file = tmp_path / Path(path).name
+        file.write_text("\n".join(lines) + "\n")
+        outcome = predict(TABLES[path], read(file))
+        for told, expected in zip(outcome.answers.reason, reasons[path], strict=True):
+            assert expected in told, path
+            assert bool(told) == bool(expected)
+        if path == "collectives/all.csv":
+            assert any("knows no library 'NCCL 9.99'" in note for note in outcome.answers.notes)
+
+
 def test_a_combine_that_casts_on_the_way_moves_half() -> None:
     row = {"hidden_dim": "7168", "dtype": "bf16", "quant": "fp8_direct_cast", "zero_copy": "False"}
     assert mori_bytes(row) == 7168.0

@@ -80,7 +80,9 @@ def predict_custom(frame: pd.DataFrame, answers: Answers) -> None:
 def tell(answers: Answers, position: int, traffic: Traffic, column: str | None = None) -> None:
     """The time of a transfer in microseconds with its range, as a row's answer."""
     time_us = traffic.alone_s * MICROSECONDS
-    if column is None:
+    if not traffic.links:
+        answers.skip(position, "one GPU alone exchanges nothing")
+    elif column is None:
         answers.predict(position, time_us, time_us * traffic.low, time_us * traffic.high)
     else:
         answers.also(position, column, time_us)
