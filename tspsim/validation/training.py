@@ -77,6 +77,7 @@ def nanotron_run(row: Row) -> Run:
         recomputation="none",
         sequence_regions=str(row["tp_mode"]) == "REDUCE_SCATTER",
         stack="nanotron",
+        fabric="efa-400g",
         optimizer=NANOTRON_OPTIMIZER,
     )
 
