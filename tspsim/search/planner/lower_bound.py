@@ -30,7 +30,7 @@ from ...parallel import Job, Mesh, scheme_of
 from ...parallel.pipeline import BACKWARD, FORWARD, WEIGHTS, Chunk
 from ...parallel.pipeline import Task as Visit
 from ...parallel.step import Writer
-from ...program import Collective, Compute, Instruction, Launch, Program, Repeat
+from ...program import Collective, Compute, Instruction, Launch, Program, Repeat, SendReceive
 from .walk import NEVER, RECEIVE, SEND, Layers, Step, Task, Walk, walk
 
 Floats = NDArray[np.float64]
