@@ -27,7 +27,10 @@ DTYPE_BYTES: dict[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """C[m, n] = A[m, k] · B[k, n], ``batch`` times (a batch of more than one is a grouped GEMM of equal parts)."""
+    """C[m, n] = A[m, k] · B[k, n], ``batch`` times (a batch of more than one is a grouped GEMM of equal parts).
+
+    ``quantised``: A comes in ``dtype`` from the kernel before; otherwise quantising it is part of a narrow product.
+    """
 
     m: int
     n: int
@@ -35,6 +38,7 @@ class Gemm:
     dtype: str = "bf16"
     batch: int = 1
     name: str = "gemm"
+    quantised: bool = False
 
     kind = "gemm"
 

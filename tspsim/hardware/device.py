@@ -289,12 +289,27 @@ class Device:
             return self.memory_bound(operator.size_bytes, "copy", operator.rows)
         sustained = self.spec.sustained
         if isinstance(operator, Gemm):
-            isolated = self.gemm(operator.m, operator.n, operator.k, operator.dtype, operator.batch)
+            isolated = self._product(operator)
             return step.with_parts(self._at_clock(isolated, operator, sustained.gemm), operator.batch, sustained)
         kernel = self.kernel(_attention_family(operator.direction), operator.dtype)
         alone = replace(kernel, parameters={**kernel.parameters, **step.ALONE})
         isolated = kernel.estimate(float(self._seconds(alone, step.attention_shape(operator), None)))
         return self._at_clock(isolated, operator, sustained.attention)
+
+    def _product(self, operator: Gemm) -> Estimate:
+        """A product on its own, with quantising A exactly where the operator asks for it."""
+        timed_with_it = self.includes_quantising(operator.dtype)
+        kernel = self.kernel("gemm", operator.dtype)
+        if operator.quantised and timed_with_it:
+            kernel = replace(kernel, parameters={**kernel.parameters, "quantise_gb_per_s": 0.0})
+        sides = {"m": operator.m, "n": operator.n, "k": operator.k, "batch": operator.batch}
+        alone = kernel.estimate(float(self._seconds(kernel, _numbers(sides), None)))
+        element = DTYPE_BYTES[operator.dtype]
+        if operator.quantised or timed_with_it or element >= DTYPE_BYTES["bf16"]:
+            return alone
+        rows = operator.batch * operator.m
+        quantising = self.memory_bound(rows * operator.k * (DTYPE_BYTES["bf16"] + element), "copy", rows)
+        return Estimate(*(a + b for a, b in zip(alone, quantising, strict=True)))
 
     def _at_clock(self, isolated: Estimate, operator: Operator, sustained: Sourced[float]) -> Estimate:
         rate = sustained.value if self.clocks == "sustained" else step.burst(self.spec.sustained)

@@ -17,11 +17,14 @@ from .parts import Block
 
 
 def gradients(product: Gemm) -> tuple[Gemm, Gemm]:
-    """Of C[m, n] = A[m, k]·B[k, n]: dA = dC·Bᵀ (the activations' gradient) and dB = Aᵀ·dC (the weights')."""
+    """Of C[m, n] = A[m, k]·B[k, n]: dA = dC·Bᵀ (the activations' gradient) and dB = Aᵀ·dC (the weights').
+
+    In narrow formats dC is quantised once, in both orientations, and A was: the second product finds them so.
+    """
     m, n, k = product.m, product.n, product.k
     return (
-        replace(product, n=k, k=n, name=f"{product.name}, d input"),
-        replace(product, m=k, n=n, k=m, name=f"{product.name}, d weight"),
+        replace(product, n=k, k=n, name=f"{product.name}, d input", quantised=False),
+        replace(product, m=k, n=n, k=m, name=f"{product.name}, d weight", quantised=True),
     )
 
 
@@ -109,7 +112,9 @@ class LayerShard:
         )
 
     def qkv(self, tokens: int) -> Gemm:
-        return Gemm(tokens, self.query_width + 2 * self.kv_width, self.model.hidden, self.dtype, name="QKV projection")
+        """Its input leaves the norm before it in the product's precision (Transformer Engine's LayerNormLinear)."""
+        width = self.query_width + 2 * self.kv_width
+        return Gemm(tokens, width, self.model.hidden, self.dtype, name="QKV projection", quantised=True)
 
     def down_projections(self, tokens: int) -> tuple[Gemm, ...]:
         """From the residual stream to the latents: the same on every shard; nothing without latent attention."""
@@ -181,6 +186,7 @@ class LayerShard:
             self.model.hidden,
             self.dtype,
             name="gate and up",
+            quantised=True,
         )
 
     def activation(self, tokens: int) -> MemoryBound:

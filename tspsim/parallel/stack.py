@@ -32,6 +32,9 @@ class Stack:
         The host's time to launch a message.
     traffic_factor
         Bytes that norms, rope, activations and residual sums move, over those of the fused kernels.
+    accumulation_bytes
+        Bytes a weight that adding a micro-batch's gradient to the kept one moves, beyond writing it in bf16: 6 for fp32
+        gradients added to by the product itself.
     activation_factor
         What a layer keeps for its backward, over what fused kernels need.
     attention_flops_per_s
@@ -50,6 +53,7 @@ class Stack:
     collective_s_per_rank: float = 0.0
     message_s: float = 0.0
     traffic_factor: float = 1.0
+    accumulation_bytes: float = 0.0
     activation_factor: float = 1.0
     attention_flops_per_s: float | None = None
     flash_attention: bool = True
@@ -60,7 +64,7 @@ class Stack:
     @property
     def fuses(self) -> bool:
         """Whether a schedule's operators are the kernels that run."""
-        return self.flash_attention and self.traffic_factor == 1.0
+        return self.flash_attention and self.traffic_factor == 1.0 and self.accumulation_bytes == 0.0
 
     @property
     def launches(self) -> bool:
@@ -87,6 +91,9 @@ class Stack:
                 yield MemoryBound(operator.op, size, operator.rows, name=operator.name)
             else:
                 yield operator
+            if self.accumulation_bytes and isinstance(operator, Gemm) and operator.name.endswith(", d weight"):
+                weights = operator.batch * operator.m * operator.n
+                yield MemoryBound("add", self.accumulation_bytes * weights, operator.m, name="add to gradient")
 
 
 #: The default.

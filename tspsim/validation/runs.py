@@ -24,7 +24,7 @@ from tspsim.simulation import look_up, run_plan
 #: What joins the nodes of a GPU's usual training machine, where a source does not say (data sheets of DGX and HGX
 #: systems: 200 Gb/s a GPU with A100, 800 with B300, 400 with the others).
 FABRICS = {"a100-40gb": "rails-200g", "a100-80gb": "rails-200g", "b300": "rails-800g"}
-USUAL_FABRIC = "rails-400g"
+USUAL_FABRIC = "rail-optimised-400g"
 #: Recomputation that is not stated: the least that fits. Recipes of models with experts name modules that are cheap to
 #: make again.
 LEAST_FIRST = ("none", "selective", "full")
@@ -60,6 +60,7 @@ class Run:
     shard_group: int | None = None
     adapter_rank: int = 0
     adapter_targets: tuple[str, ...] = ()
+    fabric: str = ""
     optimizer: str | tuple[tuple[str, float], ...] = "adamw"
 
     @property
@@ -169,7 +170,7 @@ def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
     node, nodes = machine(run.device, run.gpus)
     cluster: dict[str, Any] = {"device": run.device, "node": node, "nodes": nodes}
     if nodes > 1:
-        cluster["fabric"] = FABRICS.get(run.device, USUAL_FABRIC)
+        cluster["fabric"] = run.fabric or FABRICS.get(run.device, USUAL_FABRIC)
     workload: dict[str, Any] = {
         "model": str(_model_file(run.model)),
         "pass": "training",
