@@ -19,6 +19,8 @@ WEAK_NODES = (1, 4, 16, 128, 2048)
 #: Strong scaling looks this far on either side of the offer's own size. Farther up every rank has its own place on the
 #: token axis, which folds into nothing: 2,048 nodes take minutes, and a sweep.
 STRONG_FACTORS = (0.5, 1, 2, 4)
+#: TSP's broadcasts grow with the square of its axis: longer ones than this are for sweeps.
+LONGEST_TSP = 16
 #: The largest machine on a curve: 2,048 nodes of eight.
 MOST_GPUS = 2048 * 8
 
@@ -65,7 +67,7 @@ def asked_of(scenario: Scenario, cluster: Cluster, plan: str) -> Iterator[Asked]
         sequences, remainder = divmod(work, replicas)
         if replicas > work and replicas % work == 0:
             grown, sequences, remainder = wider(chosen, replicas // work), 1, 0
-        if remainder:
+        if remainder or grown.tsp > max(chosen.tsp, LONGEST_TSP):
             continue
         point = at_nodes(scenario, cluster, plan, nodes, sequences=sequences)
         try:
