@@ -123,14 +123,15 @@ class Search:
         below_s
             Slower plans are of no interest.
         most_rounds
-            Rounds after which to stop though something better may be left.
+            Rounds after which to stop though something better may be left; plans that are slow to simulate are then
+            not looked at.
         """
         families = (family for family in self.space.families() if admit(family))
         frontier = Frontier(self, families, self.capacity_bytes - free_bytes)
         best = sorted((each for each in self.known.values() if self._fits(each, free_bytes, admit)), key=_rank)
         while True:
             limit_s = min(below_s, best[count - 1].step_s) if len(best) >= count else below_s
-            batch = frontier.take(ROUND, limit_s) if most_rounds > 0 else []
+            batch = frontier.take(ROUND, limit_s, slow=most_rounds == math.inf) if most_rounds > 0 else []
             most_rounds -= 1
             if not batch:
                 complete = frontier.next_bound_s >= limit_s or frontier.next_bound_s == math.inf
@@ -177,11 +178,15 @@ class Frontier:
         """No plan that is left is faster."""
         return min((heap[0][0] for heap in (self._heap, self._slow) if heap), default=math.inf)
 
-    def take(self, count: int, limit_s: float) -> list[tuple[float, Candidate]]:
-        """The next plans to simulate, those that may be faster than ``limit_s``; none when time is over."""
+    def take(self, count: int, limit_s: float, *, slow: bool = True) -> list[tuple[float, Candidate]]:
+        """The next plans to simulate, those that may be faster than ``limit_s``; none when time is over.
+
+        Those that are slow to simulate come last, and only if ``slow``.
+        """
         taken: list[tuple[float, Candidate]] = []
+        heaps = (self._heap, self._slow) if slow else (self._heap,)
         while len(taken) < count:
-            heap = next((each for each in (self._heap, self._slow) if each and each[0][0] < limit_s), None)
+            heap = next((each for each in heaps if each and each[0][0] < limit_s), None)
             if heap is None or (heap is self._slow and taken):
                 break
             if time.monotonic() > self._search.deadline_s:

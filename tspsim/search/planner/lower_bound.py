@@ -30,7 +30,7 @@ from ...parallel import Job, Mesh, scheme_of
 from ...parallel.pipeline import BACKWARD, FORWARD, WEIGHTS, Chunk
 from ...parallel.pipeline import Task as Visit
 from ...parallel.step import Writer
-from ...program import Collective, Compute, Instruction, Launch, Program, Repeat, SendReceive
+from ...program import Collective, Compute, Instruction, Launch, Program, Repeat
 from .walk import NEVER, RECEIVE, SEND, Layers, Step, Task, Walk, walk
 
 Floats = NDArray[np.float64]
@@ -323,7 +323,7 @@ class LowerBound:
                     instruction.size_bytes,
                     root=instruction.root,
                     algorithm=instruction.algorithm,
-                    exchange=ExpertExchange(*tokens) if tokens else None,
+                    exchange=ExpertExchange(**tokens._asdict()) if tokens else None,
                 )
                 self._moves[key] = traffic.latency_s + traffic.fluid_s, groups.occupied_s(traffic)
             seconds, occupied = self._moves[key]

@@ -38,6 +38,8 @@ FREE_SHARES = (0.25, 0.5)
 FREE_ROUNDS = 1
 #: Shares of the time there is at which the search for the best, what follows from it, and everything ends.
 SEARCH_SHARE, DETAIL_SHARE, WHOLE_SHARE = 0.6, 0.85, 0.95
+#: Plans to come, as far as the number of processes is concerned.
+MANY = 100
 #: Called with a sentence and the share that is done.
 Progress = Callable[[str, float], None]
 
@@ -228,18 +230,25 @@ class Planner:
         InfeasibleError
             No legal plan fits, and by how much the leanest misses.
         """
+        further = [self._why, self._limits, self._elsewhere, self._front]
+        if points is not None:
+            further.append(lambda: self._map(points))
+        return self._answer(self._best, self._stated, *further)
+
+    def only_best(self) -> Planned:
+        """The best plans and the stated ones, without what :meth:`run` says about them; raises the same."""
+        return self._answer(self._best, self._stated)
+
+    def _answer(self, *steps: Callable[[], None]) -> Planned:
         answer = self.answer
-        space = self._space(self.question, answer.batch)
-        crew = crew_of(self.jobs, None, 100)
+        self._check_feasible(self._space(self.question, answer.batch))
+        crew = crew_of(self.jobs, None, MANY)
+        self.simulators = Simulators(crew, self.library, self._deadline_s(WHOLE_SHARE))
         finished = False
         try:
-            self._check_feasible(space)
-            self.simulators = Simulators(crew, self.library, self._deadline_s(WHOLE_SHARE))
             try:
-                for step in (self._best, self._stated, self._why, self._limits, self._elsewhere, self._front):
+                for step in steps:
                     step()
-                if points is not None:
-                    self._map(points)
             except KeyboardInterrupt:
                 answer.interrupted, answer.complete = True, False
                 self._conclude()
