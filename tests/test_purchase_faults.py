@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tspsim.cli import main
 from tspsim.errors import InputError
 from tspsim.result import Result
 from tspsim.scenario import load
@@ -92,6 +94,14 @@ def test_a_plan_whose_ranks_are_cut_off_is_refused_and_others_run() -> None:
     refused, alone = simulate(scenario).plans
     assert refused.error is not None and refused.error.startswith("dead links leave no way from GPU ")
     assert alone.ran
+
+
+def test_where_no_plan_has_a_way_left_the_command_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cut = ", ".join(f"{{between: [0, {far}], factor: 0}}" for far in range(1, 8))
+    overrides = ["--set", "workload.sequence=8Ki", "--set", f"cluster.faults.links=[{cut}]"]
+    assert main(["run", DEAD, *overrides, "--json", str(tmp_path / "answer.json")]) == 3
+    told = capsys.readouterr().err
+    assert "no plan can run; TSP8: dead links leave no way from GPU" in told
 
 
 def test_a_dead_nic_hurts_only_what_crosses_nodes() -> None:

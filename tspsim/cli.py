@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from .catalog import Kind
-    from .result import Memory, Result
+    from .result import Memory, PlanResult, Result
 
 INTERRUPTED = 130
 #: What a shell reports for a writer whose reader has gone (128 + SIGPIPE).
@@ -169,7 +169,7 @@ def run(
         }
     )
     if not any(plan.ran for plan in result.plans):
-        raise _nothing_fits([(plan.name, plan.memory) for plan in result.plans])
+        raise _nothing_runs(result.plans)
 
 
 @cli.command()
@@ -216,7 +216,7 @@ def compare(scenarios: tuple[str, ...], html_file: str | None, json_file: str | 
     )
     plans = [plan for result in results for plan in result.plans]
     if not any(plan.ran for plan in plans):
-        raise _nothing_fits([(plan.name, plan.memory) for plan in plans])
+        raise _nothing_runs(plans)
 
 
 @cli.command()
@@ -414,6 +414,14 @@ def _description(kind: Kind, name: str) -> str:
     except InputError as error:
         return f"cannot be read: {shorten(error.message, 100)}"
     return printable(shorten(data.get("description") or data.get("source") or "", 160))
+
+
+def _nothing_runs(plans: Sequence[PlanResult]) -> InfeasibleError:
+    """Every plan was refused: by its memory, or though it fits (dead links cut its ranks off)."""
+    fitting = [plan for plan in plans if plan.memory.fits]
+    if fitting:
+        return InfeasibleError(f"no plan can run; {fitting[0].name}: {fitting[0].error}")
+    return _nothing_fits([(plan.name, plan.memory) for plan in plans])
 
 
 def _nothing_fits(plans: Sequence[tuple[str, Memory]]) -> InfeasibleError:
