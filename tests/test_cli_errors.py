@@ -72,7 +72,7 @@ GALLERY: list[tuple[list[str], str]] = [
     (["catalog", "list", "device"], "unknown kind of entry 'device' (did you mean 'devices'?)"),
     (["catalog", "show", "mi300"], "unknown catalog entry 'mi300' (did you mean 'mi300x'?)"),
     (["catalog", "show", "devices/mi300"], "unknown device 'mi300' (did you mean 'mi300x'?)"),
-    (["run", "small.yaml", "--set", "cluster.device=mi30x"], "did you mean 'mi300x'?"),
+    (["run", "small.yaml", "--set", "cluster.device=mi300xx"], "did you mean 'mi300x'?"),
     (["run", "small.yaml", "--set", "workload.model=tsp8b"], "did you mean 'tsp-8b'?"),
     (["run", "small.yaml", "--set", "workload.modle=tsp-8b"], "unknown key (did you mean 'model'?)"),
     (["run", "small.yaml", "--set", "plans.TSP9.overlap=false"], "unknown plan 'TSP9' (did you mean 'TSP8'?)"),
