@@ -227,7 +227,7 @@ def compare(scenarios: tuple[str, ...], html_file: str | None, json_file: str | 
 @click.option("--html", "html_file", metavar="FILE", help="Write the answer as an HTML page.")
 @_json
 @click.option("--jobs", type=click.IntRange(1, 1024), help="Processes; as many as this machine lends when left out.")
-@click.option("--budget", default="50 s", show_default=True, metavar="TIME", help="Time for it all; none: as it takes.")
+@click.option("--budget", default="40 s", show_default=True, metavar="TIME", help="Time for it all; none: as it takes.")
 @click.option("--map", "map_text", metavar="AXES", help="Where TSP wins: sequences=8Ki,128Ki,nodes=1,8,128.")
 def plan(
     scenario: str,
