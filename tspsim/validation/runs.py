@@ -75,9 +75,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Step:
-    """What the simulator says of a run: seconds of a step with their range, and peak memory.
+    """What the simulator says of a run: seconds of a step with their range, peak memory, and what of it is state.
 
-    ``fits`` False has no seconds.
+    ``fits`` False has no seconds. State (weights, gradients, the optimizer's) is there between steps too; it is told by
+    :func:`memory_of` alone.
     """
 
     seconds: float
@@ -86,6 +87,11 @@ class Step:
     memory_bytes: float
     fits: bool
     recomputation: str
+    state_bytes: float = math.nan
+
+
+#: Parts of memory that stay from step to step.
+STATE = ("weights", "adapters", "gradients", "optimizer_state", "optimizer_temporaries")
 
 
 @cache
@@ -112,9 +118,10 @@ def memory_of(run: Run) -> Step:
         micro_batches = _micro_batches(run)
         question = look_up(load(scenario(replace(run, recomputation=recomputation), min(micro_batches, 2 * run.pp))))
         plan = question.plans[0]
-        peak = sum(peak_memory(question.job(plan), scheme_of(plan).residency).values())
+        parts = peak_memory(question.job(plan), scheme_of(plan).residency)
+        peak, state = sum(parts.values()), sum(parts.get(part, 0.0) for part in STATE)
         fits = peak <= question.device.visible_memory_bytes
-        step = Step(math.nan, math.nan, math.nan, peak, fits, recomputation)
+        step = Step(math.nan, math.nan, math.nan, peak, fits, recomputation, state)
         if fits:
             break
     return step

@@ -28,7 +28,8 @@ def predict_nanotron(frame: pd.DataFrame, answers: Answers) -> None:
         except InputError as error:
             answers.skip(position, error.message)
             continue
-        answers.also(position, "mem_alloc_gb", memory.memory_bytes / 1e9)
+        # Logged at the end of a step, when activations are gone.
+        answers.also(position, "mem_alloc_gb", memory.state_bytes / 1e9)
         answers.also(position, "predicted_status", "Success" if memory.fits else "OOM")
         if not math.isfinite(number_of(row["tokens_per_s_per_gpu"])):
             answers.skip(position, "no rate was measured: memory alone is predicted")
