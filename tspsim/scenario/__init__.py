@@ -1,0 +1,37 @@
+"""The question a user asks: a cluster, a workload, and the plans to compare.
+
+A scenario is YAML (or a dict of the same shape)::
+
+    name: tsp-vs-tp
+    cluster: {device: mi300x, nodes: 128, fabric: rails-400g}      # or a name from the catalog
+    workload: {model: tsp-8b, pass: forward, sequence: 128Ki}
+    plans:
+      - {name: TSP8, tsp: 8}
+      - {name: TP8, tp: 8}
+
+:func:`load` reads and checks one. What a scenario leaves out has the default written here, and
+:meth:`Scenario.to_dict` gives them all, so that a report can state them.
+"""
+
+from __future__ import annotations
+
+from .cluster import MOST_NODES, ClusterInline, Faults
+from .loading import load
+from .plan import Placement, Plan
+from .question import Offer, Prices, Scenario
+from .workload import OPTIMIZERS, OptimizerSpec, Workload
+
+__all__ = [
+    "MOST_NODES",
+    "OPTIMIZERS",
+    "ClusterInline",
+    "Faults",
+    "Offer",
+    "OptimizerSpec",
+    "Placement",
+    "Plan",
+    "Prices",
+    "Scenario",
+    "Workload",
+    "load",
+]

@@ -1,0 +1,112 @@
+"""The cluster of a scenario, and what of it is slower than specified or dead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Discriminator, Field, StrictInt, StrictStr, Tag, model_validator
+
+from ..errors import shorten
+from ..units import PositiveCount
+from .section import Name, Section, refuse
+
+MOST_NODES = 2**16
+#: A switch or NIC.
+Named = Annotated[StrictStr, Field(min_length=1, max_length=60)]
+#: A GPU by its number, or a switch or NIC by its name.
+Vertex = StrictInt | Named
+
+
+class SlowLink(Section):
+    """A link that has lost bandwidth or is dead, in both directions: an xGMI pair, a GPU's NVLink, a NIC's rail."""
+
+    between: tuple[Vertex, Vertex] = Field(description="GPU numbers, or names such as node0/switch and node0/nic3")
+    factor: Annotated[float, Field(ge=0, le=1)] = Field(description="share of its bandwidth that is left; 0 is dead")
+
+    def in_words(self) -> str:
+        ends = f"The link between {end(self.between[0])} and {end(self.between[1])}"
+        if not self.factor:
+            return f"{ends} is dead; messages go round it (`cluster.faults.links`)."
+        return (
+            f"{ends} has {100 * self.factor:g} % of its bandwidth left; nothing is routed around it, but libraries "
+            "choose their algorithm with it in view (`cluster.faults.links`)."
+        )
+
+
+class SlowGpu(Section):
+    """A GPU whose kernels take longer than those of the others."""
+
+    gpu: Annotated[StrictInt, Field(ge=0)] = Field(description="number in the cluster, node by node from 0")
+    factor: Annotated[float, Field(ge=1, le=1000)] = Field(description="its kernels' time over the others'")
+
+
+class Faults(Section):
+    """What is not as specified: slower and dead links, dead switches and NICs, slower GPUs."""
+
+    links: Annotated[tuple[SlowLink, ...], Field(max_length=1000)] = ()
+    dead: Annotated[tuple[Named, ...], Field(max_length=1000)] = Field(
+        (), description="switches and NICs that are down, such as node0/nic3 or rail3/leaf0: all their links are dead"
+    )
+    slow_gpus: Annotated[tuple[SlowGpu, ...], Field(max_length=1000)] = ()
+
+    @model_validator(mode="after")
+    def _once(self) -> Faults:
+        gpus = [slow.gpu for slow in self.slow_gpus]
+        pairs = [frozenset(map(str, link.between)) for link in self.links]
+        twice = next((gpu for gpu in gpus if gpus.count(gpu) > 1), None)
+        if twice is not None:
+            raise refuse(f"GPU {twice} is slow twice; state one factor")
+        again = next((link for link, pair in zip(self.links, pairs, strict=True) if pairs.count(pair) > 1), None)
+        if again is not None:
+            ends = " and ".join(map(str, again.between))
+            raise refuse(f"the link between {ends} is named twice; state one factor")
+        return self
+
+    def in_words(self) -> tuple[str, ...]:
+        """A sentence a fault."""
+        return (
+            *(link.in_words() for link in self.links),
+            *(f"{shorten(name)} is down; messages go round it (`cluster.faults.dead`)." for name in self.dead),
+            *(
+                f"Kernels of GPU {slow.gpu} take {slow.factor:g} times as long as those of the others "
+                "(`cluster.faults.slow_gpus`)."
+                for slow in self.slow_gpus
+            ),
+        )
+
+
+def end(vertex: Vertex) -> str:
+    """One end of a link, as people call it."""
+    return f"GPU {vertex}" if isinstance(vertex, int) else shorten(vertex)
+
+
+class ClusterInline(Section):
+    """A cluster in the scenario's own words; :mod:`tspsim.network` builds it."""
+
+    device: Name | None = Field(None, description="GPU, from the catalog of devices")
+    nodes: Annotated[PositiveCount, Field(le=MOST_NODES)] = 1
+    fabric: Name | None = Field(None, description="between nodes, from the catalog of fabrics")
+    node: Name | None = Field(None, description="node type; the device's usual eight-GPU node when left out")
+    oversubscription: Annotated[float, Field(ge=1, le=64)] | None = Field(
+        None, description="leaf downlinks over uplinks; the fabric's own when left out"
+    )
+    faults: Faults | None = Field(None, description="links and GPUs that are slower than specified, or dead")
+
+    @model_validator(mode="after")
+    def _connected(self) -> ClusterInline:
+        if self.device is None and self.node is None:
+            raise refuse("needs a device, such as device: mi300x, or a node, such as node: mi300x-8")
+        if self.nodes > 1 and self.fabric is None:
+            raise refuse(f"{self.nodes} nodes need a fabric between them, such as fabric: rails-400g")
+        return self
+
+
+def _form_of_cluster(value: Any) -> str:
+    return "inline" if isinstance(value, Mapping | ClusterInline) else "name"
+
+
+ClusterChoice = Annotated[
+    Annotated[Name, Tag("name")] | Annotated[ClusterInline, Tag("inline")],
+    Discriminator(_form_of_cluster),
+]

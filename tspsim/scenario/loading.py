@@ -1,0 +1,143 @@
+"""Reading a scenario: overrides, defaults, and whether every name is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import catalog
+from ..errors import InputError, UnknownNameError, shorten
+from .cluster import ClusterInline
+from .question import Scenario
+
+
+def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Scenario:
+    """Read and check a scenario.
+
+    Parameters
+    ----------
+    source
+        Catalog name, path of a YAML file, or a mapping of the same shape.
+    overrides
+        ``path=value``, as ``--set`` takes them: ``workload.sequence=64Ki``, ``plans.TSP8.overlap=false``. A
+        plan is addressed by its name (or its position from 0), values are YAML.
+
+    Raises
+    ------
+    InputError
+        One line: file, key path, value, what is allowed, and the nearest valid name.
+    """
+    if isinstance(source, Mapping):
+        file, folder, data = None, None, dict(source)
+    else:
+        path = catalog.locate("scenarios", source)
+        file, folder, data = str(path), path.parent, catalog.read_yaml(path)
+    data = _on_the_first_offer(data)
+    paths = []
+    for override in overrides:
+        path_, data = _override(data, override)
+        paths.append(path_)
+    try:
+        return _with_known_names(catalog.validate(data, Scenario), folder)
+    except InputError as error:
+        raise error.at(file=_origin(error.key or "", paths, file)) from None
+
+
+def _on_the_first_offer(data: dict[str, Any]) -> dict[str, Any]:
+    """A purchase that names no cluster is asked on its first offer's; before overrides, which may change that."""
+    offers = data.get("offers")
+    first = offers[0] if isinstance(offers, list | tuple) and offers else None
+    if "cluster" in data or not isinstance(first, Mapping) or "cluster" not in first:
+        return data
+    return {**data, "cluster": first["cluster"]}
+
+
+def _override(data: dict[str, Any], override: str) -> tuple[str, dict[str, Any]]:
+    """The key path that one ``path=value`` sets, and a copy of ``data`` with the value there."""
+    path, equals, text = override.partition("=")
+    path = path.strip()
+    place = f"--set {shorten(override)}"
+    if not equals or not all(path.split(".")):
+        raise InputError("is not of the form path=value, such as workload.sequence=64Ki", file=place)
+    try:
+        value = catalog.parse_yaml(text)
+        return path, dict(_assign(data, path, value))
+    except InputError as error:
+        raise error.at(file=place) from None
+
+
+def _assign(data: Any, path: str, value: object) -> Any:
+    """A copy of ``data`` with ``value`` at ``path``; nothing changes in place: YAML aliases share."""
+    if not path:
+        return value
+    if isinstance(data, list | tuple):
+        index, rest = _entry(data, path)
+        return [_assign(entry, rest, value) if i == index else entry for i, entry in enumerate(data)]
+    if isinstance(data, Mapping) or data is None:
+        key, _, rest = path.partition(".")
+        present = dict(data or {})
+        return {**present, key: _assign(present.get(key), rest, value)}
+    raise InputError(f"{catalog.describe(data)} has no keys; '{shorten(path)}' cannot be set in it")
+
+
+def _entry(entries: Sequence[Any], path: str) -> tuple[int, str]:
+    """Position of the list entry that ``path`` begins with, and the rest; names may contain dots."""
+    names = [entry.get("name") if isinstance(entry, Mapping) else None for entry in entries]
+    named = [name for name in names if isinstance(name, str) and f"{path}.".startswith(f"{name}.")]
+    if named:
+        name = max(named, key=len)
+        return names.index(name), path[len(name) + 1 :]
+    first, _, rest = path.partition(".")
+    if first.isdecimal() and len(first) < 6 and int(first) < len(entries):
+        return int(first), rest
+    raise UnknownNameError("plan", first, [name for name in names if isinstance(name, str)])
+
+
+def _origin(key: str, overridden: Iterable[str], file: str | None) -> str | None:
+    """Where the value at ``key`` came from: the override that set it, the file, or both (a plan, say)."""
+    for path in reversed(list(overridden)):
+        if f"{key}.".startswith(f"{path}."):
+            return "--set"
+        if path.split(".")[0] == key.split(".")[0]:
+            return f"{file} with --set {shorten(path)}" if file else f"--set {shorten(path)}"
+    return file
+
+
+def _with_known_names(scenario: Scenario, folder: Path | None) -> Scenario:
+    """The scenario with every catalog name checked, and paths beside its file made reachable from here."""
+
+    def located(kind: catalog.Kind, name: str | None, key: str) -> str | None:
+        if name is None:
+            return None
+        try:
+            path = catalog.locate(kind, name, beside=folder)
+        except InputError as error:
+            raise error.at(key=key) from None
+        return str(path) if catalog.is_path(name) else name
+
+    def known_cluster(cluster: str | ClusterInline, key: str) -> str | ClusterInline:
+        if isinstance(cluster, ClusterInline):
+            kinds: dict[str, catalog.Kind] = {"device": "devices", "fabric": "fabrics", "node": "nodes"}
+            names = {part: located(kind, getattr(cluster, part), f"{key}.{part}") for part, kind in kinds.items()}
+            return cluster.model_copy(update=names)
+        if catalog.is_path(cluster):
+            return located("clusters", cluster, key) or cluster
+        known = sorted({*catalog.names("clusters"), *catalog.names("nodes")})
+        if cluster not in known:
+            raise UnknownNameError("cluster", cluster, known, key=key)
+        return cluster
+
+    workload = {
+        "model": located("models", scenario.workload.model, "workload.model"),
+        "stack": located("stacks", scenario.workload.stack, "workload.stack"),
+    }
+    update: dict[str, Any] = {
+        "workload": scenario.workload.model_copy(update=workload),
+        "offers": tuple(
+            offer.model_copy(update={"cluster": known_cluster(offer.cluster, f"offers.{offer.name}.cluster")})
+            for offer in scenario.offers
+        ),
+        "cluster": known_cluster(scenario.cluster, "cluster"),
+    }
+    return scenario.model_copy(update=update)

@@ -1,0 +1,97 @@
+"""The whole question: cluster, workload, plans, prices, and what could be bought."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from ..errors import UnknownNameError, did_you_mean, shorten
+from ..purchase.terms import Parts, Project
+from ..units import UsdPerHour, UsdPerKilowattHour
+from .cluster import ClusterChoice, ClusterInline, Faults
+from .plan import Plan, Recomputation
+from .section import Name, Prose, Section, refuse
+from .workload import Workload
+
+MOST_PLANS = 100
+
+
+class Prices(Section):
+    """Prices that replace the device's own in the cost of a run."""
+
+    gpu_hour: UsdPerHour | None = Field(None, description="rent of one GPU")
+    electricity: UsdPerKilowattHour | None = Field(None, description="added to rent only when stated")
+
+
+class Offer(Section):
+    """Hardware that could be bought for the scenario's work; ``tspsim compare`` asks the scenario on each."""
+
+    name: Annotated[str, Field(min_length=1, max_length=60)]
+    cluster: ClusterChoice
+    plans: Annotated[tuple[Name, ...], Field(max_length=MOST_PLANS)] = Field(
+        (), description="names of the scenario's plans that are tried on it; all when left out"
+    )
+    prices: Prices | None = Field(None, description="instead of the scenario's")
+    fabric: Parts | None = Field(None, description="price and power of its fabric's pieces, instead of the project's")
+
+
+class Scenario(Section):
+    """A typed and checked question; see :func:`load`."""
+
+    name: Name
+    description: Prose = ""
+    cluster: ClusterChoice = Field(description="the first offer's when left out")
+    workload: Workload
+    plans: Annotated[tuple[Plan, ...], Field(min_length=1, max_length=MOST_PLANS)]
+    prices: Prices = Prices()
+    offers: Annotated[tuple[Offer, ...], Field(max_length=MOST_PLANS)] = Field((), description="what could be bought")
+    project: Project | None = Field(None, description="the whole job: tokens, failures, power, price of the fabric")
+    source: Prose = Field("", description="where the question comes from")
+
+    @model_validator(mode="after")
+    def _offers_name_plans(self) -> Scenario:
+        names = [offer.name for offer in self.offers]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise refuse(f"two offers are named '{twice}'; give each its own name")
+        known = [plan.name for plan in self.plans]
+        for offer in self.offers:
+            unknown = next((name for name in offer.plans if name not in known), None)
+            if unknown is not None:
+                raise refuse(f"offer '{offer.name}': unknown plan '{shorten(unknown)}'{did_you_mean(unknown, known)}")
+        return self
+
+    @field_validator("plans")
+    @classmethod
+    def _complete(cls, plans: tuple[Plan, ...], info: ValidationInfo) -> tuple[Plan, ...]:
+        """Names are unique; recomputation that is left out follows the pass."""
+        names = [plan.name for plan in plans]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise refuse(f"two plans are named '{twice}'; give each its own name")
+        workload = info.data.get("workload")  # absent when it is wrong itself, which is then the error
+        default: Recomputation = "full" if workload and workload.pass_ == "training" else "none"
+        update = {"recomputation": default}
+        return tuple(plan if plan.recomputation else plan.model_copy(update=update) for plan in plans)
+
+    @property
+    def faults(self) -> Faults:
+        """What is slower than specified, or dead; mostly nothing."""
+        stated = self.cluster.faults if isinstance(self.cluster, ClusterInline) else None
+        return stated or Faults()
+
+    def plan(self, name: str) -> Plan:
+        """The plan of this name; raises UnknownNameError with the nearest."""
+        for plan in self.plans:
+            if plan.name == name:
+                return plan
+        raise UnknownNameError("plan", name, [plan.name for plan in self.plans])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data in the order of the fields, all defaults filled in, quantities as numbers in SI.
+
+        A scenario that is no purchase has neither ``offers`` nor ``project``.
+        """
+        data = self.model_dump(mode="json", by_alias=True)
+        return {key: value for key, value in data.items() if value or key not in ("offers", "project")}
