@@ -77,7 +77,6 @@ def test_a_larger_message_takes_longer_by_any_library(name: str, kind: str, size
     larger = size * data.draw(st.floats(1.0, 9.0))
     small, large = (collective(node, ranks, kind, each, library=library) for each in (size, larger))
     assert small.alone_s <= large.alone_s * (1 + 1e-12)
-    assert small.fluid_s <= large.fluid_s * (1 + 1e-12)
 
 
 @settings(max_examples=80, deadline=None)
