@@ -72,7 +72,7 @@ def unexplained(work: Work, plans: Sequence[Plan]) -> tuple[str, ...]:
     """What the model knowingly leaves out."""
     sentences = [
         "Attention kernels without block skipping, which would widen the gap between zigzag and contiguous tokens.",
-        "Host-side launch gaps, stragglers, and clock drift between GPUs.",
+        "Stragglers and clock drift between GPUs; with the ideal stack also a host that launches too slowly.",
         "How a particular library places collectives on compute units: its share of the device is one stated factor.",
     ]
     if any(plan.tsp > 1 for plan in plans):

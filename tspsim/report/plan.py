@@ -78,7 +78,7 @@ def chapters(planned: Planned) -> list[tuple[str, list[str]]]:
     return [
         ("How sure", sure(planned)),
         ("Why the best wins", why(planned)),
-        ("The front: no plan is better in rate, cost and memory left", front(planned)),
+        ("The front of the plans searched: none of them is better in rate, cost and memory left", front(planned)),
         ("Elsewhere", elsewhere(planned)),
         ("What fits", what_fits(planned)),
         ("Where TSP wins", territory(planned)),

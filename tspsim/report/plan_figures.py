@@ -63,7 +63,7 @@ def front(planned: Planned) -> dict[str, Any]:
         {
             "type": "scatter",
             "mode": "lines",
-            "name": "nothing beats these",
+            "name": "front of the plans searched",
             "x": [free for free, _ in joined],
             "y": [rate for _, rate in joined],
             "line": {"color": QUIET, "width": 1.5, "dash": "dot", "shape": "vh"},

@@ -69,7 +69,10 @@ def page(planned: Planned, plotly_js: str = "inline") -> str:
         sections.append(("why", "Why the best wins", FIGURE, values))
     if planned.front:
         drawn["front"] = figures.front(planned)
-        caption = "Plans that were simulated: fast is up, memory left is right; the line joins those nothing beats."
+        caption = (
+            "Plans that were simulated: fast is up, memory left is right. The line joins those of the search that none of "
+            "it beats; stated plans stand beside it."
+        )
         values = {"sentences": front(planned), "key": "front", "caption": caption}
         sections.append(("front", "The front", FIGURE, values))
     if planned.elsewhere:
