@@ -70,8 +70,8 @@ def page(planned: Planned, plotly_js: str = "inline") -> str:
     if planned.front:
         drawn["front"] = figures.front(planned)
         caption = (
-            "Plans that were simulated: fast is up, memory left is right. The line joins those of the search that none of "
-            "it beats; stated plans stand beside it."
+            "Plans that were simulated: fast is up, memory left is right. The line joins those of the search that "
+            "none of it beats; stated plans stand beside it."
         )
         values = {"sentences": front(planned), "key": "front", "caption": caption}
         sections.append(("front", "The front", FIGURE, values))
