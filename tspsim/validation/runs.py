@@ -77,7 +77,8 @@ class Run:
 class Step:
     """What the simulator says of a run: seconds of a step with their range, peak memory, and what of it is state.
 
-    ``fits`` False has no seconds. State (weights, gradients, the optimizer's) is there between steps too; it is told by
+    ``fits`` False has no seconds. Allocated is what a framework's allocator counts: the peak less the reserve.
+    State (weights, gradients, the optimizer's) is there between steps too; it is told by
     :func:`memory_of` alone.
     """
 
@@ -88,6 +89,7 @@ class Step:
     fits: bool
     recomputation: str
     state_bytes: float = math.nan
+    allocated_bytes: float = math.nan
 
 
 #: Parts of memory that stay from step to step.
@@ -155,11 +157,14 @@ def _simulated(run: Run, micro_batches: int) -> Step:
     question = look_up(load(scenario(run, micro_batches)))
     result = run_plan(question, question.plans[0])
     assert run.recomputation is not None
+    peak = result.memory.peak_bytes
+    allocated = peak - result.memory.parts["runtime_reserve"]
+    step = Step(math.nan, math.nan, math.nan, peak, False, run.recomputation, allocated_bytes=allocated)
     if not result.ran or result.range is None:
-        return Step(math.nan, math.nan, math.nan, result.memory.peak_bytes, False, run.recomputation)
+        return step
     tokens = result.tokens_per_step
     low, high = tokens / result.range.high, tokens / result.range.low
-    return Step(result.step_time_s, low, high, result.memory.peak_bytes, True, run.recomputation)
+    return replace(step, seconds=result.step_time_s, low=low, high=high, fits=True)
 
 
 def _micro_batches(run: Run) -> int:

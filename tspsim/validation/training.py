@@ -209,7 +209,7 @@ def _predict_steps(
             answers.skip(position, error.message)
             continue
         if memory is not None:
-            answers.also(position, memory, step.memory_bytes / 2**30)
+            answers.also(position, memory, step.allocated_bytes / 2**30)
         if step.fits:
             answers.predict(position, *(unit * value for value in (step.seconds, step.low, step.high)))
         else:
