@@ -182,9 +182,10 @@ def test_recomputing_more_never_keeps_more(model: Any, degrees: Any, switches: A
         peak(
             job_of(model, sequence=64 * chunks, **degrees, **{**switches, "pass_": "training", "recomputation": policy})
         )
-        for policy in ("none", "selective", "full")
+        for policy in ("none", "selective", "cheap", "full")
     ]
-    assert kept[0] > kept[1] > kept[2]
+    # The attention kernel keeps no scores, so that running it again saves nothing.
+    assert kept[0] == kept[1] > kept[2] > kept[3]
 
 
 @settings(max_examples=60, deadline=None)
@@ -237,11 +238,11 @@ def test_experts_are_divided_among_their_group_and_their_state_among_their_copie
 
 
 def test_rows_that_meet_experts_are_kept_with_their_columns() -> None:
-    """Without recomputation 4h + 2a + 2c a token, and of each of its k rows h + 3·f_e (selective 2·f_e)."""
+    """Without recomputation 4h + 2a + 2c a token, and of each of its k rows h + 3·f_e; cheap keeps 2h and f_e less."""
     n, h, k, width = 1024, 512, 2, 256
-    for recomputation, columns in (("none", 3), ("selective", 2)):
+    for recomputation, residual, columns in (("none", 4, 3), ("selective", 4, 3), ("cheap", 2, 2)):
         parts = parts_of(job_of(moe(layers=4), pass_="training", dp=4, ep=4, recomputation=recomputation))
-        assert parts["kept_activations"] == 4 * 2 * n * (4 * h + 4 * h + k * (h + columns * width))
+        assert parts["kept_activations"] == 4 * 2 * n * (residual * h + 4 * h + k * (h + columns * width))
 
 
 def test_layers_of_two_kinds_keep_what_each_of_them_keeps() -> None:

@@ -115,11 +115,10 @@ def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
 
     ``full`` recomputation keeps a layer's input, β·h a token. Otherwise a layer keeps its input, both norms' outputs
     and the middle of the residual stream (4h), Q, K, V and the attention output (2a + 2c), and the MLP's columns (3f
-    gated, 2f not); ``selective`` drops the product of the activation (f), which is cheap to make again, ``cheap`` the
-    norms' outputs as well (2h), and Q, K and V where there are latents to make them from. Latent attention keeps its
-    latents besides; of experts the rows that arrived and their columns are kept. A stack may keep
-    more; one that writes scores out keeps 5 bytes of each, probabilities before and after dropout and its mask
-    (Korthikanti et al. 2022, §4.1), unless it recomputes them.
+    gated, 2f not); ``cheap`` drops the product of the activation (f) and the norms' outputs (2h), and Q, K and V where
+    there are latents to make them from. Latent attention keeps its latents besides; of experts the rows that arrived
+    and their columns are kept. A stack may keep more; one that writes scores out keeps 5 bytes of each, probabilities
+    before and after dropout and its mask, which ``selective`` makes again (Korthikanti et al. 2022, §4.1 and §5).
     """
     model, plan, stack = job.model, job.plan, job.work.stack
     residual = residual_tokens(job) * model.hidden
@@ -129,7 +128,7 @@ def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
     else:
         if not stack.flash_attention and plan.recomputation == "none":
             scores = 5.0 * job.tokens * job.work.sequence * model.heads / compute_shards
-        columns = (3 if model.gated else 2) - (plan.recomputation in ("selective", "cheap"))
+        columns = (3 if model.gated else 2) - (plan.recomputation == "cheap")
         heads = 2 * model.attention_width + 2 * model.kv_width
         cheap = plan.recomputation == "cheap"
         if cheap and model.latent:
