@@ -421,3 +421,15 @@ def test_budgets_and_maps_are_read() -> None:
         with pytest.raises(InputError):
             read_map(wrong)
     assert not math.isinf(read_budget("1 s") or math.inf)
+
+
+def test_a_map_does_not_call_unfinished_what_does_not_fit() -> None:
+    """A point whose time ran out knows no ratio; a finished one says what fits."""
+    from tspsim.search.planner.territory import Cell
+
+    folded, other = ("TSP8", 2.0), ("TP8", 1.0)
+    assert Cell(8192, 8, 4, folded, None, sure=False).ratio is None
+    assert Cell(8192, 8, 4, None, None, sure=False).ratio is None
+    assert Cell(8192, 8, 4, folded, None, sure=True).ratio == float("inf")
+    assert Cell(8192, 8, 4, None, other, sure=True).ratio == 0.0
+    assert Cell(8192, 8, 4, folded, other, sure=False).ratio == 0.5

@@ -188,7 +188,7 @@ def territory(planned: Planned) -> list[str]:
         ratio = each.ratio
         where = f"{each.nodes:,} nodes, {each.batch:,} × {each.sequence:,} tokens"
         if ratio is None:
-            sentences.append(f"{where}: nothing fits.")
+            sentences.append(f"{where}: {'nothing fits' if each.sure else 'time ran out before both were known'}.")
         elif each.folded is None:
             sentences.append(f"{where}: only plans without TSP fit.")
         elif each.other is None:

@@ -40,7 +40,12 @@ class Cell:
 
     @property
     def ratio(self) -> float | None:
-        """Rate with TSP over that without; infinite where only TSP fits, None where nothing does."""
+        """Rate with TSP over that without; infinite where only TSP fits.
+
+        None where nothing fits, or time ran out before both were known.
+        """
+        if not self.sure and (self.folded is None or self.other is None):
+            return None
         if self.folded is None:
             return 0.0 if self.other is not None else None
         return self.other[1] / self.folded[1] if self.other is not None else math.inf
