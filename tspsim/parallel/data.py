@@ -11,7 +11,7 @@ Rajbhandari et al. 2020 (ZeRO), §5 and §7; Zhao et al. 2023 (FSDP), §3.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -38,6 +38,10 @@ class Held(NamedTuple):
     def shard_axis(self) -> str:
         """The axis of the ranks that divide state: the whole axis, or groups of neighbours."""
         return self.axis if self.shards == self.copies else "shard"
+
+    def share(self, divided: bool) -> float:
+        """Parameters whose state one rank keeps, where ZeRO has it ``divided`` and where not."""
+        return self.parameters / self.shards if divided else self.parameters
 
 
 @dataclass(frozen=True)
@@ -77,13 +81,7 @@ class Share:
 
     def trained_layers(self, chunks: Sequence[Chunk]) -> tuple[Held, ...]:
         """What of a stage's layers is trained on one rank, by who else holds it."""
-        return together(
-            *(
-                held._replace(parameters=held.parameters * count)
-                for block, count in self.job.blocks(chunks).items()
-                for held in self.trained_layer(block)
-            )
-        )
+        return together(*self.in_layers(chunks, self.trained_layer))
 
     def trained(self, chunks: Sequence[Chunk]) -> tuple[Held, ...]:
         """What of a stage is trained on one rank: its layers, and unless the model is frozen its tables."""
@@ -103,12 +101,15 @@ class Share:
 
     def owned(self, chunks: Sequence[Chunk]) -> tuple[Held, ...]:
         """Parameters of a stage on one rank, by who else holds them."""
-        layers = [
+        return together(*self.in_layers(chunks, self.layer), self.replicated(self.outside_layers(chunks)))
+
+    def in_layers(self, chunks: Sequence[Chunk], one: Callable[[Block], tuple[Held, ...]]) -> list[Held]:
+        """What ``one`` layer of each kind counts, for all of a stage's layers."""
+        return [
             held._replace(parameters=held.parameters * count)
             for block, count in self.job.blocks(chunks).items()
-            for held in self.layer(block)
+            for held in one(block)
         ]
-        return together(*layers, self.replicated(self.outside_layers(chunks)))
 
 
 def together(*parts: Held) -> tuple[Held, ...]:
@@ -135,11 +136,14 @@ def gather_weights(script: Script, job: Job, share: Share, block: Block, task: T
     for held in share.layer(block) if plan.zero == 3 else share.trained_layer(block):
         if held.shards > 1:
             script.part = "weights"
-            size = held.parameters * job.weight_bytes
-            gathered = script.collective(
-                "all_gather", held.shard_axis, size, "gather layer weights", stream="parameters"
-            )
+            gathered = gather(script, job, held, "gather layer weights")
     return gathered
+
+
+def gather(script: Script, job: Job, held: Held, name: str, after: Sequence[int] = ()) -> int:
+    """Weights from the ranks that divide them or their state."""
+    size = held.parameters * job.weight_bytes
+    return script.collective("all_gather", held.shard_axis, size, name, after=after, stream="parameters")
 
 
 def wait_for_weights(script: Script, job: Job, gathered: int | None, ready: Sequence[int]) -> None:
@@ -205,13 +209,10 @@ def finish_step(script: Script, job: Job, share: Share, chunks: Sequence[Chunk],
             waits.append(sum_gradients(script, job, held, name, [ready]))
     if widest.copies > 1:
         waits.append(script.collective("all_reduce", widest.axis, 4, "gradient norm", stream="gradients"))
-    elements = sum(held.parameters / (held.shards if plan.zero else 1) for held in owned)
+    elements = sum(held.share(divided=plan.zero > 0) for held in owned)
     size = elements * (optimizer.gradients + optimizer.weights + 2.0 * (optimizer.state + optimizer.temporaries))
     updated = script.compute("optimizer step", MemoryBound("adamw", size, name="optimizer"), after=waits)
     if plan.zero in (1, 2) and not stack.overlap_weights:
         for held in share.trained_layers(chunks):
             if held.shards > 1:
-                size = held.parameters * job.weight_bytes
-                script.collective(
-                    "all_gather", held.shard_axis, size, "gather weights", after=[updated], stream="parameters"
-                )
+                gather(script, job, held, "gather weights", [updated])

@@ -56,9 +56,7 @@ def stage_memory(job: Job, residency: Residency, stage: int) -> Mapping[str, flo
 
     def state(parameters: tuple[Held, ...], bytes_per_parameter: float, level: int) -> float:
         """Bytes of what replicas divide from ZeRO ``level`` on."""
-        return sum(
-            held.parameters * bytes_per_parameter / (held.shards if plan.zero >= level else 1) for held in parameters
-        )
+        return bytes_per_parameter * sum(held.share(divided=plan.zero >= level) for held in parameters)
 
     in_flight = 1
     parts: dict[str, float] = {}
@@ -128,9 +126,9 @@ def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
     else:
         if not stack.flash_attention and plan.recomputation == "none":
             scores = 5.0 * job.tokens * job.work.sequence * model.heads / compute_shards
-        columns = (3 if model.gated else 2) - (plan.recomputation == "cheap")
-        heads = 2 * model.attention_width + 2 * model.kv_width
         cheap = plan.recomputation == "cheap"
+        columns = (3 if model.gated else 2) - cheap
+        heads = 2 * model.attention_width + 2 * model.kv_width
         if cheap and model.latent:
             heads = model.heads * model.latent.value_dim
         split = heads + columns * ffn_width(job, block)
