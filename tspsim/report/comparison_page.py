@@ -144,9 +144,7 @@ def page(
     title, description
         Instead of the scenarios' names.
     """
-    from markupsafe import Markup
-
-    from .page import _POLICY, _asset, _bundle, _environment, _placer, script_json
+    from .page import render_sections
 
     every = rows(results)
     offers = dict(enumerate(decision.rows)) if decision else {}
@@ -175,22 +173,8 @@ def page(
             drawn["tornado"] = {"choices": figures.tornados(decision)}
             sections.append(("doubt", "Doubt", DOUBT, doubts(decision)))
     sections.append(("assumptions", "Assumptions side by side", SIDES, sides(results, offers)))
-    environment = _environment()
-    place = _placer(environment.get_template("figure.html").module, drawn)
-    bodies = [
-        {"key": key, "title": heading, "body": Markup(environment.from_string(text).render(values, figure=place))}
-        for key, heading, text, values in sections
-    ]
-    inline = plotly_js == "inline"
-    return environment.get_template("page.html").render(
-        title=title or ", ".join(names[:8]),
-        policy=_POLICY.format(scripts="'unsafe-inline'" if inline else "'self' file: 'unsafe-inline'"),
-        sections=bodies,
-        style=Markup(_asset("page.css") + _asset("comparison.css")),
-        scripts=[Markup(_asset("page.js")), Markup(_asset("comparison.js"))],
-        plotly=Markup(_bundle()) if inline else None,
-        plotly_url=plotly_js,
-        data=Markup(script_json({"figures": drawn})),
+    return render_sections(
+        sections, drawn, title=title or ", ".join(names[:8]), plotly_js=plotly_js, scripts=("comparison.js",)
     )
 
 

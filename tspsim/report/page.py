@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,39 @@ def render(result: Result, plotly_js: str = "inline") -> str:
         plotly=Markup(_bundle()) if inline else None,
         plotly_url=plotly_js,
         data=Markup(script_json({"figures": figures} | payload)),
+    )
+
+
+def render_sections(
+    sections: Sequence[tuple[str, str, str, Mapping[str, Any]]],
+    figures: dict[str, Any],
+    *,
+    title: str,
+    plotly_js: str,
+    scripts: Sequence[str] = (),
+) -> str:
+    """A page of ``(key, heading, template, values)`` sections with their figures, in the comparison's style.
+
+    ``scripts`` are assets that run after the page's own; ``plotly_js`` as :func:`render` takes it.
+    """
+    from markupsafe import Markup
+
+    environment = _environment()
+    place = _placer(environment.get_template("figure.html").module, figures)
+    bodies = [
+        {"key": key, "title": heading, "body": Markup(environment.from_string(text).render(values, figure=place))}
+        for key, heading, text, values in sections
+    ]
+    inline = plotly_js == "inline"
+    return environment.get_template("page.html").render(
+        title=title,
+        policy=_POLICY.format(scripts="'unsafe-inline'" if inline else "'self' file: 'unsafe-inline'"),
+        sections=bodies,
+        style=Markup(_asset("page.css") + _asset("comparison.css")),
+        scripts=[Markup(_asset(name)) for name in ("page.js", *scripts)],
+        plotly=Markup(_bundle()) if inline else None,
+        plotly_url=plotly_js,
+        data=Markup(script_json({"figures": figures})),
     )
 
 

@@ -53,9 +53,7 @@ def page(planned: Planned, plotly_js: str = "inline") -> str:
     plotly_js
         ``inline``, or the address of the plotly bundle.
     """
-    from markupsafe import Markup
-
-    from .page import _POLICY, _asset, _bundle, _environment, _placer, script_json
+    from .page import render_sections
 
     drawn: dict[str, Any] = {}
     sections: list[tuple[str, str, str, dict[str, Any]]] = [
@@ -84,23 +82,7 @@ def page(planned: Planned, plotly_js: str = "inline") -> str:
         caption = "Rate of the best plan with TSP over that of the best without: above one TSP wins."
         values = {"sentences": territory(planned), "key": "map", "caption": caption}
         sections.append(("map", "Where TSP wins", FIGURE, values))
-    environment = _environment()
-    place = _placer(environment.get_template("figure.html").module, drawn)
-    bodies = [
-        {"key": key, "title": heading, "body": Markup(environment.from_string(text).render(values, figure=place))}
-        for key, heading, text, values in sections
-    ]
-    inline = plotly_js == "inline"
-    return environment.get_template("page.html").render(
-        title=f"{planned.scenario.name}, plans",
-        policy=_POLICY.format(scripts="'unsafe-inline'" if inline else "'self' file: 'unsafe-inline'"),
-        sections=bodies,
-        style=Markup(_asset("page.css") + _asset("comparison.css")),
-        scripts=[Markup(_asset("page.js"))],
-        plotly=Markup(_bundle()) if inline else None,
-        plotly_url=plotly_js,
-        data=Markup(script_json({"figures": drawn})),
-    )
+    return render_sections(sections, drawn, title=f"{planned.scenario.name}, plans", plotly_js=plotly_js)
 
 
 def headline(planned: Planned) -> dict[str, Any]:
