@@ -1,0 +1,39 @@
+"""``tspsim bound``: what physics allows."""
+
+from __future__ import annotations
+
+import click
+
+from ..errors import InputError
+from ..outputs import Outputs, json_text, print_rich
+from .grammar import json_option, set_option
+from .refusals import nothing_fits
+
+
+@click.command()
+@click.argument("scenario")
+@click.option("--claim", metavar="RATE", help='A rate to judge, such as "173e6 tokens/s" or "26 Mtokens/s".')
+@set_option
+@json_option
+def bound(scenario: str, claim: str | None, overrides: tuple[str, ...], json_file: str | None) -> None:
+    """Physical ceilings of SCENARIO: says when a claim is impossible, and why."""
+    from ..scenario import load
+    from ..units import parse
+
+    claimed = None
+    if claim is not None:
+        try:
+            claimed = parse(claim, "tokens/s", positive=True)
+        except InputError as error:
+            raise error.at(key="--claim") from None
+    question = load(scenario, overrides)
+    outputs = Outputs(json=json_file)
+    from ..bound import bounds
+    from ..report.ceilings import ceilings
+
+    answer = bounds(question)
+    if not outputs.quiet:
+        print_rich(*ceilings(answer, claimed))
+    outputs.write({"json": lambda: json_text(answer.to_json(claimed))})
+    if not answer.fitting:
+        raise nothing_fits([(plan.name, plan.memory) for plan in answer.plans])

@@ -1,0 +1,87 @@
+"""``tspsim catalog``: what can be named."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from ..errors import InputError, UnknownNameError, shorten
+from ..outputs import print_rich, printable
+from .grammar import Commands
+
+if TYPE_CHECKING:
+    from ..catalog import Kind
+
+
+@click.group(cls=Commands)
+def catalog() -> None:
+    """What can be named: devices, nodes, fabrics, clusters, models and scenarios."""
+
+
+@catalog.command("list")
+@click.argument("kind", required=False, metavar="[devices|nodes|fabrics|clusters|models|scenarios]")
+def list_(kind: str | None) -> None:
+    """Every entry with a line about it."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from ..catalog import names
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("kind", style="dim")
+    table.add_column("name", no_wrap=True)
+    table.add_column("what it is")
+    for each in _kinds() if kind is None else [_known(kind)]:
+        for name in names(each):
+            table.add_row(Text(each), Text(printable(name)), Text(_description(each, name)))
+        table.add_section()
+    print_rich(table)
+
+
+@catalog.command()
+@click.argument("name")
+def show(name: str) -> None:
+    """An entry's YAML and where it lies; KIND/NAME tells a cluster from a node of the same name."""
+    from ..catalog import locate, names, read_yaml
+
+    kind, slash, rest = name.partition("/")
+    if slash:
+        path = locate(_known(kind), rest)
+    else:
+        kinds = [each for each in _kinds() if name in names(each)]
+        if not kinds:
+            every = {entry for each in _kinds() for entry in names(each)}
+            raise UnknownNameError("catalog entry", name, every)
+        if len(kinds) > 1:
+            forms = " or ".join(f"{each}/{name}" for each in kinds)
+            raise InputError(f"'{name}' is the name of {len(kinds)} entries; write {forms}")
+        path = locate(kinds[0], name)
+    read_yaml(path)  # what is no catalog entry is refused before it reaches the terminal
+    text = path.read_text(encoding="utf-8-sig").rstrip()
+    click.echo(f"# {path}\n" + "\n".join(printable(line) for line in text.splitlines()))
+
+
+def _kinds() -> list[Kind]:
+    from ..catalog import FOLDERS
+
+    return [cast("Kind", kind) for kind in FOLDERS]
+
+
+def _known(kind: str) -> Kind:
+    kinds = _kinds()
+    if kind not in kinds:
+        raise UnknownNameError("kind of entry", kind, kinds)
+    return kind
+
+
+def _description(kind: Kind, name: str) -> str:
+    """An entry in a line; one that cannot be read says why instead of hiding the others."""
+    from ..catalog import locate, read_yaml
+
+    try:
+        data = read_yaml(locate(kind, name))
+    except InputError as error:
+        return f"cannot be read: {shorten(error.message, 100)}"
+    return printable(shorten(data.get("description") or data.get("source") or "", 160))

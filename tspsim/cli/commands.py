@@ -1,0 +1,31 @@
+"""The command ``tspsim`` and its subcommands."""
+
+from __future__ import annotations
+
+import click
+
+from .. import __version__
+from .bound import bound
+from .calibrate import calibrate
+from .catalog import catalog
+from .compare import compare
+from .grammar import Commands
+from .plan import plan
+from .run import run
+from .sweep import sweep
+from .validate import validate
+
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+
+@click.group(cls=Commands, context_settings=_SETTINGS)
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def cli() -> None:
+    """Will this model train or serve on those GPUs, how fast, at what cost, and where does the time go?
+
+    SCENARIO is a name from `tspsim catalog list scenarios` or a YAML file.
+    """
+
+
+for command in (run, compare, plan, bound, catalog, validate, calibrate, sweep):
+    cli.add_command(command)

@@ -1,0 +1,53 @@
+"""``tspsim plan``: the best of all legal plans."""
+
+from __future__ import annotations
+
+import click
+
+from ..outputs import Outputs, json_text, print_rich, progress_bar, terminal_width
+from .grammar import jobs_option, json_option, set_option
+
+
+@click.command()
+@click.argument("scenario")
+@click.option("--objective", default="tokens_per_s", metavar="NAME", help="tokens_per_s, tokens_per_dollar, ….")
+@click.option("--top", type=click.IntRange(1, 50), default=3, show_default=True, help="How many of the best plans.")
+@set_option
+@click.option("--html", "html_file", metavar="FILE", help="Write the answer as an HTML page.")
+@json_option
+@jobs_option
+@click.option("--budget", default="40 s", show_default=True, metavar="TIME", help="Time for it all; none: as it takes.")
+@click.option("--map", "map_text", metavar="AXES", help="Where TSP wins: sequences=8Ki,128Ki,nodes=1,8,128.")
+def plan(
+    scenario: str,
+    objective: str,
+    top: int,
+    overrides: tuple[str, ...],
+    html_file: str | None,
+    json_file: str | None,
+    jobs: int | None,
+    budget: str,
+    map_text: str | None,
+) -> None:
+    """The best parallel plans for SCENARIO's cluster and workload, from all that are legal.
+
+    Its own plans are compared at the same batch. What a plan cannot undercut is known before it is simulated, so few
+    are; --budget none goes on until nothing better can be left. Ctrl-C gives the best so far.
+    """
+    from ..report import plan as shown
+    from ..search.planner import Planner, load_planned, read_budget, read_map
+
+    budget_s = read_budget(budget)
+    points = read_map(map_text) if map_text is not None else None
+    question, stated = load_planned(scenario, overrides)
+    outputs = Outputs(html=html_file, json=json_file)
+    with progress_bar() as progress:
+        planner = Planner(
+            question, stated=stated, objective=objective, top=top, jobs=jobs, budget_s=budget_s, progress=progress
+        )
+        answer = planner.run(points)
+    if not outputs.quiet:
+        print_rich(*shown.summary(answer, terminal_width()))
+    outputs.write({"html": lambda path: shown.write_page(answer, path), "json": lambda: json_text(answer.to_json())})
+    if answer.interrupted:
+        raise KeyboardInterrupt

@@ -1,0 +1,71 @@
+"""``tspsim sweep``: one question at many points."""
+
+from __future__ import annotations
+
+import click
+
+from ..errors import InfeasibleError, InputError, shorten
+from ..outputs import Outputs, print_rich, printable, progress_bar, writable
+from .grammar import jobs_option, set_option
+
+#: A table written to a file is shown too if it is this short.
+_ROWS_SHOWN = 40
+
+
+@click.command()
+@click.argument("scenario")
+@click.option("--over", multiple=True, required=True, metavar="PATH=VALUES", help="What to vary; repeatable.")
+@click.option("--zip", "zipped", is_flag=True, help="Step through all --over together instead of every combination.")
+@set_option
+@click.option("--out", "out_file", metavar="FILE", help="Write the table here (.parquet or .csv), the store beside it.")
+@jobs_option
+@click.option("--scheduler", metavar="ADDRESS", help="Scheduler of a Dask cluster that runs already: tcp://HOST:PORT.")
+@click.option("--resume", is_flag=True, help="Go on with the store beside --out; what it holds is not asked again.")
+@click.option("--html", "html_file", metavar="FILE", help="Write all points as one HTML page, ranked.")
+def sweep(
+    scenario: str,
+    over: tuple[str, ...],
+    zipped: bool,
+    overrides: tuple[str, ...],
+    out_file: str | None,
+    jobs: int | None,
+    scheduler: str | None,
+    resume: bool,
+    html_file: str | None,
+) -> None:
+    """Ask SCENARIO at many points; answers are kept as they come, in FILE.sqlite beside --out.
+
+    VALUES are separated by commas, or ranges: 1..8 (steps of one), 1..4+0.5 (equal steps), 32Ki..1Mi*2 (equal
+    factors). The path plans chooses plans by name: --over plans=TSP8,TP8.
+    """
+    from ..search import Sweep
+    from ..search.table import check_suffix
+
+    if jobs is not None and scheduler is not None:
+        raise InputError("names other workers than --scheduler; give one of the two", file="--jobs")
+    if resume and out_file is None:
+        raise InputError("goes on with the store beside --out; name that", file="--resume")
+    question = Sweep(scenario, over, zipped=zipped, overrides=overrides)
+    out = store = None
+    if out_file is not None:
+        out = writable(out_file)
+        check_suffix(out)
+        store = writable(str(out.with_suffix(".sqlite")))
+    outputs = Outputs(html=html_file)
+    if html_file is not None and writable(html_file) in (out, store):
+        raise InputError("is the place of another output too; name two", file=shorten(html_file))
+    with progress_bar() as progress:
+        table = question.run(store=store, resume=resume, jobs=jobs, scheduler=scheduler, progress=progress)
+    from ..report import comparison
+
+    if out is not None:
+        table.write(out)
+    if out is None or len(table) <= _ROWS_SHOWN:
+        print_rich(comparison.table(table.results), "")
+    click.echo(f"{len(table):,} rows of {len(question.points):,} points; {table.ran:,} ran")
+    if out_file is not None:
+        click.echo(f"table: {printable(out_file)}")
+    outputs.write({"html": lambda path: comparison.write_comparison(table.results, path)})
+    if not table.ran:
+        first = next(error for error in table.columns["error"] if error is not None)
+        raise InfeasibleError(f"no plan ran at any point; the first: {first}")

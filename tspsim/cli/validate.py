@@ -1,0 +1,31 @@
+"""``tspsim validate``: predictions against measurements."""
+
+from __future__ import annotations
+
+import click
+
+from ..outputs import Outputs, json_text, print_rich, progress_bar
+from .grammar import json_option
+
+
+@click.command()
+@click.option("--data", metavar="DIR", help="Folder of measured tables; the rows that ship with tspsim if left out.")
+@click.option("--rows", "rows_folder", metavar="DIR", help="Write every row with its prediction, a file a table.")
+@json_option
+@click.option("--html", "html_file", metavar="FILE", help="Write predicted-over-measured plots and the worst rows.")
+def validate(data: str | None, rows_folder: str | None, json_file: str | None, html_file: str | None) -> None:
+    """Predictions against measured tables: errors by table and GPU; rows that are skipped, and why."""
+    from pathlib import Path
+
+    from .. import validation
+    from ..validation.page import write_page
+    from ..validation.terminal import summary
+
+    outputs = Outputs(json=json_file, html=html_file)
+    with progress_bar() as progress:
+        found = validation.validate(data, progress=progress)
+    if not outputs.quiet:
+        print_rich(*summary(found))
+    if rows_folder is not None:
+        found.write_rows(Path(rows_folder))
+    outputs.write({"json": lambda: json_text(found.to_json()), "html": lambda path: write_page(found, path)})
