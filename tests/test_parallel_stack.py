@@ -1,4 +1,4 @@
-"""What becomes of a scheme's operators: precision, adapters beside frozen weights, packed documents, stacks."""
+"""What becomes of a scheme's operators: precision, packed documents, stacks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tspsim.errors import InputError
 from tspsim.model import load_model
 from tspsim.model.layer import LayerShard
 from tspsim.operators import Gemm
-from tspsim.parallel import Adapters, load_stack
+from tspsim.parallel import load_stack
 from tspsim.parallel.stack import unfused_attention
 from tspsim.result import PlanResult
 
@@ -54,33 +54,6 @@ def test_a_precision_the_device_lacks_is_refused_with_those_it_has(device: str, 
         trained({"precision": precision}, device=device)
 
 
-def test_adapters_count_what_they_add() -> None:
-    """r·(k + n) a product; a step's products become two forwards' worth and the adapters' own."""
-    model = load_model("llama-3.1-8b")
-    adapters = Adapters(16, ("qkv", "output"))
-    assert adapters.parameters(LayerShard(model, 1)) == 16 * (4096 + 6144) + 16 * (4096 + 4096)
-    product = Gemm(8, 6144, 4096, name="QKV projection")
-    forward = [each for each in adapters.attach([product]) if isinstance(each, Gemm)]
-    assert [(each.m, each.n, each.k) for each in forward[1:]] == [(8, 16, 4096), (8, 6144, 16)]
-    d_input = Gemm(8, 4096, 6144, name="QKV projection, d input")
-    d_weight = Gemm(4096, 6144, 8, name="QKV projection, d weight")
-    backward = [each for each in adapters.attach([d_input, d_weight]) if isinstance(each, Gemm)]
-    assert d_weight not in backward
-    shapes = [(each.m, each.n, each.k) for each in backward[1:]]
-    assert shapes == [(8, 16, 6144), (16, 6144, 8), (4096, 16, 8), (8, 4096, 16)]
-
-
-def test_frozen_weights_have_no_gradient_no_state_and_no_exchange() -> None:
-    full, frozen = trained(zero=0, tp=2), trained({"adapters": {"rank": 16}}, zero=0, tp=2)
-    parameters = 32 * sum(16 * (k + n) for k, n in ((4096, 3072), (2048, 4096), (4096, 14336), (7168, 4096)))
-    assert frozen.memory.parts["gradients"] == 2 * parameters
-    assert frozen.memory.parts["optimizer_state"] == 12 * parameters
-    assert frozen.memory.parts["weights"] == full.memory.parts["weights"]
-    summed = [entry for entry in frozen.timeline.labels if entry.part == "gradients"]  # type: ignore[union-attr]
-    assert sum(entry.size_bytes for entry in summed) < 0.01 * full.memory.parts["gradients"]
-    assert frozen.compute_by_kind_s["gemm"] < 0.75 * full.compute_by_kind_s["gemm"]
-
-
 def test_packed_documents_divide_the_pairs_of_attention() -> None:
     whole, packed = trained(), trained({"document": 1024})
     flops = [
@@ -97,9 +70,6 @@ def test_packed_documents_divide_the_pairs_of_attention() -> None:
         ({"document": 3000}, {}, "workload.document: documents of 3000 tokens do not fill"),
         ({"document": 2048}, {"sp": 4}, "workload.document: documents of 2048 tokens do not fill the chunks of 1024"),
         ({"document": 512}, {"sp": 4, "exchange": "ring"}, "plans.P.exchange: packed documents need no ring"),
-        ({"adapters": {"rank": 8}}, {"tsp": 8}, "plans.P.tsp: adapters run with tensor or sequence"),
-        ({"adapters": {"rank": 8, "targets": ["qkv", "qkv"]}}, {}, "workload.adapters.targets: 'qkv' is named twice"),
-        ({"adapters": {"rank": 8}, "pass": "forward"}, {"zero": 0}, "workload.adapters: adapters are trained"),
         ({"stack": "nanotorn"}, {}, "workload.stack: unknown stack 'nanotorn' .did you mean 'nanotron'"),
     ],
 )

@@ -3,42 +3,110 @@
 Beside a product X[m, k]·W[k, n] of rank-r adapters stand P = X·A[k, r] and Y += P·B[r, n] (Hu et al. 2021, LoRA, §4.1).
 Backward, W is frozen: dX = dY·Wᵀ stays, dW = Xᵀ·dY falls away, and dP = dY·Bᵀ, dB = Pᵀ·dY, dA = Xᵀ·dP and
 dX += dP·Aᵀ come in. Adapters are kept and multiplied in bf16, whatever the weights are in.
+
+Where W is cut into shards, so is one of the two: B with W's columns, A with its rows. The other is needed *whole* by
+all that hold a shard.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from ..model import Architecture, Block
 from ..model.layer import LayerShard
+from ..model.routed import RoutedShard
 from ..operators import Gemm, MemoryBound, Operator
 
-#: What an adapter can stand beside: the products of a layer as :class:`~tspsim.model.layer.LayerShard` names them.
+#: What an adapter can stand beside: a target → names of products as :class:`~tspsim.model.layer.LayerShard` and
+#: :class:`~tspsim.model.routed.RoutedShard` give them. Routers are left alone.
 TARGETS = {
-    "qkv": "QKV projection",
-    "output": "output projection",
-    "gate_up": "gate and up",
-    "down": "down projection",
+    "qkv": ("QKV projection", "down to latents", "queries from latent", "keys and values from latent"),
+    "output": ("output projection",),
+    "gate_up": ("gate and up", "experts' gate and up"),
+    "down": ("down projection", "experts' down projection"),
 }
+#: Products that shards cut by rows; all others by columns, but for those of latents, which nothing cuts.
+ROW_SPLIT = ("output projection", "down projection", "experts' down projection")
+NOT_SPLIT = ("down to latents",)
+ROUTED = ("experts' gate and up", "experts' down projection")
 ELEMENT_BYTES = 2.0
+
+
+class Halves(NamedTuple):
+    """Parameters of adapters beside one shard: those cut as its weights are, and those that all shards hold alike."""
+
+    split: float = 0.0
+    whole: float = 0.0
+
+    @property
+    def both(self) -> float:
+        return self.split + self.whole
 
 
 @dataclass(frozen=True)
 class Adapters:
-    """Adapters of ``rank`` beside the products in ``targets`` (keys of :data:`TARGETS`)."""
+    """Adapters of ``rank`` beside the products in ``targets`` (keys of :data:`TARGETS`).
+
+    ``experts`` says what routed experts get where their products are among them: ``each`` a pair of its own, ``shared``
+    one pair for all that stand on a rank (Megatron-Bridge's ``share_expert_adapters``), or ``none``.
+    """
 
     rank: int
     targets: tuple[str, ...]
+    experts: str = "each"
 
-    def parameters(self, layer: LayerShard) -> int:
-        """Of one layer's shard: r·(k + n) a product."""
-        products = {"qkv": layer.qkv, "output": layer.output, "gate_up": layer.gate_up, "down": layer.down}
-        shapes = [products[target](1) for target in self.targets]
-        return sum(self.rank * (product.k + product.n) for product in shapes)
+    def beside(self, product: str) -> bool:
+        """Whether adapters stand beside the product of this name."""
+        if product in ROUTED and self.experts == "none":
+            return False
+        return any(product in TARGETS[target] for target in self.targets)
+
+    def beside_layer(self, model: Architecture, block: Block) -> bool:
+        """Whether any adapters stand in a layer of this kind."""
+        routed = self.routed(RoutedShard(model, 1, 1)) if block.experts else Halves()
+        return self.common(LayerShard(model, 1, block=block)).both + routed.both > 0
+
+    # --- parameters -----------------------------------------------------------------------------------------
+
+    def attention(self, layer: LayerShard) -> Halves:
+        """Beside one layer's shard of attention: r·(k + n) a product."""
+        return self._halves((*layer.down_projections(1), *layer.projections(1), layer.output(1)))
+
+    def mlp(self, layer: LayerShard) -> Halves:
+        """Beside the shard of the MLP that all tokens visit: dense, or shared experts."""
+        return self._halves((layer.gate_up(1), layer.down(1)) if layer.ffn else ())
+
+    def common(self, layer: LayerShard) -> Halves:
+        """Beside all of a layer's shard but its routed experts."""
+        attention, mlp = self.attention(layer), self.mlp(layer)
+        return Halves(attention.split + mlp.split, attention.whole + mlp.whole)
+
+    def routed(self, shard: RoutedShard) -> Halves:
+        """Beside the routed experts of a rank; only with their columns cut are halves alike on several ranks."""
+        halves = self._halves((shard.gate_up(), shard.down()))
+        return halves if shard.columns > 1 else Halves(halves.both)
+
+    def _halves(self, products: Iterable[Gemm]) -> Halves:
+        split = whole = 0.0
+        for product in products:
+            if not self.beside(product.name):
+                continue
+            pairs = product.batch if self.experts == "each" else 1
+            into, out_of = pairs * self.rank * product.k, pairs * self.rank * product.n
+            if product.name in NOT_SPLIT:
+                whole += into + out_of
+            elif product.name in ROW_SPLIT:
+                split, whole = split + into, whole + out_of
+            else:
+                split, whole = split + out_of, whole + into
+        return Halves(split, whole)
+
+    # --- products -------------------------------------------------------------------------------------------
 
     def attach(self, operators: Iterable[Operator]) -> Iterator[Operator]:
         """The operators of a frozen layer with those of its adapters."""
-        adapted = {TARGETS[target] for target in self.targets}
         for operator in operators:
             if not isinstance(operator, Gemm):
                 yield operator
@@ -47,24 +115,31 @@ class Adapters:
             if gradient == "d weight":
                 continue
             yield operator
-            if product in adapted:
+            if self.beside(product):
                 yield from self.backward(operator) if gradient else self.forward(operator)
 
     def forward(self, product: Gemm) -> Iterator[Operator]:
         """Of Y[m, n] = X[m, k]·W: P, its product with B, and their sum with Y."""
-        m, n, k, r = product.m, product.n, product.k, self.rank
-        yield Gemm(m, r, k, name="adapter down")
-        yield Gemm(m, n, r, name="adapter up")
-        yield added(m, n)
+        m, n, k, r, batch = *self._shape(product), self.rank, self._pairs(product)
+        yield Gemm(m, r, k, batch=batch, name="adapter down")
+        yield Gemm(m, n, r, batch=batch, name="adapter up")
+        yield added(batch * m, n)
 
     def backward(self, gradient: Gemm) -> Iterator[Operator]:
         """Of dX[m, k] = dY[m, n]·Wᵀ, whose own shape is [m, k] with depth n."""
-        m, n, k, r = gradient.m, gradient.k, gradient.n, self.rank
-        yield Gemm(m, r, n, name="adapter up, d input")
-        yield Gemm(r, n, m, name="adapter up, d weight")
-        yield Gemm(k, r, m, name="adapter down, d weight")
-        yield Gemm(m, k, r, name="adapter down, d input")
-        yield added(m, k)
+        m, k, n, r, batch = *self._shape(gradient), self.rank, self._pairs(gradient)
+        yield Gemm(m, r, n, batch=batch, name="adapter up, d input")
+        yield Gemm(r, n, m, batch=batch, name="adapter up, d weight")
+        yield Gemm(k, r, m, batch=batch, name="adapter down, d weight")
+        yield Gemm(m, k, r, batch=batch, name="adapter down, d input")
+        yield added(batch * m, k)
+
+    def _pairs(self, product: Gemm) -> int:
+        """Pairs beside a grouped product: its batch, or one that all its rows go through."""
+        return product.batch if self.experts == "each" else 1
+
+    def _shape(self, product: Gemm) -> tuple[int, int, int]:
+        return product.m * (product.batch // self._pairs(product)), product.n, product.k
 
 
 def added(rows: int, columns: int) -> MemoryBound:

@@ -11,13 +11,15 @@ Rajbhandari et al. 2020 (ZeRO), §5 and §7; Zhao et al. 2023 (FSDP), §3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..model import Block
 from ..model.layer import LayerShard
 from ..operators import MemoryBound
+from .adapters import Halves
+from .expert import routed_shard
 from .pipeline import FORWARD, Chunk, Task
 from .plan import Job
 from .script import Script
@@ -73,11 +75,37 @@ class Share:
 
     def trained_layer(self, block: Block) -> tuple[Held, ...]:
         """What of a layer is trained: all of it, or with frozen weights its adapters."""
-        job = self.job
-        if job.work.adapters is None:
+        if self.job.work.adapters is None:
             return self.layer(block)
-        shard = LayerShard(job.model, self.weight_shards, block=block)
-        return (self.replicated(job.work.adapters.parameters(shard)),)
+        return self.adapters(block)
+
+    def adapters(self, block: Block) -> tuple[Held, ...]:
+        """The adapters of a layer. Their whole halves are on every tensor-parallel rank; TSP has each own a part."""
+        common, routed = self.halves(block)
+        parts = [self.replicated(common.split + common.whole / self.job.plan.tsp)]
+        if block.experts:
+            copies = self.job.expert_copies
+            parts.append(Held(self.job.expert_axis, copies, routed.both, copies))
+        return together(*parts)
+
+    def halves(self, block: Block) -> tuple[Halves, Halves]:
+        """Parameters of the adapters beside what all tokens visit in a layer, and beside its routed experts."""
+        job, adapters = self.job, self.job.work.adapters
+        assert adapters is not None
+        common = adapters.common(LayerShard(job.model, self.weight_shards, block=block))
+        return common, adapters.routed(routed_shard(job)) if block.experts else Halves()
+
+    def alike_on_tensor_ranks(self, chunks: Sequence[Chunk]) -> float:
+        """Parameters of adapters' whole halves, whose gradients one rank of ``tp`` keeps and has only a part of."""
+        if self.job.work.adapters is None or self.job.plan.tp == 1:
+            return 0.0
+
+        def whole(block: Block) -> tuple[Held, ...]:
+            common, routed = self.halves(block)
+            copies = self.job.expert_copies
+            return self.replicated(common.whole), Held(self.job.expert_axis, copies, routed.whole, copies)
+
+        return sum(held.share(divided=self.job.plan.zero > 0) for held in self.in_layers(chunks, whole))
 
     def trained_layers(self, chunks: Sequence[Chunk]) -> tuple[Held, ...]:
         """What of a stage's layers is trained on one rank, by who else holds it."""
@@ -123,27 +151,32 @@ def together(*parts: Held) -> tuple[Held, ...]:
 
 
 def gather_weights(script: Script, job: Job, share: Share, block: Block, task: Task) -> int | None:
-    """A layer's weights from the ranks that hold shares of them, ahead of the layer; None where nobody divides.
-
-    Frozen weights change in no step, so that only ZeRO 3, which divides them, gathers them.
-    """
+    """A layer's weights from the ranks that hold shares of them, ahead of the layer; None where nobody divides."""
     plan = job.plan
     first_use = task.kind == FORWARD and task.micro_batch == 0
     updated = plan.zero < 3 and first_use and job.work.stack.overlap_weights
     if not job.training or plan.zero == 0 or not (plan.zero == 3 or updated):
         return None
     gathered = None
-    for held in share.layer(block) if plan.zero == 3 else share.trained_layer(block):
-        if held.shards > 1:
-            script.part = "weights"
-            gathered = gather(script, job, held, "gather layer weights")
+    for axis, size in divided_bytes(job, share, block).items():
+        script.part = "weights"
+        gathered = script.collective("all_gather", axis, size, "gather layer weights", stream="parameters")
     return gathered
 
 
-def gather(script: Script, job: Job, held: Held, name: str, after: Sequence[int] = ()) -> int:
-    """Weights from the ranks that divide them or their state."""
-    size = held.parameters * job.weight_bytes
-    return script.collective("all_gather", held.shard_axis, size, name, after=after, stream="parameters")
+def divided_bytes(job: Job, share: Share, block: Block) -> Mapping[str, float]:
+    """Bytes of a layer's weights that ranks divide, by the axis of those ranks.
+
+    Frozen weights change in no step: ZeRO 3 alone, which divides them, gathers them, and the adapters with them.
+    """
+    kept = [(held, job.work.optimizer.weights) for held in share.trained_layer(block)]
+    if job.plan.zero == 3 and job.work.adapters is not None:
+        kept += [(held, job.weight_bytes) for held in share.layer(block)]
+    sizes: dict[str, float] = {}
+    for held, element_bytes in kept:
+        if held.shards > 1 and held.parameters:
+            sizes[held.shard_axis] = sizes.get(held.shard_axis, 0.0) + held.parameters * element_bytes
+    return sizes
 
 
 def wait_for_weights(script: Script, job: Job, gathered: int | None, ready: Sequence[int]) -> None:
@@ -161,7 +194,7 @@ def reduce_layer(script: Script, job: Job, held: Sequence[Held], task: Task) -> 
     no room for whole gradients, waits for each layer's.
     """
     plan, overlap = job.plan, job.work.stack.overlap_gradients
-    summed = [each for each in held if each.copies > 1]
+    summed = [each for each in held if each.copies > 1 and each.parameters]
     if not summed or (plan.zero < 3 and (task.micro_batch != job.micro_batches - 1 or not overlap)):
         return
     script.part = "gradients"
@@ -207,6 +240,12 @@ def finish_step(script: Script, job: Job, share: Share, chunks: Sequence[Chunk],
         if held.copies > 1 and held.parameters:
             ready = script.compute("last gradients ready", after=exchanged)
             waits.append(sum_gradients(script, job, held, name, [ready]))
+    alike = share.alike_on_tensor_ranks(chunks) * optimizer.gradients
+    if alike:
+        ready = script.compute("adapters' gradients ready", after=exchanged)
+        waits.append(
+            script.collective("all_reduce", "tp", alike, "sum adapters over tp", after=[ready], stream="gradients")
+        )
     if widest.copies > 1:
         waits.append(script.collective("all_reduce", widest.axis, 4, "gradient norm", stream="gradients"))
     elements = sum(held.share(divided=plan.zero > 0) for held in owned)
@@ -214,5 +253,8 @@ def finish_step(script: Script, job: Job, share: Share, chunks: Sequence[Chunk],
     updated = script.compute("optimizer step", MemoryBound("adamw", size, name="optimizer"), after=waits)
     if plan.zero in (1, 2) and not stack.overlap_weights:
         for held in share.trained_layers(chunks):
-            if held.shards > 1:
-                gather(script, job, held, "gather weights", [updated])
+            if held.shards > 1 and held.parameters:
+                size = held.parameters * optimizer.weights
+                script.collective(
+                    "all_gather", held.shard_axis, size, "gather weights", after=[updated], stream="parameters"
+                )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..model import Block
-from .data import Held, Share
+from .data import Held, Share, divided_bytes
 from .expert import routed_shard, sent_rows
 from .pipeline import most_in_flight
 from .plan import Job
@@ -73,8 +73,11 @@ def stage_memory(job: Job, residency: Residency, stage: int) -> Mapping[str, flo
         in_flight = sum(layers.values())
         if plan.zero == 3:
             # The layer at work and the one gathered ahead, and a layer's whole gradient on its way to be scattered.
-            bytes_per_parameter = 2 * job.weight_bytes + optimizer.gradients
-            parts["gathered_weights"] = bytes_per_parameter * max(divided(share.layer(block)) for block in kinds)
+            parts["gathered_weights"] = max(
+                2 * sum(divided_bytes(job, share, block).values())
+                + optimizer.gradients * divided(share.trained_layer(block))
+                for block in kinds
+            )
     else:
         parts["weights"] = sum(held.parameters for held in owned) * job.weight_bytes
     parts["workspace"] = max(workspace(job, compute_shards, block) for block in kinds)
@@ -117,8 +120,15 @@ def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
     there are latents to make them from. Latent attention keeps its latents besides; of experts the rows that arrived
     and their columns are kept. A stack may keep more; one that writes scores out keeps 5 bytes of each, probabilities
     before and after dropout and its mask, which ``selective`` makes again (Korthikanti et al. 2022, §4.1 and §5).
+
+    The input of a product is kept for its weights' gradient alone, unless a kernel before it needs it: of a frozen
+    product without adapters neither a norm's output, nor the product of the activation, nor a row of an expert.
     """
-    model, plan, stack = job.model, job.plan, job.work.stack
+    model, plan, stack, adapters = job.model, job.plan, job.work.stack, job.work.adapters
+
+    def kept(product: str) -> bool:
+        return adapters is None or adapters.beside(product)
+
     residual = residual_tokens(job) * model.hidden
     scores = 0.0
     if plan.recomputation == "full":
@@ -127,15 +137,19 @@ def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
         if not stack.flash_attention and plan.recomputation == "none":
             scores = 5.0 * job.tokens * job.work.sequence * model.heads / compute_shards
         cheap = plan.recomputation == "cheap"
-        columns = (3 if model.gated else 2) - cheap
+        before = 2 if model.gated else 1
+        columns = before + (not cheap and kept("down projection"))
+        norms = 0 if cheap else kept("QKV projection") + kept("gate and up")
         heads = 2 * model.attention_width + 2 * model.kv_width
         if cheap and model.latent:
             heads = model.heads * model.latent.value_dim
         split = heads + columns * ffn_width(job, block)
-        per_layer = (2 if cheap else 4) * residual + job.tokens * split / compute_shards + latents(job)
+        per_layer = (2 + norms) * residual + job.tokens * split / compute_shards + latents(job)
         if block.experts:
             routed = routed_shard(job)
-            per_layer += routed.all_rows * (model.hidden + columns * routed.width)
+            columns = before + (not cheap and kept("experts' down projection"))
+            rows = model.hidden * kept("experts' gate and up")
+            per_layer += routed.all_rows * (rows + columns * routed.width)
         per_layer *= stack.activation_factor
     return job.activation_bytes * per_layer + scores
 

@@ -433,10 +433,10 @@ class Job:
             return
         if not self.training:
             raise InputError("adapters are trained; use pass: training, or leave them out", key="workload.adapters")
-        if self.model.experts is not None or self.model.latent is not None:
+        if not any(self.work.adapters.beside_layer(self.model, block) for block in dict.fromkeys(self.model.blocks)):
             raise InputError(
-                f"adapters beside experts or latent attention ({self.model.name}) are not modelled; use a dense model",
-                key="workload.adapters",
+                f"no layer of {self.model.name} has these products; routed experts get adapters with experts: each",
+                key="workload.adapters.targets",
             )
         if self.plan.tsp > 1:
             raise self._refuse(

@@ -177,7 +177,7 @@ class Writer:
             script.compute("join backward", *(each for product in products for each in script.gradients(product)))
         script.further_token, script.weight_gradients = False, not put_off
         ready = self.layers(chunk, layer, step=-1)
-        if chunk.has_embedding and job.model.vocab:
+        if chunk.has_embedding and job.model.vocab and job.work.adapters is None:
             script.part = "embedding backward"
             scheme.embed_backward(script, job, self.layer)
         if not chunk.has_embedding:

@@ -82,6 +82,9 @@ class AdaptersSpec(Section):
 
     rank: Annotated[PositiveCount, Field(le=65536)]
     targets: Annotated[tuple[AdapterTarget, ...], Field(min_length=1)] = ("qkv", "output", "gate_up", "down")
+    experts: Literal["each", "shared", "none"] = Field(
+        "each", description="of routed experts: a pair each, one pair for those of a rank, or none"
+    )
 
     @field_validator("targets")
     @classmethod

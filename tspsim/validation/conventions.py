@@ -21,12 +21,15 @@ class Convention:
         The forward that full recomputation repeats is counted (hardware FLOPs).
     source
         Where the definition stands.
+    adapter_passes
+        Forwards' worth of FLOPs that a step with frozen weights is counted as: two, or three as if they were trained.
     """
 
     where: str
     causal: bool
     recomputed: bool
     source: str
+    adapter_passes: float = 2.0
 
 
 #: The first entry whose ``where`` is part of a row's address; the last one fits all.
@@ -39,6 +42,10 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention("NVIDIA/NeMo", False, False, "NeMo 24.07 to 25.04, performance summary: full attention"),
     Convention("NVIDIA/Megatron-LM", False, False, "Megatron-LM README: full attention"),
     Convention("dgxc-benchmarking", False, False, "DGX Cloud benchmarking READMEs: full attention"),
+    Convention(
+        "Primus", True, False,
+        "Megatron-Core's formula: causal, frozen or not (rates times step times: 148 GFLOP a token of Qwen3-235B)", 3.0,
+    ),
     Convention("mlcommons", False, False, "MLPerf configs: MODEL_TFLOP_PER_SAMPLE with full attention"),
     Convention("llm-foundry", False, False, "llm-foundry benchmarking README: non-causal; HFU adds a forward"),
     Convention("", False, False, "not stated: Megatron's formula, full attention"),

@@ -9,6 +9,10 @@ from tspsim.hardware import Device, load_device
 
 #: What tables write → catalog name. Tables that say A100 alone mean the 80 GB board of the cloud and DGX machines.
 ALIASES = {"a100": "a100-80gb"}
+#: Boards that share a name with one of the catalog, and why they are not it.
+OTHER_BOARDS = {
+    "h200-nvl": "a PCIe board with 0.84 of the SXM module's peak, in fours on NVLink bridges; nothing is measured on it"
+}
 _SUFFIXES = ("_sxm", "-sxm", " sxm")
 
 
@@ -44,4 +48,5 @@ def forget() -> None:
 
 def no_device(written: object) -> str:
     """Why rows of a GPU that is not in the catalog are skipped."""
-    return f"no device '{written}' in the catalog"
+    board = OTHER_BOARDS.get(str(written).strip().lower())
+    return f"no device '{written}' in the catalog" + (f": {board}" if board else "")

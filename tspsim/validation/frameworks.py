@@ -13,15 +13,18 @@ STACKS = {
 #: Everything else that is published ran on Megatron-Core: NeMo, Megatron-Bridge, DGX Cloud recipes, MLPerf.
 USUAL_STACK = "megatron-core"
 
-#: Part of a source's address → rank and products of its adapters.
-ADAPTERS: dict[str, tuple[int, tuple[str, ...]]] = {
+#: Part of a source's address → rank and products of its adapters, and what routed experts get.
+ADAPTERS: dict[str, tuple[int, tuple[str, ...], str]] = {
     # MLPerf Training's Llama 2 70B LoRA reference: rank 16 on attention's products (rules, and the rows' notes).
-    "mlcommons": (16, ("qkv", "output")),
-    # NeMo Automodel's PEFT recipes match all linear layers, rank 8.
-    "Automodel": (8, ("qkv", "output", "gate_up", "down")),
+    "mlcommons": (16, ("qkv", "output"), "none"),
+    # NeMo Automodel's PEFT recipes match all linear layers, rank 8; GroupedExpertsLoRA has a pair an expert.
+    "Automodel": (8, ("qkv", "output", "gate_up", "down"), "each"),
+    # Primus's packed recipes: rank 32 on linear_qkv, linear_proj, linear_fc1 and linear_fc2; experts of the legacy
+    # grouped product, which these recipes choose, have no modules of those names.
+    "Primus": (32, ("qkv", "output", "gate_up", "down"), "none"),
 }
 #: NeMo's and Megatron-Bridge's LoRA recipes for performance: rank 16 on QKV alone.
-USUAL_ADAPTERS: tuple[int, tuple[str, ...]] = (16, ("qkv",))
+USUAL_ADAPTERS: tuple[int, tuple[str, ...], str] = (16, ("qkv",), "none")
 
 
 def stack_of(address: str) -> str:
@@ -29,8 +32,14 @@ def stack_of(address: str) -> str:
     return next((stack for part, stack in STACKS.items() if part in address), USUAL_STACK)
 
 
-def adapters_of(model: str, address: str) -> tuple[int, tuple[str, ...]]:
-    """Rank and products of a run's adapters; rank 0 where the model's name speaks of none."""
+def adapters_of(model: str, address: str, *, latent: bool = False) -> tuple[int, tuple[str, ...], str]:
+    """Rank and products of a run's adapters, and what experts get; rank 0 where the model's name speaks of none.
+
+    Megatron-Core's ``latent`` attention has no linear_qkv for an adapter to stand beside.
+    """
     if "lora" not in model.lower():
-        return 0, ()
-    return next((adapters for part, adapters in ADAPTERS.items() if part in address), USUAL_ADAPTERS)
+        return 0, (), "none"
+    rank, targets, experts = next((found for part, found in ADAPTERS.items() if part in address), USUAL_ADAPTERS)
+    if latent and stack_of(address) in ("primus", USUAL_STACK):
+        targets = tuple(target for target in targets if target != "qkv") or targets
+    return rank, targets, experts

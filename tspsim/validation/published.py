@@ -50,11 +50,12 @@ def published_run(row: Row) -> Run:
     for column in ("tp", "pp", "cp", "mbs", "gbs", "seq_len", "n_gpus"):
         if not count_of(row, column):
             raise InputError(f"incomplete: {column} not stated")
-    rank, targets = adapters_of(model, str(row["source_url"]))
+    shape = architecture(row)
+    rank, targets, experts = adapters_of(model, str(row["source_url"]), latent=shape.latent is not None)
     tp, ep, gpus = count_of(row, "tp"), count_of(row, "ep", 1), count_of(row, "n_gpus")
     zero = str(row.get("zero_stage", ""))
     return Run(
-        model=architecture(row),
+        model=shape,
         device=name,
         gpus=gpus,
         sequence=count_of(row, "seq_len"),
@@ -75,6 +76,7 @@ def published_run(row: Row) -> Run:
         stack=stack_of(str(row["source_url"])),
         adapter_rank=rank,
         adapter_targets=targets,
+        adapter_experts=experts,
     )
 
 
@@ -198,7 +200,7 @@ def metric_of(metric: str, address: str, run: Run, step: Step) -> Callable[[floa
         raise InputError(f"metric '{metric}' is not predicted")
     convention = convention_of(address)
     recomputed = step.recomputation == "full" and (metric == "HFU" or convention.recomputed)
-    passes = 2.0 if run.adapter_rank else 3.0
+    passes = convention.adapter_passes if run.adapter_rank else 3.0
     flops = step_flops(run.model, run.sequence, run.tokens, convention, passes=passes, recomputed=recomputed) / run.gpus
     unit = 1e12 if metric == "TFLOP/s/gpu" else device(run.device).peak_of(run.precision)
     return lambda seconds: flops / (seconds * unit)

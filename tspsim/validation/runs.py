@@ -60,6 +60,7 @@ class Run:
     shard_group: int | None = None
     adapter_rank: int = 0
     adapter_targets: tuple[str, ...] = ()
+    adapter_experts: str = "each"
     fabric: str = ""
     optimizer: str | tuple[tuple[str, float], ...] = "adamw"
 
@@ -194,7 +195,8 @@ def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
         "optimizer": run.optimizer if isinstance(run.optimizer, str) else dict(run.optimizer),
     }
     if run.adapter_rank:
-        workload["adapters"] = {"rank": run.adapter_rank, "targets": list(run.adapter_targets)}
+        adapters = {"rank": run.adapter_rank, "targets": list(run.adapter_targets), "experts": run.adapter_experts}
+        workload["adapters"] = adapters
     return {
         "name": "validation",
         "cluster": cluster,
