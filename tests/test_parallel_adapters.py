@@ -14,7 +14,7 @@ from tspsim.model import Architecture, load_model
 from tspsim.model.layer import LayerShard
 from tspsim.operators import Gemm
 from tspsim.parallel import Adapters, Job, peak_memory, scheme_of
-from tspsim.program import Collective
+from tspsim.program import Collective, SendReceive
 
 ALL = ("qkv", "output", "gate_up", "down")
 DENSE = architecture(512, kv_heads=4, ffn=1792)
@@ -213,3 +213,97 @@ def test_models_with_experts_and_latents_are_tuned_with_adapters(model: str, pla
     assert common.step_time_s < tuned.step_time_s
     if whole.ran:
         assert common.step_time_s < whole.step_time_s
+
+
+# Folded: adapters travel as what they stand beside, or are gathered where every shard needs them whole.
+
+
+def halves(model: Architecture, adapters: Adapters) -> dict[str, int]:
+    """Of one layer of a grouped-query model, over all its shards: what is cut with the weights, and what is whole."""
+    h, a, c, f, r = model.hidden, model.attention_width, model.kv_width, model.ffn, adapters.rank
+    if model.experts:
+        f = model.experts.shared_width
+    sizes = {"qkv": (a + 2 * c, h), "output": (a, h), "gate_up": (2 * f, h), "down": (f, h)}
+    return {
+        f"{part}, {half}": r * sum(sizes[target][place] for target in targets if target in adapters.targets)
+        for part, targets in (("attention", ("qkv", "output")), ("mlp", ("gate_up", "down")))
+        for place, half in enumerate(("split", "whole"))
+    }
+
+
+def received(job: Job, part: str) -> float:
+    """Bytes that a rank receives and did not hold in the instructions of a part, of one layer, mean over ranks."""
+    degree = job.plan.tsp
+    total = 0.0
+    for each in programs_of(job)[0].unrolled():
+        instruction = each.instruction
+        if getattr(instruction, "axis", "") == "tsp" and instruction.part == part:
+            share = 1.0 if isinstance(instruction, SendReceive) else (degree - 1) / degree
+            total += instruction.size_bytes * share
+    return total / job.model.layers
+
+
+@pytest.mark.parametrize("targets", [ALL, ("qkv", "output"), ("down",)], ids=str)
+@pytest.mark.parametrize("recomputation", ["none", "full"])
+@pytest.mark.parametrize("overlap", [None, False])
+@pytest.mark.parametrize("degree", [2, 4])
+def test_folded_adapters_move_in_their_closed_form(
+    targets: tuple[str, ...], recomputation: str, overlap: bool | None, degree: int
+) -> None:
+    """Each rank receives every parameter of the others once a pass, and gradients of adapters alone (docs/stacks.md)."""
+    model, adapters, tokens = DENSE, Adapters(8, targets), 1024
+    job = job_of(
+        model, pass_="training", tsp=degree, recomputation=recomputation, overlap=overlap, adapters=adapters,
+        sequence=tokens,
+    )  # fmt: skip
+    h, a, c, f = model.hidden, model.attention_width, model.kv_width, model.ffn
+    weights, context, columns = h * (2 * a + 2 * c), 2 * tokens * c, 3 * h * f
+    beside = halves(model, adapters)
+    attention = beside["attention, split"] + beside["attention, whole"]
+    mlp, split, whole = beside["mlp, split"] + beside["mlp, whole"], beside["mlp, split"], beside["mlp, whole"]
+    left = (degree - 1) / degree
+    forward = {"attention": (weights + context + attention) * left, "mlp": (columns + mlp) * left}
+    backward = {
+        "none": {
+            "attention": (weights + 2 * context + 2 * attention + whole) * left,
+            "mlp": (columns + mlp) * left + split,
+        },
+        "full": {"attention": (context + attention + whole) * left, "mlp": (columns + split) * left + split},
+    }[recomputation]
+    for part in ("attention", "mlp"):
+        assert received(job, part) == pytest.approx(2 * forward[part])
+        assert received(job, f"{part} again") == pytest.approx(2 * forward[part] * (recomputation == "full"))
+        assert received(job, f"{part} backward") == pytest.approx(2 * backward[part])
+
+
+def test_a_rank_owns_its_part_of_folded_adapters_and_multiplies_whole_halves_with_every_shard() -> None:
+    model, adapters, tokens = MODELS["shared and routed experts"], Adapters(8, ALL), 1024
+    beside = halves(model, adapters)
+    split = model.layers * (beside["attention, split"] + beside["mlp, split"])
+    whole = model.layers * (beside["attention, whole"] + beside["mlp, whole"])
+    pairs = added(model, adapters, 8) - added(model, adapters, 0)
+    job = trained(model, adapters, tsp=4)
+    parts = peak_memory(job, scheme_of(job.plan).residency)
+    assert parts["adapters"] == 2 * ((split + whole) / 4 + pairs)
+    assert gradient_bytes(job) == {"dp+tsp": 2 * pairs}
+    frozen = 2 / 3 * replica_flops(trained(model, None, tsp=4), "gemm")
+    met = split + 4 * whole + pairs / 4  # two of eight experts a token
+    assert replica_flops(job, "gemm") == pytest.approx(frozen + 6 * tokens * met, rel=1e-12)
+
+
+def test_frozen_weights_of_a_folded_plan_travel_but_have_no_gradients_to_bring_home() -> None:
+    names = [
+        each.instruction.name
+        for each in programs_of(trained(architecture(512, vocab=1024), Adapters(8, ("qkv",)), tsp=4))[0].unrolled()
+    ]
+    assert any(name.startswith("head weights hop") for name in names)
+    assert not [name for name in names if name.startswith(("head gradients", "MLP gradients", "embedding gradients"))]
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-v2-lite", "qwen3-30b-a3b"])
+def test_folded_adapters_run_and_every_rank_agrees(model: str) -> None:
+    plan = {"name": "P", "tsp": 4, "ep": 1 if model.startswith("llama") else 8}
+    asked = question(model, [plan], cluster="hgx-b200-8", pass_="training", sequence=8192, adapters={"rank": 16})
+    folded, whole = (tspsim.simulate(asked, every_rank=every).plan("P") for every in (False, True))
+    assert folded.ran, folded.error
+    assert folded.step_time_s == pytest.approx(whole.step_time_s, rel=1e-9)

@@ -14,18 +14,14 @@ from __future__ import annotations
 
 from ..model.layer import LayerShard, gradients
 from ..operators import MemoryBound, Operator
-from . import expert
+from . import expert, folded_tables, travel
 from .memory import Residency
 from .partition import local_segments
 from .plan import Job
 from .recompute import cheap_again, heads_again
 from .script import Script
 from .step import Scheme
-
-#: Attention shards a rank holds at once: without the third, a shard could only start on its way when the one
-#: before last is done with its output projection, and the projection of the next step would wait for it.
-ATTENTION_BUFFERS = 3
-MLP_BUFFERS = 2
+from .travel import ATTENTION_BUFFERS
 
 
 def forward_layer(script: Script, job: Job, layer: LayerShard, position: int) -> list[int]:
@@ -78,11 +74,11 @@ def attention_overlapped(script: Script, job: Job, layer: LayerShard, position: 
         moved.append(broadcast_weights(script, job, layer, step, buffer_free))
         operators: tuple[Operator, ...] = (*layer.projections(tokens), layer.rope(tokens))
         if step == 0:
-            script.compute("norm", layer.norm(tokens), *layer.down_projections(tokens), after=down)
+            script.compute("norm", layer.norm(tokens), *layer.down_projections(tokens), after=whole)
         projected.append(script.compute(f"QKV {step + 1}/{shards}", *operators, after=[moved[step]]))
         gathered.append(gather_context(script, job, layer, step, [projected[step]]))
 
-    down = gather_down_projections(script, job, layer, [])
+    whole = gather_attention_whole(script, job, layer, [])
     project(0)
     for step in range(shards):
         if step + 1 < shards:
@@ -100,8 +96,8 @@ def attention_overlapped(script: Script, job: Job, layer: LayerShard, position: 
 
 def attention_in_turn(script: Script, job: Job, layer: LayerShard, position: int) -> int:
     """Nothing overlaps: every exchange is waited for before the next instruction."""
-    down = gather_down_projections(script, job, layer, [])
-    last = script.compute("norm", layer.norm(job.tokens), *layer.down_projections(job.tokens), after=down)
+    whole = gather_attention_whole(script, job, layer, [])
+    last = script.compute("norm", layer.norm(job.tokens), *layer.down_projections(job.tokens), after=whole)
     for step in range(job.plan.tsp):
         moved = broadcast_weights(script, job, layer, step, [last])
         projected = script.compute(
@@ -114,6 +110,7 @@ def attention_in_turn(script: Script, job: Job, layer: LayerShard, position: int
 def mlp_overlapped(script: Script, job: Job, layer: LayerShard, last: int) -> int:
     """The shard that is here is multiplied while the next one arrives in the other buffer."""
     shards = job.plan.tsp
+    whole = gather_mlp_whole(script, job, layer, [])
     arrived: list[int] = []
     applied: list[int] = []
     for hop in range(shards):
@@ -121,18 +118,19 @@ def mlp_overlapped(script: Script, job: Job, layer: LayerShard, last: int) -> in
             # Hop h fills the buffer that step h−1 of the ring has finished with.
             waits = applied[hop - 1 : hop] if hop else []
             arrived.append(ring_weights(script, job, layer, hop, waits))
-        applied.append(apply_mlp(script, job, layer, hop, arrived[hop - 1 : hop] if hop else [last]))
+        applied.append(apply_mlp(script, job, layer, hop, arrived[hop - 1 : hop] if hop else [last, *whole]))
     if not script.recomputing:
         script.after_previous_layer(arrived[0], applied[-1], "MLP buffer")
     return applied[-1]
 
 
 def mlp_in_turn(script: Script, job: Job, layer: LayerShard, last: int) -> int:
+    waits = [last, *gather_mlp_whole(script, job, layer, [last])]
     for hop in range(job.plan.tsp):
         if hop:
-            last = ring_weights(script, job, layer, hop - 1, [last])
-        last = apply_mlp(script, job, layer, hop, [last])
-    return last
+            waits = [ring_weights(script, job, layer, hop - 1, waits)]
+        waits = [apply_mlp(script, job, layer, hop, waits)]
+    return waits[-1]
 
 
 def mlp_backward(script: Script, job: Job, layer: LayerShard) -> int:
@@ -141,19 +139,21 @@ def mlp_backward(script: Script, job: Job, layer: LayerShard) -> int:
     Returns the last kernel.
     """
     shards, tokens = job.plan.tsp, job.tokens
-    sizes = layer.mlp_weights * job.weight_bytes, layer.mlp_weights * job.work.optimizer.gradients
+    load = travel.mlp(job, layer)
+    sizes = load.shard_bytes, load.trained_in_shard * job.work.optimizer.gradients
     overlap = job.plan.overlap is not False
+    whole = [] if job.plan.recomputation == "full" else gather_mlp_whole(script, job, layer, [])
     arrived: list[int] = []
     applied: list[int] = []
     for hop in range(shards):
-        waits = arrived[hop - 1 : hop] if hop else []
+        waits = arrived[hop - 1 : hop] if hop else whole
         if overlap and hop + 1 < shards:
             arrived.append(
                 script.ring_hop(
                     "tsp",
                     sizes[0],
                     f"MLP weights hop {hop + 1} backward",
-                    after=[*waits, *applied[hop - 1 : hop]],
+                    after=[*arrived[hop - 1 : hop], *applied[hop - 1 : hop]],
                     stream="weights",
                 )
             )
@@ -162,14 +162,17 @@ def mlp_backward(script: Script, job: Job, layer: LayerShard) -> int:
             *cheap_again(job, layer.activation(tokens)),
             layer.activation_backward(tokens),
             *gradients(layer.gate_up(tokens)),
-            MemoryBound("add", 3.0 * sizes[1], name="add to travelling gradient"),
         )
+        if sizes[1]:
+            operators = (*operators, MemoryBound("add", 3.0 * sizes[1], name="add to travelling gradient"))
         applied.append(script.compute(f"MLP {hop + 1}/{shards} backward", *operators, after=waits))
-        sent = script.ring_hop(
-            "tsp", sizes[1], f"MLP gradients hop {hop + 1}", after=[applied[-1]], stream="weight gradients"
-        )
+        here = applied[-1]
+        if sizes[1]:
+            name = f"MLP gradients hop {hop + 1}"
+            here = script.ring_hop("tsp", sizes[1], name, after=[here], stream="weight gradients")
         if not overlap:
-            here = script.compute("gradients here", after=[sent])
+            if sizes[1]:
+                here = script.compute("gradients here", after=[here])
             if hop + 1 < shards:
                 arrived.append(
                     script.ring_hop(
@@ -188,6 +191,9 @@ def attention_backward(script: Script, job: Job, layer: LayerShard, position: in
         again = (layer.attention(segments, causal=work.causal),)
     kernel = layer.attention(segments, causal=work.causal, direction="backward")
     context = 2 * job.group_tokens * layer.kv_width * job.activation_bytes
+    kept = job.plan.recomputation == "full"
+    # Adapters are needed from the first bucket on, the projections to latents behind the last one.
+    early = [] if kept or work.adapters is None else gather_attention_whole(script, job, layer, [])
     here: list[int] = []
     reduced: list[int] = []
     last: list[int] = []
@@ -213,8 +219,9 @@ def attention_backward(script: Script, job: Job, layer: LayerShard, position: in
             else []
         )
         needed = []
-        if job.plan.recomputation != "full":
+        if not kept:
             needed = [
+                *(() if step else early),
                 broadcast_weights(script, job, layer, step, waits),
                 gather_context(script, job, layer, step, waits),
             ]
@@ -244,31 +251,42 @@ def attention_backward(script: Script, job: Job, layer: LayerShard, position: in
     if overlap:
         project(shards - 1)
     if layer.down_weights:
-        needed = gather_down_projections(script, job, layer, last) if job.plan.recomputation != "full" else []
+        needed = early or ([] if kept else gather_attention_whole(script, job, layer, last))
         d_down = [gradient for product in layer.down_projections(tokens) for gradient in gradients(product)]
         last = [script.compute("latents backward", *d_down, after=needed)]
-    size = (shards * layer.attention_weights + layer.down_weights) * work.optimizer.gradients
-    summed = script.collective(
-        "reduce_scatter", "tsp", size, "attention gradients to owners", after=last, stream="weight gradients"
-    )
-    script.exchanged_gradients = [summed]
+    load = travel.attention(job, layer)
+    trained = shards * load.trained_in_shard + load.trained_in_whole
+    if work.adapters is not None:
+        trained += travel.mlp(job, layer).trained_in_whole
+    if trained:
+        size = trained * work.optimizer.gradients
+        name = "attention gradients to owners"
+        summed = script.collective("reduce_scatter", "tsp", size, name, after=last, stream="weight gradients")
+        script.exchanged_gradients = [summed]
     normed = *cheap_again(job, layer.norm(tokens)), layer.norm_backward(tokens)
-    return script.compute("norm backward", *normed, after=[] if overlap else [summed])
+    return script.compute("norm backward", *normed, after=[] if overlap else script.exchanged_gradients)
 
 
-def gather_down_projections(script: Script, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
-    """Latent attention's projections to latents, which no head divides: every rank needs them whole for its tokens."""
-    if not layer.down_weights:
-        return []
-    size = layer.down_weights * job.weight_bytes
-    return [script.collective("all_gather", "tsp", size, "projections to latents", after=after, stream="weights")]
+def gather_attention_whole(script: Script, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
+    """What no head divides and every rank needs whole for its tokens: latent attention's projections to latents, and
+    halves of adapters."""
+    size = travel.attention(job, layer).whole_bytes
+    name = "projections to latents" if layer.down_weights else "adapters of attention"
+    return [script.collective("all_gather", "tsp", size, name, after=after, stream="weights")] if size else []
+
+
+def gather_mlp_whole(script: Script, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
+    """Halves of adapters that the MLP's columns do not divide."""
+    size = travel.mlp(job, layer).whole_bytes
+    name = "adapters of the MLP"
+    return [script.collective("all_gather", "tsp", size, name, after=after, stream="weights")] if size else []
 
 
 def broadcast_weights(script: Script, job: Job, layer: LayerShard, step: int, after: list[int]) -> int:
     return script.collective(
         "broadcast",
         "tsp",
-        layer.attention_weights * job.weight_bytes,
+        travel.attention(job, layer).shard_bytes,
         f"weights {step + 1}/{job.plan.tsp}",
         root=step,
         after=after,
@@ -296,7 +314,7 @@ def attend(script: Script, job: Job, layer: LayerShard, position: int, step: int
 
 
 def ring_weights(script: Script, job: Job, layer: LayerShard, hop: int, after: list[int]) -> int:
-    size = layer.mlp_weights * job.weight_bytes
+    size = travel.mlp(job, layer).shard_bytes
     return script.ring_hop("tsp", size, f"MLP weights hop {hop + 1}", after=after, stream="weights")
 
 
@@ -305,70 +323,6 @@ def apply_mlp(script: Script, job: Job, layer: LayerShard, hop: int, after: list
     # Experts have had their norm before the router.
     norm = () if hop or layer.kind.experts else (layer.norm(job.tokens),)
     return script.compute(f"MLP {hop + 1}/{job.plan.tsp}", *norm, *operators, after=after)
-
-
-def embed(script: Script, job: Job, layer: LayerShard) -> None:
-    """Rows live with their owner: token numbers go there (four bytes each), rows come back, all-to-all."""
-    asked = script.collective("all_gather", "tsp", 4 * job.group_tokens, "token numbers", stream="context")
-    found = script.compute("embedding lookup", layer.embedding(job.tokens), after=[asked])
-    size = job.tokens * job.model.hidden * job.activation_bytes
-    rows = script.collective("all_to_all", "tsp", size, "embedding rows", after=[found], stream="context")
-    script.compute("place rows", layer.embedding(job.tokens), after=[rows])
-
-
-def embed_backward(script: Script, job: Job, layer: LayerShard) -> None:
-    """Rows' gradients go to the rows' owners, all-to-all, and are added there."""
-    size = job.tokens * job.model.hidden * job.activation_bytes
-    home = script.collective("all_to_all", "tsp", size, "embedding gradients", stream="context")
-    script.compute("embedding backward", layer.embedding(job.tokens), after=[home])
-
-
-def head(script: Script, job: Job, layer: LayerShard) -> None:
-    """The head's vocabulary shards travel the ring as the MLP's do."""
-    script.compute("final norm", layer.norm(job.tokens))
-    circulate_head(script, job, layer, "language-model head", layer.head(job.tokens))
-
-
-def head_backward(script: Script, job: Job, layer: LayerShard) -> None:
-    """Each shard's logits again with their loss and gradients; the weights' gradients travel one step behind."""
-    product = layer.head(job.tokens)
-    circulate_head(script, job, layer, "head backward", product, layer.loss(job.tokens), *gradients(product))
-    script.compute("final norm backward", layer.norm_backward(job.tokens))
-
-
-def circulate_head(script: Script, job: Job, layer: LayerShard, name: str, *operators: Operator) -> None:
-    shards, backward = job.plan.tsp, len(operators) > 1
-    elements = job.model.hidden * layer.vocab
-    overlap = job.plan.overlap is not False
-    arrived: list[int] = []
-    applied: list[int] = []
-    for hop in range(shards):
-        here = arrived[-1:]
-        if overlap and hop + 1 < shards:
-            waits = [*here, *applied[-1:]]
-            arrived.append(
-                script.ring_hop(
-                    "tsp",
-                    elements * job.weight_bytes,
-                    f"head weights hop {hop + 1}",
-                    after=waits,
-                    stream="weights",
-                )
-            )
-        applied.append(script.compute(f"{name} {hop + 1}/{shards}", *operators, after=here))
-        if backward:
-            size = elements * job.work.optimizer.gradients
-            script.ring_hop("tsp", size, f"head gradients hop {hop + 1}", after=applied[-1:], stream="weight gradients")
-        if not overlap and hop + 1 < shards:
-            arrived.append(
-                script.ring_hop(
-                    "tsp",
-                    elements * job.weight_bytes,
-                    f"head weights hop {hop + 1}",
-                    after=applied[-1:],
-                    stream="weights",
-                )
-            )
 
 
 def gathered_context(job: Job, in_flight: int) -> float:
@@ -384,41 +338,20 @@ def gathered_context(job: Job, in_flight: int) -> float:
     return bucket * (1 if job.plan.overlap is False else 2)
 
 
-def in_flight_weights(job: Job) -> float:
-    """Other ranks' shards in this rank's buffers.
-
-    Forward: the attention and MLP buffers beside the rank's own shard. Training: a layer's broadcast weights are kept
-    from its recomputation to its backward, with fp32 accumulators of their gradients until those are reduced to
-    their owners; two MLP shards are on the ring besides.
-    """
-    shards = job.plan.tsp
-    kinds = [
-        LayerShard(job.model, shards, job.work.precision, job.activation_bytes, block)
-        for block in dict.fromkeys(job.model.blocks)
-    ]
-    layer = max(kinds, key=lambda kind: kind.mlp_weights)
-    ring = MLP_BUFFERS * layer.mlp_weights * job.weight_bytes
-    if job.training:
-        whole = shards * (layer.attention_weights + layer.mlp_weights) + layer.down_weights
-        return whole * (job.weight_bytes + 4.0) + ring
-    buffers = 1 if job.plan.overlap is False else ATTENTION_BUFFERS
-    return (buffers * layer.attention_weights + layer.down_weights) * job.weight_bytes + ring
-
-
 SCHEME = Scheme(
     name="folded tensor and sequence (TSP)",
     shards=lambda job: job.plan.tsp,
-    embed=embed,
+    embed=folded_tables.embed,
     layer=forward_layer,
-    head=head,
+    head=folded_tables.head,
     layer_backward=backward_layer,
-    head_backward=head_backward,
-    embed_backward=embed_backward,
+    head_backward=folded_tables.head_backward,
+    embed_backward=folded_tables.embed_backward,
     layer_weights=None,
     residency=Residency(
         weight_shards=lambda job: job.plan.tsp,
         compute_shards=lambda job: 1,
         gathered_context=gathered_context,
-        in_flight_weights=in_flight_weights,
+        in_flight_weights=travel.in_flight_weights,
     ),
 )

@@ -438,10 +438,6 @@ class Job:
                 f"no layer of {self.model.name} has these products; routed experts get adapters with experts: each",
                 key="workload.adapters.targets",
             )
-        if self.plan.tsp > 1:
-            raise self._refuse(
-                "tsp", "adapters run with tensor or sequence parallelism; how TSP moves them is not modelled"
-            )
 
     def _check_pipeline(self) -> None:
         plan, chunks = self.plan, self.plan.pp * self.plan.vpp

@@ -1,0 +1,72 @@
+"""Embedding and head under TSP: each rank owns 1/D of the vocabulary's rows and of the tokens."""
+
+from __future__ import annotations
+
+from ..model.layer import LayerShard, gradients
+from ..operators import Operator
+from .plan import Job
+from .script import Script
+
+
+def embed(script: Script, job: Job, layer: LayerShard) -> None:
+    """Rows live with their owner: token numbers go there (four bytes each), rows come back, all-to-all."""
+    asked = script.collective("all_gather", "tsp", 4 * job.group_tokens, "token numbers", stream="context")
+    found = script.compute("embedding lookup", layer.embedding(job.tokens), after=[asked])
+    size = job.tokens * job.model.hidden * job.activation_bytes
+    rows = script.collective("all_to_all", "tsp", size, "embedding rows", after=[found], stream="context")
+    script.compute("place rows", layer.embedding(job.tokens), after=[rows])
+
+
+def embed_backward(script: Script, job: Job, layer: LayerShard) -> None:
+    """Rows' gradients go to the rows' owners, all-to-all, and are added there."""
+    size = job.tokens * job.model.hidden * job.activation_bytes
+    home = script.collective("all_to_all", "tsp", size, "embedding gradients", stream="context")
+    script.compute("embedding backward", layer.embedding(job.tokens), after=[home])
+
+
+def head(script: Script, job: Job, layer: LayerShard) -> None:
+    """The head's vocabulary shards travel the ring as the MLP's do."""
+    script.compute("final norm", layer.norm(job.tokens))
+    circulate_head(script, job, layer, "language-model head", layer.head(job.tokens))
+
+
+def head_backward(script: Script, job: Job, layer: LayerShard) -> None:
+    """Each shard's logits again with their loss and gradients; the weights' gradients travel one step behind."""
+    product = layer.head(job.tokens)
+    circulate_head(script, job, layer, "head backward", product, layer.loss(job.tokens), *gradients(product))
+    script.compute("final norm backward", layer.norm_backward(job.tokens))
+
+
+def circulate_head(script: Script, job: Job, layer: LayerShard, name: str, *operators: Operator) -> None:
+    shards, trained = job.plan.tsp, len(operators) > 1 and job.work.adapters is None
+    elements = job.model.hidden * layer.vocab
+    overlap = job.plan.overlap is not False
+    arrived: list[int] = []
+    applied: list[int] = []
+    for hop in range(shards):
+        here = arrived[-1:]
+        if overlap and hop + 1 < shards:
+            waits = [*here, *applied[-1:]]
+            arrived.append(
+                script.ring_hop(
+                    "tsp",
+                    elements * job.weight_bytes,
+                    f"head weights hop {hop + 1}",
+                    after=waits,
+                    stream="weights",
+                )
+            )
+        applied.append(script.compute(f"{name} {hop + 1}/{shards}", *operators, after=here))
+        if trained:
+            size = elements * job.work.optimizer.gradients
+            script.ring_hop("tsp", size, f"head gradients hop {hop + 1}", after=applied[-1:], stream="weight gradients")
+        if not overlap and hop + 1 < shards:
+            arrived.append(
+                script.ring_hop(
+                    "tsp",
+                    elements * job.weight_bytes,
+                    f"head weights hop {hop + 1}",
+                    after=applied[-1:],
+                    stream="weights",
+                )
+            )
