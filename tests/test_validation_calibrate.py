@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import json
+import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,10 +14,17 @@ import pytest
 from tspsim.cli import main
 from tspsim.errors import InputError, UnknownNameError
 from tspsim.hardware import load_device
-from tspsim.validation.calibrate import calibrate
+from tspsim.network import build_cluster, collective
+from tspsim.validation.calibrate import calibrate, places
+from tspsim.validation.collectives import cluster_of
 from tspsim.validation.devices import forget
 
 TABLE = "kernels/memory_bound_h200_own.csv"
+COLLECTIVES = "collectives/all.csv"
+DATA = Path(os.environ.get("TSPSIM_SHARED_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+shared = pytest.mark.skipif(
+    not (DATA / COLLECTIVES).is_file(), reason=f"measured tables not found at {DATA}; set TSPSIM_SHARED_DATA"
+)
 
 
 def write_copies(folder: Path, bandwidth_bytes_per_s: float, *, outliers: int = 0) -> None:
@@ -28,12 +39,41 @@ def write_copies(folder: Path, bandwidth_bytes_per_s: float, *, outliers: int = 
     (folder / TABLE).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def write_collectives(folder: Path, *, library: str = "NCCL 9.1", slower: float = 1.3, nodes: int = 1) -> None:
+    """All-gathers of an H200's node, or all-reduces of several, that take longer than the catalog says."""
+    (folder / "collectives").mkdir(parents=True, exist_ok=True)
+    kind = "all_gather" if nodes == 1 else "all_reduce"
+    cluster = build_cluster("h200", nodes, None if nodes == 1 else "rail-optimised-400g")
+    random = np.random.default_rng(2)
+    lines = ["gpu,nodes,gpus,op,bytes,time_us,library"]
+    for gpus in (2, 4, 8) if nodes == 1 else (8 * nodes,):
+        for power in range(9, 33):
+            seconds = collective(cluster, range(gpus), kind, 2**power).alone_s * slower * random.uniform(0.97, 1.03)
+            lines.append(f"H200,{nodes},{gpus},{kind},{2**power},{seconds * 1e6:.3f},{library}")
+    lines.append(f"H200,{nodes},8,gather,4096,10,{library}")
+    (folder / COLLECTIVES).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def fresh() -> None:
+    """As a new process would find the catalog."""
+    forget()
+    cluster_of.cache_clear()
+
+
+def validated(data: Path, out: Path) -> dict[str, Any]:
+    """Errors of the collective table, by the real entry."""
+    fresh()
+    assert main(["validate", "--data", str(data), "--json", str(out)]) == 0
+    found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))["tables"][COLLECTIVES]
+    return found
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    forget()
+    fresh()
     yield tmp_path
-    forget()
+    fresh()
 
 
 def test_the_written_device_is_found_first_and_used(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,3 +124,107 @@ def test_a_folder_without_kernels_or_without_the_device_is_refused(here: Path) -
     write_copies(here / "data", 2.0e12)
     with pytest.raises(InputError, match="no table has rows of b200"):
         calibrate("b200", here / "data")
+
+
+# --- collectives ----------------------------------------------------------------------------------------------
+
+
+def test_a_table_of_collectives_alone_writes_the_node_and_validation_is_nearer_then(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_collectives(here / "data")
+    before = validated(here / "data", here / "before.json")
+    assert main(["calibrate", "h200", "--data", "data"]) == 0
+    shown = capsys.readouterr().out
+    assert "node: topologies/nodes/hgx-h200-8.yaml" in shown
+    assert "NCCL 9.1" in shown and "no collective 'gather' (1 rows)" in shown and "As it was" in shown
+    assert not (here / "topologies" / "devices").exists()
+    after = validated(here / "data", here / "after.json")
+    assert before["median_ape"] > 0.2
+    assert after["median_ape"] < 0.03 and after["in_range"] >= 0.85
+    assert not after["notes"]
+    node = build_cluster("h200")
+    assert collective(node, range(8), "all_gather", 2**24) == collective(
+        node, range(8), "all_gather", 2**24, library="NCCL 9.1"
+    )
+
+
+def test_kernels_and_collectives_are_written_side_by_side(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_copies(here / "data", 2.0e12)
+    write_collectives(here / "data")
+    assert main(["calibrate", "h200", "--data", "data"]) == 0
+    files = ["topologies/devices/h200.yaml", "topologies/nodes/hgx-h200-8.yaml"]
+    before = [(here / file).read_bytes() for file in files]
+    assert main(["calibrate", "h200", "--data", "data"]) == 2
+    assert "--out" in capsys.readouterr().err
+    (here / files[0]).unlink()
+    assert main(["calibrate", "h200", "--data", "data"]) == 2
+    assert "hgx-h200-8.yaml" in capsys.readouterr().err
+    assert main(["calibrate", "h200", "--data", "data", "--out", files[0]]) == 0
+    assert (here / files[0]).read_bytes() == before[0]
+    assert sorted((here / "topologies").rglob("*.yaml")) == sorted(here / file for file in files)
+
+
+def test_the_same_tables_make_the_same_files(here: Path) -> None:
+    write_collectives(here / "data")
+    texts = [calibrate("h200", here / "data", today="2026-01-02").yaml("nodes") for _ in range(2)]
+    assert texts[0] == texts[1]
+    assert "(2026-01-02): NCCL 9.1, " in " ".join(texts[0].split())
+
+
+def test_rows_without_a_library_move_what_collectives_get_that_name_none(here: Path) -> None:
+    write_collectives(here / "data", library="")
+    was = collective(build_cluster("h200"), range(8), "all_gather", 2**24).alone_s
+    assert main(["calibrate", "h200", "--data", "data"]) == 0
+    now = collective(build_cluster("h200"), range(8), "all_gather", 2**24).alone_s
+    assert now == pytest.approx(1.3 * was, rel=0.04)
+    assert validated(here / "data", here / "after.json")["median_ape"] < 0.03
+
+
+def test_rows_of_several_nodes_move_the_fabric(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_collectives(here / "data", slower=1.6, nodes=2)
+    assert main(["calibrate", "h200", "--data", "data"]) == 0
+    assert "fabric: topologies/fabrics/rail-optimised-400g.yaml" in capsys.readouterr().out
+    assert not (here / "topologies" / "nodes").exists()
+    assert validated(here / "data", here / "after.json")["median_ape"] < 0.1
+
+
+def test_a_file_that_tells_the_rows_as_well_is_not_written(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_collectives(here / "data", slower=1.0, nodes=2)
+    assert main(["calibrate", "h200", "--data", "data"]) == 0
+    shown = capsys.readouterr().out
+    assert "nothing to write" in shown and "told the others better" in shown
+    assert not (here / "topologies").exists()
+
+
+def test_files_go_beside_the_one_that_is_named() -> None:
+    both = [("devices", "h200"), ("nodes", "hgx-h200-8")]
+    assert places(both, Path("mine/h200.yaml"))["nodes", "hgx-h200-8"] == Path("mine/hgx-h200-8.yaml")
+    assert places(both, Path("mine/devices/x.yaml")) == {
+        both[0]: Path("mine/devices/x.yaml"), both[1]: Path("mine/nodes/hgx-h200-8.yaml"),
+    }  # fmt: skip
+    assert places(both[1:], Path("mine/node.yaml")) == {both[1]: Path("mine/node.yaml")}
+    with pytest.raises(InputError, match="place of another file"):
+        places(both, Path("mine/hgx-h200-8.yaml"))
+
+
+@shared
+@pytest.mark.parametrize(("gpu", "rows"), [("H100", 442), ("MI300X", 43)])
+def test_published_collectives_stay_within_their_bars(here: Path, gpu: str, rows: int) -> None:
+    """Of rows inside one node, whether the fit used them or not."""
+    with (DATA / COLLECTIVES).open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        mine = [row for row in reader if row["gpu"] == gpu and row["nodes"] == "1"]
+        assert reader.fieldnames is not None
+        (here / "data" / "collectives").mkdir(parents=True)
+        with (here / "data" / COLLECTIVES).open("w", encoding="utf-8", newline="") as out:
+            writer = csv.DictWriter(out, reader.fieldnames)
+            writer.writeheader()
+            writer.writerows(mine)
+    assert len(mine) == rows
+    assert main(["calibrate", gpu, "--data", "data"]) == 0
+    after = validated(here / "data", here / "after.json")
+    for group, error in after["by"]["gpu, nodes, gpus, op"].items():
+        assert error["median_ape"] <= 0.08, group
+        assert error["mape"] <= 0.12, group
+    assert 0.85 <= after["in_range"] <= 0.97

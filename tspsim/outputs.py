@@ -92,10 +92,11 @@ class Outputs:
             else:
                 atomic_write(target, writer())
             if target is not None and not self.quiet:
-                sys.stdout.write(f"{_TITLES[option]}: {printable(str(_short(target)))}\n")
+                sys.stdout.write(f"{_TITLES[option]}: {printable(str(short(target)))}\n")
 
 
-def _short(path: Path) -> Path:
+def short(path: Path) -> Path:
+    """The path from the current folder on, where it lies there."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 

@@ -1,34 +1,35 @@
-"""``tspsim calibrate``: a device file from measurements."""
+"""``tspsim calibrate``: catalog files from measurements."""
 
 from __future__ import annotations
 
 import click
 
-from ..errors import InputError
-from ..outputs import print_rich, printable, writable
+from ..outputs import print_rich, printable, short, writable
 
 
 @click.command()
 @click.argument("gpu")
-@click.option("--data", metavar="DIR", required=True, help="Folder of measured kernel tables.")
-@click.option("--out", "out_file", metavar="FILE", help="Where it goes; topologies/devices/GPU.yaml if left out.")
+@click.option("--data", metavar="DIR", required=True, help="Folder of measured kernel and collective tables.")
+@click.option("--out", "out_file", metavar="FILE", help="Where the device's file goes, the others beside it.")
 def calibrate(gpu: str, data: str, out_file: str | None) -> None:
-    """Fit GPU's kernel models to measurements and write its device file.
+    """Fit GPU's kernels, and its node's and fabrics' collectives, to measurements and write their files.
 
-    A file in topologies/devices of the current folder is found before the one that ships with tspsim.
+    They go to topologies/devices, nodes and fabrics of the current folder, where they are found before those that ship
+    with tspsim; what exists there is only replaced when --out names it.
     """
     from pathlib import Path
 
     from ..report.files import atomic_write
     from ..validation.calibrate import calibrate as fit
-    from ..validation.devices import device_name
+    from ..validation.calibrate import places
     from ..validation.terminal import calibrated
 
-    usual = Path("topologies") / "devices" / f"{device_name(gpu) or 'device'}.yaml"
-    if out_file is None and usual.exists():
-        raise InputError("exists already; name it with --out to replace it", file=str(usual))
-    target = usual.absolute() if out_file is None else writable(out_file)
-    found = fit(gpu, data)
+    out = writable(out_file) if out_file is not None else None
+    targets: dict[tuple[str, str], Path] = {}
+    found = fit(gpu, data, before=lambda entries: targets.update(places(entries, out)))
     print_rich(*calibrated(found))
-    atomic_write(target, found.yaml())
-    click.echo(f"device: {printable(str(out_file or usual))}")
+    for entry in found.documents:
+        atomic_write(targets[entry].absolute(), found.text(entry))
+        click.echo(f"{entry[0].removesuffix('s')}: {printable(str(short(targets[entry])))}")
+    if not found.documents:
+        click.echo("nothing to write: every file stays as it was")

@@ -9,7 +9,6 @@ predicted time.
 from __future__ import annotations
 
 import itertools
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tspsim.errors import InputError
+from tspsim.fitting import POOR_PRIOR, minimise, used_rows
 
 from .families import FAMILIES
 from .kernels import Kernel, find, machine_of
-from .machine import Machine, Parameter
+from .machine import Machine
 from .specification import DeviceSpec, KernelFit
 from .spread import error_of, spread_of
 from .tables import GROUP_COLUMNS
@@ -29,12 +29,6 @@ from .tables import GROUP_COLUMNS
 if TYPE_CHECKING:
     import pandas as pd
 
-FIT_SHARE_PERCENT = 70
-#: Residuals beyond this (in log time) count linearly, not squared.
-OUTLIER = 0.08
-#: Pull of every parameter towards its default, as a residual for a factor of e. It decides where rows
-#: cannot (few of them, or two parameters that compensate) and is nothing beside a hundred rows.
-PRIOR = 0.02
 #: Another value of a switch must lower the cost to this share; optional terms together to that one.
 WORTH_A_SWITCH = 0.995
 #: Block heights of attention are told apart by small grids alone; few tables have them, so a height other than
@@ -42,9 +36,8 @@ WORTH_A_SWITCH = 0.995
 WORTH_A_HEIGHT = 0.8
 WORTH_A_TERM = 0.9
 #: Fewer rows than this cannot carry a family's parameters: they move those of the kernel that would be borrowed,
-#: which pull this much, and the range is at least this factor each way.
+#: and the range is at least this factor each way.
 CARRYING_ROWS = 5
-POOR_PRIOR = 0.1
 POOR_FACTOR = 1.35
 #: Below so many rows the range is that of rows predicted by a fit to the others, in so many folds.
 CROSSED_ROWS = 60
@@ -75,11 +68,8 @@ class Report:
 
 
 def used_in_fit(frame: pd.DataFrame, columns: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which rows a fit may use: decided by a hash of the shape, the same in every process and table."""
-    keys = frame[list(columns)].astype(float).itertuples(index=False)
-    return np.array(
-        [zlib.crc32(repr(tuple(key)).encode()) % 100 < FIT_SHARE_PERCENT for key in keys], dtype=bool
-    )
+    """Which rows a fit may use, by their shape alone (:func:`tspsim.fitting.used_rows`)."""
+    return used_rows(tuple(shape) for shape in frame[list(columns)].astype(float).itertuples(index=False))
 
 
 def fit_device(
@@ -145,13 +135,13 @@ def fit_group(
     used = used_in_fit(group, model.shape)
     count = int(used.sum())
     if lender is None:
-        solve = partial(_minimise, model.parameters, starts=starts)
+        solve = partial(minimise, model.parameters, starts=starts)
         absent, switches = _best_form(rows[used], library, solve)
     else:
         absent = frozenset(name for name, value in lender.parameters.items() if value == 0.0)
         switches = dict(lender.switches)
         around = {name: p._replace(default=lender.parameters[name]) for name, p in model.parameters.items()}
-        solve = partial(_minimise, around, starts=1, pull=POOR_PRIOR)
+        solve = partial(minimise, around, pull=POOR_PRIOR)
     parameters, _ = solve(absent, partial(rows[used].residual, switches))
     parameters = {name: float(f"{value:.4g}") for name, value in parameters.items()}
     residual = -rows.residual(switches, parameters)
@@ -270,47 +260,6 @@ def _switches(family: str, rows: int) -> Iterable[dict[str, Any]]:
 
 #: Of some switches only these values are tried.
 _TRIED: Mapping[str, tuple[Any, ...]] = {"splits": (1, 16)}
-
-
-def _minimise(
-    known: Mapping[str, Parameter],
-    off: frozenset[str],
-    residuals: Callable[[Mapping[str, float]], Any],
-    *,
-    starts: int,
-    pull: float = PRIOR,
-) -> tuple[dict[str, float], float]:
-    """Bounded robust least squares over the logarithms of the parameters."""
-    from scipy.optimize import least_squares
-
-    names = [name for name in known if name not in off]
-    low = np.log([max(known[name].low, known[name].high * 1e-6) for name in names])
-    high = np.log([known[name].high for name in names])
-    start = np.log([known[name].default or known[name].high * 0.3 for name in names])
-    random = np.random.default_rng(7)
-    best: Any = None
-
-    def full(z: Any) -> dict[str, float]:
-        return dict.fromkeys(off, 0.0) | dict(zip(names, np.exp(z).tolist(), strict=True))
-
-    for turn in range(starts):
-        origin = start if turn == 0 else start + random.normal(0.0, 0.6, len(start))
-        result = least_squares(
-            lambda z: np.concatenate([residuals(full(z)), (z - start) * pull]),
-            np.clip(origin, low + 1e-3, high - 1e-3),
-            bounds=(low, high),
-            loss="soft_l1",
-            f_scale=OUTLIER,
-            diff_step=2e-3,
-            max_nfev=40,
-        )
-        if best is None or result.cost < best.cost:
-            best = result
-    found = full(best.x)
-    return {
-        name: min(max(found[name], known[name].low), known[name].high) if name not in off else 0.0
-        for name in known
-    }, float(best.cost)
 
 
 def to_yaml(fits: Iterable[KernelFit]) -> str:

@@ -67,6 +67,12 @@ class Factors(Strict):
     bandwidth: Factor = 1.0
 
 
+class LibraryFactors(Factors):
+    """A version or launch mode of a library; ``source`` where it was measured apart from its curve."""
+
+    source: str | None = Field(default=None, min_length=3)
+
+
 class Curve(Strict):
     """The measured time of algorithms inside a node (:mod:`tspsim.network.collectives.curves`).
 
@@ -87,7 +93,7 @@ class Curve(Strict):
     growth: Seconds
     switch: PositiveBytes | None = None
     switch_exponent: float = Field(default=0.0, ge=0.0, le=2.0)
-    libraries: dict[str, Factors] = {}
+    libraries: dict[str, LibraryFactors] = {}
     spread: Spread = UNMEASURED
     source: str = Field(min_length=3)
     basis: Basis = "fitted"

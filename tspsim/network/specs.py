@@ -85,10 +85,12 @@ class CollectivesSpec(Strict):
     the rate at which a ring passes over a rank's own chunk, a step in which that rank's link stays idle;
     absent where measurements show none. What was measured takes their place where it applies: ``curves`` inside a node,
     ``across`` between nodes, ``custom_all_reduce`` for the kernels of a serving engine, ``experts`` for the libraries
-    that bring tokens to experts.
+    that bring tokens to experts. ``default_library`` is the version or launch mode, of those the curves name, that a
+    collective gets that names none; absent: the middle of those measured.
     """
 
     library: str
+    default_library: str | None = None
     inside_node: Considered
     between_nodes: Considered
     protocols: tuple[Protocol, ...] = Field(min_length=1)
@@ -104,15 +106,22 @@ class CollectivesSpec(Strict):
     def _complete(self) -> Self:
         if "default" not in self.efficiency:
             raise ValueError("efficiency needs a 'default'")
+        if self.default_library is not None and self.default_library not in self.versions:
+            known = ", ".join(self.versions) or "none"
+            raise ValueError(f"default_library '{self.default_library}' is in no curve's libraries: {known}")
         return self
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """Versions and launch modes of the library that curves have factors for."""
+        return tuple(dict.fromkeys(name for curve in self.curves for name in curve.libraries))
 
     @property
     def libraries(self) -> tuple[str, ...]:
         """Every name that a collective may ask for as its library."""
-        versions = [name for curve in self.curves for name in curve.libraries]
         engines = [kernels.library for kernels in self.custom_all_reduce]
         exchanges = [curve.library for curve in self.experts]
-        return tuple(dict.fromkeys([*versions, *engines, *exchanges]))
+        return tuple(dict.fromkeys([*self.versions, *engines, *exchanges]))
 
 
 class HostLinkSpec(Strict):

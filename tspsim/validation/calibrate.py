@@ -1,9 +1,9 @@
-"""A device fitted to measured kernel tables: its catalog file with the fits in place of those it had."""
+"""A device, its node and its fabrics fitted to measured tables: their catalog files with the fits put in."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from tspsim import catalog
 from tspsim.errors import InputError, UnknownNameError, shorten
 from tspsim.hardware.tables import KERNEL_TABLES
 
+from .calibrate_collectives import COLLECTIVE_TABLES, calibrate_collectives, measured_collectives
 from .devices import device_name
 from .kernels import normalised
 from .run import read, whole_rows
@@ -20,15 +21,19 @@ from .tables import TABLES
 if TYPE_CHECKING:
     import pandas as pd
 
+    from tspsim.hardware.fit import Report
     from tspsim.hardware.specification import DeviceSpec, KernelFit
+    from tspsim.network.fits import Fit
 
 #: Starting points of a fit.
 STARTS = 2
+#: A file of the catalog: its kind and name.
+Entry = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was fitted, and the device file that says so.
+    """What was fitted, and the catalog files that say so.
 
     Attributes
     ----------
@@ -36,84 +41,163 @@ class Calibration:
         Catalog name.
     fits
         One a kernel family, type and library of the tables.
+    collectives
+        One a set of collectives of the node, or a fabric.
     rows
         Rows of the tables that are of this device.
     left_out
         Tables, rows and groups that could not be used, and why.
     kept
-        What the device file keeps as it was.
-    document
-        The new device file as plain data.
+        What the files keep as it was.
+    documents
+        The new files as plain data, by kind and name; none for a file that nothing moved.
     """
 
     device: str
     fits: tuple[KernelFit, ...]
+    collectives: tuple[Fit, ...]
     rows: int
     left_out: tuple[str, ...]
     kept: tuple[str, ...]
-    document: Mapping[str, Any]
+    documents: Mapping[Entry, Mapping[str, Any]]
 
-    def yaml(self) -> str:
-        """The device file, found first when it lies in ``topologies/devices`` of the current folder."""
+    def yaml(self, kind: str = "devices") -> str:
+        """The file of a kind, found first when it lies in ``topologies/KIND`` of the current folder."""
+        return self.text(next(entry for entry in self.documents if entry[0] == kind))
+
+    def text(self, entry: Entry) -> str:
+        """One of the files."""
         import yaml
 
-        head = f"# {self.device}: kernel models fitted by tspsim calibrate; the rest as in the catalog\n"
-        return head + yaml.safe_dump(dict(self.document), sort_keys=False, default_flow_style=None, width=110)
+        what = "kernel models" if entry[0] == "devices" else "collectives"
+        head = f"# {entry[1]}: {what} fitted by tspsim calibrate; the rest as in the catalog\n"
+        return head + yaml.safe_dump(
+            dict(self.documents[entry]), sort_keys=False, default_flow_style=None, width=110, allow_unicode=True
+        )
 
 
-def calibrate(gpu: str, folder: Path | str, *, today: str | None = None) -> Calibration:
-    """Fit a device's kernel models to the tables of a folder.
+def places(entries: Sequence[Entry], out: Path | None) -> dict[Entry, Path]:
+    """Where the files go.
 
-    Every group of one kernel family, type and library is fitted on at most 70 % of its rows, by robust least squares
-    (a row far off pulls no harder than one a little off), and judged on the others.
+    In ``topologies`` of the current folder, or, with ``out``, there: one file by that name; of several the device's,
+    and the others beside it, or, where it lies in a folder ``devices``, in the folders of their kinds beside that.
+
+    Raises
+    ------
+    InputError
+        Without ``out`` a file exists already; with it two files would be one.
+    """
+    if out is None:
+        found = {entry: Path("topologies") / entry[0] / f"{entry[1]}.yaml" for entry in entries}
+        for path in found.values():
+            if path.exists():
+                raise InputError("exists already; name it with --out to replace it", file=str(path))
+        return found
+    if len(entries) == 1:
+        return {entries[0]: out}
+    ordered = out.parent.name == "devices"
+    found = {
+        (kind, name): (out.parent.parent / kind if ordered else out.parent) / f"{name}.yaml" for kind, name in entries
+    }
+    found |= {entry: out for entry in entries if entry[0] == "devices"}
+    if len(set(found.values())) < len(found):
+        raise InputError("is the place of another file too; name the device's", file=str(out))
+    return found
+
+
+def calibrate(
+    gpu: str,
+    folder: Path | str,
+    *,
+    today: str | None = None,
+    before: Callable[[Sequence[Entry]], object] = lambda entries: None,
+) -> Calibration:
+    """Fit a device's kernel models, and the collectives of its node and fabrics, to the tables of a folder.
+
+    Every group (of kernels: a family, type and library; of collectives: what shares a curve, an engine's kernels, or a
+    fabric) is fitted on at most 70 % of its rows, by robust least squares (a row far off pulls no harder than one a
+    little off), and judged on the others.
 
     Parameters
     ----------
     gpu
-        A device of the catalog: the fits refer to its peak, bandwidth and compute units.
+        A device of the catalog: the fits refer to its peak, bandwidth, compute units and links.
     folder
-        Laid out as docs/validation.md says; only its kernel tables are read.
+        Laid out as docs/validation.md says; its kernel and collective tables are read.
     today
         The date that is written; None: the calendar's.
+    before
+        Told which files may come of it before anything is fitted.
 
     Raises
     ------
     UnknownNameError
         The catalog has no such device.
     InputError
-        The folder has no kernel table, none with rows of this device, or too few of them.
+        The folder has no such table, none with rows of this device, or too few of them.
     """
-    from tspsim.hardware.fit import fit_device
-    from tspsim.hardware.specification import DeviceSpec
-
     name = device_name(gpu)
     if name is None:
         raise UnknownNameError("device", gpu, catalog.names("devices"))
-    path = catalog.locate("devices", name)
-    spec = catalog.load("devices", name, DeviceSpec)
-    rows, left_out = measured_calls(name, Path(folder))
+    folder = Path(folder)
+    found = [path for path in (*KERNEL_TABLES, *COLLECTIVE_TABLES) if (folder / path).is_file()]
+    if not found:
+        raise InputError(
+            f"holds no kernel table, such as {KERNEL_TABLES[0]}, nor one of collectives ({COLLECTIVE_TABLES[0]})",
+            file=shorten(folder, 200),
+        )
+    calls, left_out = measured_calls(name, folder)
+    measured = measured_collectives(name, folder)
+    if not len(calls) and not measured.rows:
+        lines = "; ".join([*left_out, *measured.left_out])
+        raise InputError(
+            f"no table has rows of {name}: {', '.join(found)}" + (f" ({lines})" if lines else ""),
+            file=shorten(folder, 200),
+        )
+    before([
+        *([("devices", name)] if len(calls) else []),
+        *(("nodes", node) for node in sorted(measured.nodes)),
+        *(("fabrics", fabric) for fabric in sorted(measured.fabrics)),
+    ])  # fmt: skip
     date = today or datetime.date.today().isoformat()
-    relatives = tuple(catalog.load("devices", relative, DeviceSpec) for relative in spec.relatives)
     source = f"tspsim calibrate on {shorten(folder, 120)}"
-    report = fit_device(spec, rows, date=date, source=source, starts=STARTS, relatives=relatives)
-    left_out += [f"{group}: {reason}" for group, reason in report.skipped]
-    if not report.fits:
+    kept = ["peaks, memory, clocks, power and prices", "sustained rates and overlap"]
+    documents: dict[Entry, Mapping[str, Any]] = {}
+    fits: tuple[KernelFit, ...] = ()
+    if len(calls):
+        report, spec, document = _kernels(name, calls, date, source)
+        fits = report.fits
+        left_out += [f"{group}: {reason}" for group, reason in report.skipped]
+        kept += _kept(spec, fits)
+        if fits:
+            documents["devices", name] = document
+    done = calibrate_collectives(measured, f"{source} ({date})")
+    left_out += done.left_out
+    if not fits and not done.fits and not done.kept:
         raise InputError(f"too few rows of {name} in any group: {'; '.join(left_out)}", file=shorten(folder, 200))
     return Calibration(
-        name, report.fits, len(rows), tuple(left_out), tuple(_kept(spec, report.fits)),
-        document(catalog.read_yaml(path), spec, report.fits),
+        name, fits, done.fits, len(calls) + measured.rows, tuple(left_out),
+        (*kept, *(done.kept or ["collectives of its node and fabrics"])), documents | dict(done.documents),
     )  # fmt: skip
+
+
+def _kernels(name: str, rows: pd.DataFrame, date: str, source: str) -> tuple[Report, DeviceSpec, dict[str, Any]]:
+    """What was fitted to calls of a device, the device as it is, and its new file."""
+    from tspsim.hardware.fit import fit_device
+    from tspsim.hardware.specification import DeviceSpec
+
+    spec = catalog.load("devices", name, DeviceSpec)
+    relatives = tuple(catalog.load("devices", relative, DeviceSpec) for relative in spec.relatives)
+    report = fit_device(spec, rows, date=date, source=source, starts=STARTS, relatives=relatives)
+    return report, spec, document(catalog.read_yaml(catalog.locate("devices", name)), spec, report.fits)
 
 
 def measured_calls(name: str, folder: Path) -> tuple[pd.DataFrame, list[str]]:
     """Rows of a device in all kernel tables of a folder, normalised, and what was left out with its reason."""
     import pandas as pd
 
-    found = [path for path in KERNEL_TABLES if (folder / path).is_file()]
-    if not found:
-        raise InputError(f"holds no kernel table, such as {KERNEL_TABLES[0]}", file=shorten(folder, 200))
     parts, left_out = [], []
-    for path in found:
+    for path in [path for path in KERNEL_TABLES if (folder / path).is_file()]:
         frame, reasons = whole_rows(TABLES[path], read(folder / path))
         left_out += [f"{path}: {reason} ({rows} rows)" for reason, rows in reasons.items()]
         if not len(frame):
@@ -124,10 +208,7 @@ def measured_calls(name: str, folder: Path) -> tuple[pd.DataFrame, list[str]]:
         for reason, group in normal[unusable & (normal["gpu"] == name)].groupby("reason"):
             left_out.append(f"{path}: {reason} ({len(group)} rows)")
         parts.append(normal[~unusable & (normal["gpu"] == name) & (normal["time_us"] > 0.0)])
-    rows = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
-    if not len(rows):
-        raise InputError(f"no table has rows of {name}: {', '.join(found)}", file=shorten(folder, 200))
-    return rows, left_out
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(), left_out
 
 
 def document(original: Mapping[str, Any], spec: DeviceSpec, fits: tuple[KernelFit, ...]) -> dict[str, Any]:
@@ -153,11 +234,7 @@ def _group(fit: KernelFit) -> tuple[str, str, str | None, str]:
 def _kept(spec: DeviceSpec, fits: tuple[KernelFit, ...]) -> list[str]:
     """What no row of the tables changed."""
     fitted = {_group(fit) for fit in fits}
-    kept = [
-        "peaks, memory, clocks, power and prices",
-        "sustained rates and overlap",
-        "collectives (of its node's file)",
-    ]
+    kept = []
     for fit in spec.kernels:
         if _group(fit) not in fitted:
             second = "" if fit.kv_dtype in (None, fit.dtype) else f"/{fit.kv_dtype}"

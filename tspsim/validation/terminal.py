@@ -59,8 +59,40 @@ def calibrated(calibration: Calibration) -> Sequence[RenderableType]:
             shown = [f"{error.rows:,}", *(f"{100 * value:.1f} %" for value in (error.median, error.mape, error.p90))]
         table.add_row(*(Text(cell) for cell in (fit.family, kind, fit.library, f"{fit.rows_used:,}", *shown)))
     title = f"{calibration.device}: {calibration.rows:,} rows; errors are on rows that were not used"
-    parts: list[RenderableType] = [Text(title, style="bold"), table, ""]
-    for heading, lines in (("Left out", calibration.left_out), ("As it was", calibration.kept)):
+    parts: list[RenderableType] = [Text(title, style="bold")]
+    parts += [table, ""] if calibration.fits else []
+    parts += [_collectives(calibration), ""] if calibration.collectives else []
+    defaults = [
+        f"{name}: {document['collectives'].get('default_library')}"
+        for (kind, name), document in calibration.documents.items()
+        if kind == "nodes"
+    ]
+    sections = (
+        ("Library of collectives that name none", defaults), ("Left out", calibration.left_out),
+        ("As it was", calibration.kept),
+    )  # fmt: skip
+    for heading, lines in sections:
         if lines:
             parts += [Text(heading, style="bold"), *(Text(f"  {line}") for line in lines), ""]
     return parts
+
+
+def _collectives(calibration: Calibration) -> RenderableType:
+    """What was fitted of nodes and fabrics: errors as their files were, and as they are now."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for heading in ("collectives", "fitted", "library"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("rows used", "not used", "median", "mean"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for fit in calibration.collectives:
+        shown = ["0", "–", "–"]
+        if fit.before is not None and fit.after is not None:
+            pairs = ((fit.before.median, fit.after.median), (fit.before.mean, fit.after.mean))
+            shown = [f"{fit.after.rows:,}", *(f"{100 * was:.1f} → {100 * now:.1f} %" for was, now in pairs)]
+        cells = (fit.what, fit.moved, ", ".join(fit.libraries), f"{fit.rows_used:,}", *shown)
+        table.add_row(*(Text(cell) for cell in cells))
+    return table

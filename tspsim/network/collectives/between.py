@@ -18,10 +18,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .schedule import Group, Schedule, busiest_s, power_sum
+from .schedule import Schedule, busiest_s, power_sum
 
 if TYPE_CHECKING:
-    from ..calibration import BetweenNodes, Spread
+    from ..calibration import BetweenNodes, FabricFactors, Spread
+    from ..cluster import Cluster
 
 SHARPNESS = 6.0
 ROUNDING = 4.0
@@ -54,11 +55,9 @@ class Across:
         return max(0.0, total - moving), moving
 
 
-def across(group: Group, regimes: BetweenNodes, schedule: Schedule) -> Across:
-    """The measured time of a schedule between nodes."""
-    cluster = group.cluster
-    fabric, protocols = cluster.fabric, cluster.node.collectives.protocols
-    factors = fabric.collectives if fabric is not None else None
+def across(cluster: Cluster, regimes: BetweenNodes, factors: FabricFactors | None, schedule: Schedule) -> Across:
+    """The measured time of a schedule between nodes; ``factors`` are the fabric's, None: of one."""
+    protocols = cluster.node.collectives.protocols
     latency, bandwidth = (factors.latency, factors.bandwidth) if factors else (1.0, 1.0)
     within = schedule.links < cluster.layout.host_start
     inside, outside = (float(schedule.busy_s[part].max(initial=0.0)) for part in (within, ~within))

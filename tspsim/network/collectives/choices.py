@@ -128,7 +128,9 @@ def _ways(group: Group, kind: str, name: str, schedule: Schedule, library: str |
     """A schedule with its measured time, or under every protocol."""
     collectives, n = group.cluster.node.collectives, group.size
     if len(group.members) > 1 and collectives.across is not None:
-        return [Choice(name, schedule, across(group, collectives.across, schedule))]
+        fabric = group.cluster.fabric
+        own = fabric.collectives if fabric is not None else None
+        return [Choice(name, schedule, across(group.cluster, collectives.across, own, schedule))]
     curve = _curve(group, kind, name, library) if len(group.members) == 1 else None
     if curve is not None:
         factors = curve.libraries.get(library or "", Factors())

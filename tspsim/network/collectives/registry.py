@@ -55,7 +55,8 @@ def collective(
         (docs/network.md).
     library
         Version or launch mode of the node's library, or the all-reduce kernels of a serving engine: a name in
-        ``cluster.node.collectives.libraries``. None: the node's own, in the middle of those measured.
+        ``cluster.node.collectives.libraries``. None: the node's ``default_library``; where it states none, the middle
+        of those measured.
     exchange
         With ``dispatch`` or ``combine``: what is exchanged; a library that sends a copy an expert, or makes its own
         bytes otherwise, then does so, and ``size_bytes`` only serves where the node has no such library. None: what is
@@ -86,6 +87,7 @@ def collective(
     if algorithm is not None and algorithm not in ALGORITHMS:
         raise UnknownNameError("algorithm", algorithm, ALGORITHMS)
     check_library(cluster, library)
+    library = library or cluster.node.collectives.default_library
     traffic = NOTHING
     if group.size > 1 and size_bytes > 0:
         if exchange is not None and algorithm is not None and algorithm in PHASES:

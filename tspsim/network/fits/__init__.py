@@ -1,0 +1,18 @@
+"""Collectives of a node and a fabric fitted to measured times, by the very forms that predict them.
+
+A row belongs to what its tuner would take: the cheapest choice of the node as its file stands. Of that the rows move
+
+    a curve          base, hop, efficiency, own and growth; L and W of every library measured
+    an engine        base, hop and efficiency of each way of its all-reduce
+    a fabric         L and W
+
+by robust least squares on log time (:mod:`tspsim.fitting`), each number pulled weakly to where it was; rows too few to
+carry a curve or an engine move its latencies and bandwidths by a factor each. What moves is decided by how well fits to
+four fifths of the rows used predict the last: a file that does so as well stays. A kind that has no measured curve gets
+one where rows can carry it. docs/collective-models.md has the study.
+"""
+
+from .fit import Fits, fit_fabric, fit_node
+from .forms import Fit, Measurement
+
+__all__ = ["Fit", "Fits", "Measurement", "fit_fabric", "fit_node"]

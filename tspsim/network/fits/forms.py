@@ -1,0 +1,248 @@
+"""What rows may move of the file of a node or fabric: numbers with their bounds, and the cost of each row with others.
+
+The costs are those that predict (:mod:`tspsim.network.collectives`), so that what is fitted is what is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...fitting import POOR_PRIOR, PRIOR, Bounds, minimise
+from ..calibration import Curve, CustomAllReduce, FabricFactors, LibraryFactors, Shot, Spread
+from ..cluster import Cluster
+from ..collectives.between import across
+from ..collectives.choices import Choice, Cost
+from ..collectives.curves import Measured
+from ..collectives.custom_all_reduce import Custom
+from .residuals import Errors, rounded, wider_of
+
+Floats = NDArray[np.float64]
+Values = Mapping[str, float]
+#: What a file states of which numbers may move.
+Entry = Curve | CustomAllReduce | FabricFactors
+#: How far a number may move from where it was, each way.
+REACH = 30.0
+#: What moves where rows are few.
+FACTORS = "factors"
+FOLDS = 5
+_REGIMES = ("base", "hop", "efficiency")
+_SHOTS = ("one_shot", "two_shot", "fallback")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One measured collective of the first ``ranks`` GPUs of a cluster, ``size_bytes`` as nccl-tests counts them.
+
+    ``library`` is a version or launch mode, or a serving engine's kernels; a version that the node does not know is
+    a new one.
+    """
+
+    cluster: Cluster
+    kind: str
+    ranks: int
+    size_bytes: float
+    library: str
+    seconds: float
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """What decides whether a fit may use the row: the same for every GPU and library."""
+        return self.kind, self.ranks, int(self.size_bytes)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What one set of rows moved.
+
+    Attributes
+    ----------
+    what
+        Collectives and their algorithms, an engine's kernels, or a fabric.
+    moved
+        Which numbers.
+    libraries
+        Those measured.
+    rows_used
+        Rows that the fit saw.
+    before, after
+        Errors on the other rows as the file was, and as it is now; None where every row was used.
+    """
+
+    what: str
+    moved: str
+    libraries: tuple[str, ...]
+    rows_used: int
+    before: Errors | None
+    after: Errors | None
+
+
+@dataclass(frozen=True)
+class Form:
+    """What some rows may move of an entry of a file.
+
+    ``build`` makes the entry from its numbers, ``costs`` from an entry and a row's position the ways it may take.
+    ``new``: the file has nothing yet for some of these rows.
+    """
+
+    entry: Entry
+    what: str
+    moved: str
+    rows: Sequence[Measurement]
+    known: Mapping[str, Bounds]
+    build: Callable[[Values], Entry]
+    costs: Callable[[Any, int], Sequence[Cost]]
+    new: bool = False
+
+    def residual(self, values: Values, where: Sequence[int]) -> Floats:
+        """log(measured/predicted) of some rows."""
+        entry = self.build(values)
+        ratios = []
+        for i in where:
+            row = self.rows[i]
+            ratios.append(row.seconds / min(sum(cost.alone(row.size_bytes)) for cost in self.costs(entry, i)))
+        out: Floats = np.log(ratios)
+        return out
+
+    def solved(self, where: Sequence[int]) -> Values:
+        """The numbers that some rows tell, of four digits."""
+        pull = POOR_PRIOR if self.moved == FACTORS else PRIOR
+        values, _ = minimise(self.known, frozenset(), lambda moved: -self.residual(moved, where), pull=pull)
+        return {name: rounded(value) for name, value in values.items()}
+
+    def start(self, where: Sequence[int]) -> Floats:
+        """log(measured/predicted) of some rows as the file stands."""
+        return self.residual({name: bounds.default for name, bounds in self.known.items()}, where)
+
+    def crossed(self, where: Sequence[int]) -> Floats:
+        """log(measured/predicted) of each of these rows by a fit to the others of another shape."""
+        shapes = {shape: i % FOLDS for i, shape in enumerate(sorted({self.rows[i].shape for i in where}))}
+        fold = np.array([shapes[self.rows[i].shape] for i in where])
+        out = np.zeros(len(where))
+        for which in sorted(set(fold.tolist())):
+            others = [i for i, f in zip(where, fold, strict=True) if f != which]
+            inside = [i for i, f in zip(where, fold, strict=True) if f == which]
+            out[fold == which] = self.residual(self.solved(others), inside) if others else self.start(inside)
+        return out
+
+    def stated(self, entry: Entry, fit: Fit, spread: Spread, source: str) -> Entry:
+        """The entry with what is known of it; where only factors of libraries moved, beside those."""
+        errors = f"{fit.after.rows} left out: {fit.after}" if fit.after else "none left out"
+        names = f": {', '.join(fit.libraries)}" if fit.libraries else ""
+        text = f"{source}{names}, {fit.rows_used} rows used; {errors}"
+        known: dict[str, Any] = {"spread": spread, "source": text, "basis": "fitted"}
+        if isinstance(entry, Curve):
+            known["libraries"] = {
+                name: factors.model_copy(update={"source": text}) if name in fit.libraries else factors
+                for name, factors in entry.libraries.items()
+            }
+            if self.moved == FACTORS:
+                known |= {"spread": wider_of(entry.spread, spread), "source": entry.source, "basis": entry.basis}
+        return entry.model_copy(update=known)
+
+
+def curve_forms(curve: Curve, rows: Sequence[Measurement], costs: Sequence[Any], carrying: bool) -> list[Form]:
+    """The factors of the libraries measured, and with them the curve's own numbers where rows carry them."""
+    libraries = sorted({row.library for row in rows})
+    known: dict[str, Bounds] = {}
+    for library in libraries:
+        factors = curve.libraries.get(library, LibraryFactors())
+        known |= {f"{name} of {library}": _around(getattr(factors, name), 100.0) for name in ("latency", "bandwidth")}
+    own = {f"{name} {i}": _around(value, 2.0 if name == "efficiency" else None)
+           for name in _REGIMES for i, value in enumerate(getattr(curve, name)) if value > 0.0}  # fmt: skip
+    own |= {name: _around(value) for name in ("growth", "own") if (value := getattr(curve, name))}
+    link = costs[0].bandwidth_bytes_per_s
+    most = max(curve.ranks[1], *(row.ranks for row in rows))
+
+    def build(values: Values) -> Curve:
+        numbers: dict[str, Any] = {}
+        if own.keys() <= values.keys():
+            for name in _REGIMES:
+                numbers[name] = tuple(values.get(f"{name} {i}", was) for i, was in enumerate(getattr(curve, name)))
+            numbers |= {"growth": values.get("growth", 0.0), "ranks": (curve.ranks[0], most)}
+        if "own" in values:  # no slower than the links, so that a larger group never gains by it
+            numbers["own"] = max(values["own"], link * max(numbers["efficiency"][1:]))
+        factors = {
+            name: LibraryFactors(latency=values[f"latency of {name}"], bandwidth=values[f"bandwidth of {name}"])
+            for name in libraries
+        }
+        return curve.model_copy(update=numbers | {"libraries": {**curve.libraries, **factors}})
+
+    def costs_of(entry: Curve, row: int) -> Sequence[Cost]:
+        factors = entry.libraries[rows[row].library]
+        return (replace(costs[row], curve=entry, latency=factors.latency, bandwidth=factors.bandwidth),)
+
+    new = any(library not in curve.libraries for library in libraries)
+    forms = [Form(curve, name_of(curve), FACTORS, rows, known, build, costs_of, new)]
+    if carrying:
+        forms.append(Form(curve, name_of(curve), "curve", rows, own | known, build, costs_of, new))
+    return forms
+
+
+def engine_forms(
+    engine: CustomAllReduce, rows: Sequence[Measurement], costs: Sequence[Any], carrying: bool
+) -> list[Form]:
+    """A factor each of the latencies and bandwidths of an engine's ways; their own numbers where rows carry them."""
+    shots: dict[str, Shot] = {name: shot for name in _SHOTS if (shot := getattr(engine, name)) is not None}
+    most = 1.0 / max(shot.efficiency for shot in shots.values())
+    both = {"latency": _around(1.0), "bandwidth": _around(1.0, most)}
+    own = {f"{way} {name}": _around(value, 1.0 if name == "efficiency" else None)
+           for way, shot in shots.items() for name, value in shot if value > 0.0}  # fmt: skip
+
+    def build(values: Values) -> CustomAllReduce:
+        latency, bandwidth = values.get("latency", 1.0), values.get("bandwidth", 1.0)
+        moved = {
+            way: shot.model_copy(update={
+                "base": values.get(f"{way} base", rounded(shot.base * latency)),
+                "hop": values.get(f"{way} hop", rounded(shot.hop * latency)),
+                "efficiency": values.get(f"{way} efficiency", min(1.0, rounded(shot.efficiency * bandwidth))),
+            })
+            for way, shot in shots.items()
+        }  # fmt: skip
+        return engine.model_copy(update=moved)
+
+    def costs_of(entry: CustomAllReduce, row: int) -> Sequence[Cost]:
+        return (replace(costs[row], kernels=entry),)
+
+    forms = [Form(engine, name_of(engine), FACTORS, rows, both, build, costs_of)]
+    return [*forms, Form(engine, name_of(engine), "kernels", rows, own, build, costs_of)] if carrying else forms
+
+
+def fabric_form(
+    name: str, entry: FabricFactors, rows: Sequence[Measurement], ways: Sequence[tuple[Choice, ...]]
+) -> Form:
+    """What a fabric changes of latencies and bandwidths."""
+    known = {factor: _around(getattr(entry, factor), 100.0) for factor in ("latency", "bandwidth")}
+
+    def build(values: Values) -> FabricFactors:
+        return entry.model_copy(update=dict(values))
+
+    def costs_of(factors: FabricFactors, row: int) -> Sequence[Cost]:
+        cluster = rows[row].cluster
+        regimes = cluster.node.collectives.across
+        assert regimes is not None
+        return [across(cluster, regimes, factors, choice.schedule) for choice in ways[row]]
+
+    return Form(entry, f"between nodes on {name}", FACTORS, rows, known, build, costs_of)
+
+
+def _around(value: float, most: float | None = None) -> Bounds:
+    high = value * REACH
+    return Bounds(value, value / REACH, high if most is None else min(high, most))
+
+
+def name_of(entry: Entry) -> str:
+    if isinstance(entry, Curve):
+        return f"{', '.join(entry.kinds)} by {', '.join(entry.algorithms)}"
+    return f"all_reduce of {entry.library}" if isinstance(entry, CustomAllReduce) else "factors"
+
+
+def entry_of(cost: Cost) -> Entry | None:
+    """What of the node's file a cost rests on; None for its library's own latencies."""
+    if isinstance(cost, Measured):
+        return cost.curve
+    return cost.kernels if isinstance(cost, Custom) else None
