@@ -277,3 +277,33 @@ def test_products_of_a_step_have_the_range_of_its_clock_where_it_was_measured(de
     inside, alone = device.time(Gemm(8192, 8192, 8192)), device.gemm(8192, 8192, 8192)
     assert inside.high / inside.seconds > max(spread.value, alone.high / alone.seconds)
     assert inside.seconds / inside.low > max(spread.value, alone.seconds / alone.low)
+
+
+def borrowed(name: str, lender: str) -> Device:
+    """A device without fits of its own, and one relative."""
+    return Device(load_device(name).spec.model_copy(update={"kernels": ()}), (load_device(lender).spec,))
+
+
+def width(device: Device, family: str, dtype: str, library: str | None = None) -> float:
+    """Of a range inside what was measured, in log time."""
+    kernel = device.kernel(family, dtype, library, None)
+    return float(np.mean(np.log(kernel.high[:3]) - np.log(kernel.low[:3]))) / 2.0
+
+
+def test_the_more_a_lender_differs_the_wider_is_the_range() -> None:
+    own, near, far = load_device("b200"), borrowed("b200", "gb200"), borrowed("b200", "h200")
+    widths = [width(device, "attention_decode", "bf16") for device in (own, near, far)]
+    assert widths[0] < widths[1] < widths[2]
+    assert widths[2] > 0.7  # another generation's decoding
+    product = [width(device, "gemm", "bf16") for device in (own, near, far)]
+    assert product[0] < product[1] < product[2] < widths[2]
+
+
+def test_another_library_or_vendor_than_asked_for_widens_what_is_borrowed() -> None:
+    same = width(borrowed("gb200", "b200"), "attention_forward", "bf16", "vllm 0.24.0 vllm_flashinfer_trtllmprefill")
+    other = width(borrowed("gb200", "b200"), "attention_forward", "bf16", "somebody's")
+    assert other > same * 1.2
+    amd = load_device("mi300x").spec.model_copy(update={"kernels": ()})
+    decode = [width(Device(amd.model_copy(update=change), (load_device("h200").spec,)), "attention_decode", "bf16")
+              for change in ({}, {"vendor": "nvidia"})]  # fmt: skip
+    assert decode[0] > decode[1]
