@@ -250,7 +250,7 @@ def received(job: Job, part: str) -> float:
 def test_folded_adapters_move_in_their_closed_form(
     targets: tuple[str, ...], recomputation: str, overlap: bool | None, degree: int
 ) -> None:
-    """Each rank receives every parameter of the others once a pass, and gradients of adapters alone (docs/stacks.md)."""
+    """Each rank receives every parameter of the others once a pass, and gradients of adapters alone."""
     model, adapters, tokens = DENSE, Adapters(8, targets), 1024
     job = job_of(
         model, pass_="training", tsp=degree, recomputation=recomputation, overlap=overlap, adapters=adapters,

@@ -2,10 +2,12 @@
 
 Those are the replicas and, within one, the sequence shards beside each other (``Job.replica_axis``).
 
-Stage 0 (DDP): a layer's gradients are all-reduced while the layers before it run backward, once a step. Stages 1 and
-2: they are reduce-scattered, each replica updates its share, and weights are gathered, layer by layer, ahead of the
-first forward of the next step (in a steady run: of this one). Stage 3 (FSDP): a layer's weights are gathered ahead of
-every forward and backward, one layer in advance, and gradients are reduce-scattered in every backward.
+Stage 0 (DDP): a layer's gradients are all-reduced while the layers before it run backward, once a step. Stage 1: they
+are reduce-scattered, each replica updates its share, and weights are gathered, layer by layer, ahead of the first
+forward of the next step (in a steady run: of this one). Stage 2: they are reduce-scattered in every backward, so that
+whole gradients never stay. Stage 3 (FSDP): a layer's weights are gathered as well, ahead of every forward and backward,
+one layer in advance. Embedding and head are gathered and summed as layers are; with stage 3 once a micro-batch, kept
+from the head's forward to its backward, which follows.
 Rajbhandari et al. 2020 (ZeRO), §5 and §7; Zhao et al. 2023 (FSDP), §3.
 """
 
@@ -115,21 +117,31 @@ class Share:
         """What of a stage is trained on one rank: its layers, and unless the model is frozen its tables."""
         return self.owned(chunks) if self.job.work.adapters is None else self.trained_layers(chunks)
 
-    def outside_layers(self, chunks: Sequence[Chunk]) -> float:
-        """Embedding and head, where the stage has them (half each; a tied table counts where it stands), and beside the
-        head what joins the modules for further tokens."""
+    def embedding(self, chunk: Chunk) -> Held:
+        """The embedding, where it stands: half of what is outside layers, or all of it where it is the head too."""
         model = self.job.model
-        outside = model.parameters_outside_layers
-        heads = [chunk.has_head for chunk in chunks]
-        tables = [chunk.has_embedding for chunk in chunks] + heads
-        joins = self.job.multi_token * model.join_parameters / self.weight_shards if any(heads) else 0.0
+        here = model.parameters_outside_layers / (1 if model.tied_embeddings else 2)
+        return self.replicated(here / self.weight_shards if chunk.has_embedding else 0.0)
+
+    def head(self, chunk: Chunk) -> Held:
+        """The head, where it stands (a tied one only where the embedding is not), and what joins the modules for
+        further tokens."""
+        model = self.job.model
+        if not chunk.has_head:
+            return self.replicated(0.0)
+        here = model.parameters_outside_layers / 2
         if model.tied_embeddings:
-            return (outside / self.weight_shards if any(tables) else 0.0) + joins
-        return outside / 2 * sum(tables) / self.weight_shards + joins
+            here = 0.0 if chunk.has_embedding else model.parameters_outside_layers
+        return self.replicated((here + self.job.multi_token * model.join_parameters) / self.weight_shards)
+
+    def tables(self, chunks: Sequence[Chunk]) -> Held:
+        """Embedding and head of a stage."""
+        parts = [table for chunk in chunks for table in (self.embedding(chunk), self.head(chunk))]
+        return self.replicated(sum(part.parameters for part in parts))
 
     def owned(self, chunks: Sequence[Chunk]) -> tuple[Held, ...]:
         """Parameters of a stage on one rank, by who else holds them."""
-        return together(*self.in_layers(chunks, self.layer), self.replicated(self.outside_layers(chunks)))
+        return together(*self.in_layers(chunks, self.layer), self.tables(chunks))
 
     def in_layers(self, chunks: Sequence[Chunk], one: Callable[[Block], tuple[Held, ...]]) -> list[Held]:
         """What ``one`` layer of each kind counts, for all of a stage's layers."""
@@ -152,16 +164,35 @@ def together(*parts: Held) -> tuple[Held, ...]:
 
 def gather_weights(script: Script, job: Job, share: Share, block: Block, task: Task) -> int | None:
     """A layer's weights from the ranks that hold shares of them, ahead of the layer; None where nobody divides."""
-    plan = job.plan
-    first_use = task.kind == FORWARD and task.micro_batch == 0
-    updated = plan.zero < 3 and first_use and job.work.stack.overlap_weights
-    if not job.training or plan.zero == 0 or not (plan.zero == 3 or updated):
+    if not gathers(job, task):
         return None
     gathered = None
     for axis, size in divided_bytes(job, share, block).items():
         script.part = "weights"
         gathered = script.collective("all_gather", axis, size, "gather layer weights", stream="parameters")
     return gathered
+
+
+def gathers(job: Job, task: Task) -> bool:
+    """Whether a task needs weights of others: with ZeRO 3 every one, else the first one of a step, after its update."""
+    if not job.training or job.plan.zero == 0:
+        return False
+    first_use = task.kind == FORWARD and task.micro_batch == 0
+    return job.plan.zero == 3 or (first_use and job.work.stack.overlap_weights)
+
+
+def gather_table(script: Script, job: Job, table: Held, task: Task, name: str) -> None:
+    """Embedding or head, ahead of the kernels that follow; frozen ones are gathered where they are divided."""
+    frozen = job.work.adapters is not None
+    if not (gathers(job, task) and table.shards > 1 and table.parameters) or (frozen and job.plan.zero < 3):
+        return
+    script.part = "weights"
+    waits = [] if job.work.stack.overlap_weights else [script.compute(f"{name} wanted")]
+    size = table.parameters * job.weight_bytes
+    gathered = script.collective(
+        "all_gather", table.shard_axis, size, f"gather {name}", after=waits, stream="parameters"
+    )
+    script.compute(f"{name} here", after=[gathered])
 
 
 def divided_bytes(job: Job, share: Share, block: Block) -> Mapping[str, float]:
@@ -190,20 +221,31 @@ def wait_for_weights(script: Script, job: Job, gathered: int | None, ready: Sequ
 def reduce_layer(script: Script, job: Job, held: Sequence[Held], task: Task) -> None:
     """Sum a layer's gradients beside the backward of the layers before, after a scheme's own exchange of them.
 
-    A stack that does not overlap them sums all at the end of the step (:func:`finish_step`), or with ZeRO 3, which has
-    no room for whole gradients, waits for each layer's.
+    A stack that does not overlap them sums all at the end of the step (:func:`finish_step`), or from ZeRO 2 on, which
+    has no room for whole gradients, waits for each layer's.
     """
     plan, overlap = job.plan, job.work.stack.overlap_gradients
+    if plan.zero >= 2 or (task.micro_batch == job.micro_batches - 1 and overlap):
+        sum_beside(script, job, held, "layer gradients", script.exchanged_gradients)
+
+
+def reduce_table(script: Script, job: Job, table: Held, name: str, exchanged: Sequence[int] = ()) -> None:
+    """Sum the gradients of embedding or head, from ZeRO 2 on, which has no room for them; else they wait for the end
+    of the step."""
+    if job.plan.zero >= 2 and job.work.adapters is None:
+        sum_beside(script, job, [table], f"{name} gradients", exchanged)
+
+
+def sum_beside(script: Script, job: Job, held: Sequence[Held], what: str, exchanged: Sequence[int]) -> None:
+    """Sum gradients that have just been made, or ``exchanged`` by their scheme, beside what comes next."""
     summed = [each for each in held if each.copies > 1 and each.parameters]
-    if not summed or (plan.zero < 3 and (task.micro_batch != job.micro_batches - 1 or not overlap)):
+    if not summed:
         return
     script.part = "gradients"
-    ready = script.compute("layer gradients ready")
-    last = [
-        sum_gradients(script, job, each, "sum layer gradients", [ready, *script.exchanged_gradients]) for each in summed
-    ]
-    if not overlap:
-        script.compute("layer gradients summed", after=last)
+    ready = [script.compute(f"{what} ready"), *exchanged]
+    last = [sum_gradients(script, job, each, f"sum {what}", ready) for each in summed]
+    if not job.work.stack.overlap_gradients:
+        script.compute(f"{what} summed", after=last)
 
 
 def sum_gradients(script: Script, job: Job, held: Held, name: str, after: Sequence[int]) -> int:
@@ -232,10 +274,10 @@ def finish_step(script: Script, job: Job, share: Share, chunks: Sequence[Chunk],
     widest = max(owned, key=lambda held: held.copies)
     late: tuple[Held, ...] = ()
     name = "sum table gradients"
-    if plan.zero < 3 and not stack.overlap_gradients:
+    if plan.zero < 2 and not stack.overlap_gradients:
         late, name = owned, "sum gradients"
-    elif job.work.adapters is None:
-        late = (share.replicated(share.outside_layers(chunks)),)
+    elif plan.zero < 2 and job.work.adapters is None:
+        late = (share.tables(chunks),)
     for held in late:
         if held.copies > 1 and held.parameters:
             ready = script.compute("last gradients ready", after=exchanged)
@@ -252,7 +294,7 @@ def finish_step(script: Script, job: Job, share: Share, chunks: Sequence[Chunk],
     size = elements * (optimizer.gradients + optimizer.weights + 2.0 * (optimizer.state + optimizer.temporaries))
     updated = script.compute("optimizer step", MemoryBound("adamw", size, name="optimizer"), after=waits)
     if plan.zero in (1, 2) and not stack.overlap_weights:
-        for held in share.trained_layers(chunks):
+        for held in owned:
             if held.shards > 1 and held.parameters:
                 size = held.parameters * optimizer.weights
                 script.collective(

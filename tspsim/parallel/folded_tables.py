@@ -59,7 +59,9 @@ def circulate_head(script: Script, job: Job, layer: LayerShard, name: str, *oper
         applied.append(script.compute(f"{name} {hop + 1}/{shards}", *operators, after=here))
         if trained:
             size = elements * job.work.optimizer.gradients
-            script.ring_hop("tsp", size, f"head gradients hop {hop + 1}", after=applied[-1:], stream="weight gradients")
+            name = f"head gradients hop {hop + 1}"
+            sent = script.ring_hop("tsp", size, name, after=applied[-1:], stream="weight gradients")
+            script.exchanged_gradients = [sent]
         if not overlap and hop + 1 < shards:
             arrived.append(
                 script.ring_hop(

@@ -8,13 +8,13 @@ tokens are spread over (T for tensor parallelism; 1 for TSP, whose ranks compute
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..model import Block
 from .data import Held, Share, divided_bytes
 from .expert import routed_shard, sent_rows
-from .pipeline import most_in_flight
+from .pipeline import Chunk, most_in_flight
 from .plan import Job
 
 
@@ -71,13 +71,8 @@ def stage_memory(job: Job, residency: Residency, stage: int) -> Mapping[str, flo
             kept_activations(job, compute_shards, block) * count for block, count in layers.items()
         )
         in_flight = sum(layers.values())
-        if plan.zero == 3:
-            # The layer at work and the one gathered ahead, and a layer's whole gradient on its way to be scattered.
-            parts["gathered_weights"] = max(
-                2 * sum(divided_bytes(job, share, block).values())
-                + optimizer.gradients * divided(share.trained_layer(block))
-                for block in kinds
-            )
+        if plan.zero >= 2:
+            parts["gathered_weights" if plan.zero == 3 else "whole_gradients"] = whole(job, share, chunks)
     else:
         parts["weights"] = sum(held.parameters for held in owned) * job.weight_bytes
     parts["workspace"] = max(workspace(job, compute_shards, block) for block in kinds)
@@ -89,9 +84,25 @@ def stage_memory(job: Job, residency: Residency, stage: int) -> Mapping[str, flo
     return {name: size for name, size in parts.items() if size > 0.0}
 
 
-def divided(layer: tuple[Held, ...]) -> float:
-    """Parameters of a layer that replicas divide."""
-    return sum(held.parameters for held in layer if held.shards > 1)
+def whole(job: Job, share: Share, chunks: Sequence[Chunk]) -> float:
+    """Bytes of what stands whole though replicas divide it: a layer's gradient on its way to be scattered, with ZeRO 3
+    beside the layer at work and the one gathered ahead; or a table with its gradient, where that is more."""
+    gradients = job.work.optimizer.gradients
+    most = 0.0
+    for block in job.blocks(chunks):
+        gathered = 2 * sum(divided_bytes(job, share, block).values()) if job.plan.zero == 3 else 0.0
+        most = max(most, gathered + gradients * divided(share.trained_layer(block)))
+    for chunk in chunks:
+        for table in (share.embedding(chunk), share.head(chunk)):
+            bytes_per_parameter = job.weight_bytes if job.plan.zero == 3 else 0.0
+            bytes_per_parameter += gradients if job.work.adapters is None else 0.0
+            most = max(most, bytes_per_parameter * divided((table,)))
+    return most
+
+
+def divided(parts: tuple[Held, ...]) -> float:
+    """Parameters that replicas divide."""
+    return sum(held.parameters for held in parts if held.shards > 1)
 
 
 def layers_in_flight(job: Job, compute_shards: int, stage: int) -> Counter[Block]:

@@ -123,6 +123,7 @@ class Writer:
         if not chunk.has_embedding:
             self.receive("activations", 1)
         elif job.model.vocab:
+            data.gather_table(script, job, self.share.embedding(chunk), task, "embedding weights")
             script.part = "embedding"
             scheme.embed(script, job, self.layer)
 
@@ -136,6 +137,7 @@ class Writer:
         if not chunk.has_head:
             self.send("activations", 1, ready)
         elif job.model.vocab:
+            data.gather_table(script, job, self.share.head(chunk), task, "head weights")
             script.part = "head"
             scheme.head(script, job, self.layer)
         for module in self.further_tokens(chunk):
@@ -147,7 +149,10 @@ class Writer:
 
     def backward(self, chunk: Chunk, task: Task) -> None:
         script, job, scheme = self.script, self.job, self.scheme
-        script.weight_gradients = job.plan.schedule != "zb-h1"
+        put_off = job.plan.schedule == "zb-h1"
+        # The gradients of layers are put off, never the head's: it is here, with its loss, once.
+        script.weight_gradients = True
+        script.exchanged_gradients = []
         if not chunk.has_head:
             self.receive("gradients", -1)
         elif job.model.vocab:
@@ -166,20 +171,23 @@ class Writer:
                 data.reduce_layer(script, job, self.share.trained_layer(shard.kind), task)
             return ready
 
-        put_off = not script.weight_gradients
+        brought_home = script.exchanged_gradients
         for module in self.further_tokens(chunk):
-            script.weight_gradients = True
             script.part = "head backward"
             scheme.head_backward(script, job, self.layer)
+            brought_home = script.exchanged_gradients
             self.layers(module, layer, step=-1)
             products = [operator for operator in self.join() if isinstance(operator, Gemm)]
             script.part = "head backward"
             script.compute("join backward", *(each for product in products for each in script.gradients(product)))
         script.further_token, script.weight_gradients = False, not put_off
+        if chunk.has_head and job.model.vocab:
+            data.reduce_table(script, job, self.share.head(chunk), "head", brought_home)
         ready = self.layers(chunk, layer, step=-1)
         if chunk.has_embedding and job.model.vocab and job.work.adapters is None:
             script.part = "embedding backward"
             scheme.embed_backward(script, job, self.layer)
+            data.reduce_table(script, job, self.share.embedding(chunk), "embedding")
         if not chunk.has_embedding:
             self.send("gradients", -1, ready)
 

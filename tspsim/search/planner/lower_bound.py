@@ -271,7 +271,7 @@ class LowerBound:
     def _part(self, job: Job, groups: _Groups, stage: int, chunks: Sequence[Chunk], visit: Visit) -> Part:
         """One visit as a task, walked."""
         chunk = chunks[visit.chunk]
-        met = job.plan.zero if visit.micro_batch != MIDDLE or job.plan.zero == 3 else 0
+        met = job.plan.zero if visit.micro_batch != MIDDLE or job.plan.zero >= 2 else 0
         place = (groups.pattern, groups.replicas if met or visit.micro_batch != MIDDLE else ())
         ends = (visit.micro_batch == 0, visit.micro_batch == job.micro_batches - 1)
         tables = (chunk.has_embedding, chunk.has_head, chunk.first_layer if self._mixed else 0)
