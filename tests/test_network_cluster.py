@@ -16,6 +16,8 @@ from tspsim import catalog
 from tspsim.errors import InputError, UnknownNameError
 from tspsim.network import Cluster, Flow, build_cluster, collective, finish_times, graphs, load_cluster
 from tspsim.network.specs import FabricSpec, NodeSpec
+from tspsim.question import look_up
+from tspsim.scenario import load
 
 FABRICS = ["rails-400g", "rail-optimised-400g", "fat-tree-400g"]
 
@@ -260,3 +262,52 @@ def test_answers_do_not_depend_on_the_hash_seed() -> None:
         for seed in ("1", "2")
     }
     assert len(outputs) == 1
+
+
+# --- libraries and sources ------------------------------------------------------------------------------------
+
+
+def test_a_cluster_names_the_library_that_its_collectives_get() -> None:
+    plain, graph = build_cluster("mi300x"), build_cluster("mi300x", library="RCCL graph")
+    unnamed, asked = (
+        collective(cluster, range(8), "all_reduce", 2**16, library=library)
+        for cluster, library in ((graph, None), (plain, "RCCL graph"))
+    )
+    assert unnamed == asked
+    assert unnamed.alone_s < collective(plain, range(8), "all_reduce", 2**16).alone_s
+    with pytest.raises(InputError, match="did you mean 'RCCL graph'"):
+        build_cluster("mi300x", library="RCCL grap")
+
+
+def test_a_scenario_names_it_too() -> None:
+    def asked(library: str) -> Cluster:
+        return look_up(load("tsp-memory-8x-mi300x", [f"cluster={{device: mi300x, library: {library}}}"])).cluster
+
+    assert asked("RCCL eager").node.collectives.default_library == "RCCL eager"
+    with pytest.raises(InputError, match=r"cluster\.library: unknown library 'RCCL eage' \(did you mean 'RCCL eager'"):
+        asked("RCCL eage")
+
+
+def test_a_catalog_cluster_may_name_it(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("device: h100\nnodes: 2\nfabric: rails-400g\nlibrary: NCCL 2.27.3\n")
+    assert load_cluster(str(path)).node.collectives.default_library == "NCCL 2.27.3"
+    path.write_text("device: h100\nlibrary: NCCL 2.27.4\n")
+    with pytest.raises(InputError, match=r"mine\.yaml: .*did you mean 'NCCL 2\.27\.3'"):
+        load_cluster(str(path))
+
+
+def test_what_was_measured_is_listed_a_line_a_curve_with_rows_and_error() -> None:
+    cluster = build_cluster("h100", 2, "infiniband-400g-nebius", library="NCCL 2.27.3")
+    rows = {row.what: row for row in cluster.provenance()}
+    library = cluster.node.collectives
+    assert sum(what.endswith("measured") or ", measured of" in what for what in rows) == (
+        len(library.curves) + len(library.custom_all_reduce) + 1
+    )
+    ring = rows["NCCL all_reduce, all_gather, reduce_scatter by ring, measured"]
+    assert "rows used" in ring.source and "median" in ring.source
+    assert str(ring.value) == "from 4.6 us, to 0.814 of the links; NCCL 2.27.3: latency × 0.97, bandwidth × 0.996"
+    assert "of NCCL 2.23" in next(what for what in rows if what.startswith("NCCL all_to_all") and " of " in what)
+    assert rows["infiniband-400g-nebius collectives against those"].value == "latency × 0.23, bandwidth × 0.989"
+    assert "vllm custom all_reduce, measured" in rows
+

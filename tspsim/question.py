@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .errors import InputError
+from .errors import InputError, UnknownNameError
 from .hardware import Device, load_device
 from .model import Architecture, load_model
 from .network import Cluster, build_cluster, load_cluster
@@ -46,8 +46,11 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
     """Find the cluster, device and model a scenario names, and check every plan against them."""
     if isinstance(scenario.cluster, ClusterInline):
         inline = scenario.cluster
-        parts = (inline.device, inline.nodes, inline.fabric, inline.node, inline.oversubscription)
-        cluster = with_faults(lookups.build_cluster(*parts), scenario.faults)
+        parts = (inline.device, inline.nodes, inline.fabric, inline.node, inline.oversubscription, inline.library)
+        try:
+            cluster = with_faults(lookups.build_cluster(*parts), scenario.faults)
+        except UnknownNameError as error:  # the catalog's names are known by now
+            raise error.at(key="cluster.library") from None
     else:
         cluster = lookups.load_cluster(scenario.cluster)
     workload = scenario.workload

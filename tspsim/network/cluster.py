@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError, UnknownNameError, shorten
-from ..provenance import Provenance
 from .graphs import Block, drawn
 from .layout import Layout
 
 if TYPE_CHECKING:
     import networkx as nx
 
-    from .specs import FabricSpec, NodeSpec, Sourced
+    from ..provenance import Provenance
+    from .specs import FabricSpec, NodeSpec
 
 Vertex = int | str
 Floats = NDArray[np.float64]
@@ -289,32 +289,6 @@ class Cluster:
 
     def provenance(self) -> tuple[Provenance, ...]:
         """Every number of the network that answers rest on, with its source."""
-        node, fabric = self.node, self.fabric
-        rows = [
-            _cited(f"{node.link.kind} link", node.link.bandwidth),
-            _cited(f"{node.link.kind} latency", node.link.latency),
-        ]
-        library = node.collectives
-        for family, number in sorted(library.efficiency.items()):
-            rows.append(_cited(f"{library.library} efficiency, {family}", number))
-        if library.own_chunk:
-            rows.append(_cited(f"{library.library} own chunk", library.own_chunk))
-        if library.in_switch_latency:
-            rows.append(_cited(f"{library.library} in-switch latency", library.in_switch_latency))
-        for protocol in library.protocols:
-            what = f"{library.library} {protocol.name} base latency"
-            rows.append(Provenance(what, protocol.ring.base, protocol.source, protocol.basis))
-        if fabric is not None:
-            rows += [
-                _cited(f"{node.host_link.kind} link", node.host_link.bandwidth),
-                _cited(f"{fabric.name} NIC", fabric.nic.bandwidth),
-                _cited(f"{fabric.name} NIC latency", fabric.nic.latency),
-                _cited(f"{fabric.name} switch radix", fabric.switch.radix),
-                _cited(f"{fabric.name} switch latency", fabric.switch.latency),
-                _cited(f"{fabric.name} efficiency", fabric.efficiency),
-            ]
-        return tuple(rows)
+        from .sources import sources
 
-
-def _cited(what: str, number: Sourced[Any]) -> Provenance:
-    return Provenance(what, float(number.value), number.source, number.basis)
+        return sources(self)

@@ -36,7 +36,11 @@ def load_cluster(name: str) -> Cluster:
     if catalog.is_path(str(name)) or name in catalog.names("clusters"):
         spec = catalog.load("clusters", name, ClusterSpec)
         label = spec.name or str(name)
-        return build_cluster(spec.device, spec.nodes, spec.fabric, spec.node, spec.oversubscription, name=label)
+        parts = (spec.device, spec.nodes, spec.fabric, spec.node, spec.oversubscription, spec.library)
+        try:
+            return build_cluster(*parts, name=label)
+        except InputError as error:
+            raise error.at(file=str(catalog.locate("clusters", name))) from None
     if name in catalog.names("nodes"):
         return build_cluster(node=name, name=name)
     raise UnknownNameError("cluster", name, [*catalog.names("clusters"), *catalog.names("nodes")])
@@ -48,6 +52,7 @@ def build_cluster(
     fabric: str | None = None,
     node: str | None = None,
     oversubscription: float | None = None,
+    library: str | None = None,
     *,
     name: str | None = None,
 ) -> Cluster:
@@ -65,6 +70,8 @@ def build_cluster(
         Catalog name of the node, where a device comes in several.
     oversubscription
         Bandwidth into a leaf switch over bandwidth out of it; None: as the fabric states.
+    library
+        Version or launch mode of the node's library that collectives inside a node get; None: the node's default.
     name
         How reports call it; None: from device and size.
 
@@ -85,6 +92,11 @@ def build_cluster(
     spec = catalog.load("nodes", node, NodeSpec) if node is not None else _node_of(device)
     if device is not None and spec.device != device:
         raise InputError(f"node '{spec.name}' has {spec.device} GPUs, not {shorten(device)}")
+    if library is not None:
+        if library not in spec.collectives.versions:
+            raise UnknownNameError("library", library, spec.collectives.versions)
+        collectives = spec.collectives.model_copy(update={"default_library": library})
+        spec = spec.model_copy(update={"collectives": collectives})
     joined = catalog.load("fabrics", fabric, FabricSpec) if fabric is not None else None
     if nodes > 1 and joined is None:
         raise InputError(f"{nodes} nodes need a fabric ({', '.join(catalog.names('fabrics'))})")

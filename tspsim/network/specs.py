@@ -190,7 +190,7 @@ class FabricSpec(Strict):
 
 
 class ClusterSpec(Strict):
-    """Nodes on a fabric: a catalog entry, or written inline in a scenario."""
+    """Nodes on a fabric: a catalog entry. ``library`` takes the place of the node's ``default_library``."""
 
     name: str | None = None
     description: str = ""
@@ -199,6 +199,7 @@ class ClusterSpec(Strict):
     nodes: PositiveCount = 1
     fabric: str | None = None
     oversubscription: Ratio | None = None
+    library: str | None = None
 
     @model_validator(mode="after")
     def _names_hardware(self) -> Self:

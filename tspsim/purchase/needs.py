@@ -43,8 +43,9 @@ def at_nodes(scenario: Scenario, cluster: Cluster, plan: str, nodes: int, *, seq
         inline = scenario.cluster.model_copy(update={"nodes": nodes, "faults": None})
     else:
         inline = ClusterInline(
-            node=cluster.node.name, nodes=nodes, fabric=fabric, oversubscription=cluster.oversubscription
-        )
+            node=cluster.node.name, nodes=nodes, fabric=fabric, oversubscription=cluster.oversubscription,
+            library=cluster.node.collectives.default_library,
+        )  # fmt: skip
     workload = scenario.workload
     if sequences is not None:
         workload = workload.model_copy(update={"sequences_per_replica": sequences})

@@ -91,6 +91,9 @@ class ClusterInline(Section):
     oversubscription: Annotated[float, Field(ge=1, le=64)] | None = Field(
         None, description="leaf downlinks over uplinks; the fabric's own when left out"
     )
+    library: Name | None = Field(
+        None, description="version or launch mode of the node's collective library, such as NCCL 2.29.2; its default"
+    )
     faults: Faults | None = Field(None, description="links and GPUs that are slower than specified, or dead")
 
     @model_validator(mode="after")

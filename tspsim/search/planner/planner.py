@@ -154,6 +154,7 @@ def at_nodes(scenario: Scenario, cluster: Cluster, nodes: int) -> Scenario:
             nodes=nodes,
             fabric=cluster.fabric.name if cluster.fabric is not None else None,
             oversubscription=cluster.oversubscription if cluster.fabric is not None else None,
+            library=cluster.node.collectives.default_library,
         )
     return scenario.model_copy(update={"cluster": inline})
 
