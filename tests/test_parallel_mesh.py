@@ -40,7 +40,7 @@ def placed(draw: st.DrawFn) -> tuple[Mesh, int]:
     nodes = draw(st.sampled_from([1, 2, 4, 8]))
     gpus = nodes * GPUS_PER_NODE
     assume(gpus % prod(degrees.values()) == 0)
-    axes = draw(st.permutations([axis for axis in AXES if axis != "dp"]))
+    axes = draw(st.permutations(AXES))
     first, second = sorted([draw(st.integers(0, 5)), draw(st.integers(0, 5))])
     try:
         return lay(gpus, node=tuple(axes[:first]), rails=tuple(axes[first:second]), **degrees), gpus
@@ -96,6 +96,16 @@ def test_the_first_axis_named_for_the_node_is_innermost() -> None:
     mesh = lay(16, tp=2, sp=4, node=("sp", "tp"))
     assert group_of(mesh, "sp", 0) == [0, 1, 2, 3]
     assert group_of(mesh, "tp", 0) == [0, 4]
+
+
+def test_replicas_stand_where_they_are_named() -> None:
+    """Megatron's order is tp, cp, dp, pp: a pipeline's stages are the farthest apart."""
+    mesh = lay(32, tp=2, pp=4, node=("tp", "sp", "dp"))
+    assert group_of(mesh, "dp", 0) == [0, 2, 4, 6]
+    assert group_of(mesh, "pp", 0) == [0, 8, 16, 24]
+    experts = lay(32, tp=2, pp=4, ep=4, node=("tp", "sp", "dp"))
+    assert group_of(experts, "ep", 0) == [0, 1, 2, 3]
+    assert group_of(experts, "edp", 0) == [0, 4]
 
 
 def test_an_axis_on_rails_steps_from_node_to_node_at_the_same_place() -> None:

@@ -78,7 +78,8 @@ def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
     Without a placement the axes run along GPU numbers in the order of :data:`~tspsim.parallel.plan.AXES`, so those
     that talk most share a node; replicas that spread experts among them stand before the pipeline's stages. With
     one, ``node_axes`` run along the node (first named = neighbouring GPUs), the rest of the node is filled with
-    data-parallel replicas, and ``rail_axes`` step from node to node along the rails.
+    data-parallel replicas, and ``rail_axes`` step from node to node along the rails. ``dp`` stands where it is named:
+    ``tp, sp, dp`` and then the pipeline is Megatron's order.
 
     Raises
     ------
@@ -97,7 +98,8 @@ def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
     if not (inner or outer):
         inner, middle = middle, []
     order: list[tuple[str, int]] = [(axis, degrees[axis]) for axis in inner + middle]
-    replicas = degrees["dp"]
+    placed = "dp" in (*inner, *outer)
+    replicas = 1 if placed else degrees["dp"]
     parts = plan.expert_parts or {}
     near = parts.get("dp", 1)
     if outer:
@@ -110,15 +112,10 @@ def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
                 f"and dp = {replicas} cannot fill the rest",
                 key=f"plans.{plan.name}.placement",
             )
-        order += [("dp inside", fill), *((axis, degrees[axis]) for axis in outer), ("dp", replicas // fill)]
-    elif 1 < near < replicas:
-        place = [axis for axis, _ in order].index("pp")
-        order = [*order[:place], (inside_of("dp"), near), *order[place:], (outside_of("dp"), replicas // near)]
-    elif near > 1:
-        place = [axis for axis, _ in order].index("pp")
-        order = [*order[:place], ("dp", replicas), *order[place:]]
-    else:
-        order += [("dp", replicas)]
+        order += [("dp inside", fill), *((axis, degrees[axis]) for axis in outer)]
+        order += [] if placed else [("dp", replicas // fill)]
+    elif not placed:
+        order = _with_replicas(order, replicas, near)
     names = [name for name, _ in reversed(order)]
     ranks = np.arange(gpus, dtype=np.int64).reshape([size for _, size in reversed(order)])
     if "dp inside" in names:
@@ -131,6 +128,16 @@ def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
     if plan.shard_group is not None:
         return with_groups(mesh, plan.shard_parts or {}, ("shard", "replicate"))
     return with_groups(mesh, parts, ("ep", "edp"))
+
+
+def _with_replicas(order: list[tuple[str, int]], replicas: int, near: int) -> list[tuple[str, int]]:
+    """The axes of a replica and its copies: outermost, but the ``near`` that share experts before the stages."""
+    stages = [axis for axis, _ in order].index("pp")
+    if near == 1:
+        return [*order, ("dp", replicas)]
+    if near == replicas:
+        return [*order[:stages], ("dp", replicas), *order[stages:]]
+    return [*order[:stages], (inside_of("dp"), near), *order[stages:], (outside_of("dp"), replicas // near)]
 
 
 def with_groups(mesh: Mesh, parts: Mapping[str, int], names_of: tuple[str, str]) -> Mesh:
