@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from engine_fixtures import architecture, model_file, question
 
 import tspsim
+from tspsim.errors import InputError
 from tspsim.parallel.pipeline import (
     BACKWARD,
     FORWARD,
@@ -187,3 +190,28 @@ def test_groups_that_divide_state_are_checked() -> None:
         trained(pp=1, shard_group=8)
     with pytest.raises(tspsim.errors.InputError, match="shard_group: 3 ranks cannot be taken"):
         trained(pp=1, zero=1, shard_group=3)
+
+
+def uneven(folder: Path, stage_layers: list[int]) -> PlanResult:
+    """A small model with a large vocabulary: its head weighs as much as four of its sixteen layers."""
+    model = model_file(folder, architecture(2048, layers=16, ffn=8192, vocab=131072))
+    plan = {"name": "P", "pp": 4, "dp": 2, "recomputation": "none", "stage_layers": stage_layers}
+    work = {"sequence": 4096, "sequences_per_replica": 8}
+    return tspsim.simulate(question(model, [plan], cluster="hgx-h100-8", pass_="training", **work)).plan("P")
+
+
+def flops_of(plan: PlanResult) -> float:
+    assert plan.timeline is not None
+    return float(plan.timeline.frame()["flops"].sum())
+
+
+def test_the_embedding_and_the_head_may_have_stages_of_their_own(tmp_path: Path) -> None:
+    even, alone, both = (uneven(tmp_path, sizes) for sizes in ([4, 4, 4, 4], [6, 5, 5, 0], [0, 8, 8, 0]))
+    assert alone.step_time_s < 0.9 * even.step_time_s < both.step_time_s
+    assert flops_of(alone) == pytest.approx(flops_of(even), rel=1e-6) == flops_of(both)
+
+
+@pytest.mark.parametrize("layers", [[6, 0, 5, 5], [8, 8, 0, 0]])
+def test_no_other_stage_may_be_empty(tmp_path: Path, layers: list[int]) -> None:
+    with pytest.raises(InputError, match="only the embedding's chunk and the head's"):
+        uneven(tmp_path, layers)

@@ -43,8 +43,8 @@ class Residency:
 def peak_memory(job: Job, residency: Residency) -> Mapping[str, float]:
     """Bytes by part of the fullest rank: forward alone, or a training step."""
     last = job.plan.pp - 1
-    stages = [stage_memory(job, residency, stage) for stage in sorted({0, min(1, last), job.plan.pp // 2, last})]
-    return max(stages, key=lambda parts: sum(parts.values()))
+    stages = range(job.plan.pp) if job.plan.stage_layers else sorted({0, min(1, last), job.plan.pp // 2, last})
+    return max((stage_memory(job, residency, stage) for stage in stages), key=lambda parts: sum(parts.values()))
 
 
 def stage_memory(job: Job, residency: Residency, stage: int) -> Mapping[str, float]:
@@ -64,6 +64,7 @@ def stage_memory(job: Job, residency: Residency, stage: int) -> Mapping[str, flo
         parts["weights"] = state(owned, job.weight_bytes, 3)
         parts["adapters"] = state(trained, optimizer.weights, 3) if job.work.adapters is not None else 0.0
         parts["gradients"] = state(trained, optimizer.gradients, 2)
+        parts["optimizer_buffers"] = optimizer.buffers * sum(held.parameters for held in trained)
         parts["optimizer_state"] = state(trained, optimizer.state, 1)
         parts["optimizer_temporaries"] = state(trained, optimizer.temporaries, 1)
         layers = layers_in_flight(job, compute_shards, stage)
@@ -75,7 +76,7 @@ def stage_memory(job: Job, residency: Residency, stage: int) -> Mapping[str, flo
             parts["gathered_weights" if plan.zero == 3 else "whole_gradients"] = whole(job, share, chunks)
     else:
         parts["weights"] = sum(held.parameters for held in owned) * job.weight_bytes
-    parts["workspace"] = max(workspace(job, compute_shards, block) for block in kinds)
+    parts["workspace"] = max((workspace(job, compute_shards, block) for block in kinds), default=0.0)
     parts["gathered_context"] = residency.gathered_context(job, in_flight)
     parts["in_flight_weights"] = residency.in_flight_weights(job)
     if any(chunk.has_head for chunk in chunks):

@@ -152,18 +152,19 @@ class Plan:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """Bytes a parameter while training: ``weights`` and ``gradients`` as kept, ``state`` of the optimizer, and the
-    ``temporaries`` an unfused step makes."""
+    """Bytes a parameter while training: ``weights`` and ``gradients`` as kept, ``state`` of the optimizer, the
+    ``temporaries`` an unfused step makes, and ``buffers`` that replicas never divide."""
 
     name: str
     weights: float
     gradients: float
     state: float
     temporaries: float
+    buffers: float = 0.0
 
     @property
     def bytes_per_parameter(self) -> float:
-        return self.weights + self.gradients + self.state + self.temporaries
+        return self.weights + self.gradients + self.state + self.temporaries + self.buffers
 
 
 @dataclass(frozen=True)
@@ -454,6 +455,9 @@ class Job:
                 "stage_layers",
                 f"needs {chunks} numbers (pp·vpp) that add up to {self.model.layers}, not {list(plan.stage_layers)}",
             )
+        empty = [index for index, layers in enumerate(plan.stage_layers) if not layers]
+        if any(index not in (0, chunks - 1) or not self.model.vocab for index in empty):
+            raise self._refuse("stage_layers", "only the embedding's chunk and the head's may have no layer")
         if plan.vpp > 1 and self.micro_batches % plan.pp:
             raise self._refuse(
                 "vpp", f"interleaving needs micro-batches in groups of pp = {plan.pp}, not {self.micro_batches}"

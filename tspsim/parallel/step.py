@@ -224,9 +224,11 @@ class Writer:
         """A chunk's layers, first to last or with ``step`` −1 last to first; ``write`` returns when one is complete.
 
         Layers of one kind are written once and repeated, others one after the other. Returns when the last one is
-        complete, in the program's indices.
+        complete, in the program's indices; of no layers at all, the program's last instruction so far.
         """
         script, job = self.script, self.job
+        if not chunk.layers:
+            return [script.length - 1]
         blocks = job.model.blocks[chunk.first_layer : chunk.first_layer + chunk.layers] or job.model.blocks[-1:]
         first = chunk.first_layer
         if step < 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal
 
-from pydantic import Field, StrictBool, field_validator, model_validator
+from pydantic import Field, StrictBool, StrictInt, field_validator, model_validator
 
 from ..errors import InputError, shorten
 from ..units import PositiveCount
@@ -50,7 +50,9 @@ class Plan(Section):
     recomputation: Recomputation | None = Field(None, description="default: full in training, else none")
     micro_batch: PositiveCount | None = Field(None, description="sequences; default: 1 in training, else all")
     schedule: Literal["1f1b", "zb-h1"] = Field("1f1b", description="of a pipeline; interleaved with vpp > 1")
-    stage_layers: tuple[PositiveCount, ...] = Field((), description="layers of every chunk; default: even")
+    stage_layers: tuple[Annotated[StrictInt, Field(ge=0)], ...] = Field(
+        (), description="layers of every chunk; the first may be the embedding alone, the last the head; default: even"
+    )
     zero: Annotated[int, Field(ge=0, le=3)] = Field(0, description="what replicas divide: 3 is FSDP")
     shard_group: Degree | None = Field(None, description="ranks that divide it (hybrid sharding); default: all")
     expert_dispatch: Literal["ranks", "links", "experts"] = Field(

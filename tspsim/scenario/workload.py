@@ -16,10 +16,10 @@ BytesPerParameter = Annotated[float, Field(ge=0, le=1000)]
 
 
 class OptimizerSpec(Section):
-    """Bytes a parameter while training: a name from :data:`OPTIMIZERS`, or the four parts.
+    """Bytes a parameter while training: a name from :data:`OPTIMIZERS`, or the parts.
 
     ``state`` holds the fp32 master weights and both moments of Adam; ``temporaries`` what an unfused step
-    makes.
+    makes; ``buffers`` what replicas never divide, such as the buckets of DDP.
     """
 
     name: Name = "stated"
@@ -27,6 +27,7 @@ class OptimizerSpec(Section):
     gradients: BytesPerParameter
     state: BytesPerParameter
     temporaries: BytesPerParameter = 0.0
+    buffers: BytesPerParameter = 0.0
 
     @model_validator(mode="before")
     @classmethod
@@ -43,7 +44,7 @@ class OptimizerSpec(Section):
 
     @property
     def bytes_per_parameter(self) -> float:
-        return self.weights + self.gradients + self.state + self.temporaries
+        return self.weights + self.gradients + self.state + self.temporaries + self.buffers
 
 
 #: Mixed-precision Adam keeps bf16 weights and gradients, fp32 master weights and two fp32 moments
