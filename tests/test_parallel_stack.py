@@ -128,6 +128,18 @@ def test_a_stack_that_does_not_overlap_is_slower_and_sums_the_same(tmp_path: Pat
         assert moved[1] == pytest.approx(moved[0], rel=1e-6)
 
 
+def test_a_loss_of_many_passes_takes_its_bytes(tmp_path: Path) -> None:
+    """Where the loss has no factor of its own it has that of the other kernels."""
+    fused = trained({"stack": stack_file(tmp_path, loss_factor=1.0)}).compute_by_kind_s["memory_bound"]
+    passes = trained({"stack": stack_file(tmp_path, loss_factor=5.0)}).compute_by_kind_s["memory_bound"]
+    eager = trained({"stack": stack_file(tmp_path, traffic_factor=2.0)}).compute_by_kind_s["memory_bound"]
+    mixed = trained({"stack": stack_file(tmp_path, traffic_factor=2.0, loss_factor=1.0)})
+    loss_s = (passes - fused) / 4
+    moved = 10 * 8192 * 128256  # two passes read and one writes bf16, one writes fp32
+    assert moved / 7.7e12 < loss_s < moved / 5e12
+    assert eager - mixed.compute_by_kind_s["memory_bound"] == pytest.approx(loss_s, rel=0.05)
+
+
 def test_written_scores_cost_their_square() -> None:
     attention = LayerShard(load_model("megatron-22b"), 8).attention(((2048, 2048),) * 4)
     products = [each for each in unfused_attention(attention) if isinstance(each, Gemm)]

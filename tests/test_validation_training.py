@@ -15,6 +15,7 @@ from tspsim.validation import validate
 from tspsim.validation.conventions import convention_of, step_flops
 from tspsim.validation.published import metric_of, published_run
 from tspsim.validation.runs import Run, Step, machine, memory_of, nearest_gating, scenario, simulate_run
+from tspsim.validation.training import layers_by_cost
 
 SMALL = Architecture("small", 8, 1024, 16, 16, 64, 4096, gated=False, vocab=32000, source="a test")
 RUN = Run(SMALL, "h100", gpus=8, sequence=2048, micro_batch=1, global_batch=16, tp=2, pp=2, recomputation="none")
@@ -111,6 +112,24 @@ def test_recomputation_that_is_not_stated_is_the_least_that_fits() -> None:
     assert memory_of(run).recomputation == "none"
     long = replace(run, sequence=2**18)
     assert memory_of(long).recomputation == "full"
+
+
+@pytest.mark.parametrize(
+    ("hidden", "ffn", "layers", "stages", "expected"),
+    [
+        (2048, 8192, 16, 2, (10, 6)),  # the head weighs as much as four layers
+        (2048, 8192, 16, 4, (5, 5, 5, 1)),
+        (2048, 8192, 16, 8, (3, 2, 3, 2, 3, 2, 1, 0)),
+        (4096, 14336, 32, 4, (9, 9, 8, 6)),
+        (4096, 14336, 32, 1, ()),
+    ],
+)
+def test_nanotron_cuts_models_by_weights(
+    hidden: int, ffn: int, layers: int, stages: int, expected: tuple[int, ...]
+) -> None:
+    """The first stage's memory in the table is that of so many layers and the embedding."""
+    model = Architecture("sweep", layers, hidden, 32, 32, hidden // 32, ffn, vocab=131072, source="a test")
+    assert layers_by_cost(model, stages) == expected
 
 
 def test_batches_that_do_not_divide_are_refused() -> None:

@@ -32,6 +32,8 @@ class Stack:
         The host's time to launch a message.
     traffic_factor
         Bytes that norms, rope, activations and residual sums move, over those of the fused kernels.
+    loss_factor
+        Bytes that the loss and its gradient move, over those of a fused loss; None: as the other kernels.
     accumulation_bytes
         Bytes a weight that adding a micro-batch's gradient to the kept one moves, beyond writing it in bf16: 6 for fp32
         gradients added to by the product itself.
@@ -53,6 +55,7 @@ class Stack:
     collective_s_per_rank: float = 0.0
     message_s: float = 0.0
     traffic_factor: float = 1.0
+    loss_factor: float | None = None
     accumulation_bytes: float = 0.0
     activation_factor: float = 1.0
     attention_flops_per_s: float | None = None
@@ -64,7 +67,8 @@ class Stack:
     @property
     def fuses(self) -> bool:
         """Whether a schedule's operators are the kernels that run."""
-        return self.flash_attention and self.traffic_factor == 1.0 and self.accumulation_bytes == 0.0
+        unfused = self.traffic_factor > 1.0 or self.loss_factor is not None or self.accumulation_bytes > 0.0
+        return self.flash_attention and not unfused
 
     @property
     def launches(self) -> bool:
@@ -86,14 +90,18 @@ class Stack:
         for operator in operators:
             if isinstance(operator, Attention) and not self.flash_attention:
                 yield from unfused_attention(operator)
-            elif isinstance(operator, MemoryBound) and operator.op in FUSED and self.traffic_factor != 1.0:
-                size = operator.size_bytes * self.traffic_factor
+            elif isinstance(operator, MemoryBound) and operator.op in FUSED:
+                size = operator.size_bytes * self._traffic(operator)
                 yield MemoryBound(operator.op, size, operator.rows, name=operator.name)
             else:
                 yield operator
             if self.accumulation_bytes and isinstance(operator, Gemm) and operator.name.endswith(", d weight"):
                 weights = operator.batch * operator.m * operator.n
                 yield MemoryBound("add", self.accumulation_bytes * weights, operator.m, name="add to gradient")
+
+
+    def _traffic(self, operator: MemoryBound) -> float:
+        return self.traffic_factor if operator.name != "loss" or self.loss_factor is None else self.loss_factor
 
 
 #: The default.

@@ -38,6 +38,7 @@ class StackSpec(_Section):
     message: Stated[Seconds] | None = Field(None, description="host time of a message")
     collective_per_rank: Stated[Seconds] | None = Field(None, description="and of every other rank of its group")
     traffic_factor: Stated[Factor] | None = Field(None, description="bytes of unfused kernels over fused ones")
+    loss_factor: Stated[Factor] | None = Field(None, description="bytes of the loss and its gradient over a fused one")
     accumulation_bytes: Stated[BytesPerWeight] | None = Field(None, description="beyond writing a gradient in bf16")
     activation_factor: Stated[Factor] | None = Field(None, description="kept activations over those of fused kernels")
     attention: Stated[FlopsPerSecond] | None = Field(None, description="the most its attention kernel reaches")

@@ -18,6 +18,7 @@ from tspsim import catalog
 from tspsim.errors import InputError
 from tspsim.model import Architecture
 from tspsim.parallel import peak_memory, scheme_of
+from tspsim.parallel.memory import stage_memory
 from tspsim.scenario import load
 from tspsim.simulation import look_up, run_plan
 
@@ -35,7 +36,8 @@ LEAST_FIRST_WITH_EXPERTS = ("none", "cheap", "full")
 class Run:
     """A training run and its plan, in the field's words; ``recomputation`` None is not stated.
 
-    ``global_batch`` and ``micro_batch`` are sequences; ``cp`` shards the sequence; replicas are what is left.
+    ``global_batch`` and ``micro_batch`` are sequences; ``cp`` shards the sequence; replicas are what is left. Ranks
+    run in the order of Megatron, nanotron and torchtitan: tp, cp, dp, and the pipeline's stages farthest apart.
     """
 
     model: Architecture
@@ -48,6 +50,7 @@ class Run:
     cp: int = 1
     pp: int = 1
     vpp: int = 1
+    stage_layers: tuple[int, ...] = ()
     ep: int = 1
     expert_dispatch: str = "ranks"
     zero: int = 0
@@ -79,7 +82,7 @@ class Step:
     """What the simulator says of a run: seconds of a step with their range, peak memory, and what of it is state.
 
     ``fits`` False has no seconds. Allocated is what a framework's allocator counts: the peak less the reserve.
-    State (weights, gradients, the optimizer's) is there between steps too; it is told by
+    State (weights, gradients, the optimizer's) is there between steps too; it is that of the first stage, told by
     :func:`memory_of` alone.
     """
 
@@ -94,7 +97,7 @@ class Step:
 
 
 #: Parts of memory that stay from step to step.
-STATE = ("weights", "adapters", "gradients", "optimizer_state", "optimizer_temporaries")
+STATE = ("weights", "adapters", "gradients", "optimizer_state", "optimizer_temporaries", "optimizer_buffers")
 
 
 @cache
@@ -121,8 +124,9 @@ def memory_of(run: Run) -> Step:
         micro_batches = _micro_batches(run)
         question = look_up(load(scenario(replace(run, recomputation=recomputation), min(micro_batches, 2 * run.pp))))
         plan = question.plans[0]
-        parts = peak_memory(question.job(plan), scheme_of(plan).residency)
-        peak, state = sum(parts.values()), sum(parts.get(part, 0.0) for part in STATE)
+        job, residency = question.job(plan), scheme_of(plan).residency
+        peak, first = sum(peak_memory(job, residency).values()), stage_memory(job, residency, 0)
+        state = sum(first.get(part, 0.0) for part in STATE)
         fits = peak <= question.device.visible_memory_bytes
         step = Step(math.nan, math.nan, math.nan, peak, fits, recomputation, state)
         if fits:
@@ -206,6 +210,8 @@ def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
                 "name": "run",
                 "tp": run.tp, "sp": run.cp, "pp": run.pp, "vpp": run.vpp, "zero": run.zero,
                 **({} if run.shard_group is None else {"shard_group": run.shard_group}),
+                **({"stage_layers": list(run.stage_layers)} if run.stage_layers else {}),
+                "placement": {"node": ["tp", "sp", "dp"]},
                 "ep": run.ep, "expert_dispatch": run.expert_dispatch,
                 "micro_batch": run.micro_batch, "recomputation": run.recomputation,
                 "sequence_regions": run.sequence_regions and run.tp > 1, "exchange": run.exchange,

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from tspsim.errors import InputError
@@ -28,8 +29,9 @@ def predict_nanotron(frame: pd.DataFrame, answers: Answers) -> None:
         except InputError as error:
             answers.skip(position, error.message)
             continue
-        # Logged at the end of a step, when activations are gone.
-        answers.also(position, "mem_alloc_gb", memory.state_bytes / 1e9)
+        # Logged by the first stage at the end of a step, when activations are gone, in GiB: by that unit, and no other,
+        # a replica takes the 20 B a weight that its bf16 and fp32 copies add up to.
+        answers.also(position, "mem_alloc_gb", memory.state_bytes / 2**30)
         answers.also(position, "predicted_status", "Success" if memory.fits else "OOM")
         if not math.isfinite(number_of(row["tokens_per_s_per_gpu"])):
             answers.skip(position, "no rate was measured: memory alone is predicted")
@@ -43,8 +45,12 @@ def predict_nanotron(frame: pd.DataFrame, answers: Answers) -> None:
             answers.predict(position, per_gpu / step.seconds, per_gpu / step.high, per_gpu / step.low)
 
 
-#: nanotron keeps bf16 weights and gradients beside fp32 accumulators, which are what it sums, and fp32 Adam state.
-NANOTRON_OPTIMIZER = (("weights", 2.0), ("gradients", 4.0), ("state", 12.0), ("temporaries", 2.0))
+#: nanotron keeps bf16 weights, fp32 gradients (which are what it sums) and fp32 Adam state, and bf16 gradients in
+#: DDP's buckets: the table's 20 B a weight. With ZeRO-1 it shows 10 B and 14 more over the replicas: gathered slices.
+NANOTRON_OPTIMIZER = {
+    0: (("weights", 2.0), ("gradients", 4.0), ("buffers", 2.0), ("state", 12.0)),
+    1: (("weights", 2.0), ("gradients", 4.0), ("buffers", 4.0), ("state", 14.0)),
+}
 
 
 def nanotron_run(row: Row) -> Run:
@@ -74,13 +80,30 @@ def nanotron_run(row: Row) -> Run:
         global_batch=count_of(row, "gbs"),
         tp=count_of(row, "tp"),
         pp=count_of(row, "pp"),
+        stage_layers=layers_by_cost(model, count_of(row, "pp")),
         zero=count_of(row, "zero_stage"),
         recomputation="none",
         sequence_regions=str(row["tp_mode"]) == "REDUCE_SCATTER",
         stack="nanotron",
         fabric="efa-400g",
-        optimizer=NANOTRON_OPTIMIZER,
+        optimizer=NANOTRON_OPTIMIZER[count_of(row, "zero_stage")],
     )
+
+
+def layers_by_cost(model: Architecture, stages: int) -> tuple[int, ...]:
+    """Layers of each stage as nanotron cuts a model: by the weights of layers and head, the embedding counting nothing.
+
+    A stage takes layers until those up to it reach its share of the whole (nanotron, ``build_model``), but leaves one
+    for every stage after it except the last, where the head may be alone. Empty where there are fewer layers than that.
+    """
+    query = model.heads * model.head_dim
+    layer = 4 * query * model.hidden + 3 * model.ffn * model.hidden
+    whole = model.layers * layer + model.vocab * model.hidden
+    if stages == 1 or model.layers < stages - 1:
+        return ()
+    shares = (math.ceil(whole * stage / (stages * layer)) for stage in range(1, stages))
+    ends = [min(share, model.layers - (stages - 1 - stage)) for stage, share in enumerate(shares, start=1)]
+    return tuple(end - start for start, end in pairwise([0, *ends, model.layers]))
 
 
 def predict_vtrain(frame: pd.DataFrame, answers: Answers) -> None:
