@@ -197,6 +197,13 @@ def test_a_file_that_tells_the_rows_as_well_is_not_written(here: Path, capsys: p
     assert not (here / "topologies").exists()
 
 
+def test_a_name_from_a_table_cannot_steer_the_terminal(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_collectives(here / "data", library="\x1b[31mred")
+    assert main(["calibrate", "h200", "--data", "data"]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+    assert validated(here / "data", here / "after.json")["median_ape"] < 0.03
+
+
 def test_files_go_beside_the_one_that_is_named() -> None:
     both = [("devices", "h200"), ("nodes", "hgx-h200-8")]
     assert places(both, Path("mine/h200.yaml"))["nodes", "hgx-h200-8"] == Path("mine/hgx-h200-8.yaml")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ..outputs import printable
 from .calibrate import Calibration
 from .run import Validation
 
@@ -29,14 +30,14 @@ def summary(validation: Validation) -> Sequence[RenderableType]:
         errors = [facts[key] for key in ("median_ape", "mape", "p90_ape", "bias", "in_range")]
         cells = [outcome.table.path, outcome.table.column, f"{facts['rows']:,}", f"{facts['predicted']:,}"]
         cells += ["–" if value is None else f"{100 * value:.1f} %" for value in errors]
-        table.add_row(*(Text(cell) for cell in cells))
+        table.add_row(*(Text(printable(cell)) for cell in cells))
         for reason, rows in facts["skipped"].items():
-            reasons.append(Text(f"  {rows:>6,}  {outcome.table.path}: {reason}"))
+            reasons.append(Text(printable(f"  {rows:>6,}  {outcome.table.path}: {reason}")))
     parts: list[RenderableType] = [table, ""]
     if reasons:
         parts += [Text("Rows skipped", style="bold"), *reasons, ""]
     if validation.unknown:
-        parts += [Text(f"Files that are no known table: {', '.join(validation.unknown)}"), ""]
+        parts += [Text(printable(f"Files that are no known table: {', '.join(validation.unknown)}")), ""]
     return parts
 
 
@@ -57,7 +58,8 @@ def calibrated(calibration: Calibration) -> Sequence[RenderableType]:
         shown = ["0", "–", "–", "–"]
         if error is not None:
             shown = [f"{error.rows:,}", *(f"{100 * value:.1f} %" for value in (error.median, error.mape, error.p90))]
-        table.add_row(*(Text(cell) for cell in (fit.family, kind, fit.library, f"{fit.rows_used:,}", *shown)))
+        cells = (fit.family, kind, fit.library, f"{fit.rows_used:,}", *shown)
+        table.add_row(*(Text(printable(cell)) for cell in cells))
     title = f"{calibration.device}: {calibration.rows:,} rows; errors are on rows that were not used"
     parts: list[RenderableType] = [Text(title, style="bold")]
     parts += [table, ""] if calibration.fits else []
@@ -73,7 +75,7 @@ def calibrated(calibration: Calibration) -> Sequence[RenderableType]:
     )  # fmt: skip
     for heading, lines in sections:
         if lines:
-            parts += [Text(heading, style="bold"), *(Text(f"  {line}") for line in lines), ""]
+            parts += [Text(heading, style="bold"), *(Text(printable(f"  {line}")) for line in lines), ""]
     return parts
 
 
@@ -94,5 +96,5 @@ def _collectives(calibration: Calibration) -> RenderableType:
             pairs = ((fit.before.median, fit.after.median), (fit.before.mean, fit.after.mean))
             shown = [f"{fit.after.rows:,}", *(f"{100 * was:.1f} → {100 * now:.1f} %" for was, now in pairs)]
         cells = (fit.what, fit.moved, ", ".join(fit.libraries), f"{fit.rows_used:,}", *shown)
-        table.add_row(*(Text(cell) for cell in cells))
+        table.add_row(*(Text(printable(cell)) for cell in cells))
     return table
