@@ -177,6 +177,17 @@ def test_a_kind_without_a_curve_gets_one_where_rows_carry_it() -> None:
     assert "40 to fit make one" in why.left_out[0]
 
 
+def test_on_a_mesh_two_gpus_have_one_link_by_a_curve_too() -> None:
+    mesh = load_cluster("mi300x-8")
+    curve = mesh.node.collectives.curves[0].model_copy(
+        update={"kinds": ("all_gather",), "ranks": (2, 8), "algorithms": ("direct", "multi_ring", "ring")}
+    )
+    node = with_collectives(mesh, mesh.node.collectives.model_copy(update={"curves": (curve,)}))
+    two, eight = (collective(node, range(n), "all_gather", 2**32).alone_s for n in (2, 8))
+    assert 2**32 / 2 / two == pytest.approx(curve.efficiency[2] * 64e9, rel=0.02)
+    assert 2**32 * 7 / 8 / eight == pytest.approx(curve.efficiency[2] * 448e9, rel=0.02)
+
+
 def test_an_engines_kernels_are_fitted_too() -> None:
     library = NODE.node.collectives
     engine = next(each for each in library.custom_all_reduce if each.library == "vllm custom")

@@ -57,7 +57,8 @@ def predict(frame: pd.DataFrame, answers: Answers) -> None:
             answers.skip(position, error.message)
             continue
         if library is None and cluster.nodes == 1 and cluster.node.collectives.libraries:
-            answers.note(f"{cluster.node.name} knows no library '{written}': its own, in the middle of those known", 1)
+            own = cluster.node.collectives.default_library or "its own, in the middle of those known"
+            answers.note(f"{cluster.node.name} knows no library '{written}': {own}", 1)
         tell(answers, position, traffic)
 
 

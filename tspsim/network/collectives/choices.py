@@ -135,7 +135,7 @@ def _ways(group: Group, kind: str, name: str, schedule: Schedule, library: str |
     if curve is not None:
         factors = curve.libraries.get(library or "", Factors())
         floor, stretch = _slowest(group, schedule, lambda sound: ALGORITHMS[name](sound, kind)[0])
-        bandwidth = _inside_bytes_per_s(group.cluster)
+        bandwidth = _inside_bytes_per_s(group)
         measured = Measured(curve, kind, n, bandwidth, factors.latency, factors.bandwidth, floor, stretch)
         return [Choice(name, schedule, measured)]
     passed = {"all_reduce": 2 * (n - 1) / n, "broadcast": 1.0}.get(kind, (n - 1) / n)
@@ -182,7 +182,7 @@ def _custom(group: Group, kind: str, library: str | None) -> tuple[Choice, ...]:
         raise InputError(f"library '{library}' knows nothing but all_reduce inside one node")
     schedule = direct.build(group, kind)[0]
     floor, stretch = _slowest(group, schedule, lambda sound: direct.build(sound, kind)[0])
-    cost = Custom(found[0], group.size, _inside_bytes_per_s(group.cluster), floor, stretch)
+    cost = Custom(found[0], group.size, _inside_bytes_per_s(group), floor, stretch)
     return (Choice(found[0].library.replace(" ", "_"), schedule, cost),)
 
 
@@ -204,9 +204,7 @@ def exchange_choice(group: Group, curve: ExpertCurve, exchange: ExpertExchange, 
     sent = experts.volume(curve, exchange, nodes, per_node)
     schedule = experts.moved(group, sent)
     floor, stretch = _slowest(group, schedule, lambda sound: experts.moved(sound, sent))
-    inside = _inside_bytes_per_s(cluster)
-    if group.mesh:
-        inside *= max(1, per_node - 1) / (cluster.gpus_per_node - 1)
+    inside = _inside_bytes_per_s(group)
     fabric = cluster.fabric
     nic = fabric.nic.bandwidth.value * cluster.node.nics / cluster.gpus_per_node if fabric is not None else inside
     return Choice(name, schedule, Exchange(curve, exchange, nodes, per_node, inside, nic, floor, stretch))
@@ -222,7 +220,10 @@ def _slowest(group: Group, schedule: Schedule, build: Callable[[Group], Schedule
     return floor, max(1.0, floor / busiest_s(sound.cluster, build(sound)))
 
 
-def _inside_bytes_per_s(cluster: Cluster) -> float:
-    """Bytes/s of all links of a GPU to its peers, one way."""
-    link = cluster.node.link
-    return float(link.bandwidth.value * link.per_gpu)
+def _inside_bytes_per_s(group: Group) -> float:
+    """Bytes/s of all links of a GPU to its peers in the group's nodes, one way: on a mesh those to them alone."""
+    link = group.cluster.node.link
+    every = float(link.bandwidth.value * link.per_gpu)
+    if not group.mesh:
+        return every
+    return every * max(1, len(group.members[0]) - 1) / (group.cluster.gpus_per_node - 1)
