@@ -6,10 +6,12 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from engine_fixtures import architecture, job_of
+from engine_fixtures import architecture, job_of, moe, question
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tspsim
+from tspsim.errors import InputError
 from tspsim.parallel import Job, scheme_of, write_program
 from tspsim.parallel.memory import stage_memory
 from tspsim.parallel.stack import Stack
@@ -124,3 +126,63 @@ def test_a_zero_bubble_schedule_makes_the_heads_gradient_where_the_head_is(zero:
         flops.append(sum(operator.flops for operator in operators))
     assert flops[0] == flops[1]
     assert moved(plain) == moved(later)
+
+
+# Hybrid sharding beside expert groups.
+
+
+@pytest.mark.parametrize("zero", [1, 3])
+@pytest.mark.parametrize(
+    ("plan", "copies", "shards"),
+    [
+        ({"dp": 8, "ep": 2, "shard_group": 4}, 4, 2),  # two of the four copies in a shard group
+        ({"dp": 8, "ep": 4, "shard_group": 4}, 2, 1),  # a shard group is an expert group: one copy in each
+        ({"dp": 8, "ep": 4, "shard_group": 2}, 2, 1),  # an expert group is two shard groups
+        ({"sp": 2, "dp": 4, "ep": 2, "shard_group": 4}, 4, 2),
+        ({"tsp": 2, "dp": 4, "ep": 2, "shard_group": 2}, 4, 2),
+        ({"tp": 4, "dp": 2, "ep": 2, "shard_group": 2, "sequence_regions": True}, 4, 4),
+        ({"dp": 8, "shard_group": 4}, 8, 4),  # all experts on every rank
+        ({"tsp": 2, "dp": 4, "shard_group": 2}, 8, 4),
+    ],
+    ids=str,
+)
+def test_experts_are_divided_as_far_as_a_shard_group_holds_their_copies(
+    plan: dict[str, int], copies: int, shards: int, zero: int
+) -> None:
+    """Of X parameters of experts on a rank, of c copies of which s stand in a group: state X/s; gradients X scattered
+    over s and X/s summed over c/s."""
+    model = moe(layers=2)
+    job = job_of(model, pass_="training", zero=zero, recomputation="full", **plan)
+    ranks = 8 // copies
+    routed = model.layers * model.routed_parameters_per_layer / ranks
+    others = (model.parameters - routed * ranks) / (plan.get("tp", 1) * plan.get("tsp", 1))
+    parts = stage_memory(job, scheme_of(job.plan).residency, 0)
+    assert parts["optimizer_state"] == pytest.approx(12 * (others / plan["shard_group"] + routed / shards))
+    sizes: Counter[tuple[int, str]] = Counter()
+    for (stream, kind, axis), size in moved(job).items():
+        if stream == "gradients":
+            sizes[job.ranks_along(axis), kind] += size
+    expected: Counter[tuple[int, str]] = Counter()
+    groups = job.copies
+    for held, of, divided in ((others, groups, plan["shard_group"]), (routed, copies, shards)):
+        if divided > 1:
+            expected[divided, "reduce_scatter"] += 2 * held
+        if divided < of:
+            expected[of // divided, "all_reduce"] += 2 * held / divided
+    assert sizes == expected
+
+
+def test_expert_groups_and_shard_groups_fit_into_each_other_or_are_refused() -> None:
+    with pytest.raises(InputError, match="shard_group: groups of 3 ranks of dp that divide state and"):
+        job_of(moe(), pass_="training", dp=12, ep=4, zero=1, shard_group=3)
+
+
+@pytest.mark.parametrize("plan", [{"ep": 4, "shard_group": 8}, {"ep": 8, "shard_group": 4, "pp": 2}], ids=str)
+def test_every_rank_of_a_hybrid_plan_with_experts_is_the_folded_answer(plan: dict[str, int]) -> None:
+    asked = question(
+        "qwen3-30b-a3b", [{"name": "P", "zero": 1, **plan}], cluster="h200-2x8", pass_="training", sequence=2048,
+        sequences_per_replica=2,
+    )  # fmt: skip
+    folded, whole = (tspsim.simulate(asked, every_rank=every).plan("P") for every in (False, True))
+    assert folded.ran, folded.error
+    assert folded.step_time_s == pytest.approx(whole.step_time_s, rel=1e-9)

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_fixtures import architecture, model_file, question
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import tspsim
 from tspsim.errors import InputError
-from tspsim.parallel import AXES, Mesh, Plan, build_mesh
+from tspsim.parallel import AXES, Job, Mesh, Plan, build_mesh
 
 GPUS_PER_NODE = 8
 
@@ -175,6 +175,46 @@ def test_expert_groups_leave_the_other_axes_whole(mesh: Mesh) -> None:
             if other != axis:
                 along = mesh.positions[other][groups]
                 assert (along == along[:, :1]).all()
+
+
+@st.composite
+def grouped(draw: st.DrawFn) -> tuple[Mesh, Plan]:
+    """A mesh with an expert group and a shard group, one's part of every axis a multiple of the other's."""
+    degrees = {axis: draw(st.sampled_from([1, 2, 4])) for axis in ("tp", "sp", "pp")}
+    degrees["dp"] = draw(st.sampled_from([2, 4, 8]))
+    if draw(st.booleans()):
+        degrees["tsp"], degrees["tp"], degrees["sp"] = degrees["tp"], 1, 1
+    gpus = prod(degrees.values())
+    assume(gpus % GPUS_PER_NODE == 0)
+    degrees["ep"] = draw(st.sampled_from([2, 4, 8, 16]))
+    plan = Plan("test", degrees, zero=1, shard_group=draw(st.sampled_from([2, 4, 8])))
+    assume(plan.expert_parts is not None and plan.shard_parts is not None)
+    return build_mesh(plan, gpus, GPUS_PER_NODE), plan
+
+
+@given(grouped())
+@settings(deadline=None)
+def test_copies_of_experts_divide_state_in_their_shard_group_and_sum_across(case: tuple[Mesh, Plan]) -> None:
+    mesh, plan = case
+    job = Job(architecture(512), plan, None)  # type: ignore[arg-type]
+    for whole, inside, across in (("dp+sp", "shard", "replicate"), ("edp", "expert shard", "expert replicate")):
+        sizes = [prod(mesh.sizes[part] for part in mesh.parts(axis)) for axis in (whole, inside, across)]
+        assert sizes[0] == sizes[1] * sizes[2] == job.ranks_along(whole)
+        assert sizes[1:] == [job.ranks_along(inside), job.ranks_along(across)]
+        for rank in range(0, mesh.ranks.size, 7):
+            near, far = set(group_of(mesh, inside, rank)), set(group_of(mesh, across, rank))
+            assert near & far == {rank}
+            assert near | far <= set(group_of(mesh, whole, rank))
+    # Of those that hold the same experts, ranks of one shard group and of one tensor-parallel group divide state.
+    for rank in range(0, mesh.ranks.size, 7):
+        copies = set(group_of(mesh, "edp", rank))
+        near = {
+            other
+            for neighbour in group_of(mesh, "shard", rank)
+            for axis in ("tp", "tsp")
+            for other in group_of(mesh, axis, neighbour)
+        }
+        assert set(group_of(mesh, "expert shard", rank)) == copies & near
 
 
 def test_an_expert_group_is_filled_from_the_innermost_axes() -> None:

@@ -31,17 +31,24 @@ class Held(NamedTuple):
     """Parameters on one rank that ``copies`` ranks along ``axis`` hold alike, and so sum their gradients over.
 
     ZeRO divides their state among ``shards`` neighbours of those; groups of so many hold the same (hybrid sharding).
+    ``groups`` are the axes along such a group, and across them.
     """
 
     axis: str
     copies: int
     parameters: float
     shards: int
+    groups: tuple[str, str] = ("shard", "replicate")
 
     @property
     def shard_axis(self) -> str:
         """The axis of the ranks that divide state: the whole axis, or groups of neighbours."""
-        return self.axis if self.shards == self.copies else "shard"
+        return self.axis if self.shards == self.copies else self.groups[0]
+
+    @property
+    def sum_axis(self) -> str:
+        """The axis across those groups."""
+        return self.axis if self.shards == 1 else self.groups[1]
 
     def share(self, divided: bool) -> float:
         """Parameters whose state one rank keeps, where ZeRO has it ``divided`` and where not."""
@@ -72,8 +79,16 @@ class Share:
         routed = job.model.routed_parameters_per_layer
         return together(
             self.replicated((whole - routed) / self.weight_shards),
-            Held(job.expert_axis, job.expert_copies, routed / job.expert_shards, job.expert_copies),
+            self.experts(routed / job.expert_shards),
         )
+
+    def experts(self, parameters: float) -> Held:
+        """Parameters of routed experts, that all ranks hold which have these."""
+        job = self.job
+        groups = ("expert shard", "expert replicate") if job.plan.ep > 1 else ("shard", "replicate")
+        if job.plan.ep == 1 and job.plan.tsp > 1:
+            groups = ("shard+tsp", "replicate")
+        return Held(job.expert_axis, job.expert_copies, parameters, job.expert_state_shards, groups)
 
     def trained_layer(self, block: Block) -> tuple[Held, ...]:
         """What of a layer is trained: all of it, or with frozen weights its adapters."""
@@ -86,8 +101,7 @@ class Share:
         common, routed = self.halves(block)
         parts = [self.replicated(common.split + common.whole / self.job.plan.tsp)]
         if block.experts:
-            copies = self.job.expert_copies
-            parts.append(Held(self.job.expert_axis, copies, routed.both, copies))
+            parts.append(self.experts(routed.both))
         return together(*parts)
 
     def halves(self, block: Block) -> tuple[Halves, Halves]:
@@ -104,8 +118,7 @@ class Share:
 
         def whole(block: Block) -> tuple[Held, ...]:
             common, routed = self.halves(block)
-            copies = self.job.expert_copies
-            return self.replicated(common.whole), Held(self.job.expert_axis, copies, routed.whole, copies)
+            return self.replicated(common.whole), self.experts(routed.whole)
 
         return sum(held.share(divided=self.job.plan.zero > 0) for held in self.in_layers(chunks, whole))
 
@@ -259,7 +272,7 @@ def sum_gradients(script: Script, job: Job, held: Held, name: str, after: Sequen
         summed = [script.collective("reduce_scatter", held.shard_axis, size, name, after=after, stream="gradients")]
     if held.shards < held.copies:
         share = size / held.shards
-        summed = [script.collective("all_reduce", "replicate", share, name, after=summed, stream="gradients")]
+        summed = [script.collective("all_reduce", held.sum_axis, share, name, after=summed, stream="gradients")]
     return summed[-1]
 
 

@@ -29,8 +29,8 @@ class Mesh:
     ranks
         Integer array; ``ranks[coordinates]`` is the GPU at those coordinates.
     made_of
-        Axis → the dimensions it is made of, outermost first, where it is not one itself: ``ep`` and ``edp`` share those
-        of the others, and an axis that only a part of which is in an expert group has two.
+        Axis → the dimensions it is made of, outermost first, where it is not one itself: groups (:func:`with_groups`)
+        share those of the others, and an axis that only a part of which is in a group has two, or three.
     """
 
     axes: tuple[str, ...]
@@ -124,10 +124,8 @@ def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
         names.insert(1, names.pop(inside))
         ranks = ranks.reshape(ranks.shape[0] * ranks.shape[1], *ranks.shape[2:])
         names.pop(1)
-    mesh = Mesh(tuple(names), ranks)
-    if plan.shard_group is not None:
-        return with_groups(mesh, plan.shard_parts or {}, ("shard", "replicate"))
-    return with_groups(mesh, parts, ("ep", "edp"))
+    mesh = Mesh(tuple(names), ranks, {"dp": (outside_of("dp"), inside_of("dp"))} if inside_of("dp") in names else {})
+    return with_groups(mesh, parts if plan.ep > 1 else {}, plan.shard_parts or {} if plan.shard_group else {})
 
 
 def _with_replicas(order: list[tuple[str, int]], replicas: int, near: int) -> list[tuple[str, int]]:
@@ -140,35 +138,76 @@ def _with_replicas(order: list[tuple[str, int]], replicas: int, near: int) -> li
     return [*order[:stages], (inside_of("dp"), near), *order[stages:], (outside_of("dp"), replicas // near)]
 
 
-def with_groups(mesh: Mesh, parts: Mapping[str, int], names_of: tuple[str, str]) -> Mesh:
-    """The mesh with two more axes: groups of as many neighbours of every axis as ``parts`` says, and across them.
+def with_groups(mesh: Mesh, expert: Mapping[str, int], shard: Mapping[str, int]) -> Mesh:
+    """The mesh with axes of groups, of as many neighbours of every axis as named, and across them.
 
-    Such groups share the experts (``ep``, ``edp``) or divide a replica's state (``shard``, ``replicate``).
+    ``expert`` groups share the experts (``ep``; across them ``edp``), ``shard`` groups divide a replica's state
+    (``shard``; ``replicate``). With both, of the ranks that hold the same experts those in one shard group (or beside
+    each other on axes that it does not know) divide state (``expert shard``), and others sum (``expert replicate``).
     """
-    names, ranks = list(mesh.axes), mesh.ranks
-    inside: list[str] = []
-    outside: list[str] = []
-    made_of: dict[str, tuple[str, ...]] = {}
+    for axis, part in (*expert.items(), *shard.items()):
+        mesh = cut(mesh, axis, part)
+    near, far = _parted(mesh, expert)
+    made_of = {"ep": near, "edp": far} if near else {}
+    inside, outside = _parted(mesh, shard)
+    if inside:
+        made_of |= {"shard": inside, "replicate": outside}
+    if near and inside:
+        made_of["expert shard"] = tuple(part for part in far if part not in outside)
+        made_of["expert replicate"] = tuple(part for part in far if part in outside)
+    return Mesh(mesh.axes, mesh.ranks, {**mesh.made_of, **made_of})
+
+
+def cut(mesh: Mesh, axis: str, part: int) -> Mesh:
+    """The mesh with a dimension that ends where groups of ``part`` neighbours of an axis do.
+
+    Raises
+    ------
+    ValueError
+        Groups of an axis that is cut already do not fit into these, or these into them.
+    """
+    pieces, below = mesh.parts(axis), 1
+    for piece in reversed(pieces):
+        size = mesh.ranks.shape[mesh.axes.index(piece)]
+        if part <= below or part >= below * size:
+            below *= size
+            continue
+        if part % below or (below * size) % part:
+            raise ValueError(f"groups of {part} ranks of {axis} do not fit those of {below} or {below * size}")
+        inner = part // below
+        names = {
+            axis: (outside_of(axis), inside_of(axis)),
+            inside_of(axis): (between(axis), inside_of(axis)),
+            outside_of(axis): (outside_of(axis), between(axis)),
+        }[piece]
+        place, shape = mesh.axes.index(piece), mesh.ranks.shape
+        ranks = mesh.ranks.reshape(*shape[:place], size // inner, inner, *shape[place + 1 :])
+        axes = (*mesh.axes[:place], *names, *mesh.axes[place + 1 :])
+        made_of = tuple(name for old in pieces for name in (names if old == piece else (old,)))
+        return Mesh(axes, ranks, {**mesh.made_of, axis: made_of})
+    return mesh
+
+
+def _parted(mesh: Mesh, parts: Mapping[str, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Dimensions inside groups of as many neighbours of each axis as named, and those across; outermost first."""
+    near: list[str] = []
+    far: list[str] = []
     for axis, part in parts.items():
-        if inside_of(axis) not in names and 1 < part < ranks.shape[names.index(axis)]:
-            place = names.index(axis)
-            whole = ranks.shape[place]
-            ranks = ranks.reshape(*ranks.shape[:place], whole // part, part, *ranks.shape[place + 1 :])
-            names[place : place + 1] = [outside_of(axis), inside_of(axis)]
-        if inside_of(axis) in names:
-            made_of[axis] = (outside_of(axis), inside_of(axis))
-            inside.insert(0, inside_of(axis))
-            outside.insert(0, outside_of(axis))
-        else:
-            (inside if part > 1 else outside).insert(0, axis)
-    if not inside:
-        return mesh
-    return Mesh(tuple(names), ranks, {**made_of, names_of[0]: tuple(inside), names_of[1]: tuple(outside)})
+        below = 1
+        for piece in reversed(mesh.parts(axis)):
+            (near if below < part else far).insert(0, piece)
+            below *= mesh.ranks.shape[mesh.axes.index(piece)]
+    return tuple(near), tuple(far)
 
 
 def inside_of(axis: str) -> str:
     """The part of an axis whose ranks are in one group."""
     return f"{axis} in group"
+
+
+def between(axis: str) -> str:
+    """The part of an axis between smaller groups and larger ones."""
+    return f"{axis} between groups"
 
 
 def outside_of(axis: str) -> str:

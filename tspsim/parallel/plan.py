@@ -253,10 +253,22 @@ class Job:
         plan = self.plan
         return plan.tp * plan.tsp * plan.sp * plan.dp // self.expert_shards
 
+    @property
+    def expert_state_shards(self) -> int:
+        """Those of them among which state is divided: all, or those of one shard group."""
+        plan = self.plan
+        if plan.shard_group is None:
+            return self.expert_copies
+        experts, shards = plan.expert_parts or {}, plan.shard_parts or {}
+        here = plan.tsp if plan.ep == 1 else plan.tp * plan.tsp // (experts["tp"] * experts["tsp"])
+        return here * prod(max(1, shards[axis] // experts[axis]) for axis in ("sp", "dp"))
+
     def ranks_along(self, axis: str) -> int:
         """Ranks of a group along an axis, or along several joined by ``+``."""
         sizes = {"edp": self.expert_copies, "shard": self.plan.shard_group or self.copies}
         sizes["replicate"] = self.copies // sizes["shard"]
+        sizes["expert shard"] = self.expert_state_shards
+        sizes["expert replicate"] = self.expert_copies // self.expert_state_shards
         return prod(sizes[part] if part in sizes else self.plan.degree(part) for part in axis.split("+"))
 
     @property
@@ -420,14 +432,20 @@ class Job:
             return
         if not plan.zero:
             raise self._refuse("shard_group", f"{plan.shard_group} ranks divide nothing with zero: 0; set zero")
-        if plan.ep > 1:
-            raise self._refuse("shard_group", "groups that divide state are not modelled beside ep")
         if plan.shard_parts is None:
             raise self._refuse(
                 "shard_group",
                 f"{plan.shard_group} ranks cannot be taken from sp {plan.sp} x dp {plan.dp}, "
                 "sp whole and dp in equal parts",
             )
+        for axis, size in plan.shard_parts.items():
+            sharing = (plan.expert_parts or {}).get(axis, 1)
+            if size % sharing and sharing % size:
+                raise self._refuse(
+                    "shard_group",
+                    f"groups of {size} ranks of {axis} that divide state and groups of {sharing} that share experts "
+                    "do not fit into each other; make one a multiple of the other",
+                )
 
     def _check_adapters(self) -> None:
         if self.work.adapters is None:

@@ -66,7 +66,7 @@ def published_run(row: Row) -> Run:
         pp=count_of(row, "pp"),
         vpp=count_of(row, "vpp", 1),
         zero=zero_of(zero),
-        shard_group=shard_group_of(zero, gpus // (tp * count_of(row, "pp"))) if ep == 1 and zero_of(zero) else None,
+        shard_group=shard_group_of(zero, gpus // (tp * count_of(row, "pp"))) if zero_of(zero) else None,
         recomputation=recomputation_of(str(row.get("recompute", ""))),
         ep=ep,
         expert_dispatch=DISPATCHERS.get(name, "ranks"),
