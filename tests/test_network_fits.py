@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tspsim.network import Cluster, build_cluster, collective, load_cluster
+from tspsim.errors import InputError
+from tspsim.network import Cluster, ExpertExchange, build_cluster, collective, exchange_experts, load_cluster
 from tspsim.network.calibration import LibraryFactors
-from tspsim.network.fits import Fit, Fits, Measurement, fit_fabric, fit_node
+from tspsim.network.fits import ExchangeMeasurement, Fit, Fits, Measurement, fit_fabric, fit_node
 from tspsim.network.fits.residuals import spread_of
 from tspsim.network.specs import CollectivesSpec
 
@@ -202,6 +203,35 @@ def test_an_engines_kernels_are_fitted_too() -> None:
     assert found.one_shot.base == pytest.approx(1.2e-5, rel=0.15)
     assert now.default_library is None
     assert errors(rows, now) < 0.04 < errors(rows)
+
+
+def test_an_expert_exchange_is_fitted_too() -> None:
+    library = NODE.node.collectives
+    dispatch = library.experts[0]
+    slow = dispatch.model_copy(update={"base": 5e-5, "efficiency": 0.4})
+    truth = with_collectives(NODE, library.model_copy(update={"experts": (slow, *library.experts[1:])}))
+    random = np.random.default_rng(3)
+    rows = [
+        ExchangeMeasurement.of(
+            NODE, "dispatch", "normal", 8, asked,
+            exchange_experts(truth, range(8), "dispatch", asked).alone_s * float(np.exp(random.normal(0.0, 0.02))),
+        )
+        for asked in (
+            ExpertExchange(tokens=float(tokens), token_bytes=size, topk=topk, multiprocessors=units)
+            for tokens in (64, 256, 1024, 4096, 16384) for size in (2048.0, 7392.0) for topk in (2, 8)
+            for units in (8, 16, 24, 48, 96)
+        )
+    ]  # fmt: skip
+    now, fits = fit_node(rows, "here")
+    (fit,) = fits.fits
+    assert fit.what == "normal dispatch of deepep, one node" and fit.moved == "curve"
+    assert fit.before is not None and fit.after is not None
+    assert fit.after.median < 0.03 < 0.2 < fit.before.median
+    assert now.experts[0].base == pytest.approx(5e-5, rel=0.05)
+    assert now.experts[0].efficiency == pytest.approx(0.4, rel=0.1)
+    assert now.experts[1:] == library.experts[1:] and now.curves == library.curves
+    with pytest.raises(InputError, match="no asynchronous dispatch"):
+        ExchangeMeasurement.of(NODE, "dispatch", "asynchronous", 8, ExpertExchange(1.0, 7168.0), 1e-4)
 
 
 def test_a_fabrics_factors_are_fitted() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,24 +15,25 @@ from tspsim.program import COLLECTIVE_KINDS
 
 from .collectives import cluster_of, custom_library, fabric_of
 from .devices import device_name
+from .experts import Asked, deepep, mori
 from .kernels import MICROSECONDS
 from .run import read, whole_rows
 from .tables import TABLES
 
 if TYPE_CHECKING:
 
-    from tspsim.network.calibration import Curve, CustomAllReduce, FabricFactors, Spread
-    from tspsim.network.fits import Fit, Measurement
+    from tspsim.network import Cluster
+    from tspsim.network.calibration import Curve, CustomAllReduce, ExpertCurve, FabricFactors, Spread
+    from tspsim.network.fits import Fit, Row
     from tspsim.network.specs import CollectivesSpec
 
 COLLECTIVES = "collectives/all.csv"
 ENGINES = "collectives/custom_all_reduce.csv"
-COLLECTIVE_TABLES = (COLLECTIVES, ENGINES)
+MORI = "collectives/moe_dispatch_combine_amd.csv"
+DEEPEP = "collectives/moe_dispatch_combine_deepep.csv"
+COLLECTIVE_TABLES = (COLLECTIVES, ENGINES, MORI, DEEPEP)
 #: What no table moves.
-NEVER_MOVED = (
-    "regimes between nodes (of which a fabric's factors move), lines of protocols without a curve",
-    "dispatch and combine of experts (collectives/moe_dispatch_combine_*.csv are not fitted)",
-)
+NEVER_MOVED = ("regimes between nodes (a fabric's factors scale them), lines of protocols without a curve",)
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ class MeasuredCollectives:
     ``nodes`` and ``fabrics`` are by catalog name.
     """
 
-    nodes: Mapping[str, Sequence[Measurement]]
-    fabrics: Mapping[str, Sequence[Measurement]]
+    nodes: Mapping[str, Sequence[Row]]
+    fabrics: Mapping[str, Sequence[Row]]
     left_out: tuple[str, ...]
 
     @property
@@ -63,26 +64,27 @@ class CalibratedCollectives:
 
 def measured_collectives(name: str, folder: Path) -> MeasuredCollectives:
     """Rows of a device in the collective tables of a folder."""
-    nodes: dict[str, list[Measurement]] = {}
-    fabrics: dict[str, list[Measurement]] = {}
+    nodes: dict[str, list[Row]] = {}
+    fabrics: dict[str, list[Row]] = {}
     left_out: list[str] = []
     for path in COLLECTIVE_TABLES:
         if not (folder / path).is_file():
             continue
         frame, lacking = whole_rows(TABLES[path], read(folder / path))
         reasons = Counter(lacking)
-        mine = frame[[device_name(gpu) == name for gpu in frame["gpu"]]]
+        mine = frame[[device_name(gpu) == name for gpu in frame["system" if path == DEEPEP else "gpu"]]]
         for row in mine.to_dict("records"):
             try:
-                found = _measurement(path, {str(column): cell for column, cell in row.items()})
+                found = _READ[path]({str(column): cell for column, cell in row.items()})
             except InputError as error:
                 reasons[error.message] += 1
                 continue
-            cluster = found.cluster
-            if cluster.nodes > 1 and cluster.fabric is not None:
-                fabrics.setdefault(cluster.fabric.name, []).append(found)
-            else:
-                nodes.setdefault(cluster.node.name, []).append(found)
+            for each in found:
+                cluster = each.cluster
+                if cluster.fabric is None or path in (MORI, DEEPEP):
+                    nodes.setdefault(cluster.node.name, []).append(each)
+                else:
+                    fabrics.setdefault(cluster.fabric.name, []).append(each)
         left_out += [f"{path}: {reason} ({count} rows)" for reason, count in sorted(reasons.items())]
     return MeasuredCollectives(nodes, fabrics, tuple(left_out))
 
@@ -113,32 +115,69 @@ def calibrate_collectives(measured: MeasuredCollectives, source: str) -> Calibra
     )
 
 
-def _measurement(path: str, row: Mapping[str, Any]) -> Measurement:
-    """One row; raises InputError where it is no collective of the catalog's clusters."""
+def _collective(row: Mapping[str, Any]) -> list[Row]:
+    """A row of nccl-tests; raises InputError where it is no collective of the catalog's clusters."""
+    written, gpus, kind = str(row.get("library", "")).strip(), int(row["gpus"]), str(row["op"])
+    cluster = cluster_of(row["gpu"], int(row["nodes"]), gpus, fabric_of(written))
+    if kind not in COLLECTIVE_KINDS:
+        raise InputError(f"no collective '{kind}'")
+    return [_measurement(row, cluster, kind, None, written or cluster.node.collectives.library)]
+
+
+def _engine(row: Mapping[str, Any]) -> list[Row]:
+    """An all-reduce by the kernels of a serving engine."""
+    library = custom_library(str(row["library"]))
+    return [_measurement(row, cluster_of(row["gpu"], 1, int(row["gpus"])), "all_reduce", library, library)]
+
+
+def _measurement(row: Mapping[str, Any], cluster: Cluster, kind: str, asked: str | None, library: str) -> Row:
     from tspsim.network.fits import Measurement
 
-    time_us = _number(row.get("time_us"))
-    if not 0.0 < time_us < float("inf"):
-        raise InputError("time_us is not a number of more than zero")
-    written, gpus, size = str(row.get("library", "")).strip(), int(row["gpus"]), float(row["bytes"])
-    if path == ENGINES:
-        cluster, kind, library = cluster_of(row["gpu"], 1, gpus), "all_reduce", custom_library(written)
-        asked: str | None = library
-    else:
-        cluster, kind = cluster_of(row["gpu"], int(row["nodes"]), gpus, fabric_of(written)), str(row["op"])
-        library, asked = written or cluster.node.collectives.library, None
-        if kind not in COLLECTIVE_KINDS:
-            raise InputError(f"no collective '{kind}'")
+    gpus, size = int(row["gpus"]), float(row["bytes"])
     if not collective(cluster, range(gpus), kind, size, library=asked).links:
         raise InputError("one GPU alone exchanges nothing")
-    return Measurement(cluster, kind, gpus, size, library, time_us / MICROSECONDS)
+    return Measurement(cluster, kind, gpus, size, library, _seconds(row, "time_us"))
 
 
-def _number(cell: Any) -> float:
+def _mori(row: Mapping[str, Any]) -> list[Row]:
+    """A phase of one of mori's kernels."""
+    return [_exchange(mori(row), _seconds(row, "latency_us"))]
+
+
+def _deepep(row: Mapping[str, Any]) -> list[Row]:
+    """The phases of DeepEP that a row has a time of: in normal mode that of transmitting."""
+    found = []
+    for asked in deepep(row):
+        columns = (f"{asked.phase}_avg_t_us", f"{asked.phase}_transmit_us")
+        timed = [column for column in columns if str(row.get(column, "")).strip()]
+        if timed:
+            found.append(_exchange(asked, _seconds(row, timed[0])))
+    if not found:
+        raise InputError("no time of a dispatch or combine")
+    return found
+
+
+def _exchange(asked: Asked, seconds: float) -> Row:
+    from tspsim.network.fits import ExchangeMeasurement
+
+    if not asked.traffic().links:
+        raise InputError("one GPU alone exchanges nothing")
+    return ExchangeMeasurement.of(asked.cluster, asked.phase, asked.mode, asked.ranks, asked.exchange, seconds)
+
+
+def _seconds(row: Mapping[str, Any], column: str) -> float:
     try:
-        return float(cell)
-    except (TypeError, ValueError):
-        return float("nan")
+        microseconds = float(row[column])
+    except (KeyError, TypeError, ValueError):
+        microseconds = 0.0
+    if not 0.0 < microseconds < float("inf"):
+        raise InputError(f"{column} is not a number of more than zero")
+    return microseconds / MICROSECONDS
+
+
+_READ: Mapping[str, Callable[[Mapping[str, Any]], list[Row]]] = {
+    COLLECTIVES: _collective, ENGINES: _engine, MORI: _mori, DEEPEP: _deepep,
+}  # fmt: skip
 
 
 def _node_document(original: Mapping[str, Any], was: CollectivesSpec, now: CollectivesSpec) -> dict[str, Any]:
@@ -147,7 +186,8 @@ def _node_document(original: Mapping[str, Any], was: CollectivesSpec, now: Colle
     if now.default_library is not None:
         collectives = {"library": collectives["library"], "default_library": now.default_library, **collectives}
         collectives["default_library"] = now.default_library
-    for part, stated in (("curves", _stated_curve), ("custom_all_reduce", _stated_engine)):
+    parts = (("curves", _stated_curve), ("custom_all_reduce", _stated_engine), ("experts", _stated_exchange))
+    for part, stated in parts:
         old, entries, written = getattr(was, part), getattr(now, part), collectives.get(part, [])
         if entries != old:
             collectives[part] = [
@@ -179,16 +219,28 @@ def _stated_engine(engine: CustomAllReduce) -> dict[str, Any]:
     for way in ("one_shot", "two_shot", "fallback"):
         shot = getattr(engine, way)
         if shot is not None:
-            parts = {"base": _microseconds(shot.base), "hop": _microseconds(shot.hop), "efficiency": shot.efficiency}
-            stated[way] = parts
+            times = {"base": _microseconds(shot.base), "hop": _microseconds(shot.hop)}
+            stated[way] = times | {"efficiency": _six(shot.efficiency)}
     return stated | _told(engine)
+
+
+def _stated_exchange(curve: ExpertCurve) -> dict[str, Any]:
+    stated: dict[str, Any] = {
+        "library": curve.library, "mode": curve.mode, "phase": curve.phase, "copies": curve.copies,
+        "nodes": curve.nodes,
+    }  # fmt: skip
+    stated |= {name: _microseconds(getattr(curve, name)) for name in ("base", "doubling", "node", "per_copy")}
+    stated |= {name: _six(getattr(curve, name)) for name in ("efficiency", "fabric_efficiency", "fabric_loss")}
+    if curve.per_multiprocessor is not None:
+        stated["per_multiprocessor"] = f"{curve.per_multiprocessor / 1e9:.6g} GB/s"
+    return stated | _told(curve)
 
 
 def _stated_factors(factors: FabricFactors) -> dict[str, Any]:
     return {"latency": factors.latency, "bandwidth": factors.bandwidth, **_told(factors)}
 
 
-def _told(entry: Curve | CustomAllReduce | FabricFactors) -> dict[str, Any]:
+def _told(entry: Curve | CustomAllReduce | ExpertCurve | FabricFactors) -> dict[str, Any]:
     spread: Spread = entry.spread
     known = {"small": list(spread.small), "large": list(spread.large), "rows": spread.rows}
     return {"spread": known, "source": entry.source, "basis": entry.basis}
@@ -196,3 +248,8 @@ def _told(entry: Curve | CustomAllReduce | FabricFactors) -> dict[str, Any]:
 
 def _microseconds(value: float) -> str:
     return f"{value * 1e6:.6g} us"
+
+
+def _six(value: float) -> float:
+    """Six digits, as quantities have."""
+    return float(f"{value:.6g}")

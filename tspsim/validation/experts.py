@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tspsim.errors import InputError
-from tspsim.network import Cluster, ExpertExchange, exchange_experts
+from tspsim.network import Cluster, ExpertExchange, Traffic, exchange_experts
 from tspsim.network.collectives.experts import MULTIPROCESSORS
 
 from .answers import Answers
@@ -37,27 +38,29 @@ VALUE_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 1.0}
 DEEPEP_BYTES = {"dispatch": 1.0 + 4.0 / 128.0, "combine": 2.0}
 
 
+@dataclass(frozen=True)
+class Asked:
+    """One phase of an exchange among the first ``ranks`` of a cluster."""
+
+    cluster: Cluster
+    ranks: int
+    phase: str
+    mode: str
+    exchange: ExpertExchange
+
+    def traffic(self) -> Traffic:
+        return exchange_experts(self.cluster, range(self.ranks), self.phase, self.exchange, mode=self.mode)
+
+
 def predict_deepep(frame: pd.DataFrame, answers: Answers) -> None:
     """Dispatch as the main column, combine beside it; normal mode is notifying and transmitting together."""
     for position, row in enumerate(frame.to_dict("records")):
         try:
-            mode = MODES.get(str(row["mode"]))
-            if mode is None:
-                raise InputError(f"no mode '{row['mode']}' of DeepEP")
-            nodes, per_node = int(row["node_num"]), machine(str(row["system"]))
-            cluster = _cluster(str(row["system"]), nodes, nodes * per_node)
-            for phase, value_bytes in DEEPEP_BYTES.items():
-                exchange = ExpertExchange(
-                    tokens=float(row["num_token"]),
-                    token_bytes=float(row["hidden_size"]) * value_bytes,
-                    experts=int(row["num_experts"]),
-                    topk=min(int(row["num_topk"]), int(row["num_experts"])),
-                    multiprocessors=_given(row.get(f"{phase}_sms"), MULTIPROCESSORS),
-                )
-                traffic = exchange_experts(cluster, range(nodes * per_node), phase, exchange, mode=mode)
-                tell(answers, position, traffic, None if phase == "dispatch" else "combine_avg_t_us")
-                if mode == "normal":
-                    tell(answers, position, traffic, f"{phase}_transmit_us")
+            for asked in deepep(row):
+                traffic = asked.traffic()
+                tell(answers, position, traffic, None if asked.phase == "dispatch" else "combine_avg_t_us")
+                if asked.mode == "normal":
+                    tell(answers, position, traffic, f"{asked.phase}_transmit_us")
         except InputError as error:
             answers.skip(position, error.message)
 
@@ -66,23 +69,47 @@ def predict_mori(frame: pd.DataFrame, answers: Answers) -> None:
     """One phase of one kernel; eight of 256 experts, as mori's tuning runs have them."""
     for position, row in enumerate(frame.to_dict("records")):
         try:
-            mode = KERNELS.get(str(row["kernel"]))
-            if mode is None:
-                raise InputError(f"no kernel '{row['kernel']}' of mori")
-            written, ranks = str(row["gpu"]).strip().lower(), int(row["ep"])
-            gpu = SAME_LINKS.get(written, written)
-            nodes = -(-ranks // 8)
-            cluster = _cluster(gpu, nodes, ranks)
-            if gpu != written:
+            asked = mori(row)
+            gpu = asked.cluster.device_name
+            if gpu != str(row["gpu"]).strip().lower():
                 answers.note(f"{row['gpu']} is taken for the {gpu.upper()}, which has its links", 1)
-            exchange = ExpertExchange(
-                tokens=float(row["num_tokens"]), token_bytes=mori_bytes(row), experts=MORI_EXPERTS, topk=MORI_TOPK
-            )
-            traffic = exchange_experts(cluster, range(ranks), str(row["phase"]), exchange, mode=mode)
+            traffic = asked.traffic()
         except InputError as error:
             answers.skip(position, error.message)
             continue
         tell(answers, position, traffic)
+
+
+def deepep(row: Mapping[Any, Any]) -> list[Asked]:
+    """Dispatch and combine of a row; raises InputError where it asks for what nobody knows."""
+    mode = MODES.get(str(row["mode"]))
+    if mode is None:
+        raise InputError(f"no mode '{row['mode']}' of DeepEP")
+    nodes, per_node = int(row["node_num"]), machine(str(row["system"]))
+    cluster = _cluster(str(row["system"]), nodes, nodes * per_node)
+    return [
+        Asked(cluster, nodes * per_node, phase, mode, ExpertExchange(
+            tokens=float(row["num_token"]),
+            token_bytes=float(row["hidden_size"]) * value_bytes,
+            experts=int(row["num_experts"]),
+            topk=min(int(row["num_topk"]), int(row["num_experts"])),
+            multiprocessors=_given(row.get(f"{phase}_sms"), MULTIPROCESSORS),
+        ))
+        for phase, value_bytes in DEEPEP_BYTES.items()
+    ]  # fmt: skip
+
+
+def mori(row: Mapping[Any, Any]) -> Asked:
+    """The phase of a row; raises InputError where it asks for what nobody knows."""
+    mode = KERNELS.get(str(row["kernel"]))
+    if mode is None:
+        raise InputError(f"no kernel '{row['kernel']}' of mori")
+    written, ranks = str(row["gpu"]).strip().lower(), int(row["ep"])
+    cluster = _cluster(SAME_LINKS.get(written, written), -(-ranks // 8), ranks)
+    exchange = ExpertExchange(
+        tokens=float(row["num_tokens"]), token_bytes=mori_bytes(row), experts=MORI_EXPERTS, topk=MORI_TOPK
+    )
+    return Asked(cluster, ranks, str(row["phase"]), mode, exchange)
 
 
 def machine(system: str) -> int:

@@ -65,9 +65,9 @@ def calibrated(calibration: Calibration) -> Sequence[RenderableType]:
     parts += [table, ""] if calibration.fits else []
     parts += [_collectives(calibration), ""] if calibration.collectives else []
     defaults = [
-        f"{name}: {document['collectives'].get('default_library')}"
+        f"{name}: {document['collectives']['default_library']}"
         for (kind, name), document in calibration.documents.items()
-        if kind == "nodes"
+        if kind == "nodes" and "default_library" in document["collectives"]
     ]
     sections = (
         ("Library of collectives that name none", defaults), ("Left out", calibration.left_out),

@@ -4,6 +4,7 @@ A row belongs to what its tuner would take: the cheapest choice of the node as i
 
     a curve          base, hop, efficiency, own and growth; L and W of every library measured
     an engine        base, hop and efficiency of each way of its all-reduce
+    an exchange      the times, shares and rates of a phase of an expert-parallel library
     a fabric         L and W
 
 by robust least squares on log time (:mod:`tspsim.fitting`), each number pulled weakly to where it was; rows too few to
@@ -13,6 +14,7 @@ one where rows can carry it. docs/collective-models.md has the study.
 """
 
 from .fit import Fits, fit_fabric, fit_node
-from .forms import Fit, Measurement
+from .forms import Fit
+from .rows import ExchangeMeasurement, Measurement, Row
 
-__all__ = ["Fit", "Fits", "Measurement", "fit_fabric", "fit_node"]
+__all__ = ["ExchangeMeasurement", "Fit", "Fits", "Measurement", "Row", "fit_fabric", "fit_node"]

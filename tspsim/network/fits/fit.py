@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...fitting import used_rows
-from ..calibration import UNMEASURED, Curve, CustomAllReduce, FabricFactors
+from ..calibration import UNMEASURED, Curve, FabricFactors
 from ..cluster import Cluster
 from ..collectives.between import Across
-from ..collectives.choices import Choice, Cost, considered
-from ..collectives.schedule import Group
+from ..collectives.choices import Choice, Cost
 from ..specs import CollectivesSpec
-from .forms import Fit, Floats, Form, Measurement, curve_forms, engine_forms, entry_of, fabric_form, name_of
+from .forms import Entry, Fit, Floats, Form, entry_of, fabric_form, forms_of, name_of
 from .residuals import errors_of, spread_of
+from .rows import Measurement, Row
 
 #: From so many rows used on they carry the numbers of a curve or an engine; fewer move factors alone.
 CARRYING_ROWS = 40
@@ -37,13 +37,13 @@ class Fits:
     kept: tuple[str, ...]
 
 
-def fit_node(rows: Sequence[Measurement], source: str) -> tuple[CollectivesSpec, Fits]:
-    """Fit the curves and engines of one node.
+def fit_node(rows: Sequence[Row], source: str) -> tuple[CollectivesSpec, Fits]:
+    """Fit the curves, engines and expert exchanges of one node's file.
 
     Parameters
     ----------
     rows
-        Collectives inside it.
+        Collectives inside such a node, and expert exchanges inside or across several.
     source
         Where they are from, and when: written beside every number that moves.
 
@@ -58,14 +58,13 @@ def fit_node(rows: Sequence[Measurement], source: str) -> tuple[CollectivesSpec,
     start = file.model_copy(update={"curves": (*file.curves, *_new_curves(rows, before, used))})
     ways = before if len(start.curves) == len(file.curves) else _Predicted.of(rows, _on_node(start))
     asked, left_out = [], _without_curve(rows, ways)
-    entries: tuple[Curve | CustomAllReduce, ...] = (*start.curves, *start.custom_all_reduce)
+    entries: tuple[Entry, ...] = (*start.curves, *start.custom_all_reduce, *start.experts)
     for entry in entries:
         where, few = _enough(rows, ways, entry, used)
         left_out += few
         if where:
             parts = [rows[i] for i in where], [ways.cost[i] for i in where], used[where].sum() >= CARRYING_ROWS
-            forms = curve_forms(entry, *parts) if isinstance(entry, Curve) else engine_forms(entry, *parts)
-            asked.append((where, forms))
+            asked.append((where, forms_of(entry, *parts)))
     found, fits, kept = _fitted(asked, rows, used, before, lambda new: _on_node(_with(start, new)), source)
     now = _with(start, found)
     versions = Counter(row.library for row in rows if row.library in now.versions)
@@ -73,7 +72,7 @@ def fit_node(rows: Sequence[Measurement], source: str) -> tuple[CollectivesSpec,
     return now.model_copy(update={"default_library": default}), Fits(fits, tuple(left_out), kept)
 
 
-def fit_fabric(rows: Sequence[Measurement], source: str) -> tuple[FabricFactors | None, Fits]:
+def fit_fabric(rows: Sequence[Row], source: str) -> tuple[FabricFactors | None, Fits]:
     """Fit the factors of one fabric to collectives of two nodes and more.
 
     Parameters as of :func:`fit_node`; the factors are None where the fabric's own stay.
@@ -107,14 +106,13 @@ class _Predicted:
     share: Floats
 
     @classmethod
-    def of(cls, rows: Sequence[Measurement], changed: Callable[[Cluster], Cluster]) -> _Predicted:
+    def of(cls, rows: Sequence[Row], changed: Callable[[Cluster], Cluster]) -> _Predicted:
         known: dict[Any, tuple[Choice, ...]] = {}
         choices, costs, parts = [], [], []
         for row in rows:
-            key = (id(row.cluster), row.kind, row.ranks, row.library)
+            key = (id(row.cluster), row.question)
             if key not in known:
-                group = Group(changed(row.cluster), tuple(range(row.ranks)))
-                known[key] = considered(group, row.kind, None, row.library)
+                known[key] = row.ways(changed(row.cluster))
             timed = [(choice.cost, choice.cost.alone(row.size_bytes)) for choice in known[key]]
             cost, part = min(timed, key=lambda each: sum(each[1]))
             choices.append(known[key])
@@ -126,7 +124,7 @@ class _Predicted:
 
 def _fitted(
     asked: Sequence[tuple[list[int], Sequence[Form]]],
-    rows: Sequence[Measurement],
+    rows: Sequence[Row],
     used: NDArray[np.bool_],
     before: _Predicted,
     changed: Callable[[Mapping[int, Any]], Callable[[Cluster], Cluster]],
@@ -177,26 +175,29 @@ def _best(forms: Sequence[Form], where: Sequence[int]) -> tuple[Form | None, Flo
 
 
 def _enough(
-    rows: Sequence[Measurement], ways: _Predicted, entry: Curve | CustomAllReduce, used: NDArray[np.bool_]
+    rows: Sequence[Row], ways: _Predicted, entry: Entry, used: NDArray[np.bool_]
 ) -> tuple[list[int], list[str]]:
     """Positions of the rows that rest on an entry, of libraries with enough of them, and what had too few."""
     mine = [i for i, cost in enumerate(ways.cost) if entry_of(cost) is entry]
     to_fit = Counter(rows[i].library for i in mine if used[i])
     few = sorted({rows[i].library for i in mine if to_fit[rows[i].library] < FEWEST_ROWS})
-    reasons = [f"{name_of(entry)}, {name}: {to_fit[name]} rows to fit, {FEWEST_ROWS} are needed" for name in few]
+    names = {name: f"{name_of(entry)}, {name}" if isinstance(entry, Curve) else name_of(entry) for name in few}
+    reasons = [f"{names[name]}: {to_fit[name]} rows to fit, {FEWEST_ROWS} are needed" for name in few]
     return [i for i in mine if rows[i].library not in few], reasons
 
 
-def _new_curves(rows: Sequence[Measurement], ways: _Predicted, used: NDArray[np.bool_]) -> list[Curve]:
+def _new_curves(rows: Sequence[Row], ways: _Predicted, used: NDArray[np.bool_]) -> list[Curve]:
     """A curve for each kind that has none and rows to carry one: it starts as another of the node, with a hop."""
     node = rows[0].cluster.node
     like = next((curve for curve in node.collectives.curves if "in_switch" not in curve.algorithms), None)
-    bare = [i for i, cost in enumerate(ways.cost) if entry_of(cost) is None]
+    bare: dict[str, list[int]] = {}
+    for i, (row, cost) in enumerate(zip(rows, ways.cost, strict=True)):
+        if isinstance(row, Measurement) and entry_of(cost) is None:
+            bare.setdefault(row.kind, []).append(i)
     found: list[Curve] = []
     if like is None:
         return found
-    for kind in sorted({rows[i].kind for i in bare}):
-        mine = [i for i in bare if rows[i].kind == kind]
+    for kind, mine in sorted(bare.items()):
         if used[mine].sum() < CARRYING_ROWS:
             continue
         algorithms = [way.algorithm for i in mine for way in ways.choices[i] if entry_of(way.cost) is None]
@@ -210,8 +211,9 @@ def _new_curves(rows: Sequence[Measurement], ways: _Predicted, used: NDArray[np.
     return found
 
 
-def _without_curve(rows: Sequence[Measurement], ways: _Predicted) -> list[str]:
-    kinds = Counter(row.kind for row, cost in zip(rows, ways.cost, strict=True) if entry_of(cost) is None)
+def _without_curve(rows: Sequence[Row], ways: _Predicted) -> list[str]:
+    bare = [row for row, cost in zip(rows, ways.cost, strict=True) if entry_of(cost) is None]
+    kinds = Counter(row.kind for row in bare if isinstance(row, Measurement))
     node = rows[0].cluster.node.name
     return [
         f"{kind}: {count} rows where {node} has no measured curve; {CARRYING_ROWS} to fit make one"
@@ -221,7 +223,7 @@ def _without_curve(rows: Sequence[Measurement], ways: _Predicted) -> list[str]:
 
 def _with(collectives: CollectivesSpec, new: Mapping[int, Any]) -> CollectivesSpec:
     """With some entries in the place of those of these identities."""
-    parts = ("curves", "custom_all_reduce")
+    parts = ("curves", "custom_all_reduce", "experts")
     return collectives.model_copy(
         update={part: tuple(new.get(id(entry), entry) for entry in getattr(collectives, part)) for part in parts}
     )

@@ -13,18 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...fitting import POOR_PRIOR, PRIOR, Bounds, minimise
-from ..calibration import Curve, CustomAllReduce, FabricFactors, LibraryFactors, Shot, Spread
-from ..cluster import Cluster
+from ..calibration import Curve, CustomAllReduce, ExpertCurve, FabricFactors, LibraryFactors, Shot, Spread
 from ..collectives.between import across
 from ..collectives.choices import Choice, Cost
 from ..collectives.curves import Measured
 from ..collectives.custom_all_reduce import Custom
+from ..collectives.experts import Exchange
 from .residuals import Errors, rounded, wider_of
+from .rows import Row
 
 Floats = NDArray[np.float64]
 Values = Mapping[str, float]
 #: What a file states of which numbers may move.
-Entry = Curve | CustomAllReduce | FabricFactors
+Entry = Curve | CustomAllReduce | ExpertCurve | FabricFactors
 #: How far a number may move from where it was, each way.
 REACH = 30.0
 #: What moves where rows are few.
@@ -32,27 +33,9 @@ FACTORS = "factors"
 FOLDS = 5
 _REGIMES = ("base", "hop", "efficiency")
 _SHOTS = ("one_shot", "two_shot", "fallback")
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """One measured collective of the first ``ranks`` GPUs of a cluster, ``size_bytes`` as nccl-tests counts them.
-
-    ``library`` is a version or launch mode, or a serving engine's kernels; a version that the node does not know is
-    a new one.
-    """
-
-    cluster: Cluster
-    kind: str
-    ranks: int
-    size_bytes: float
-    library: str
-    seconds: float
-
-    @property
-    def shape(self) -> tuple[object, ...]:
-        """What decides whether a fit may use the row: the same for every GPU and library."""
-        return self.kind, self.ranks, int(self.size_bytes)
+#: Of an exchange: seconds, shares of a bandwidth, bytes/s, and a loss.
+_TIMES = ("base", "doubling", "node", "per_copy")
+_SHARES = ("efficiency", "fabric_efficiency")
 
 
 @dataclass(frozen=True)
@@ -92,7 +75,7 @@ class Form:
     entry: Entry
     what: str
     moved: str
-    rows: Sequence[Measurement]
+    rows: Sequence[Row]
     known: Mapping[str, Bounds]
     build: Callable[[Values], Entry]
     costs: Callable[[Any, int], Sequence[Cost]]
@@ -145,7 +128,17 @@ class Form:
         return entry.model_copy(update=known)
 
 
-def curve_forms(curve: Curve, rows: Sequence[Measurement], costs: Sequence[Any], carrying: bool) -> list[Form]:
+def forms_of(entry: Entry, rows: Sequence[Row], costs: Sequence[Cost], carrying: bool) -> list[Form]:
+    """What rows may move of an entry of a node, the richest last; everything only where they carry it."""
+    if isinstance(entry, Curve):
+        return _curve_forms(entry, rows, costs, carrying)
+    if isinstance(entry, ExpertCurve):
+        return _exchange_forms(entry, rows, costs, carrying)
+    assert isinstance(entry, CustomAllReduce)
+    return _engine_forms(entry, rows, costs, carrying)
+
+
+def _curve_forms(curve: Curve, rows: Sequence[Row], costs: Sequence[Any], carrying: bool) -> list[Form]:
     """The factors of the libraries measured, and with them the curve's own numbers where rows carry them."""
     libraries = sorted({row.library for row in rows})
     known: dict[str, Bounds] = {}
@@ -183,8 +176,8 @@ def curve_forms(curve: Curve, rows: Sequence[Measurement], costs: Sequence[Any],
     return forms
 
 
-def engine_forms(
-    engine: CustomAllReduce, rows: Sequence[Measurement], costs: Sequence[Any], carrying: bool
+def _engine_forms(
+    engine: CustomAllReduce, rows: Sequence[Row], costs: Sequence[Any], carrying: bool
 ) -> list[Form]:
     """A factor each of the latencies and bandwidths of an engine's ways; their own numbers where rows carry them."""
     shots: dict[str, Shot] = {name: shot for name in _SHOTS if (shot := getattr(engine, name)) is not None}
@@ -197,9 +190,9 @@ def engine_forms(
         latency, bandwidth = values.get("latency", 1.0), values.get("bandwidth", 1.0)
         moved = {
             way: shot.model_copy(update={
-                "base": values.get(f"{way} base", rounded(shot.base * latency)),
-                "hop": values.get(f"{way} hop", rounded(shot.hop * latency)),
-                "efficiency": values.get(f"{way} efficiency", min(1.0, rounded(shot.efficiency * bandwidth))),
+                "base": values.get(f"{way} base", shot.base * latency),
+                "hop": values.get(f"{way} hop", shot.hop * latency),
+                "efficiency": values.get(f"{way} efficiency", min(1.0, shot.efficiency * bandwidth)),
             })
             for way, shot in shots.items()
         }  # fmt: skip
@@ -212,8 +205,34 @@ def engine_forms(
     return [*forms, Form(engine, name_of(engine), "kernels", rows, own, build, costs_of)] if carrying else forms
 
 
+def _exchange_forms(curve: ExpertCurve, rows: Sequence[Row], costs: Sequence[Any], carrying: bool) -> list[Form]:
+    """A factor each of the latencies and bandwidths of an exchange's phase; its own numbers where rows carry them."""
+    most = 1.0 / max(getattr(curve, name) for name in _SHARES)
+    both = {"latency factor": _around(1.0), "bandwidth factor": _around(1.0, most)}
+    own = {name: _around(getattr(curve, name)) for name in (*_TIMES, "fabric_loss")}
+    own |= {name: _around(getattr(curve, name), 1.0) for name in _SHARES}
+    own |= {"per_multiprocessor": _around(curve.per_multiprocessor or 0.0)}
+    crossing = any(row.cluster.nodes > 1 for row in rows)
+    inside = () if crossing else ("node", "fabric_efficiency", "fabric_loss")
+    own = {name: bounds for name, bounds in own.items() if bounds.default > 0.0 and name not in inside}
+
+    def build(values: Values) -> ExpertCurve:
+        latency, bandwidth = values.get("latency factor", 1.0), values.get("bandwidth factor", 1.0)
+        scaled = {name: getattr(curve, name) * latency for name in _TIMES}
+        scaled |= {name: min(1.0, getattr(curve, name) * bandwidth) for name in _SHARES}
+        if curve.per_multiprocessor is not None:
+            scaled["per_multiprocessor"] = curve.per_multiprocessor * bandwidth
+        return curve.model_copy(update=scaled | {name: values[name] for name in own.keys() & values.keys()})
+
+    def costs_of(entry: ExpertCurve, row: int) -> Sequence[Cost]:
+        return (replace(costs[row], curve=entry),)
+
+    forms = [Form(curve, name_of(curve), FACTORS, rows, both, build, costs_of)]
+    return [*forms, Form(curve, name_of(curve), "curve", rows, own, build, costs_of)] if carrying else forms
+
+
 def fabric_form(
-    name: str, entry: FabricFactors, rows: Sequence[Measurement], ways: Sequence[tuple[Choice, ...]]
+    name: str, entry: FabricFactors, rows: Sequence[Row], ways: Sequence[tuple[Choice, ...]]
 ) -> Form:
     """What a fabric changes of latencies and bandwidths."""
     known = {factor: _around(getattr(entry, factor), 100.0) for factor in ("latency", "bandwidth")}
@@ -238,11 +257,16 @@ def _around(value: float, most: float | None = None) -> Bounds:
 def name_of(entry: Entry) -> str:
     if isinstance(entry, Curve):
         return f"{', '.join(entry.kinds)} by {', '.join(entry.algorithms)}"
+    if isinstance(entry, ExpertCurve):
+        where = "one node" if entry.nodes == "one" else "several nodes"
+        return f"{entry.mode.replace('_', ' ')} {entry.phase} of {entry.library}, {where}"
     return f"all_reduce of {entry.library}" if isinstance(entry, CustomAllReduce) else "factors"
 
 
 def entry_of(cost: Cost) -> Entry | None:
     """What of the node's file a cost rests on; None for its library's own latencies."""
     if isinstance(cost, Measured):
+        return cost.curve
+    if isinstance(cost, Exchange):
         return cost.curve
     return cost.kernels if isinstance(cost, Custom) else None
