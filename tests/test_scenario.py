@@ -9,9 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import tspsim
 from tspsim import catalog
+from tspsim.bound import bounds
 from tspsim.errors import InputError, UnknownNameError
+from tspsim.question import look_up
 from tspsim.scenario import OPTIMIZERS, ClusterInline, OptimizerSpec, load
 
 FIVE = ["TSP8", "TP8", "TP4-SP2", "TP2-SP4", "SP8"]
@@ -180,3 +185,59 @@ def test_loading_imports_nothing_heavy() -> None:
     )
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "[]"
+
+
+# A global batch.
+
+
+def batched(batch: int, *plans: dict[str, Any], **workload: Any) -> dict[str, Any]:
+    work = {"model": "llama-3.1-8b", "pass": "training", "sequence": 1024, "global_batch": batch, **workload}
+    return question(cluster="h200-2x8", workload=work, plans=list(plans))
+
+
+@given(st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2]), st.integers(1, 12), st.sampled_from([1, 2, 3]))
+@settings(deadline=None, max_examples=30)
+def test_replicas_share_a_global_batch_in_micro_batches(tp: int, pp: int, each: int, micro_batch: int) -> None:
+    """G = dp · micro-batches · sequences of one, or the plan is refused."""
+    dp = 16 // (tp * pp)
+    data = batched(each * dp, {"name": "P", "tp": tp, "pp": pp, "micro_batch": micro_batch})
+    if each % micro_batch:
+        with pytest.raises(InputError, match=f"micro_batch: {micro_batch} does not divide the {each} sequences"):
+            look_up(load(data))
+        return
+    asked = look_up(load(data))
+    job = asked.job(asked.plans[0])
+    assert dp * job.micro_batches * job.sequences == each * dp
+    assert load(data).workload.batch_of(dp) == each * dp
+
+
+def test_plans_of_other_degrees_do_the_same_work_of_a_global_batch() -> None:
+    data = batched(32, {"name": "wide", "tp": 8}, {"name": "many", "tp": 2, "zero": 1})
+    result = tspsim.simulate(data)
+    assert [plan.tokens_per_step for plan in result.plans] == [32 * 1024] * 2
+    stated = {key: value for key, value in data["workload"].items() if key != "global_batch"}
+    for plan, sequences in zip(result.plans, (16, 4), strict=True):
+        alone = {
+            **data, "workload": {**stated, "sequences_per_replica": sequences},
+            "plans": [each for each in data["plans"] if each["name"] == plan.name],
+        }  # fmt: skip
+        assert tspsim.simulate(alone).plans[0].step_time_s == plan.step_time_s
+    floors = bounds(load(data))
+    assert [plan.tokens_per_step for plan in floors.plans] == [32 * 1024] * 2
+    assert floors.workload.endswith("32 × 1,024 tokens in all")
+
+
+def test_a_global_batch_that_replicas_do_not_divide_names_the_plan() -> None:
+    with pytest.raises(InputError, match="12 sequences do not divide over 8 replicas of plan 'B'; use a mult"):
+        look_up(load(batched(12, {"name": "A", "tp": 4}, {"name": "B", "tp": 2})))
+    with pytest.raises(InputError, match=r"^workload: global_batch and sequences_per_replica both say"):
+        load(batched(12, {"name": "A"}, sequences_per_replica=1))
+
+
+def test_a_batch_is_written_as_it_was_stated() -> None:
+    scenario = load(batched(32, {"name": "A"}))
+    written = scenario.to_dict()
+    assert written["workload"]["global_batch"] == 32 and "sequences_per_replica" not in written["workload"]
+    apart = scenario.model_copy(update={"workload": scenario.workload.with_sequences(3)}).to_dict()
+    assert apart["workload"]["sequences_per_replica"] == 3 and "global_batch" not in apart["workload"]
+    assert "global_batch" not in load(question()).to_dict()["workload"]

@@ -221,7 +221,7 @@ def bounds(question: Question | Scenario) -> Bounds:
     work, model, device = question.work, question.model, question.device
     return Bounds(
         scenario=question.scenario.name,
-        workload=f"{work.pass_} of {model.name}, {work.sequences} × {work.sequence:,} tokens a replica",
+        workload=f"{work.pass_} of {model.name}, {batch_in_words(question)}",
         device=device.name,
         precision=work.precision,
         gpus=question.cluster.gpus,
@@ -233,9 +233,17 @@ def bounds(question: Question | Scenario) -> Bounds:
     )
 
 
+def batch_in_words(question: Question) -> str:
+    """How much a step is."""
+    batch, work = question.scenario.workload.global_batch, question.work
+    if batch is not None:
+        return f"{batch:,} × {work.sequence:,} tokens in all"
+    return f"{work.sequences} × {work.sequence:,} tokens a replica"
+
+
 def plan_bound(question: Question, job: Job) -> PlanBound:
     """The floors of one plan."""
-    work, model, device = question.work, question.model, question.device
+    work, model, device = job.work, question.model, question.device
     training = work.pass_ == "training"
     # The cluster's FLOP/s serve dp replicas at once, so a replica has its own GPUs' share.
     replica_flops_per_s = device.peak_of(work.precision) * question.cluster.gpus / job.plan.dp

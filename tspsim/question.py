@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .errors import InputError, UnknownNameError
 from .hardware import Device, load_device
@@ -15,7 +15,10 @@ from .scenario import ClusterInline, Faults, Scenario
 
 @dataclass(frozen=True)
 class Question:
-    """A scenario with everything it names looked up."""
+    """A scenario with everything it names looked up.
+
+    ``work`` is that of the first plan: where a global batch is stated, others have other numbers of sequences.
+    """
 
     scenario: Scenario
     cluster: Cluster
@@ -25,7 +28,8 @@ class Question:
     plans: tuple[Plan, ...]
 
     def job(self, plan: Plan) -> Job:
-        return Job(self.model, plan, self.work)
+        sequences = self.scenario.workload.sequences_of(plan.dp, plan.name)
+        return Job(self.model, plan, replace(self.work, sequences=sequences))
 
 
 @dataclass(frozen=True)
@@ -54,10 +58,11 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
     else:
         cluster = lookups.load_cluster(scenario.cluster)
     workload = scenario.workload
+    first = scenario.plans[0].degrees(cluster.gpus)
     work = Work(
         workload.pass_,
         workload.sequence,
-        workload.sequences_per_replica,
+        workload.sequences_of(first["dp"], scenario.plans[0].name),
         workload.precision,
         Optimizer(**workload.optimizer.model_dump()),
         workload.runtime_reserve,
@@ -97,9 +102,11 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
             node_axes=entry.placement.node if entry.placement else (),
             rail_axes=entry.placement.rails if entry.placement else (),
         )
-        Job(model, plan, work).check()
         plans.append(plan)
-    return Question(scenario, cluster, device, model, work, tuple(plans))
+    question = Question(scenario, cluster, device, model, work, tuple(plans))
+    for plan in plans:
+        question.job(plan).check()
+    return question
 
 
 def with_faults(cluster: Cluster, faults: Faults) -> Cluster:

@@ -53,6 +53,7 @@ def stage_memory(job: Job, residency: Residency, stage: int) -> Mapping[str, flo
     share, compute_shards = Share(job, residency.weight_shards(job)), residency.compute_shards(job)
     owned, trained = share.owned(chunks), share.trained(chunks)
     kinds = job.blocks(chunks)
+    layer_bytes = max((workspace(job, compute_shards, block) for block in kinds), default=0.0)
 
     def state(parameters: tuple[Held, ...], bytes_per_parameter: float, level: int) -> float:
         """Bytes of what replicas divide from ZeRO ``level`` on."""
@@ -73,10 +74,10 @@ def stage_memory(job: Job, residency: Residency, stage: int) -> Mapping[str, flo
         )
         in_flight = sum(layers.values())
         if plan.zero >= 2:
-            parts["gathered_weights" if plan.zero == 3 else "whole_gradients"] = whole(job, share, chunks)
+            parts["gathered_weights" if plan.zero == 3 else "whole_gradients"] = whole(job, share, chunks, layer_bytes)
     else:
         parts["weights"] = sum(held.parameters for held in owned) * job.weight_bytes
-    parts["workspace"] = max((workspace(job, compute_shards, block) for block in kinds), default=0.0)
+    parts["workspace"] = layer_bytes
     parts["gathered_context"] = residency.gathered_context(job, in_flight)
     parts["in_flight_weights"] = residency.in_flight_weights(job)
     if any(chunk.has_head for chunk in chunks):
@@ -85,9 +86,10 @@ def stage_memory(job: Job, residency: Residency, stage: int) -> Mapping[str, flo
     return {name: size for name, size in parts.items() if size > 0.0}
 
 
-def whole(job: Job, share: Share, chunks: Sequence[Chunk]) -> float:
+def whole(job: Job, share: Share, chunks: Sequence[Chunk], layer_bytes: float) -> float:
     """Bytes of what stands whole though replicas divide it: a layer's gradient on its way to be scattered, with ZeRO 3
-    beside the layer at work and the one gathered ahead; or a table with its gradient, where that is more."""
+    beside the layer at work and the one gathered ahead; or a table with its gradient, where that is more than those
+    with the workspace of a layer (``layer_bytes``), for it stands when no layer is at work."""
     gradients = job.work.optimizer.gradients
     most = 0.0
     for block in job.blocks(chunks):
@@ -97,7 +99,7 @@ def whole(job: Job, share: Share, chunks: Sequence[Chunk]) -> float:
         for table in (share.embedding(chunk), share.head(chunk)):
             bytes_per_parameter = job.weight_bytes if job.plan.zero == 3 else 0.0
             bytes_per_parameter += gradients if job.work.adapters is None else 0.0
-            most = max(most, bytes_per_parameter * divided((table,)))
+            most = max(most, bytes_per_parameter * divided((table,)) - layer_bytes)
     return most
 
 

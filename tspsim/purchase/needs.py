@@ -48,7 +48,7 @@ def at_nodes(scenario: Scenario, cluster: Cluster, plan: str, nodes: int, *, seq
         )  # fmt: skip
     workload = scenario.workload
     if sequences is not None:
-        workload = workload.model_copy(update={"sequences_per_replica": sequences})
+        workload = workload.with_sequences(sequences)
     chosen = scenario.plan(plan).model_copy(update={"dp": None})
     return scenario.model_copy(update={"cluster": inline, "plans": (chosen,), "workload": workload})
 

@@ -54,10 +54,13 @@ def asked_of(scenario: Scenario, cluster: Cluster, plan: str) -> Iterator[Asked]
     chosen, per_node = scenario.plan(plan), cluster.gpus_per_node
     step = step_of(chosen, per_node)
     crosses = chosen.ranks_per_replica // chosen.pp > per_node
+    replicas = cluster.gpus // chosen.ranks_per_replica
+    each = scenario.workload.sequences_of(replicas, plan)
     for nodes in sorted({*WEAK_NODES, cluster.nodes}):
         if nodes % step == 0 and nodes * per_node <= MOST_GPUS:
-            yield Asked("weak", nodes, nodes * per_node, crosses, at_nodes(scenario, cluster, plan, nodes))
-    work = scenario.workload.sequences_per_replica * (cluster.gpus // chosen.ranks_per_replica)
+            point = at_nodes(scenario, cluster, plan, nodes, sequences=each)
+            yield Asked("weak", nodes, nodes * per_node, crosses, point)
+    work = each * replicas
     for factor in STRONG_FACTORS:
         nodes = int(cluster.nodes * factor)
         if nodes < 1 or nodes % step or nodes * per_node > MOST_GPUS:

@@ -148,7 +148,7 @@ def sides(results: Sequence[Result], offers: Mapping[int, OfferRow]) -> dict[str
     line("GPUs", lambda _, result: f"{result.cluster['gpus']:,} {result.cluster['device']['name']}")
     for what, key in (("nodes", "nodes"), ("fabric", "fabric"), ("oversubscription", "oversubscription")):
         line(what, partial(_of_cluster, key))
-    for key in ("model", "pass", "sequence", "sequences_per_replica"):
+    for key in ("model", "pass", "sequence", "sequences_per_replica", "global_batch"):
         line(key.replace("_", " "), partial(_of_workload, key))
     line("best plan", lambda index, _: _best(offers, index, "name"))
     line("limit", lambda index, _: _best(offers, index, "bottleneck"))

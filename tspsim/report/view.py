@@ -88,8 +88,8 @@ class View:
 
     @property
     def tokens_per_replica(self) -> int | None:
-        """B·S: tokens that one replica works on in a step."""
-        sequence, count = self.workload.get("sequence"), self.workload.get("sequences_per_replica", 1)
+        """B·S: tokens that one replica works on in a step; None where a global batch is stated."""
+        sequence, count = self.workload.get("sequence"), self.workload.get("sequences_per_replica")
         return int(sequence * count) if isinstance(sequence, int) and isinstance(count, int) else None
 
     @property

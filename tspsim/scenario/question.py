@@ -91,7 +91,9 @@ class Scenario(Section):
     def to_dict(self) -> dict[str, Any]:
         """Plain data in the order of the fields, all defaults filled in, quantities as numbers in SI.
 
-        A scenario that is no purchase has neither ``offers`` nor ``project``.
+        A scenario that is no purchase has neither ``offers`` nor ``project``; of ``sequences_per_replica`` and
+        ``global_batch`` it has one.
         """
         data = self.model_dump(mode="json", by_alias=True)
+        del data["workload"]["global_batch" if self.workload.global_batch is None else "sequences_per_replica"]
         return {key: value for key, value in data.items() if value or key not in ("offers", "project")}

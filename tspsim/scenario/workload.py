@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, StrictInt, field_validator, model_validator
 
-from ..errors import did_you_mean, shorten
+from ..errors import InputError, did_you_mean, shorten
 from ..units import Bytes, PositiveCount
 from .section import Name, Section, refuse
 
@@ -103,6 +103,9 @@ class Workload(Section):
     pass_: Literal["forward", "training", "prefill", "decode"] = Field(alias="pass")
     sequence: PositiveCount = Field(description="tokens a sequence")
     sequences_per_replica: PositiveCount = 1
+    global_batch: PositiveCount | None = Field(
+        None, description="sequences of a step over all replicas, instead of sequences_per_replica"
+    )
     precision: Precision = Field("bf16", description="of the layers' products; attention and tables stay in bf16")
     document: PositiveCount | None = Field(
         None, description="tokens of the documents packed into a sequence; default: one document"
@@ -116,6 +119,39 @@ class Workload(Section):
     causal: StrictBool = True
     routing: RoutingSpec = Field(RoutingSpec(), description="how evenly tokens fall on experts")
     multi_token: StrictBool = Field(False, description="train the model's modules for further tokens (MTP)")
+
+    @model_validator(mode="after")
+    def _one_batch(self) -> Workload:
+        if self.global_batch is not None and "sequences_per_replica" in self.model_fields_set:
+            raise refuse("global_batch and sequences_per_replica both say how much a step is; leave one out")
+        return self
+
+    def sequences_of(self, replicas: int, plan: str = "") -> int:
+        """Sequences that each of some replicas works on in a step.
+
+        Raises
+        ------
+        InputError
+            The global batch does not divide over them.
+        """
+        if self.global_batch is None:
+            return self.sequences_per_replica
+        if self.global_batch % replicas:
+            of_plan = f" of plan '{plan}'" if plan else ""
+            raise InputError(
+                f"{self.global_batch} sequences do not divide over {replicas} replicas{of_plan}; "
+                f"use a multiple of {replicas}, or other degrees",
+                key="workload.global_batch",
+            )
+        return self.global_batch // replicas
+
+    def batch_of(self, replicas: int) -> int:
+        """Sequences of a step that some replicas share: the global batch, or what each of them has."""
+        return self.global_batch or self.sequences_per_replica * replicas
+
+    def with_sequences(self, sequences: int) -> Workload:
+        """The same with so many sequences a replica, whatever the batch was."""
+        return self.model_copy(update={"sequences_per_replica": sequences, "global_batch": None})
 
     @field_validator("pass_")
     @classmethod
