@@ -20,7 +20,7 @@ from .forms import Entry, Fit, Floats, Form, entry_of, fabric_form, forms_of, na
 from .residuals import errors_of, spread_of
 from .rows import Measurement, Row
 
-#: From so many rows used on they carry the numbers of a curve or an engine; fewer move factors alone.
+#: From so many different rows used on they carry the numbers of a curve or an engine; fewer move factors alone.
 CARRYING_ROWS = 40
 #: Fewer rows than this say nothing.
 FEWEST_ROWS = 3
@@ -63,8 +63,8 @@ def fit_node(rows: Sequence[Row], source: str) -> tuple[CollectivesSpec, Fits]:
         where, few = _enough(rows, ways, entry, used)
         left_out += few
         if where:
-            parts = [rows[i] for i in where], [ways.cost[i] for i in where], used[where].sum() >= CARRYING_ROWS
-            asked.append((where, forms_of(entry, *parts)))
+            carrying = _different(rows, [i for i in where if used[i]]) >= CARRYING_ROWS
+            asked.append((where, forms_of(entry, [rows[i] for i in where], [ways.cost[i] for i in where], carrying)))
     found, fits, kept = _fitted(asked, rows, used, before, lambda new: _on_node(_with(start, new)), source)
     now = _with(start, found)
     versions = Counter(row.library for row in rows if row.library in now.versions)
@@ -86,7 +86,7 @@ def fit_fabric(rows: Sequence[Row], source: str) -> tuple[FabricFactors | None, 
     if len(where) < len(rows):
         left_out.append(f"{fabric.name}: {len(rows) - len(where)} rows of a node that states no regimes between nodes")
     if (to_fit := int(used[where].sum())) < FEWEST_ROWS:
-        left_out.append(f"{fabric.name}: {to_fit} rows to fit, {FEWEST_ROWS} are needed")
+        left_out.append(f"{fabric.name}: {to_fit} of {len(where)} rows to fit, {FEWEST_ROWS} are needed")
         return None, Fits((), tuple(left_out), ())
     entry = fabric.collectives or FabricFactors(source="factors of one")
     form = fabric_form(fabric.name, entry, [rows[i] for i in where], [before.choices[i] for i in where])
@@ -182,8 +182,16 @@ def _enough(
     to_fit = Counter(rows[i].library for i in mine if used[i])
     few = sorted({rows[i].library for i in mine if to_fit[rows[i].library] < FEWEST_ROWS})
     names = {name: f"{name_of(entry)}, {name}" if isinstance(entry, Curve) else name_of(entry) for name in few}
-    reasons = [f"{names[name]}: {to_fit[name]} rows to fit, {FEWEST_ROWS} are needed" for name in few]
+    count = Counter(rows[i].library for i in mine)
+    reasons = [
+        f"{names[name]}: {to_fit[name]} of {count[name]} rows to fit, {FEWEST_ROWS} are needed" for name in few
+    ]
     return [i for i in mine if rows[i].library not in few], reasons
+
+
+def _different(rows: Sequence[Row], where: Sequence[int]) -> int:
+    """How many of some rows ask for something else than the others: measuring again tells no more of a curve."""
+    return len({(rows[i].question, rows[i].size_bytes) for i in where})
 
 
 def _new_curves(rows: Sequence[Row], ways: _Predicted, used: NDArray[np.bool_]) -> list[Curve]:
@@ -198,7 +206,7 @@ def _new_curves(rows: Sequence[Row], ways: _Predicted, used: NDArray[np.bool_]) 
     if like is None:
         return found
     for kind, mine in sorted(bare.items()):
-        if used[mine].sum() < CARRYING_ROWS:
+        if _different(rows, [i for i in mine if used[i]]) < CARRYING_ROWS:
             continue
         algorithms = [way.algorithm for i in mine for way in ways.choices[i] if entry_of(way.cost) is None]
         ranks = [rows[i].ranks for i in mine]

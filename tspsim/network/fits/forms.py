@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -82,14 +83,22 @@ class Form:
     new: bool = False
 
     def residual(self, values: Values, where: Sequence[int]) -> Floats:
-        """log(measured/predicted) of some rows."""
+        """log(measured/predicted) of some rows; what several rows measured again is predicted once."""
         entry = self.build(values)
-        ratios = []
+        predicted: dict[int, float] = {}
         for i in where:
-            row = self.rows[i]
-            ratios.append(row.seconds / min(sum(cost.alone(row.size_bytes)) for cost in self.costs(entry, i)))
-        out: Floats = np.log(ratios)
+            if self._asked[i] not in predicted:
+                size_bytes = self.rows[i].size_bytes
+                predicted[self._asked[i]] = min(sum(cost.alone(size_bytes)) for cost in self.costs(entry, i))
+        out: Floats = np.log([self.rows[i].seconds / predicted[self._asked[i]] for i in where])
         return out
+
+    @cached_property
+    def _asked(self) -> list[int]:
+        """Number of what each row asks for, equal for equal ones."""
+        numbers: dict[Any, int] = {}
+        asked = [(id(row.cluster), row.question, row.size_bytes) for row in self.rows]
+        return [numbers.setdefault(each, len(numbers)) for each in asked]
 
     def solved(self, where: Sequence[int]) -> Values:
         """The numbers that some rows tell, of four digits."""
