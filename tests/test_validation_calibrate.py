@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import tspsim
 from tspsim.cli import main
 from tspsim.errors import InputError, UnknownNameError
 from tspsim.hardware import load_device
@@ -170,6 +173,17 @@ def test_the_same_tables_make_the_same_files(here: Path) -> None:
     texts = [calibrate("h200", here / "data", today="2026-01-02").yaml("nodes") for _ in range(2)]
     assert texts[0] == texts[1]
     assert "(2026-01-02): NCCL 9.1, " in " ".join(texts[0].split())
+
+
+def test_any_process_writes_the_same_file(here: Path) -> None:
+    write_collectives(here / "data")
+    texts = set()
+    for seed in ("1", "2"):
+        command = [sys.executable, "-m", "tspsim", "calibrate", "h200", "--data", "data", "--out", f"{seed}.yaml"]
+        where = {"PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(tspsim.__file__).parents[1])}
+        subprocess.run(command, check=True, capture_output=True, env=os.environ | where)
+        texts.add((here / f"{seed}.yaml").read_text(encoding="utf-8"))
+    assert len(texts) == 1
 
 
 def test_rows_without_a_library_move_what_collectives_get_that_name_none(here: Path) -> None:
