@@ -17,7 +17,8 @@ from .scenario import ClusterInline, Faults, Scenario
 class Question:
     """A scenario with everything it names looked up.
 
-    ``work`` is that of the first plan: where a global batch is stated, others have other numbers of sequences.
+    Where the scenario states a global ``batch``, ``work`` is that of the first plan, and others have other numbers of
+    sequences.
     """
 
     scenario: Scenario
@@ -26,10 +27,12 @@ class Question:
     model: Architecture
     work: Work
     plans: tuple[Plan, ...]
+    batch: int | None = None
 
     def job(self, plan: Plan) -> Job:
-        sequences = self.scenario.workload.sequences_of(plan.dp, plan.name)
-        return Job(self.model, plan, replace(self.work, sequences=sequences))
+        if self.batch is None:
+            return Job(self.model, plan, self.work)
+        return Job(self.model, plan, replace(self.work, sequences=self.batch // plan.dp))
 
 
 @dataclass(frozen=True)
@@ -102,8 +105,9 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
             node_axes=entry.placement.node if entry.placement else (),
             rail_axes=entry.placement.rails if entry.placement else (),
         )
+        workload.sequences_of(plan.dp, plan.name)
         plans.append(plan)
-    question = Question(scenario, cluster, device, model, work, tuple(plans))
+    question = Question(scenario, cluster, device, model, work, tuple(plans), workload.global_batch)
     for plan in plans:
         question.job(plan).check()
     return question
