@@ -17,7 +17,8 @@ from engine_fixtures import architecture, job_of, latent, moe, programs_of, repl
 
 from tspsim.model import Architecture
 from tspsim.operators import Attention, Gemm, Operator
-from tspsim.parallel import Job
+from tspsim.parallel import Adapters, Job
+from tspsim.parallel.adapters import TARGETS
 from tspsim.program import Collective, Compute, Instruction, Program, Repeat, SendReceive
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -44,6 +45,9 @@ WRITTEN_TRAINING: dict[str, dict[str, Any]] = {
     "training-sp-ring": {"sp": 4, "exchange": "ring", "recomputation": "selective"},
     "training-tsp": {"tsp": 4, "recomputation": "none"},
     "training-tsp-full": {"tsp": 4, "recomputation": "full"},
+    "training-tsp-adapters": {"tsp": 4, "recomputation": "none", "adapters": Adapters(8, tuple(TARGETS))},
+    "training-zero-2": {"dp": 4, "zero": 2, "recomputation": "none"},
+    "training-zero-3-groups": {"dp": 4, "zero": 3, "shard_group": 2, "recomputation": "none"},
 }
 
 #: Layers with experts, or with latent attention; the model with each plan.
@@ -60,6 +64,10 @@ WRITTEN_PARTS_TRAINING: dict[str, tuple[Architecture, dict[str, Any]]] = {
     "training-experts-ep-tp": WRITTEN_PARTS["experts-ep-tp"],
     "training-experts-ep-tsp": (moe(shared_width=256), {"tsp": 4, "ep": 2, "recomputation": "none"}),
     "training-latent-tp": (latent(), {"tp": 4, "recomputation": "none"}),
+    "training-experts-adapters": (
+        moe(shared_width=256),
+        {"dp": 4, "ep": 4, "zero": 1, "recomputation": "none", "adapters": Adapters(8, tuple(TARGETS))},
+    ),
 }
 
 #: Every way to cut one replica over eight ranks (or four, where heads ask for it).
