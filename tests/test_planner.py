@@ -20,12 +20,16 @@ from tspsim.parallel import peak_memory, scheme_of
 from tspsim.question import Question, look_up
 from tspsim.result import PlanResult
 from tspsim.scenario import Plan as PlanKeys
+from tspsim.search.crews import Here, Processes
+from tspsim.search.front import front_of
 from tspsim.search.planner import Planner, load_planned, read_budget, read_map
+from tspsim.search.planner import path as longest
 from tspsim.search.planner.branch import Search
-from tspsim.search.planner.front import front_of
 from tspsim.search.planner.limits import leanest, limits
 from tspsim.search.planner.lower_bound import LowerBound
 from tspsim.search.planner.space import Candidate, Space, name_of, plan_keys
+from tspsim.search.planner.survey import survey
+from tspsim.search.planner.territory import Cell, Side
 from tspsim.search.planner.walk import Layers, Step, Task, walk
 from tspsim.search.planner.why import parts_s
 from tspsim.simulation import Costs, run_plan
@@ -425,11 +429,61 @@ def test_budgets_and_maps_are_read() -> None:
 
 def test_a_map_does_not_call_unfinished_what_does_not_fit() -> None:
     """A point whose time ran out knows no ratio; a finished one says what fits."""
-    from tspsim.search.planner.territory import Cell
-
-    folded, other = ("TSP8", 2.0), ("TP8", 1.0)
+    folded, other = Side("TSP8", 2.0, 1.9), Side("TP8", 1.0, 1.0)
     assert Cell(8192, 8, 4, folded, None, sure=False).ratio is None
     assert Cell(8192, 8, 4, None, None, sure=False).ratio is None
     assert Cell(8192, 8, 4, folded, None, sure=True).ratio == float("inf")
     assert Cell(8192, 8, 4, None, other, sure=True).ratio == 0.0
     assert Cell(8192, 8, 4, folded, other, sure=False).ratio == 0.5
+
+
+def test_a_verdict_is_proven_where_nothing_left_can_turn_it() -> None:
+    wins, loses = Side("TSP8", 1.0, 0.9), Side("TSP8", 2.0, 1.9)
+    assert Cell(8192, 8, 4, wins, Side("TP8", 1.5, 1.4), sure=True).proven
+    assert not Cell(8192, 8, 4, wins, Side("TP8", 1.5, 0.9), sure=True).proven
+    assert Cell(8192, 8, 4, loses, Side("TP8", 1.5, 0.9), sure=True).proven
+    assert not Cell(8192, 8, 4, loses, Side("TP8", 1.95, 1.9), sure=True).proven
+    assert Cell(8192, 8, 4, wins, None, sure=True).proven
+    assert not Cell(8192, 8, 4, wins, None, sure=False).proven
+
+
+def test_a_map_is_the_same_for_any_number_of_processes_and_no_side_is_better_than_it_says(model: str) -> None:
+    asked, points = tspsim.load(scenario(model)), read_map("sequences=16Ki,nodes=1,2")
+    tokens = 16 * 8192
+    here = list(survey(asked, points, tokens, Here(), math.inf))
+    crew = Processes(2)
+    try:
+        assert list(survey(asked, points, tokens, crew, math.inf)) == here
+    finally:
+        crew.close(now=True)
+    assert [(each.sequence, each.nodes, each.batch) for each in here] == [(16384, 2, 8), (16384, 1, 8)]
+    question = question_of(scenario(model, sequence="16Ki", nodes=1))
+    search = search_of(question, 8)
+    for folded, side in ((True, here[-1].folded), (False, here[-1].other)):
+        best = search.best(1, admit=lambda job, folded=folded: (job.plan.tsp > 1) == folded).plans[0]  # type: ignore[misc]
+        assert side is not None
+        assert side.least_s <= best.step_s <= side.step_s <= 1.02 * best.step_s
+
+
+def test_a_map_whose_time_is_over_says_so(model: str) -> None:
+    (cell,) = survey(tspsim.load(scenario(model)), read_map("sequences=4Ki,nodes=1"), 65536, Here(), 0.0)
+    assert not cell.sure
+    assert cell.ratio is None
+
+
+def test_micro_batches_left_out_of_the_longest_path_change_nothing(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of a step of equal micro-batches every one takes what the slowest stage does for it."""
+    question = question_of(scenario(model, nodes=1))
+    space = Space(question.model, question.work, question.cluster, 512)
+    bound = bounds_of(question)
+    chosen = [job for job in space.families() if job.micro_batches > 60 and job.plan.recomputation == "full"]
+    tried = 0
+    for family in chosen[:: len(chosen) // 10]:
+        for layout in space.layouts(next(space.ways(family))):
+            short_s = bound.step_s(layout.job, layout.mesh)
+            with monkeypatch.context() as patched:
+                patched.setattr(longest, "ROUNDS", 10**6)
+                whole_s = bound.step_s(layout.job, layout.mesh)
+            assert whole_s * (1 - 1e-3) <= short_s <= whole_s * (1 + 1e-12)
+            tried += layout.plan.pp > 1
+    assert tried > 4

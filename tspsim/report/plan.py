@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tspsim.result import PlanResult
     from tspsim.search.planner import Planned
     from tspsim.search.planner.limits import Lean
+    from tspsim.search.planner.territory import Cell
 
 #: Parts of a step that differ by less than this share of it are not told.
 WORTH_TELLING = 0.002
@@ -183,23 +184,25 @@ def what_fits(planned: Planned) -> list[str]:
 
 def territory(planned: Planned) -> list[str]:
     """A sentence a point of the map."""
-    sentences = []
-    for each in planned.territory:
-        ratio = each.ratio
-        where = f"{each.nodes:,} nodes, {each.batch:,} × {each.sequence:,} tokens"
-        if ratio is None:
-            sentences.append(f"{where}: {'nothing fits' if each.sure else 'time ran out before both were known'}.")
-        elif each.folded is None:
-            sentences.append(f"{where}: only plans without TSP fit.")
-        elif each.other is None:
-            sentences.append(f"{where}: only TSP fits.")
-        else:
-            verb = "wins" if ratio > 1.0 else "loses"
-            sentences.append(
-                f"{where}: TSP {verb}, {ratio:.3f} of the rate ({each.folded[0]} against {each.other[0]})"
-                + ("." if each.sure else "; time ran out.")
-            )
-    return sentences
+    return [
+        f"{cell.nodes:,} nodes, {cell.batch:,} × {cell.sequence:,} tokens: {verdict(cell)}"
+        for cell in planned.territory
+    ]
+
+
+def verdict(cell: Cell) -> str:
+    """Who wins at a point, by how much, and how sure that is."""
+    if cell.ratio is None:
+        return "nothing fits." if cell.sure else "time ran out before both were known."
+    if cell.folded is None:
+        return "only plans without TSP fit."
+    if cell.other is None:
+        return "only TSP fits."
+    verb = "wins" if cell.ratio > 1.0 else "loses"
+    rate = f"TSP {verb}, {cell.ratio:.3f} of the rate ({cell.folded.plan} against {cell.other.plan})"
+    if not cell.sure:
+        return f"{rate}; time ran out."
+    return f"{rate}." if cell.proven else f"{rate}; too close to be sure."
 
 
 def yaml_of(planned: Planned) -> str:

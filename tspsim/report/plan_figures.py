@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .figures import ACCENT, ALARM, QUIET, bars_layout, value_axis
 from .numbers import GIB, compact, label, seconds
+from .plan import verdict
 
 if TYPE_CHECKING:
     from tspsim.search.planner import Planned
@@ -110,6 +111,7 @@ def territory(planned: Planned) -> dict[str, Any]:
         "colorscale": [[0, "#e69f00"], [0.5, "#f2f2f2"], [1, "#0072b2"]],
         "showscale": False,
         "text": [[words(ratio) for ratio in row] for row in ratios],
+        "hovertext": [[label(verdict(each), 200) if each is not None else "" for each in row] for row in found],
         "texttemplate": "%{text}",
         "textfont": {"color": "#1a1a1a"},
         "hoverinfo": "text",

@@ -21,13 +21,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ..errors import InputError, TspsimError, shorten
 from .question import Question
 from .worker import Answer, answer
 
-Work = Callable[[Sequence[Question]], list[Answer]]
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 
 #: Seconds of work sent at once: far more than sending costs, far less than anybody minds losing.
 CHUNK_S = 0.25
@@ -50,7 +51,7 @@ class Crew(Protocol):
     @property
     def width(self) -> int: ...
 
-    def submit(self, work: Work, questions: Sequence[Question]) -> Future[list[Answer]]: ...
+    def submit(self, work: Callable[[Sequence[Given]], Made], given: Sequence[Given]) -> Future[Made]: ...
 
     def close(self, *, now: bool) -> None:
         """Let the workers go; ``now`` does not wait for what is under way."""
@@ -62,10 +63,10 @@ class Here:
     deaths: tuple[type[BaseException], ...] = ()
     width = 1
 
-    def submit(self, work: Work, questions: Sequence[Question]) -> Future[list[Answer]]:
-        future: Future[list[Answer]] = Future()
+    def submit(self, work: Callable[[Sequence[Given]], Made], given: Sequence[Given]) -> Future[Made]:
+        future: Future[Made] = Future()
         try:
-            future.set_result(work(questions))
+            future.set_result(work(given))
         except Exception as error:
             future.set_exception(error)
         return future
@@ -97,13 +98,13 @@ class Processes:
             self.jobs, mp_context=self._context, initializer=_begin, initargs=(self._reader,)
         )
 
-    def submit(self, work: Work, questions: Sequence[Question]) -> Future[list[Answer]]:
+    def submit(self, work: Callable[[Sequence[Given]], Made], given: Sequence[Given]) -> Future[Made]:
         try:
-            return self._pool.submit(work, questions)
+            return self._pool.submit(work, given)
         except BrokenProcessPool:
             self._pool.shutdown(wait=True)
             self._pool = self._start()
-            return self._pool.submit(work, questions)
+            return self._pool.submit(work, given)
 
     def close(self, *, now: bool) -> None:
         if now:
@@ -164,8 +165,8 @@ class Dask:
         threads: int = sum(self._client.ncores().values())
         return 2 * max(1, threads)
 
-    def submit(self, work: Work, questions: Sequence[Question]) -> Future[list[Answer]]:
-        future: Future[list[Answer]] = self._executor.submit(work, questions)
+    def submit(self, work: Callable[[Sequence[Given]], Made], given: Sequence[Given]) -> Future[Made]:
+        future: Future[Made] = self._executor.submit(work, given)
         return future
 
     def close(self, *, now: bool) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .planner import Planned, Planner, load_planned, read_budget
+from .answer import Planned
+from .asked import load_planned, read_budget
+from .planner import Planner
 from .territory import read_map
 
 __all__ = ["Planned", "Planner", "load_planned", "read_budget", "read_map"]

@@ -142,6 +142,36 @@ class Search:
                 best.append(found)
             best.sort(key=_rank)
 
+    def near(self, *, admit: Callable[[Job], bool], gap: float, effort: int) -> Best:
+        """A plan that is at most ``gap`` slower than the fastest, or the best that ``effort`` finds.
+
+        Plans are simulated one by one, lowest bound first.
+
+        Parameters
+        ----------
+        effort
+            Instructions that simulations may run in all; a plan that takes more than is left is passed over once one
+            was found. ``next_bound_s`` counts it among those that were not simulated.
+        """
+        frontier = Frontier(self, filter(admit, self.space.families()), self.capacity_bytes, quick=math.inf)
+        best: Found | None = None
+        passed_s, left = math.inf, float(effort)
+        while True:
+            limit_s = best.step_s / (1.0 + gap) if best is not None else math.inf
+            batch = frontier.take(1, limit_s)
+            if not batch:
+                next_bound_s = min(passed_s, frontier.next_bound_s)
+                complete = frontier.next_bound_s >= limit_s or frontier.next_bound_s == math.inf
+                return Best((best,) if best is not None else (), next_bound_s, complete)
+            ((bound_s, candidate),) = batch
+            instructions = self.bound.instructions(candidate.job, candidate.mesh)
+            if best is not None and instructions > left:
+                passed_s = min(passed_s, bound_s)
+                continue
+            left -= instructions
+            for found in self._answers(batch, frontier):
+                best = found if best is None else min(best, found, key=_rank)
+
     def _fits(self, found: Found, free_bytes: float, admit: Callable[[Job], bool]) -> bool:
         return found.headroom_bytes >= free_bytes and admit(found.candidate.job)
 
@@ -165,8 +195,8 @@ def _rank(found: Found) -> tuple[float, tuple[int, ...], str]:
 class Frontier:
     """What has not been simulated yet, lowest bound first."""
 
-    def __init__(self, search: Search, families: Iterable[Job], room_bytes: float) -> None:
-        self._search, self._room_bytes = search, room_bytes
+    def __init__(self, search: Search, families: Iterable[Job], room_bytes: float, quick: float = QUICK) -> None:
+        self._search, self._room_bytes, self._quick = search, room_bytes, quick
         self._ticks = 0
         self._heap: list[tuple[float, int, Callable[[float], None] | Candidate]] = []
         self._slow: list[tuple[float, int, Callable[[float], None] | Candidate]] = []
@@ -199,7 +229,7 @@ class Frontier:
                     entry(bound_s)
             elif entry.name in self._search.known:
                 continue
-            elif heap is self._heap and self._search.bound.instructions(entry.job, entry.mesh) > QUICK:
+            elif heap is self._heap and self._search.bound.instructions(entry.job, entry.mesh) > self._quick:
                 heapq.heappush(self._slow, (bound_s, tick, entry))
             else:
                 taken.append((bound_s, entry))

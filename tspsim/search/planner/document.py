@@ -11,9 +11,10 @@ from ...statements import defaults_in_words
 from .space import plan_keys
 
 if TYPE_CHECKING:
+    from .answer import Planned
     from .branch import Found
     from .limits import Lean
-    from .planner import Planned
+    from .territory import Side
 
 
 def document(planned: Planned) -> dict[str, Any]:
@@ -60,8 +61,9 @@ def document(planned: Planned) -> dict[str, Any]:
                     "sequence": each.sequence,
                     "nodes": each.nodes,
                     "batch_sequences": each.batch,
-                    "tsp": _named(each.folded),
-                    "other": _named(each.other),
+                    "tsp": _side(each.folded),
+                    "other": _side(each.other),
+                    "proven": each.proven,
                     "complete": each.sure,
                 }
                 for each in planned.territory
@@ -93,8 +95,10 @@ def _entry(found: Found, planned: Planned) -> dict[str, Any]:
     }
 
 
-def _named(found: tuple[str, float] | None) -> dict[str, Any] | None:
-    return {"plan": found[0], "step_time_s": found[1]} if found is not None else None
+def _side(side: Side | None) -> dict[str, Any] | None:
+    if side is None:
+        return None
+    return {"plan": side.plan, "step_time_s": side.step_s, "least_step_time_s": side.least_s}
 
 
 def _rates(result: PlanResult | None) -> dict[str, Any]:

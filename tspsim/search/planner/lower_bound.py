@@ -16,24 +16,23 @@ link's work), only what falls in the gaps G between kernels is free of that, so 
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ...network import Cluster, ExpertExchange, Traffic, collective, point_to_point
+from ...engine.steady import KEPT
+from ...network import Cluster, ExpertExchange, collective, point_to_point
 from ...operators import Attention, Operator
 from ...parallel import Job, Mesh, scheme_of
 from ...parallel.pipeline import BACKWARD, FORWARD, WEIGHTS, Chunk
 from ...parallel.pipeline import Task as Visit
 from ...parallel.step import Writer
 from ...program import Collective, Compute, Instruction, Launch, Program, Repeat
-from .walk import NEVER, RECEIVE, SEND, Layers, Step, Task, Walk, walk
+from .groups import Floats, Groups
+from .path import Part, Stage, longest_path
+from .walk import RECEIVE, SEND, Layers, Step, Task
 
-Floats = NDArray[np.float64]
 #: Sums of many floats in another order than the engine's may differ in the last digits.
 ROUNDING = 1.0 - 1e-9
 #: Number of a micro-batch that is neither the first nor the last.
@@ -48,49 +47,6 @@ class _Visits(Job):
 
     def tasks(self, stage: int) -> list[Visit]:
         return list(self.visits)
-
-
-@dataclass(frozen=True)
-class Part:
-    """A task with its walks, and the seconds that its layers, and the rest of it, occupy each link near the rank."""
-
-    task: Task
-    outside_s: Floats
-    layers_s: Floats
-
-    @cached_property
-    def busy(self) -> Walk:
-        """Kernels free and all that it needs here."""
-        return walk(self.task)
-
-    @cached_property
-    def arriving(self) -> Walk:
-        """Kernels free, and what it needs from the neighbouring stage just arrived."""
-        return walk(self.task, arrival_s=0.0)
-
-    @cached_property
-    def first(self) -> Walk:
-        """Kernels free, and nothing issued before."""
-        return walk(self.task, from_zero=True)
-
-    @cached_property
-    def moved_s(self) -> Floats:
-        return self.outside_s + self.layers_s
-
-    def with_layers(self, layers: int) -> Part:
-        """The task of as many layers as this one has of one."""
-        return Part(self.task.with_layers(layers), self.outside_s, layers * self.layers_s)
-
-
-@dataclass(frozen=True)
-class Stage:
-    """What one stage does in a step."""
-
-    forward: tuple[Part, ...]
-    backward: tuple[Part, ...]
-    weights: tuple[Part, ...]
-    first: Part
-    last: Part
 
 
 class LowerBound:
@@ -149,12 +105,16 @@ class LowerBound:
         return job.micro_batches * self._model_s(job) / job.plan.pp * ROUNDING
 
     def instructions(self, job: Job, mesh: Mesh) -> int:
-        """About how many a simulation runs: those of every stage's layers, and where shards meet block by block those
-        of every shard, whose kernels differ."""
+        """About how many a simulation runs: those of every stage's layers, of every shard whose program differs.
+
+        Micro-batches repeat where there is no pipeline, and are not all run (:mod:`tspsim.engine.steady`).
+        """
         parts = self._layer_parts(job, mesh)
         steps = sum(len(item.steps) for part in parts for item in part.task.items if isinstance(item, Layers))
-        shards = job.plan.token_shards if job.plan.sp > 1 and job.plan.exchange == "ring" else 1
-        return steps * job.model.layers * job.micro_batches * shards
+        plan = job.plan
+        shards = plan.token_shards if plan.tsp > 1 or (plan.sp > 1 and plan.exchange == "ring") else 1
+        turns = job.micro_batches if plan.pp > 1 else min(job.micro_batches, KEPT)
+        return steps * job.model.layers * turns * shards
 
     def _model_s(self, job: Job) -> float:
         """Kernels of one micro-batch through the whole model."""
@@ -208,7 +168,7 @@ class LowerBound:
     def _layer_parts(self, job: Job, mesh: Mesh) -> list[Part]:
         """One layer between two others, in every kind of task."""
         chunk = Chunk(1, 1, has_embedding=False, has_head=False)
-        groups, alone = _Groups(mesh, 0, self.cluster), replace(job, plan=replace(job.plan, zero=0))
+        groups, alone = Groups(mesh, 0, self.cluster), replace(job, plan=replace(job.plan, zero=0))
         return [self._part(alone, groups, 0, (chunk,), Visit(kind, MIDDLE, 0)) for kind in self._kinds(job)]
 
     def outline_s(self, job: Job, mesh: Mesh) -> float:
@@ -221,7 +181,7 @@ class LowerBound:
         return self._longest_s(job, mesh, whole=True)
 
     def _longest_s(self, job: Job, mesh: Mesh, *, whole: bool) -> float:
-        groups = [_Groups(mesh, stage, self.cluster) for stage in range(job.plan.pp)]
+        groups = [Groups(mesh, stage, self.cluster) for stage in range(job.plan.pp)]
         stages = [self._stage(job, groups[stage], stage, whole) for stage in range(job.plan.pp)]
         step_s, first_s = longest_path(job, stages, self._message_s(job, groups))
         return ROUNDING * max(step_s, self._interfered_s(stages[0], job.micro_batches, max(0.0, step_s - first_s)))
@@ -241,7 +201,7 @@ class LowerBound:
         busiest_s = float(moved.max(initial=0.0))
         return max(busiest_s, kernels_s + gaps_s + max(0.0, busiest_s - gaps_s) * (1.0 - 1.0 / self.slowdown))
 
-    def _stage(self, job: Job, groups: _Groups, stage: int, whole: bool) -> Stage:
+    def _stage(self, job: Job, groups: Groups, stage: int, whole: bool) -> Stage:
         """Its tasks; ``whole``: with what is special about the first and the last one."""
         chunks, final = job.chunks(stage), job.micro_batches - 1
 
@@ -260,7 +220,7 @@ class LowerBound:
             last = self._finish(job, groups, stage, Visit(WEIGHTS if weights else BACKWARD, final, 0))
         return Stage(forward, backward, weights, first, last)
 
-    def _message_s(self, job: Job, groups: Sequence[_Groups]) -> float:
+    def _message_s(self, job: Job, groups: Sequence[Groups]) -> float:
         """Seconds of a message between stages, at least."""
         if job.plan.pp == 1:
             return 0.0
@@ -268,7 +228,7 @@ class LowerBound:
         ranks = [group.rank for group in groups]
         return min(self._message(a, b, size, groups[0])[0] for a, b in itertools.pairwise(ranks))
 
-    def _part(self, job: Job, groups: _Groups, stage: int, chunks: Sequence[Chunk], visit: Visit) -> Part:
+    def _part(self, job: Job, groups: Groups, stage: int, chunks: Sequence[Chunk], visit: Visit) -> Part:
         """One visit as a task, walked."""
         chunk = chunks[visit.chunk]
         met = job.plan.zero if visit.micro_batch != MIDDLE or job.plan.zero >= 2 else 0
@@ -288,13 +248,13 @@ class LowerBound:
             self._parts[key] = known
         return known
 
-    def _finish(self, job: Job, groups: _Groups, stage: int, visit: Visit) -> Part:
+    def _finish(self, job: Job, groups: Groups, stage: int, visit: Visit) -> Part:
         """The last visit of a step, with what follows it."""
         facts = {name: getattr(job, name) for name in Job.__dataclass_fields__}
         program = Writer(scheme_of(job.plan), _Visits(**facts, visits=(visit,)), 0, stage).write()
         return self._compile(program, groups)
 
-    def _compile(self, program: Program, groups: _Groups) -> Part:
+    def _compile(self, program: Program, groups: Groups) -> Part:
         outside_s, layers_s = np.zeros(groups.near), np.zeros(groups.near)
         items: list[Step | Layers] = []
         for item in program.items:
@@ -305,7 +265,7 @@ class LowerBound:
                 items.append(self._step(item, groups, outside_s, 1))
         return Part(Task(tuple(items)), outside_s, layers_s)
 
-    def _step(self, instruction: Instruction, groups: _Groups, moved_s: Floats, times: int) -> Step:
+    def _step(self, instruction: Instruction, groups: Groups, moved_s: Floats, times: int) -> Step:
         after, stream = instruction.after, instruction.stream
         if isinstance(instruction, Compute):
             return Step(stream, self._kernel_s(instruction), after, True)
@@ -341,68 +301,12 @@ class LowerBound:
             moved_s += times * occupied
         return Step(stream, seconds, after, False)
 
-    def _message(self, sender: int, receiver: int, size_bytes: int, groups: _Groups) -> tuple[float, Floats]:
+    def _message(self, sender: int, receiver: int, size_bytes: int, groups: Groups) -> tuple[float, Floats]:
         key = (sender, receiver, size_bytes, groups.node)
         if key not in self._moves:
             traffic = point_to_point(self.cluster, sender, receiver, size_bytes)
             self._moves[key] = traffic.latency_s + traffic.fluid_s, groups.occupied_s(traffic)
         return self._moves[key]
-
-
-class _Groups:
-    """The groups of one rank: the first on every axis of its pipeline stage."""
-
-    def __init__(self, mesh: Mesh, stage: int, cluster: Cluster) -> None:
-        self.mesh, self.cluster = mesh, cluster
-        self.origin = [stage if axis == "pp" else 0 for axis in mesh.axes]
-        self.rank = int(mesh.ranks[tuple(self.origin)])
-        self.node = self.rank // cluster.gpus_per_node
-        self._along: dict[str, tuple[int, ...]] = {}
-        layout = cluster.layout
-        self._blocks = [(self.node * layout.node_links, layout.node_links)]
-        if cluster.fabric is not None:
-            self._blocks.append((layout.host_start + self.node * 2 * layout.gpus, 2 * layout.gpus))
-            self._blocks.append((layout.nic_start + self.node * 2 * layout.nics, 2 * layout.nics))
-        self.near = sum(length for _, length in self._blocks)
-
-    def along(self, axis: str) -> tuple[int, ...]:
-        """Ranks of its group along an axis, itself first."""
-        if axis not in self._along:
-            dimensions = [self.mesh.axes.index(part) for part in self.mesh.parts(axis)]
-            index = tuple(
-                slice(None) if dimension in dimensions else place for dimension, place in enumerate(self.origin)
-            )
-            line = self.mesh.ranks[index]
-            line = line.transpose([sorted(dimensions).index(dimension) for dimension in dimensions]).reshape(-1)
-            # GPUs of a node are alike, so that a group within one is that of its first GPU moved on.
-            inside = not self.cluster.factors and not np.any(line // self.cluster.gpus_per_node != self.node)
-            self._along[axis] = tuple((line - self.rank if inside else line).tolist())
-        return self._along[axis]
-
-    @cached_property
-    def pattern(self) -> Hashable:
-        """Where the groups within a replica stand; equal ones move data alike."""
-        axes = [axis for axis in ("tp", "tsp", "sp", "ep") if axis in self.mesh.sizes]
-        return tuple((axis, self.along(axis)) for axis in axes if len(self.along(axis)) > 1)
-
-    @property
-    def replicas(self) -> Hashable:
-        return self.along("dp+sp")
-
-    def occupied_s(self, traffic: Traffic) -> Floats:
-        """Seconds that each link of the rank's node and its NICs is occupied by a transfer."""
-        occupied = np.zeros(self.near)
-        if not traffic.links or traffic.fluid_s <= 0.0:
-            return occupied
-        links = np.array(traffic.links)
-        busy_s = np.array(traffic.link_bytes) / self.cluster.bandwidth_bytes_per_s[links]
-        busy_s *= traffic.fluid_s / busy_s.max()
-        start = 0
-        for first, length in self._blocks:
-            near = (links >= first) & (links < first + length)
-            np.add.at(occupied, start + links[near] - first, busy_s[near])
-            start += length
-        return occupied
 
 
 def _write(job: Job, stage: int, chunk: Chunk, visit: Visit) -> Program:
@@ -428,46 +332,3 @@ def _signature(job: Job) -> Hashable:
     switches = (plan.partition, plan.exchange, plan.sequence_regions, plan.overlap, plan.overlap_chunks)
     ways = (plan.recomputation, job.sequences, plan.schedule == "zb-h1", tuple(plan.algorithms.items()))
     return (job.work.sequence, degrees, switches, ways)
-
-
-def longest_path(job: Job, stages: Sequence[Stage], message_s: float) -> tuple[float, float]:
-    """Through all tasks of a step; returns its end, and that of the first stage's kernels."""
-    depth, width = job.plan.pp, job.plan.vpp
-    orders = [job.tasks(stage) for stage in range(depth)]
-    free_s, step_s = [0.0] * depth, 0.0
-    ready: dict[tuple[str, int, int], float] = {}
-    position = [0] * depth
-    waiting = deque(range(depth))
-    while waiting:
-        stage = waiting.popleft()
-        here, order = stages[stage], orders[stage]
-        for number in range(position[stage], len(order)):
-            kind, micro_batch, chunk = order[number][:3]
-            # Chunks of the whole model in order: this one, and the one whose result it waits for.
-            place = chunk * depth + stage
-            source = place - 1 if kind == FORWARD else place + 1 if kind == BACKWARD else -1
-            arrival_s = NEVER
-            if 0 <= source < depth * width:
-                found = ready.get((kind, micro_batch, source))
-                if found is None:
-                    position[stage] = number
-                    break
-                arrival_s = found + message_s
-            if number == len(order) - 1:
-                part = here.last
-            elif not number:
-                part = here.first
-            else:
-                part = (here.forward if kind == FORWARD else here.backward if kind == BACKWARD else here.weights)[chunk]
-            before_s = free_s[stage]
-            free_s[stage] = max(before_s + part.busy.end_s, arrival_s + part.arriving.end_s)
-            ready[kind, micro_batch, place] = max(before_s + part.busy.sent_s, arrival_s + part.arriving.sent_s)
-            if not number:
-                free_s[stage] = max(free_s[stage], part.first.end_s)
-            if number == len(order) - 1:
-                step_s = max(step_s, before_s + part.busy.last_s, arrival_s + part.arriving.last_s)
-            neighbour = stage + (1 if kind == FORWARD else -1)
-            waiting.append(neighbour % depth)
-        else:
-            position[stage] = len(order)
-    return max(step_s, *free_s), free_s[0]

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from ...errors import InputError, shorten
 from ..axes import column, expand, split
 
-if TYPE_CHECKING:
-    from .branch import Best, Search
-
 _FORM = "is not of the form sequences=8Ki,128Ki,nodes=1,8,128"
+
+
+class Point(NamedTuple):
+    """Tokens a sequence, and nodes."""
+
+    sequence: int
+    nodes: int
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,18 @@ class Points:
 
     sequences: tuple[int, ...]
     nodes: tuple[int, ...]
+
+    def each(self) -> list[Point]:
+        """Row by row, the largest cluster first: its points take longest."""
+        return [Point(sequence, nodes) for nodes in reversed(self.nodes) for sequence in self.sequences]
+
+
+class Side(NamedTuple):
+    """The best plan of one kind at a point, its step, and the seconds that no plan of its kind undercuts."""
+
+    plan: str
+    step_s: float
+    least_s: float
 
 
 @dataclass(frozen=True)
@@ -34,8 +50,8 @@ class Cell:
     sequence: int
     nodes: int
     batch: int
-    folded: tuple[str, float] | None
-    other: tuple[str, float] | None
+    folded: Side | None
+    other: Side | None
     sure: bool
 
     @property
@@ -48,7 +64,15 @@ class Cell:
             return None
         if self.folded is None:
             return 0.0 if self.other is not None else None
-        return self.other[1] / self.folded[1] if self.other is not None else math.inf
+        return self.other.step_s / self.folded.step_s if self.other is not None else math.inf
+
+    @property
+    def proven(self) -> bool:
+        """Whether no plan that was not simulated can turn win into loss; where only one kind fits, it has won."""
+        if self.folded is None or self.other is None:
+            return self.sure
+        folded, other = self.folded, self.other
+        return other.step_s <= folded.least_s or folded.step_s < other.least_s
 
 
 def read_map(text: str) -> Points:
@@ -93,16 +117,3 @@ def _counts(texts: Sequence[str]) -> tuple[int, ...]:
             raise InputError(f"'{shorten(text)}' is no count; use whole numbers such as 128Ki")
         counts.append(cell)
     return tuple(sorted(set(counts)))
-
-
-def best_of(search: Search, folded: bool) -> Best:
-    """The fastest plan with TSP, or without."""
-    return search.best(1, admit=lambda job: (job.plan.tsp > 1) == folded)
-
-
-def cell(search: Search, sequence: int, nodes: int) -> Cell:
-    """Both at one point."""
-    found = [best_of(search, folded) for folded in (True, False)]
-    named = [(best.plans[0].candidate.name, best.plans[0].step_s) if best.plans else None for best in found]
-    return Cell(sequence, nodes, search.space.batch, named[0], named[1], all(best.complete for best in found))
-

@@ -1,4 +1,4 @@
-"""Plans that no other beats in everything: rate, tokens a dollar, memory that is left."""
+"""Things that no other beats in everything."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def front_of(things: Iterable[Thing], merits: Callable[[Thing], tuple[float, ...
         own = merits(thing)
         if any(all(a >= b for a, b in zip(other, own, strict=True)) for other, _ in kept):
             continue
-        kept = [
-            (other, each) for other, each in kept if not all(a >= b for a, b in zip(own, other, strict=True))
-        ] + [(own, thing)]
+        kept = [(other, each) for other, each in kept if not all(a >= b for a, b in zip(own, other, strict=True))] + [
+            (own, thing)
+        ]
     return [thing for _, thing in kept]

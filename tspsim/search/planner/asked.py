@@ -1,0 +1,36 @@
+"""What the planner is asked: a scenario that may have no plans of its own, and the time there is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ... import catalog
+from ...errors import InputError
+from ...scenario import Scenario, load
+from ...units import parse
+
+
+def load_planned(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> tuple[Scenario, bool]:
+    """A scenario that may have no plans of its own; and whether it has."""
+    if isinstance(source, Mapping):
+        data: Mapping[str, Any] = source
+    else:
+        data = catalog.read_yaml(catalog.locate("scenarios", source))
+    stated = bool(data.get("plans")) or any(text.partition("=")[0].strip() == "plans" for text in overrides)
+    return load(source, overrides if stated else [*overrides, "plans=[{name: any}]"]), stated
+
+
+def read_budget(text: str) -> float | None:
+    """Seconds, or None for ``none``; raises InputError.
+
+    >>> read_budget("2 min"), read_budget("none")
+    (120.0, None)
+    """
+    if text.strip() == "none":
+        return None
+    try:
+        return float(parse(text, "s", positive=True))
+    except InputError as error:
+        raise error.at(key="--budget") from None

@@ -1,0 +1,98 @@
+"""The front's plans where one thing is different: another length, another number of nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from ...errors import InputError
+from ...network import Cluster
+from ...parallel import Job, build_mesh, peak_memory, scheme_of
+from .branch import Found, Search
+from .space import Candidate, Space, name_of
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """One such place: the plans that may be fastest there with their steps, and those that do not fit.
+
+    ``batch`` is in sequences.
+    """
+
+    what: str
+    nodes: int
+    sequence: int
+    batch: int
+    ranking: tuple[tuple[str, float], ...]
+    unfit: tuple[str, ...]
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.batch * self.sequence / self.ranking[0][1] if self.ranking else 0.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where to look."""
+
+    what: str
+    nodes: int
+    sequence: int
+    batch: int
+
+
+def places(cluster: Cluster, sequence: int, batch: int) -> Iterator[Place]:
+    """Half and double the sequence (tokens a step as they are) and the nodes (batch as it is), where there are such."""
+    if sequence % 2 == 0:
+        yield Place("half the sequence", cluster.nodes, sequence // 2, batch * 2)
+    if batch % 2 == 0:
+        yield Place("double the sequence", cluster.nodes, sequence * 2, batch // 2)
+    if cluster.nodes % 2 == 0:
+        yield Place("half the nodes", cluster.nodes // 2, sequence, batch)
+    if cluster.fabric is not None:
+        yield Place("double the nodes", cluster.nodes * 2, sequence, batch)
+
+
+def ranked(plans: Iterable[Found], place: Place, search: Search) -> Elsewhere:
+    """The plans there, or where none of them runs the best that a round of simulations finds."""
+    tried: list[tuple[float, str, Candidate]] = []
+    unfit = []
+    for found in {each.candidate.name: each for each in plans}.values():
+        candidate = adapted(found.candidate.job, search.space, search.capacity_bytes)
+        if candidate is None:
+            unfit.append(found.candidate.name)
+        else:
+            tried.append((search.bound.step_s(candidate.job, candidate.mesh), candidate.name, candidate))
+    ran: list[tuple[str, float]] = []
+    for bound_s, name, candidate in sorted(tried, key=lambda each: each[:2]):
+        if ran and bound_s >= min(step_s for _, step_s in ran):
+            continue  # cannot be the fastest there
+        answer = search.simulate([candidate])[0]
+        if answer is not None and answer.ran:
+            ran.append((name, answer.step_time_s))
+    if not ran:
+        ran = [(each.candidate.name, each.step_s) for each in search.best(1, most_rounds=1).plans]
+    ranking = tuple(sorted(ran, key=lambda each: each[1]))
+    return Elsewhere(place.what, place.nodes, place.sequence, place.batch, ranking, tuple(unfit))
+
+
+def adapted(job: Job, space: Space, room_bytes: float) -> Candidate | None:
+    """A plan in another space, with as many replicas as there is room for; None where it divides nothing or does not
+    fit."""
+    gpus = space.cluster.gpus
+    replica = math.prod(job.plan.degree(axis) for axis in ("tsp", "tp", "sp", "pp"))
+    if gpus % replica or space.batch % (gpus // replica):
+        return None
+    dp = gpus // replica
+    sequences = space.batch // dp
+    plan = replace(job.plan, degrees={**job.plan.degrees, "dp": dp}, micro_batch=math.gcd(job.sequences, sequences))
+    plan = replace(plan, name=name_of(plan))
+    moved = Job(space.model, plan, replace(space.work, sequences=sequences))
+    try:
+        moved.check()
+        mesh = build_mesh(plan, gpus, space.cluster.gpus_per_node)
+    except InputError:
+        return None
+    needed = sum(peak_memory(moved, scheme_of(plan).residency).values())
+    return Candidate(moved, mesh, ()) if needed <= room_bytes else None

@@ -1,0 +1,102 @@
+"""Searches of one scenario's plans on its own cluster and on others of the same nodes, at any length and batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from ...errors import InputError
+from ...network import Cluster
+from ...question import Question, look_up
+from ...result import PlanResult
+from ...scenario import ClusterInline, Scenario
+from ...simulation import Costs
+from ..question import Library
+from .branch import Search
+from .lower_bound import LowerBound
+from .space import Candidate, Space
+
+
+def at_nodes(scenario: Scenario, cluster: Cluster, nodes: int) -> Scenario:
+    """The scenario on another number of the same nodes."""
+    if isinstance(scenario.cluster, ClusterInline):
+        inline = scenario.cluster.model_copy(update={"nodes": nodes})
+    else:
+        if cluster.fabric is None and nodes > 1:
+            raise InputError(f"{cluster.name} has no fabric for {nodes} nodes", key="cluster")
+        inline = ClusterInline(
+            node=cluster.node.name,
+            nodes=nodes,
+            fabric=cluster.fabric.name if cluster.fabric is not None else None,
+            oversubscription=cluster.oversubscription if cluster.fabric is not None else None,
+            library=cluster.node.collectives.default_library,
+        )
+    return scenario.model_copy(update={"cluster": inline})
+
+
+class Searches:
+    """Makes searches; what they have in common is looked up and priced once.
+
+    Parameters
+    ----------
+    scenario
+        Whose cluster and workload.
+    library
+        Look-ups that remember.
+    simulate
+        Answers plans of a scenario.
+
+    Raises
+    ------
+    InputError
+        The scenario is wrong.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        library: Library,
+        simulate: Callable[[Scenario, Sequence[Candidate]], list[PlanResult | None]],
+    ) -> None:
+        self.scenario, self.library, self.simulate = scenario, library, simulate
+        self.question = self.look_up(scenario)
+        self.costs = Costs(self.question.device)
+
+    def look_up(self, scenario: Scenario) -> Question:
+        """Everything a scenario names; its plans are judged one by one later."""
+        any_plan = type(scenario.plans[0])(name="any")
+        return look_up(scenario.model_copy(update={"plans": (any_plan,)}), self.library.lookups)
+
+    def resized(self, nodes: int) -> Scenario:
+        """The scenario on so many nodes; raises InputError where they have no fabric."""
+        cluster = self.question.cluster
+        return self.scenario if nodes == cluster.nodes else at_nodes(self.scenario, cluster, nodes)
+
+    def search(self, nodes: int, batch: int, sequence: int | None = None, *, deadline_s: float = math.inf) -> Search:
+        """A search on so many nodes; ``sequence`` in place of the scenario's own, ``batch`` in sequences."""
+        scenario = self.resized(nodes)
+        if sequence is not None and sequence != scenario.workload.sequence:
+            workload = scenario.workload.model_copy(update={"sequence": sequence})
+            scenario = scenario.model_copy(update={"workload": workload})
+        question = self.question if scenario is self.scenario else self.look_up(scenario)
+        return Search(
+            self.space(question, batch),
+            self._bounds(question),
+            question.device.visible_memory_bytes,
+            lambda candidates: self.simulate(scenario, candidates),
+            deadline_s,
+        )
+
+    def space(self, question: Question, batch: int) -> Space:
+        return Space(question.model, question.work, question.cluster, batch)
+
+    def _bounds(self, question: Question) -> LowerBound:
+        mixed = len(set(question.model.blocks)) > 1
+        stack, device = question.work.stack, question.device
+        return LowerBound(
+            question.cluster,
+            lambda operator: stack.seconds(operator, self.costs(operator)),
+            max(device.peak_flops_per_s.values()),
+            device.compute_slowdown,
+            mixed=mixed,
+        )

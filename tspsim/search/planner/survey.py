@@ -1,0 +1,94 @@
+"""The map's points, each by a process of its own: the best plan with TSP and the best without, to a known accuracy."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+import math
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from functools import partial
+
+from ...errors import TspsimError
+from ...parallel import Job
+from ...scenario import Scenario
+from ..crews import Crew, Here
+from ..question import Library
+from .branch import Best
+from .searches import Searches
+from .territory import Cell, Point, Points, Side
+from .workers import Simulators
+
+#: A side's plan is the best to this share, proven; closer is not looked for.
+CLOSE = 0.02
+#: Instructions that the simulations of a side may run in all: some ten seconds. The first plan is simulated anyway.
+EFFORT = 1_000_000
+
+
+def survey(scenario: Scenario, points: Points, tokens: int, crew: Crew, deadline_s: float) -> Iterator[Cell]:
+    """Cells in the order of :meth:`Points.each`, as many at a time as the crew has hands; the same for any crew.
+
+    Parameters
+    ----------
+    tokens
+        Of a step, at every point; at least one sequence.
+    deadline_s
+        On the monotonic clock; cells whose time has run out are not sure.
+
+    Raises
+    ------
+    InputError
+        The cluster has no fabric for so many nodes.
+    TspsimError
+        A worker died.
+    """
+    every = points.each()
+    waiting = iter(every)
+    ahead = len(every) if crew.width > 1 else 1
+    flying: dict[Point, Future[list[Cell]]] = {}
+    for point in every:
+        for other in itertools.islice(waiting, ahead - len(flying)):
+            # Clocks of processes differ, the time that is left does not.
+            until = time.time() + deadline_s - time.monotonic()
+            flying[other] = crew.submit(partial(cells, scenario, tokens, until), [other])
+        future = flying.pop(point)
+        concurrent.futures.wait([future])
+        if isinstance(future.exception(), crew.deaths):
+            raise TspsimError("a worker died while it drew the map; too little memory?")
+        yield from future.result()
+
+
+def cells(scenario: Scenario, tokens: int, until: float, points: Sequence[Point]) -> list[Cell]:
+    """The cells of some points, here; ``until`` by the wall clock."""
+    deadline_s = math.inf if until == math.inf else time.monotonic() + until - time.time()
+    library = Library()
+    simulators = Simulators(Here(), library, deadline_s)
+    searches = Searches(scenario, library, simulators.simulate)
+    return [cell(searches, tokens, point, deadline_s) for point in points]
+
+
+def cell(searches: Searches, tokens: int, point: Point, deadline_s: float) -> Cell:
+    """Both sides at one point."""
+    batch = max(1, tokens // point.sequence)
+    search = searches.search(point.nodes, batch, point.sequence, deadline_s=deadline_s)
+    folded, other = (search.near(admit=kind, gap=CLOSE, effort=EFFORT) for kind in (is_folded, is_not_folded))
+    sure = folded.complete and other.complete
+    return Cell(point.sequence, point.nodes, batch, side_of(folded), side_of(other), sure)
+
+
+def is_folded(job: Job) -> bool:
+    """Whether a plan has TSP."""
+    return job.plan.tsp > 1
+
+
+def is_not_folded(job: Job) -> bool:
+    return not is_folded(job)
+
+
+def side_of(best: Best) -> Side | None:
+    """What was found, if anything."""
+    if not best.plans:
+        return None
+    found = best.plans[0]
+    return Side(found.candidate.name, found.step_s, min(found.step_s, best.next_bound_s))
