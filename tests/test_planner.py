@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ from tspsim.cli import main
 from tspsim.errors import InfeasibleError, InputError
 from tspsim.parallel import peak_memory, scheme_of
 from tspsim.question import Question, look_up
+from tspsim.report.plan import yaml_of
 from tspsim.result import PlanResult
 from tspsim.scenario import Plan as PlanKeys
 from tspsim.search.crews import Here, Processes
@@ -487,3 +489,20 @@ def test_micro_batches_left_out_of_the_longest_path_change_nothing(model: str, m
             assert whole_s * (1 - 1e-3) <= short_s <= whole_s * (1 + 1e-12)
             tried += layout.plan.pp > 1
     assert tried > 4
+
+
+def test_a_stated_global_batch_is_that_of_every_plan(model: str) -> None:
+    source = scenario(model, global_batch=24)
+    del source["workload"]["sequences_per_replica"]
+    source["plans"] = [{"name": "TP4", "tp": 4}, {"name": "FSDP", "zero": 3}]
+    planned = Planner(tspsim.load(source), top=1, jobs=1).only_best()
+    assert planned.batch == 24
+    best = planned.best[0].candidate
+    assert best.job.work.sequences * best.plan.dp == 24
+    fits, refused = planned.stated  # sixteen replicas do not divide 24 sequences
+    assert fits.result is not None
+    assert fits.result.tokens_per_step == 24 * 8192
+    assert "do not divide" in refused.error
+    line = yaml.safe_load("{" + yaml_of(planned) + "}")
+    again = tspsim.load({**source, **line})
+    assert tspsim.simulate(again).plans[0].step_time_s == planned.best[0].step_s

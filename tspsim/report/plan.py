@@ -206,12 +206,15 @@ def verdict(cell: Cell) -> str:
 
 
 def yaml_of(planned: Planned) -> str:
-    """The best plan as a line of YAML, with the sequences a replica that its batch needs."""
+    """The best plan as a line of YAML, with the sequences a replica that its batch needs where none is stated."""
     from tspsim.search.planner.space import plan_keys
 
     found = planned.best[0]
     pairs = ", ".join(f"{key}: {_yaml(value)}" for key, value in plan_keys(found.candidate.plan).items())
-    return f"sequences_per_replica: {found.candidate.job.work.sequences}, plans: [{{{pairs}}}]"
+    plans = f"plans: [{{{pairs}}}]"
+    if planned.scenario.workload.global_batch == planned.batch:
+        return plans
+    return f"sequences_per_replica: {found.candidate.job.work.sequences}, {plans}"
 
 
 def _yaml(value: Any) -> str:

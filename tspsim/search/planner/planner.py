@@ -93,9 +93,9 @@ class Planner:
         self.found: dict[int, Search] = {}
 
     def _batch(self, scenario: Scenario, stated: bool) -> int:
-        """Sequences of a step: those of the first stated plan, or one a replica of every GPU."""
+        """Sequences of a step: those stated, or those of the first stated plan, or one replica a GPU."""
         dp = scenario.plans[0].degrees(self.question.cluster.gpus)["dp"] if stated else self.question.cluster.gpus
-        return scenario.workload.sequences_per_replica * dp
+        return scenario.workload.batch_of(dp)
 
     def run(self, points: Points | None = None) -> Planned:
         """Everything, and the map over ``points``; Ctrl-C ends with what is there (``interrupted``).
@@ -204,7 +204,7 @@ class Planner:
         dp = keys.degrees(self.question.cluster.gpus)["dp"]
         if answer.batch % dp:
             raise InputError(f"{dp} replicas do not divide the batch of {answer.batch} sequences")
-        workload = answer.scenario.workload.model_copy(update={"sequences_per_replica": answer.batch // dp})
+        workload = answer.scenario.workload.with_sequences(answer.batch // dp)
         return answer.scenario.model_copy(update={"workload": workload, "plans": (keys,), "offers": ()})
 
     def _best(self) -> None:

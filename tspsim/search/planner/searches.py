@@ -64,8 +64,11 @@ class Searches:
 
     def look_up(self, scenario: Scenario) -> Question:
         """Everything a scenario names; its plans are judged one by one later."""
-        any_plan = type(scenario.plans[0])(name="any")
-        return look_up(scenario.model_copy(update={"plans": (any_plan,)}), self.library.lookups)
+        any_plan, workload = type(scenario.plans[0])(name="any"), scenario.workload
+        if workload.global_batch is not None:  # which this plan need not divide
+            workload = workload.with_sequences(1)
+        bare = scenario.model_copy(update={"plans": (any_plan,), "workload": workload})
+        return look_up(bare, self.library.lookups)
 
     def resized(self, nodes: int) -> Scenario:
         """The scenario on so many nodes; raises InputError where they have no fabric."""

@@ -60,6 +60,6 @@ class Simulators:
 
 def scenario_of(scenario: Scenario, candidate: Candidate) -> Scenario:
     """The scenario with one plan, and as many sequences a replica as make the batch."""
-    workload = scenario.workload.model_copy(update={"sequences_per_replica": candidate.job.work.sequences})
+    workload = scenario.workload.with_sequences(candidate.job.work.sequences)
     plan = PlanKeys.model_validate(plan_keys(candidate.plan))
     return scenario.model_copy(update={"workload": workload, "plans": (plan,), "offers": ()})
