@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tspsim.search.front import front_of
+
 from .figures import ACCENT, ALARM, QUIET, category_axis, value_axis
+from .fronts import Line, Marks, front_figure
 from .numbers import compact, digits, label, percent
 
 if TYPE_CHECKING:
@@ -29,58 +32,18 @@ def pareto(points: Sequence[tuple[str, str, float, float]], colours: Mapping[str
     points
         Offer, plan, dollars a million tokens, tokens/s/GPU.
     """
-    traces: list[dict[str, Any]] = []
+    groups = []
     for offer in dict.fromkeys(point[0] for point in points):
         own = [point for point in points if point[0] == offer]
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": label(offer, 24),
-                "x": [point[2] for point in own],
-                "y": [point[3] for point in own],
-                "marker": {"size": 11, "color": colours[offer], "line": {"width": 1, "color": "#ffffff"}},
-                "hovertext": [
-                    f"<b>{label(offer)}, {label(plan)}</b><br>{digits(usd)} $ a million tokens<br>"
-                    f"{compact(rate)} tokens/s/GPU"
-                    for _, plan, usd, rate in own
-                ],
-                "hoverinfo": "text",
-            }
-        )
-    front = front_of([(usd, rate) for _, _, usd, rate in points])
-    traces.append(
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": "nobody is cheaper and faster",
-            "x": [usd for usd, _ in front],
-            "y": [rate for _, rate in front],
-            "line": {"color": QUIET, "width": 1.5, "dash": "dot", "shape": "hv"},
-            "hoverinfo": "skip",
-        }
-    )
-    layout = {
-        "height": 430,
-        "xaxis": value_axis(f"$ a million tokens, {price}", rangemode="normal"),
-        "yaxis": value_axis("tokens/s/GPU"),
-        "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
-        "showlegend": True,
-    }
-    return {"data": traces, "layout": layout}
-
-
-def front_of(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Points that no other beats: none cheaper that is as fast.
-
-    >>> front_of([(1.0, 5.0), (2.0, 4.0), (3.0, 9.0)])
-    [(1.0, 5.0), (3.0, 9.0)]
-    """
-    front: list[tuple[float, float]] = []
-    for usd, rate in sorted(set(points), key=lambda point: (point[0], -point[1])):
-        if not front or rate > front[-1][1]:
-            front.append((usd, rate))
-    return front
+        texts = [
+            f"<b>{label(offer)}, {label(plan)}</b><br>{digits(usd)} $ a million tokens<br>{compact(rate)} tokens/s/GPU"
+            for _, plan, usd, rate in own
+        ]
+        groups.append(Marks(label(offer, 24), colours[offer], [p[2] for p in own], [p[3] for p in own], texts))
+    front = sorted(front_of([(usd, rate) for _, _, usd, rate in points], lambda point: (-point[0], point[1])))
+    line = Line("nobody is cheaper and faster", front, "hv")
+    x_axis = value_axis(f"$ a million tokens, {price}", rangemode="normal")
+    return front_figure(groups, line, x_axis, "tokens/s/GPU")
 
 
 def scaling(rows: Sequence[Row], colours: Mapping[str, str]) -> list[dict[str, Any]]:

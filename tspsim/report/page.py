@@ -23,32 +23,25 @@ _POLICY = "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; 
 
 def render(result: Result, plotly_js: str = "inline") -> str:
     """The whole page (see :func:`tspsim.report.render`)."""
-    from markupsafe import Markup
-
     view = View(result)
-    environment = _environment()
-    macros: Any = environment.get_template("figure.html").module
     figures: dict[str, Any] = {}
     payload: dict[str, Any] = {}
-    parts = []
+    sections: list[tuple[str, str, str, Mapping[str, Any]]] = []
     for section in ordered():
         values = section.build(view)
         if values is None:
             continue
         figures |= values.get("figures", {})
         payload |= values.get("payload", {})
-        body = environment.from_string(section.template).render(values, figure=_placer(macros, figures))
-        parts.append({"key": section.key, "title": section.title, "body": Markup(body)})
-    inline = plotly_js == "inline"
-    return environment.get_template("page.html").render(
+        sections.append((section.key, section.title, section.template, values))
+    return render_sections(
+        sections,
+        figures,
         title=view.name,
-        policy=_POLICY.format(scripts="'unsafe-inline'" if inline else "'self' file: 'unsafe-inline'"),
-        sections=parts,
-        style=Markup(_asset("page.css")),
-        scripts=[Markup(_asset("page.js")), Markup(_asset("timeline.js"))],
-        plotly=Markup(_bundle()) if inline else None,
-        plotly_url=plotly_js,
-        data=Markup(script_json({"figures": figures} | payload)),
+        plotly_js=plotly_js,
+        styles=("page.css",),
+        scripts=("timeline.js",),
+        payload=payload,
     )
 
 
@@ -58,11 +51,14 @@ def render_sections(
     *,
     title: str,
     plotly_js: str,
+    styles: Sequence[str] = ("page.css", "comparison.css"),
     scripts: Sequence[str] = (),
+    payload: Mapping[str, Any] | None = None,
 ) -> str:
-    """A page of ``(key, heading, template, values)`` sections with their figures, in the comparison's style.
+    """A page of ``(key, heading, template, values)`` sections with their figures.
 
-    ``scripts`` are assets that run after the page's own; ``plotly_js`` as :func:`render` takes it.
+    ``styles`` are assets, and ``scripts`` those that run after the page's own; ``payload`` is data for them.
+    ``plotly_js`` as :func:`render` takes it.
     """
     from markupsafe import Markup
 
@@ -77,11 +73,11 @@ def render_sections(
         title=title,
         policy=_POLICY.format(scripts="'unsafe-inline'" if inline else "'self' file: 'unsafe-inline'"),
         sections=bodies,
-        style=Markup(_asset("page.css") + _asset("comparison.css")),
+        style=Markup("".join(map(_asset, styles))),
         scripts=[Markup(_asset(name)) for name in ("page.js", *scripts)],
         plotly=Markup(_bundle()) if inline else None,
         plotly_url=plotly_js,
-        data=Markup(script_json({"figures": figures})),
+        data=Markup(script_json({"figures": figures} | dict(payload or {}))),
     )
 
 

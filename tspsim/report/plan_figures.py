@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from .figures import ACCENT, ALARM, QUIET, bars_layout, value_axis
+from .figures import ACCENT, ALARM, bars_layout, value_axis
+from .fronts import Line, Marks, front_figure
 from .numbers import GIB, compact, label, seconds
 from .plan import verdict
 
@@ -38,47 +39,26 @@ def steps(planned: Planned) -> dict[str, Any]:
 
 def front(planned: Planned) -> dict[str, Any]:
     """Rate over memory left: best plans, stated ones, and the front."""
-    traces: list[dict[str, Any]] = []
     stated = [(e.name, e.result) for e in planned.stated if e.result is not None and e.result.ran]
     groups = (
         ("best", ACCENT, [(f.candidate.name, f.result) for f in planned.best]),
         ("on the front", "#009e73", [(f.candidate.name, f.result) for f in planned.front if f not in planned.best]),
         ("stated", ALARM, stated),
     )
-    for name, colour, plans in groups:
-        if plans:
-            traces.append(
-                {
-                    "type": "scatter",
-                    "mode": "markers",
-                    "name": name,
-                    "x": [(r.memory.capacity_bytes - r.memory.peak_bytes) / GIB for _, r in plans],
-                    "y": [r.tokens_per_s for _, r in plans],
-                    "marker": {"size": 11, "color": colour, "line": {"width": 1, "color": "#ffffff"}},
-                    "hovertext": [f"<b>{label(n, 60)}</b><br>{compact(r.tokens_per_s)} tokens/s" for n, r in plans],
-                    "hoverinfo": "text",
-                }
-            )
+    marks = [
+        Marks(
+            name,
+            colour,
+            [(r.memory.capacity_bytes - r.memory.peak_bytes) / GIB for _, r in plans],
+            [r.tokens_per_s for _, r in plans],
+            [f"<b>{label(n, 60)}</b><br>{compact(r.tokens_per_s)} tokens/s" for n, r in plans],
+        )
+        for name, colour, plans in groups
+        if plans
+    ]
     joined = sorted((f.headroom_bytes / GIB, f.result.tokens_per_s) for f in planned.front)
-    traces.append(
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": "front of the plans searched",
-            "x": [free for free, _ in joined],
-            "y": [rate for _, rate in joined],
-            "line": {"color": QUIET, "width": 1.5, "dash": "dot", "shape": "vh"},
-            "hoverinfo": "skip",
-        }
-    )
-    layout = {
-        "height": 420,
-        "xaxis": value_axis("memory left a GPU, GiB"),
-        "yaxis": value_axis("tokens/s"),
-        "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
-        "showlegend": True,
-    }
-    return {"data": traces, "layout": layout}
+    line = Line("front of the plans searched", joined, "vh")
+    return front_figure(marks, line, value_axis("memory left a GPU, GiB"), "tokens/s")
 
 
 def territory(planned: Planned) -> dict[str, Any]:
