@@ -128,6 +128,14 @@ def test_a_stack_that_does_not_overlap_is_slower_and_sums_the_same(tmp_path: Pat
         assert moved[1] == pytest.approx(moved[0], rel=1e-6)
 
 
+def test_the_host_issues_the_products_of_local_experts_one_by_one(tmp_path: Path) -> None:
+    """Two products of experts forward, four backward, in every layer and micro-batch; more ranks hold fewer of them."""
+    work = {"model": "qwen3-30b-a3b", "sequence": 512, "stack": stack_file(tmp_path, expert="1 ms")}
+    times = [trained(work, ep=ep, zero=1).step_time_s for ep in (4, 8)]
+    for step_s, local in zip(times, (128 // 4, 128 // 8), strict=True):
+        assert 48 * 6 * local * 1e-3 < step_s < 48 * 6 * local * 1e-3 * 1.3
+
+
 def test_a_loss_of_many_passes_takes_its_bytes(tmp_path: Path) -> None:
     """Where the loss has no factor of its own it has that of the other kernels."""
     fused = trained({"stack": stack_file(tmp_path, loss_factor=1.0)}).compute_by_kind_s["memory_bound"]

@@ -200,7 +200,7 @@ class Script:
         if not stack.launches:
             return self._put(instruction)
         if isinstance(instruction, Compute):
-            host_s = stack.kernel_s * len(instruction.operators)
+            host_s = stack.compute_s(instruction.operators)
         elif isinstance(instruction, SendReceive):
             host_s = stack.message_s
         else:

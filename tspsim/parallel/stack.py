@@ -30,6 +30,8 @@ class Stack:
         The host's time to launch a collective, and how much more for every other rank of the group.
     message_s
         The host's time to launch a message.
+    expert_s
+        The host's time for each local expert of a product of experts, where a framework issues them one by one.
     traffic_factor
         Bytes that norms, rope, activations and residual sums move, over those of the fused kernels.
     loss_factor
@@ -54,6 +56,7 @@ class Stack:
     collective_s: float = 0.0
     collective_s_per_rank: float = 0.0
     message_s: float = 0.0
+    expert_s: float = 0.0
     traffic_factor: float = 1.0
     loss_factor: float | None = None
     accumulation_bytes: float = 0.0
@@ -73,7 +76,11 @@ class Stack:
     @property
     def launches(self) -> bool:
         """Whether the host takes time to issue anything."""
-        return max(self.kernel_s, self.collective_s, self.collective_s_per_rank, self.message_s) > 0.0
+        return max(self.kernel_s, self.collective_s, self.collective_s_per_rank, self.message_s, self.expert_s) > 0.0
+
+    def compute_s(self, operators: Iterable[Operator]) -> float:
+        """Host time of some kernels."""
+        return sum(self.kernel_s + self.expert_s * experts_of(operator) for operator in operators)
 
     def exchange_s(self, ranks: int) -> float:
         """Host time of a collective between ``ranks`` ranks."""
@@ -102,6 +109,11 @@ class Stack:
 
     def _traffic(self, operator: MemoryBound) -> float:
         return self.traffic_factor if operator.name != "loss" or self.loss_factor is None else self.loss_factor
+
+
+def experts_of(operator: Operator) -> int:
+    """Local experts that a product of experts multiplies for; 0 of any other operator."""
+    return operator.batch if isinstance(operator, Gemm) and operator.name.startswith("experts'") else 0
 
 
 #: The default.

@@ -37,6 +37,7 @@ class StackSpec(_Section):
     collective: Stated[Seconds] | None = Field(None, description="host time of a collective")
     message: Stated[Seconds] | None = Field(None, description="host time of a message")
     collective_per_rank: Stated[Seconds] | None = Field(None, description="and of every other rank of its group")
+    expert: Stated[Seconds] | None = Field(None, description="host time of each local expert in a product of experts")
     traffic_factor: Stated[Factor] | None = Field(None, description="bytes of unfused kernels over fused ones")
     loss_factor: Stated[Factor] | None = Field(None, description="bytes of the loss and its gradient over a fused one")
     accumulation_bytes: Stated[BytesPerWeight] | None = Field(None, description="beyond writing a gradient in bf16")
@@ -53,6 +54,7 @@ class StackSpec(_Section):
             "kernel": "kernel_s",
             "collective": "collective_s",
             "message": "message_s",
+            "expert": "expert_s",
             "collective_per_rank": "collective_s_per_rank",
             "step": "step_s",
             "attention": "attention_flops_per_s",
