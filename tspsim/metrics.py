@@ -114,11 +114,17 @@ def of_rank(
                 inside.append((min(finish, right), max(begin, left), name))
             following += 1
         free = [(left, right)]
-        for finish, begin, name in sorted(inside, reverse=True):
+        for finish, begin, name in sorted(inside, key=to_the_nanosecond, reverse=True):
             claimed, free = claim(free, begin, finish)
             exposed[name] = exposed.get(name, 0.0) + claimed
         idle_s += sum(b - a for a, b in free)
     return compute, exposed, idle_s
+
+
+def to_the_nanosecond(transfer: tuple[float, float, str]) -> tuple[float, float, str]:
+    """What ends together ends together, though a folded run and a whole one may round by a tick."""
+    finish, begin, name = transfer
+    return round(finish, 9), round(begin, 9), name
 
 
 def gaps(start_s: Floats, end_s: Floats, until_s: float) -> Iterable[tuple[float, float]]:
