@@ -34,6 +34,7 @@ from tspsim.search.planner.survey import survey
 from tspsim.search.planner.territory import Cell, Side
 from tspsim.search.planner.walk import Layers, Step, Task, walk
 from tspsim.search.planner.why import parts_s
+from tspsim.search.worker import answer
 from tspsim.simulation import Costs, run_plan
 
 MODEL = """
@@ -294,6 +295,26 @@ def test_an_interrupted_search_gives_the_best_so_far(model: str, monkeypatch: py
     assert planned.gap >= 0.0
 
 
+def test_what_was_simulated_before_ctrl_c_is_not_lost(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of four plans is under way when Ctrl-C comes."""
+    asked: list[str] = []
+
+    def interrupted(questions: Any, crew: Any) -> Any:
+        for question in questions:
+            asked.append(question.scenario.plans[0].name)
+            if len(asked) == 2:
+                raise KeyboardInterrupt
+            yield answer([question])
+
+    monkeypatch.setattr("tspsim.search.planner.workers.answers", interrupted)
+    planned = Planner(tspsim.load(scenario(model)), jobs=1).run()
+    assert planned.interrupted
+    assert [found.candidate.name for found in planned.best] == asked[:1]
+    asked[:] = ["one before"]
+    with pytest.raises(KeyboardInterrupt):  # nothing was simulated
+        Planner(tspsim.load(scenario(model)), jobs=1).run()
+
+
 def test_time_that_runs_out_leaves_a_bound_on_what_was_not_simulated(model: str) -> None:
     question = question_of(scenario(model))
     search = search_of(question, 16)
@@ -464,7 +485,8 @@ def test_a_map_is_the_same_for_any_number_of_processes_and_no_side_is_better_tha
     for folded, side in ((True, here[-1].folded), (False, here[-1].other)):
         best = search.best(1, admit=lambda job, folded=folded: (job.plan.tsp > 1) == folded).plans[0]  # type: ignore[misc]
         assert side is not None
-        assert side.least_s <= best.step_s <= side.step_s <= 1.02 * best.step_s
+        assert side.least_s <= best.step_s <= side.step_s
+        assert side.step_s <= 1.02 * best.step_s or (folded and here[-1].other.step_s <= side.least_s)
 
 
 def test_a_map_whose_time_is_over_says_so(model: str) -> None:

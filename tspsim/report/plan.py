@@ -140,7 +140,7 @@ def elsewhere(planned: Planned) -> list[str]:
     sentences = []
     best = planned.best[0].candidate.name if planned.best else ""
     for each in planned.elsewhere:
-        what = f"At {each.what} ({each.nodes} nodes, {each.batch:,} sequences of {each.sequence:,} tokens)"
+        what = f"At {each.what} ({counted(each.nodes)}, {each.batch:,} sequences of {each.sequence:,} tokens)"
         if not each.ranking:
             sentences.append(f"{what} nothing was found that runs.")
             continue
@@ -148,6 +148,14 @@ def elsewhere(planned: Planned) -> list[str]:
         verdict = "stays the best" if same_way(name, best) else f"is beaten by {name}"
         sentences.append(f"{what} {best} {verdict}: {compact(each.tokens_per_s)} tokens/s.")
     return sentences
+
+
+def counted(nodes: int) -> str:
+    """
+    >>> counted(1), counted(1024)
+    ('1 node', '1,024 nodes')
+    """
+    return f"{nodes:,} node" + "s" * (nodes != 1)
 
 
 def same_way(one: str, other: str) -> bool:
@@ -185,7 +193,7 @@ def what_fits(planned: Planned) -> list[str]:
 def territory(planned: Planned) -> list[str]:
     """A sentence a point of the map."""
     return [
-        f"{cell.nodes:,} nodes, {cell.batch:,} × {cell.sequence:,} tokens: {verdict(cell)}"
+        f"{counted(cell.nodes)}, {cell.batch:,} × {cell.sequence:,} tokens: {verdict(cell)}"
         for cell in planned.territory
     ]
 

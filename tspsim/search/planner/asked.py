@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import catalog
-from ...errors import InputError
+from ...errors import InputError, shorten
 from ...scenario import Scenario, load
 from ...units import parse
 
@@ -32,5 +32,7 @@ def read_budget(text: str) -> float | None:
         return None
     try:
         return float(parse(text, "s", positive=True))
-    except InputError as error:
-        raise error.at(key="--budget") from None
+    except InputError:
+        raise InputError(
+            f"'{shorten(text)}' is no time; use one such as 40 s or 2 min, or none", key="--budget"
+        ) from None

@@ -28,6 +28,13 @@ ROUND = 4
 QUICK = 400_000
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C while plans were simulated; ``answers`` to those that were done by then, None for the others."""
+
+    def __init__(self, answers: Sequence[PlanResult | None]) -> None:
+        self.answers = answers
+
+
 @dataclass(frozen=True)
 class Found:
     """A plan that was simulated, and the bound it was picked by."""
@@ -85,7 +92,7 @@ class Search:
     capacity_bytes
         Memory of a GPU.
     simulate
-        Answers some plans, in their order; None for those it had no time for.
+        Answers some plans, in their order; None for those it had no time for. May raise :class:`Interrupted`.
     deadline_s
         When to stop, on the monotonic clock.
     report
@@ -142,7 +149,7 @@ class Search:
                 best.append(found)
             best.sort(key=_rank)
 
-    def near(self, *, admit: Callable[[Job], bool], gap: float, effort: int) -> Best:
+    def near(self, *, admit: Callable[[Job], bool], gap: float, effort: int, rival_s: float = 0.0) -> Best:
         """A plan that is at most ``gap`` slower than the fastest, or the best that ``effort`` finds.
 
         Plans are simulated one by one, lowest bound first.
@@ -152,12 +159,17 @@ class Search:
         effort
             Instructions that simulations may run in all; a plan that takes more than is left is passed over once one
             was found. ``next_bound_s`` counts it among those that were not simulated.
+        rival_s
+            A step to beat: once a plan was found, no others are looked at that cannot beat it either.
         """
         frontier = Frontier(self, filter(admit, self.space.families()), self.capacity_bytes, quick=math.inf)
         best: Found | None = None
         passed_s, left = math.inf, float(effort)
         while True:
-            limit_s = best.step_s / (1.0 + gap) if best is not None else math.inf
+            limit_s = math.inf
+            if best is not None:
+                limit_s = best.step_s / (1.0 + gap)
+                limit_s = min(limit_s, rival_s) if rival_s else limit_s
             batch = frontier.take(1, limit_s)
             if not batch:
                 next_bound_s = min(passed_s, frontier.next_bound_s)
@@ -176,7 +188,13 @@ class Search:
         return found.headroom_bytes >= free_bytes and admit(found.candidate.job)
 
     def _answers(self, batch: Sequence[tuple[float, Candidate]], frontier: Frontier) -> Iterable[Found]:
-        answers = self.simulate([candidate for _, candidate in batch])
+        try:
+            answers = self.simulate([candidate for _, candidate in batch])
+        except Interrupted as interrupted:
+            for (bound_s, candidate), answer in zip(batch, interrupted.answers, strict=True):
+                if answer is not None and answer.ran:
+                    self.known[candidate.name] = Found(candidate, answer, bound_s)
+            raise
         for (bound_s, candidate), answer in zip(batch, answers, strict=True):
             if answer is None:
                 frontier.put_back(bound_s, candidate)

@@ -158,7 +158,8 @@ class Planner:
     def _map(self, points: Points) -> None:
         """Tokens a step stay as they are; where there are fewer than one sequence, one."""
         for cell in survey(self.answer.scenario, points, self.answer.tokens, self.crew, self._deadline_s(WHOLE_SHARE)):
-            self.answer.territory += (cell,)
+            cells = sorted((*self.answer.territory, cell), key=lambda each: (each.nodes, each.sequence))
+            self.answer.territory = tuple(cells)
             if self.progress is not None:
                 done, every = len(self.answer.territory), len(points.sequences) * len(points.nodes)
                 self.progress(f"map: {done} of {every} points", done / every)
@@ -265,6 +266,8 @@ class Planner:
             answer.gap = max(0.0, self._score(answer.best[0]) / answer.next_bound_s - 1.0)
         if not answer.front:
             answer.front = tuple(self._front_of(known))
+        if not answer.best and answer.interrupted:
+            raise KeyboardInterrupt
         if not answer.best:
             raise InfeasibleError("time ran out before a plan was simulated; give more with --budget")
 

@@ -20,7 +20,7 @@ from .searches import Searches
 from .territory import Cell, Point, Points, Side
 from .workers import Simulators
 
-#: A side's plan is the best to this share, proven; closer is not looked for.
+#: A side's plan is the best to this share, proven; closer is not looked for, nor that of TSP where it cannot win.
 CLOSE = 0.02
 #: Instructions that the simulations of a side may run in all: some ten seconds. The first plan is simulated anyway.
 EFFORT = 1_000_000
@@ -72,7 +72,9 @@ def cell(searches: Searches, tokens: int, point: Point, deadline_s: float) -> Ce
     """Both sides at one point."""
     batch = max(1, tokens // point.sequence)
     search = searches.search(point.nodes, batch, point.sequence, deadline_s=deadline_s)
-    folded, other = (search.near(admit=kind, gap=CLOSE, effort=EFFORT) for kind in (is_folded, is_not_folded))
+    other = search.near(admit=is_not_folded, gap=CLOSE, effort=EFFORT)
+    rival_s = other.plans[0].step_s if other.plans else 0.0
+    folded = search.near(admit=is_folded, gap=CLOSE, effort=EFFORT, rival_s=rival_s)
     sure = folded.complete and other.complete
     return Cell(point.sequence, point.nodes, batch, side_of(folded), side_of(other), sure)
 

@@ -13,6 +13,7 @@ from ...scenario import Scenario
 from ..crews import Crew, answers
 from ..question import Library, Question
 from ..table import plan_result
+from .branch import Interrupted
 from .space import Candidate, plan_keys
 
 
@@ -37,6 +38,8 @@ class Simulators:
 
         Raises
         ------
+        Interrupted
+            Ctrl-C; with the answers so far.
         TspsimError
             A simulation met a bug, or workers die again and again.
         """
@@ -46,6 +49,14 @@ class Simulators:
         """The same for scenarios of one plan each."""
         questions = [Question(self.library.key(self.library.look_up(asked)), asked) for asked in scenarios]
         found: dict[str, PlanResult] = {}
+        try:
+            self._collect(questions, found)
+        except KeyboardInterrupt:
+            raise Interrupted([found.get(question.key) for question in questions]) from None
+        return [found.get(question.key) for question in questions]
+
+    def _collect(self, questions: Sequence[Question], found: dict[str, PlanResult]) -> None:
+        """Put answers into ``found`` as they come, as long as there is time."""
         if questions and time.monotonic() < self.deadline_s:
             for answered in answers(iter(questions), self.crew):
                 for answer in answered:
@@ -55,7 +66,6 @@ class Simulators:
                     found[answer.key] = plan_result(json.loads(answer.text))
                 if time.monotonic() > self.deadline_s:
                     break
-        return [found.get(question.key) for question in questions]
 
 
 def scenario_of(scenario: Scenario, candidate: Candidate) -> Scenario:

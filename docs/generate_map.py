@@ -1,0 +1,119 @@
+"""Draw the map of planner.md: where TSP wins and where it loses, over lengths and nodes.
+
+    python docs/generate_map.py [--jobs N]
+
+Writes ``planner-map.csv``, and from it the table of ``planner.md`` between ``<!-- begin map -->`` and
+``<!-- end map -->``; ``--table`` writes only that. A quarter of an hour on two cores. The same code and catalog give
+the same numbers for any number of processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import math
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from tspsim.search.crews import crew_of
+from tspsim.search.planner import load_planned, read_map
+from tspsim.search.planner.survey import survey
+from tspsim.search.planner.territory import Cell, Side
+
+DOCS = Path(__file__).parent
+NUMBERS, PAGE = DOCS / "planner-map.csv", DOCS / "planner.md"
+SCENARIO = "plan-70b-8k-1024-mi355x"
+#: Tokens of a step at every point, as in the scenario.
+TOKENS = 16 * 2**20
+AXES = "sequences=8Ki,32Ki,64Ki,128Ki,256Ki,1Mi,nodes=1..128*2"
+SIDES = ("tsp", "other")
+HEADER = (
+    *("sequence", "nodes", "batch_sequences"),
+    *(f"{side}_{what}" for side in SIDES for what in ("plan", "step_s", "least_s")),
+    *("ratio", "proven"),
+)
+
+
+def row_of(cell: Cell) -> list[str]:
+    """A point as a row of the file; empty where no plan of a kind fits."""
+
+    def side(found: Side | None) -> list[str]:
+        return ["", "", ""] if found is None else [found.plan, f"{found.step_s:.4f}", f"{found.least_s:.4f}"]
+
+    ratio = "" if cell.ratio is None else f"{cell.ratio:.4f}"
+    place = [str(cell.sequence), str(cell.nodes), str(cell.batch)]
+    return [*place, *side(cell.folded), *side(cell.other), ratio, str(cell.proven).lower()]
+
+
+def numbers(cells: Iterable[Cell]) -> str:
+    """The file."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(HEADER)
+    writer.writerows(map(row_of, cells))
+    return text.getvalue()
+
+
+def draw(jobs: int | None) -> list[Cell]:
+    """Every point, smallest cluster first."""
+    scenario, _ = load_planned(SCENARIO)
+    points = read_map(AXES)
+    crew = crew_of(jobs, None, len(points.each()))
+    cells = []
+    try:
+        for cell in survey(scenario, points, TOKENS, crew, math.inf):
+            print(",".join(row_of(cell)), flush=True)
+            cells.append(cell)
+    finally:
+        crew.close(now=True)
+    return sorted(cells, key=lambda cell: (cell.nodes, cell.sequence))
+
+
+def table(rows: Iterable[Mapping[str, str]]) -> str:
+    """Ratios, one line a number of nodes."""
+    at = {(int(row["nodes"]), int(row["sequence"])): row for row in rows}
+    lengths = sorted({length for _, length in at})
+
+    def told(row: Mapping[str, str]) -> str:
+        ratio, sure = row["ratio"], row["proven"] == "true"
+        if ratio == "":
+            return "–"
+        if ratio in ("inf", "0.0000"):
+            return "only TSP" if ratio == "inf" else "only others"
+        words = f"{float(ratio):.2f}" if sure else f"≈ {float(ratio):.2f}"
+        return f"**{words}**" if float(ratio) > 1.0 and sure else words
+
+    lines = [["nodes", *(f"{length // 1024}Ki" if length < 2**20 else f"{length >> 20}Mi" for length in lengths)]]
+    lines.append(["---:"] * (len(lengths) + 1))
+    lines += [
+        [str(nodes), *(told(at[nodes, length]) if (nodes, length) in at else "" for length in lengths)]
+        for nodes in sorted({nodes for nodes, _ in at})
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def rewrite() -> None:
+    """The page's table from the file."""
+    with NUMBERS.open(encoding="utf-8", newline="") as file:
+        written = table(csv.DictReader(file))
+    text = PAGE.read_text(encoding="utf-8")
+    text, found = re.subn(r"(?<=<!-- begin map -->\n).*?(?=<!-- end map -->)", lambda _: written, text, flags=re.DOTALL)
+    if found != 1:
+        raise SystemExit(f"{PAGE}: the map's marks stand there {found} times, not once")
+    PAGE.write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Draw the map of planner.md.")
+    parser.add_argument("--jobs", type=int, default=None, help="processes; as many as there are cores when left out")
+    parser.add_argument("--table", action="store_true", help="only the table, from planner-map.csv as it is")
+    asked = parser.parse_args()
+    if not asked.table:
+        NUMBERS.write_text(numbers(draw(asked.jobs)), encoding="utf-8")
+    rewrite()
+
+
+if __name__ == "__main__":
+    main()
