@@ -26,6 +26,8 @@ from .space import Candidate, Space
 ROUND = 4
 #: Plans that take longer to simulate than this many instructions wait until the others are done.
 QUICK = 400_000
+#: Share of the effort for a side that cannot win.
+HOPELESS = 0.25
 
 
 class Interrupted(KeyboardInterrupt):
@@ -149,7 +151,7 @@ class Search:
                 best.append(found)
             best.sort(key=_rank)
 
-    def near(self, *, admit: Callable[[Job], bool], gap: float, effort: int, rival_s: float = 0.0) -> Best:
+    def near(self, *, admit: Callable[[Job], bool], gap: float, effort: int, rival_s: float = math.inf) -> Best:
         """A plan that is at most ``gap`` slower than the fastest, or the best that ``effort`` finds.
 
         Plans are simulated one by one, lowest bound first.
@@ -160,16 +162,13 @@ class Search:
             Instructions that simulations may run in all; a plan that takes more than is left is passed over once one
             was found. ``next_bound_s`` counts it among those that were not simulated.
         rival_s
-            A step to beat: once a plan was found, no others are looked at that cannot beat it either.
+            A step to beat: where no plan that is left can, :data:`HOPELESS` of the effort is enough.
         """
         frontier = Frontier(self, filter(admit, self.space.families()), self.capacity_bytes, quick=math.inf)
         best: Found | None = None
-        passed_s, left = math.inf, float(effort)
+        passed_s, spent = math.inf, 0
         while True:
-            limit_s = math.inf
-            if best is not None:
-                limit_s = best.step_s / (1.0 + gap)
-                limit_s = min(limit_s, rival_s) if rival_s else limit_s
+            limit_s = best.step_s / (1.0 + gap) if best is not None else math.inf
             batch = frontier.take(1, limit_s)
             if not batch:
                 next_bound_s = min(passed_s, frontier.next_bound_s)
@@ -177,10 +176,12 @@ class Search:
                 return Best((best,) if best is not None else (), next_bound_s, complete)
             ((bound_s, candidate),) = batch
             instructions = self.bound.instructions(candidate.job, candidate.mesh)
-            if best is not None and instructions > left:
-                passed_s = min(passed_s, bound_s)
-                continue
-            left -= instructions
+            if best is not None:
+                hopeless = rival_s <= min(best.step_s, passed_s, bound_s)
+                if spent + instructions > (HOPELESS * effort if hopeless else effort):
+                    passed_s = min(passed_s, bound_s)
+                    continue
+            spent += instructions
             for found in self._answers(batch, frontier):
                 best = found if best is None else min(best, found, key=_rank)
 

@@ -20,9 +20,9 @@ from .searches import Searches
 from .territory import Cell, Point, Points, Side
 from .workers import Simulators
 
-#: A side's plan is the best to this share, proven; closer is not looked for, nor that of TSP where it cannot win.
+#: A side's plan is the best to this share, proven; closer is not looked for.
 CLOSE = 0.02
-#: Instructions that the simulations of a side may run in all: some ten seconds. The first plan is simulated anyway.
+#: Instructions that the simulations of a side may run in all: some twenty seconds. The first plan is simulated anyway.
 EFFORT = 1_000_000
 
 
@@ -73,7 +73,7 @@ def cell(searches: Searches, tokens: int, point: Point, deadline_s: float) -> Ce
     batch = max(1, tokens // point.sequence)
     search = searches.search(point.nodes, batch, point.sequence, deadline_s=deadline_s)
     other = search.near(admit=is_not_folded, gap=CLOSE, effort=EFFORT)
-    rival_s = other.plans[0].step_s if other.plans else 0.0
+    rival_s = other.plans[0].step_s if other.plans else math.inf
     folded = search.near(admit=is_folded, gap=CLOSE, effort=EFFORT, rival_s=rival_s)
     sure = folded.complete and other.complete
     return Cell(point.sequence, point.nodes, batch, side_of(folded), side_of(other), sure)
