@@ -36,8 +36,8 @@ LEAST_FIRST_WITH_EXPERTS = ("none", "cheap", "full")
 class Run:
     """A training run and its plan, in the field's words; ``recomputation`` None is not stated.
 
-    ``global_batch`` and ``micro_batch`` are sequences; ``cp`` shards the sequence; replicas are what is left. Ranks
-    run in the order of Megatron, nanotron and torchtitan: tp, cp, dp, and the pipeline's stages farthest apart.
+    ``global_batch`` and ``micro_batch`` are sequences; ``cp`` shards the sequence; replicas are what is left. Where
+    replicas can share a node they do, before stages, in the order of Megatron, nanotron and torchtitan: tp, cp, dp, pp.
     """
 
     model: Architecture
@@ -185,6 +185,7 @@ def _micro_batches(run: Run) -> int:
 def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
     """The scenario of a run with some micro-batches a replica."""
     node, nodes = machine(run.device, run.gpus)
+    shares_nodes = run.gpus // nodes > run.tp * run.cp
     cluster: dict[str, Any] = {"device": run.device, "node": node, "nodes": nodes}
     if nodes > 1:
         cluster["fabric"] = run.fabric or FABRICS.get(run.device, USUAL_FABRIC)
@@ -211,7 +212,7 @@ def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
                 "tp": run.tp, "sp": run.cp, "pp": run.pp, "vpp": run.vpp, "zero": run.zero,
                 **({} if run.shard_group is None else {"shard_group": run.shard_group}),
                 **({"stage_layers": list(run.stage_layers)} if run.stage_layers else {}),
-                "placement": {"node": ["tp", "sp", "dp"]},
+                **({"placement": {"node": ["tp", "sp", "dp"]}} if shares_nodes else {}),
                 "ep": run.ep, "expert_dispatch": run.expert_dispatch,
                 "micro_batch": run.micro_batch, "recomputation": run.recomputation,
                 "sequence_regions": run.sequence_regions and run.tp > 1, "exchange": run.exchange,
