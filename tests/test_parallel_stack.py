@@ -136,6 +136,13 @@ def test_the_host_issues_the_products_of_local_experts_one_by_one(tmp_path: Path
         assert 48 * 6 * local * 1e-3 < step_s < 48 * 6 * local * 1e-3 * 1.3
 
 
+def test_a_host_that_is_slow_at_experts_alone_holds_nothing_else_up(tmp_path: Path) -> None:
+    plan = {"pp": 4, "vpp": 2, "tp": 2, "zero": 0}
+    work = {"sequences_per_replica": 8}
+    dense = trained(work, **plan)
+    assert trained({**work, "stack": stack_file(tmp_path, expert="1 ms")}, **plan).step_time_s == dense.step_time_s
+
+
 def test_a_loss_of_many_passes_takes_its_bytes(tmp_path: Path) -> None:
     """Where the loss has no factor of its own it has that of the other kernels."""
     fused = trained({"stack": stack_file(tmp_path, loss_factor=1.0)}).compute_by_kind_s["memory_bound"]

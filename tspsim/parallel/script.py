@@ -205,7 +205,7 @@ class Script:
             host_s = stack.message_s
         else:
             host_s = stack.exchange_s(self._job.ranks_along(instruction.axis))
-        if host_s == 0.0 and isinstance(instruction, Compute):
+        if host_s == 0.0 and (isinstance(instruction, Compute) or stack.kernel_s == 0.0):
             return self._put(instruction)
         issued = self._put(Launch(f"issue {instruction.name}", host_s, instruction.part, instruction.layer))
         index = self._put(replace(instruction, after=(*instruction.after, issued)))
