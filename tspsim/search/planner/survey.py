@@ -22,8 +22,8 @@ from .workers import Simulators
 
 #: A side's plan is the best to this share, proven; closer is not looked for.
 CLOSE = 0.02
-#: Instructions that the simulations of a side may run in all: some twenty seconds. The first plan is simulated anyway.
-EFFORT = 1_000_000
+#: Instructions that the simulations of a side may run in all: some ten seconds. The first plan is simulated anyway.
+EFFORT = 500_000
 
 
 def survey(scenario: Scenario, points: Points, tokens: int, crew: Crew, deadline_s: float) -> Iterator[Cell]:
