@@ -27,7 +27,7 @@ ROUND = 4
 #: Plans that take longer to simulate than this many instructions wait until the others are done.
 QUICK = 400_000
 #: Share of the effort for a side that cannot win.
-HOPELESS = 0.25
+HOPELESS = 0.5
 
 
 class Interrupted(KeyboardInterrupt):
