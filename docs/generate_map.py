@@ -2,9 +2,9 @@
 
     python docs/generate_map.py [--jobs N]
 
-Writes ``planner-map.csv``, and from it the table of ``planner.md`` between ``<!-- begin map -->`` and
-``<!-- end map -->``; ``--table`` writes only that. A quarter of an hour on two cores. The same code and catalog give
-the same numbers for any number of processes.
+Writes ``planner-map.csv``, and the tables of ``planner.md`` between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``;
+``--table`` writes only these. A quarter of an hour on two cores. The same code and catalog give the same numbers for
+any number of processes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import tspsim
 from tspsim.search.crews import crew_of
 from tspsim.search.planner import load_planned, read_map
 from tspsim.search.planner.survey import survey
@@ -94,21 +95,43 @@ def table(rows: Iterable[Mapping[str, str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
+#: Two plans that differ in nothing but what is exchanged, at 128Ki tokens on all nodes.
+PAIR = (
+    "workload.sequence=128Ki",
+    "workload.sequences_per_replica=1",
+    "plans=[{name: TSP8, tsp: 8, zero: 3, micro_batch: 1, recomputation: cheap}, "
+    "{name: SP8 ring, sp: 8, exchange: ring, zero: 3, micro_batch: 1, recomputation: cheap}]",
+)
+
+
+def seconds() -> str:
+    """Where the seconds of the pair go, and the memory of both."""
+    lines = [["plan", "step, s", "products", "attention", "other kernels", "exposed", "GiB a GPU"]]
+    lines.append(["---", *(["---:"] * 6)])
+    for plan in tspsim.simulate(tspsim.load(SCENARIO, PAIR)).plans:
+        kinds, exposed = plan.compute_by_kind_s, sum(plan.breakdown_s["exposed_communication"].values())
+        told = [plan.step_time_s, kinds["gemm"], kinds["attention"], kinds["memory_bound"], exposed]
+        lines.append([plan.name, *(f"{value:.2f}" for value in told), f"{plan.memory.peak_bytes / 2**30:.0f}"])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
 def rewrite() -> None:
-    """The page's table from the file."""
+    """The page's tables, that of the map from the file."""
     with NUMBERS.open(encoding="utf-8", newline="") as file:
-        written = table(csv.DictReader(file))
+        written = {"map": table(csv.DictReader(file)), "seconds": seconds()}
     text = PAGE.read_text(encoding="utf-8")
-    text, found = re.subn(r"(?<=<!-- begin map -->\n).*?(?=<!-- end map -->)", lambda _: written, text, flags=re.DOTALL)
-    if found != 1:
-        raise SystemExit(f"{PAGE}: the map's marks stand there {found} times, not once")
+    for name, new in written.items():
+        marks = rf"(?<=<!-- begin {name} -->\n).*?(?=<!-- end {name} -->)"
+        text, found = re.subn(marks, lambda _, new=new: new, text, flags=re.DOTALL)
+        if found != 1:
+            raise SystemExit(f"{PAGE}: the marks of '{name}' stand there {found} times, not once")
     PAGE.write_text(text, encoding="utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Draw the map of planner.md.")
     parser.add_argument("--jobs", type=int, default=None, help="processes; as many as there are cores when left out")
-    parser.add_argument("--table", action="store_true", help="only the table, from planner-map.csv as it is")
+    parser.add_argument("--table", action="store_true", help="only the tables, from planner-map.csv as it is")
     asked = parser.parse_args()
     if not asked.table:
         NUMBERS.write_text(numbers(draw(asked.jobs)), encoding="utf-8")
