@@ -197,7 +197,7 @@ class Script:
     def _add(self, instruction: Compute | Collective | SendReceive) -> int:
         """The instruction and, where the stack's host takes time to issue it, that before it."""
         stack = self._job.work.stack
-        if not stack.launches:
+        if not stack.launches(experts=self._job.model.experts is not None):
             return self._put(instruction)
         if isinstance(instruction, Compute):
             host_s = stack.compute_s(instruction.operators)
@@ -206,11 +206,13 @@ class Script:
         else:
             host_s = stack.exchange_s(self._job.ranks_along(instruction.axis))
         if host_s == 0.0 and (isinstance(instruction, Compute) or stack.kernel_s == 0.0):
-            return self._put(instruction)
-        issued = self._put(Launch(f"issue {instruction.name}", host_s, instruction.part, instruction.layer))
-        index = self._put(replace(instruction, after=(*instruction.after, issued)))
+            index = self._put(instruction)
+        else:
+            issued = self._put(Launch(f"issue {instruction.name}", host_s, instruction.part, instruction.layer))
+            index = self._put(replace(instruction, after=(*instruction.after, issued)))
         if isinstance(instruction, SendReceive) and instruction.to is None:
-            # Frameworks wait for what a stage before sends before they issue what uses it.
+            # Frameworks wait for what a stage before sends before they issue what uses it: a host gets a task ahead of
+            # the device, and no further.
             self._put(Launch(f"wait for {instruction.name}", 0.0, instruction.part, instruction.layer, (index,)))
         return index
 

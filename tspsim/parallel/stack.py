@@ -73,10 +73,10 @@ class Stack:
         unfused = self.traffic_factor > 1.0 or self.loss_factor is not None or self.accumulation_bytes > 0.0
         return self.flash_attention and not unfused
 
-    @property
-    def launches(self) -> bool:
-        """Whether the host takes time to issue anything."""
-        return max(self.kernel_s, self.collective_s, self.collective_s_per_rank, self.message_s, self.expert_s) > 0.0
+    def launches(self, *, experts: bool) -> bool:
+        """Whether the host takes time to issue anything of a model with experts or without."""
+        anything = max(self.kernel_s, self.collective_s, self.collective_s_per_rank, self.message_s)
+        return max(anything, self.expert_s if experts else 0.0) > 0.0
 
     def compute_s(self, operators: Iterable[Operator]) -> float:
         """Host time of some kernels."""

@@ -26,10 +26,8 @@ from tspsim.simulation import look_up, run_plan
 #: systems: 200 Gb/s a GPU with A100, 800 with B300, 400 with the others).
 FABRICS = {"a100-40gb": "rails-200g", "a100-80gb": "rails-200g", "b300": "rails-800g"}
 USUAL_FABRIC = "rail-optimised-400g"
-#: Recomputation that is not stated: the least that fits. Recipes of models with experts name modules that are cheap to
-#: make again.
-LEAST_FIRST = ("none", "selective", "full")
-LEAST_FIRST_WITH_EXPERTS = ("none", "cheap", "full")
+#: Recomputation that is not stated: the least that fits.
+LEAST_FIRST = ("none", "selective", "cheap", "full")
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,7 @@ def _policies(run: Run) -> tuple[str, ...]:
     """Recomputation to try in turn: the stated one, or from the least on."""
     if run.recomputation is not None:
         return (run.recomputation,)
-    return LEAST_FIRST_WITH_EXPERTS if run.model.experts else LEAST_FIRST
+    return LEAST_FIRST
 
 
 def _step(run: Run) -> Step:

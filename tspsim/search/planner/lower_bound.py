@@ -31,6 +31,7 @@ from ...parallel.step import Writer
 from ...program import Collective, Compute, Instruction, Launch, Program, Repeat
 from .groups import Floats, Groups
 from .path import Part, Stage, longest_path
+from .space import legal, talks
 from .walk import RECEIVE, SEND, Layers, Step, Task
 
 #: Sums of many floats in another order than the engine's may differ in the last digits.
@@ -83,26 +84,31 @@ class LowerBound:
         self._mixed = mixed
         self._compute: dict[Hashable, float] = {}
 
-    def floor_s(self, job: Job) -> float:
+    def floor_s(self, family: Job) -> float:
         """Kernels of a step alone, attention at the device's peak: it depends on tokens, not on how shards meet."""
-        plan, work = job.plan, job.work
-        key = (job.tokens, plan.tp, plan.tsp, plan.degree("ep"), plan.recomputation)
+        plan, work = family.plan, family.work
+        key = (family.tokens, plan.tp, plan.tsp, plan.degree("ep"), plan.recomputation)
         if key not in self._floors:
             # The exchange that splits nothing has the fewest kernels.
             whole = replace(plan, degrees={**plan.degrees, "pp": 1}, vpp=1, exchange="all_gather", zero=0)
-            alone = replace(job, plan=whole)
-            programs = [_write(alone, 0, alone.chunks(0)[0], Visit(kind, MIDDLE, 0)) for kind in self._kinds(job)]
-            self._floors[key] = sum(
-                times * (operator.flops / self.peak if isinstance(operator, Attention) else self._operator_s(operator))
-                for program in programs
-                for step, times in _kernels(program)
-                for operator in step.operators
-            )
-        return work.sequences // job.sequences * self._floors[key] / plan.pp * ROUNDING
+            self._floors[key] = min(self._least_s(job) for job in talks(replace(family, plan=whole)) if legal(job))
+        return work.sequences // family.sequences * self._floors[key] / plan.pp * ROUNDING
 
-    def compute_s(self, job: Job) -> float:
-        """The kernels of a step alone, spread evenly over the stages; needs no mesh."""
-        return job.micro_batches * self._model_s(job) / job.plan.pp * ROUNDING
+    def _least_s(self, job: Job) -> float:
+        """Kernels of one micro-batch through a whole model, attention at the device's peak."""
+        programs = [_write(job, 0, job.chunks(0)[0], Visit(kind, MIDDLE, 0)) for kind in self._kinds(job)]
+        return sum(
+            times * (operator.flops / self.peak if isinstance(operator, Attention) else self._operator_s(operator))
+            for program in programs
+            for step, times in _kernels(program)
+            for operator in step.operators
+        )
+
+    def compute_s(self, family: Job) -> float:
+        """The kernels of a step alone, spread evenly over the stages, of the way to talk that has the least; needs no
+        mesh. Regions divide the norms, and pieces of a product may run a little faster than the whole."""
+        least_s = min(self._model_s(job) for job in talks(family) if legal(job))
+        return family.micro_batches * least_s / family.plan.pp * ROUNDING
 
     def instructions(self, job: Job, mesh: Mesh) -> int:
         """About how many a simulation runs: those of every stage's layers, of every shard whose program differs.

@@ -168,15 +168,9 @@ class Space:
 
     def ways(self, family: Job) -> Iterator[Candidate]:
         """Every way of a family's ranks to talk within a stage: placement, regions, overlap; no pipeline chosen yet."""
-        plan = family.plan
-        regions = (False, True) if plan.tp > 1 else (False,)
-        overlaps: tuple[bool | None, ...] = (None,)
-        if plan.tp > 1 or (plan.sp > 1 and plan.exchange == "all_gather"):
-            overlaps = (None, True)
-        for place, (rails, mesh) in enumerate(self.placements(plan)):
-            for number, (region, overlap) in enumerate(itertools.product(regions, overlaps)):
-                chosen = replace(plan, sequence_regions=region, overlap=overlap, rail_axes=rails)
-                job = replace(family, plan=chosen)
+        for place, (rails, mesh) in enumerate(self.placements(family.plan)):
+            for number, talking in enumerate(talks(family)):
+                job = replace(talking, plan=replace(talking.plan, rail_axes=rails))
                 if legal(job):
                     yield Candidate(job, mesh, (place, number))
 
@@ -228,6 +222,17 @@ class Space:
             plan = replace(layout.plan, zero=zero)
             named = replace(plan, name=name_of(plan))
             yield Candidate(replace(layout.job, plan=named), layout.mesh, (*layout.order, zero))
+
+
+def talks(family: Job) -> Iterator[Job]:
+    """Every way of a family's ranks to talk: with regions or not, overlapped or not; not all of them legal."""
+    plan = family.plan
+    regions = (False, True) if plan.tp > 1 else (False,)
+    overlaps: tuple[bool | None, ...] = (None,)
+    if plan.tp > 1 or (plan.sp > 1 and plan.exchange == "all_gather"):
+        overlaps = (None, True)
+    for region, overlap in itertools.product(regions, overlaps):
+        yield replace(family, plan=replace(plan, sequence_regions=region, overlap=overlap))
 
 
 def legal(job: Job) -> bool:
