@@ -177,6 +177,28 @@ def test_no_bound_exceeds_the_simulated_step(data: st.DataObject, model: str) ->
         assert {name: value for name, value in found.items() if value > result.step_time_s} == {}
 
 
+@pytest.mark.parametrize(("degrees", "kind"), [((2, 2, 2), "forward"), ((8, 1, 1), "training")])
+def test_bounds_hold_where_stages_wait_for_nothing_and_where_regions_divide_norms(
+    model: str, degrees: tuple[int, int, int], kind: str
+) -> None:
+    question = question_of(scenario(model, sequence="2Ki", **{"pass": kind}))
+    space = Space(question.model, question.work, question.cluster, 32)
+    bound, tried = bounds_of(question), 0
+    for family in space.families():
+        if tuple(map(family.plan.degree, ("tp", "sp", "pp"))) != degrees or family.sequences != 1:
+            continue
+        for way in space.ways(family):
+            plan = next(iter(space.plans(next(iter(space.layouts(way))))))
+            result = simulated(question, plan)
+            if result.ran:
+                tried += 1
+                found = bound.floor_s(family), bound.compute_s(family), bound.step_s(plan.job, plan.mesh)
+                assert max(found) <= result.step_time_s, way.job.plan
+        if tried > 6:
+            break
+    assert tried > 2
+
+
 @pytest.mark.parametrize("stack", ["ideal", "megatron-core"])
 def test_bounds_hold_for_experts_and_for_a_stack_whose_host_takes_time(stack: str) -> None:
     names = tspsim.catalog.names("models")

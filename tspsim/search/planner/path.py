@@ -79,7 +79,12 @@ def longest_path(job: Job, stages: Sequence[Stage], message_s: float) -> tuple[f
     few = most + job.micro_batches % job.plan.pp
     short = replace(job, work=replace(job.work, sequences=few * job.sequences))
     slowest = max(range(len(stages)), key=lambda stage: stages[stage].turn_s)
-    return _walked(short, stages, message_s, slowest, (job.micro_batches - few) * stages[slowest].turn_s)
+    left = job.micro_batches - few
+    step_s, first_s = _walked(short, stages, message_s, slowest, left * stages[slowest].turn_s)
+    if slowest and not job.training and job.plan.vpp == 1:
+        # Nothing comes back to the first stage, which goes through the others at its own pace.
+        first_s += left * stages[0].turn_s
+    return step_s, first_s
 
 
 def _walked(
