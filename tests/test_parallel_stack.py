@@ -155,6 +155,16 @@ def test_a_loss_of_many_passes_takes_its_bytes(tmp_path: Path) -> None:
     assert eager - mixed.compute_by_kind_s["memory_bound"] == pytest.approx(loss_s, rel=0.05)
 
 
+def test_what_published_runs_of_a_stack_differ_by_goes_into_the_range(tmp_path: Path) -> None:
+    sure, unsure = trained(), trained({"stack": stack_file(tmp_path, spread=[0.5, 3.0])})
+    assert sure.range is not None and unsure.range is not None
+    assert unsure.step_time_s == sure.step_time_s and "stack mine" in unsure.range.basis
+    rate = sure.tokens_per_s
+    # The range of kernels and transfers, and the software's: independent, so their squares add.
+    assert (rate / unsure.range.low - 1) ** 2 == pytest.approx((rate / sure.range.low - 1) ** 2 + 2.0**2)
+    assert (1 - rate / unsure.range.high) ** 2 == pytest.approx((1 - rate / sure.range.high) ** 2 + 0.5**2)
+
+
 def test_written_scores_cost_their_square() -> None:
     attention = LayerShard(load_model("megatron-22b"), 8).attention(((2048, 2048),) * 4)
     products = [each for each in unfused_attention(attention) if isinstance(each, Gemm)]

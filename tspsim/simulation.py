@@ -25,6 +25,7 @@ from .errors import UnreachableError
 from .hardware import Device
 from .operators import Operator
 from .parallel import Job, Mesh, Plan, build_mesh, peak_memory, scheme_of, write_program
+from .parallel.stack import Stack
 from .question import Lookups, Question, look_up
 from .result import Memory, PlanResult, Range, RankClass, Result
 from .scenario import Scenario, load
@@ -121,7 +122,7 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
         dead_links=dead_links(cluster),
         classes=tuple(RankClass(s.rank.number, s.size, s.role.program.role) for s in submission.ranks),
         cost=cost_of(question, makespan_s, tokens),
-        range=costs.range_of(tokens, makespan_s, parts),
+        range=costs.range_of(tokens, makespan_s, parts, question.work.stack),
         bottleneck=bottleneck(parts, makespan_s),
         notes=notes_of(job),
         timeline=submission.timeline,
@@ -160,9 +161,10 @@ class Costs:
             low, high = (sum([getattr(t, end) * seconds for t, seconds in used]) / total for end in ("low", "high"))
             self.transfers = (low, high)
 
-    def range_of(self, tokens: int, makespan_s: float, parts: metrics.Breakdown) -> Range:
-        """One common factor a kernel family and one for transfers, independent of each other, to first order."""
-        faster, slower, errors = 0.0, 0.0, self.errors()
+    def range_of(self, tokens: int, makespan_s: float, parts: metrics.Breakdown, stack: Stack) -> Range:
+        """One common factor a kernel family, one for transfers, one for software; independent, to first order."""
+        faster, slower = ((makespan_s * (1.0 - factor)) ** 2 for factor in stack.spread)
+        errors = self.errors()
         for family, seconds in parts.compute_s.items():
             low, high = errors[family]
             faster += (seconds * (1.0 - low)) ** 2
@@ -170,7 +172,8 @@ class Costs:
         exposed, (low, high) = sum(parts.exposed_s.values()), self.transfers
         low_s = makespan_s - (faster + (exposed * (1.0 - low)) ** 2) ** 0.5
         high_s = makespan_s + (slower + (exposed * (high - 1.0)) ** 2) ** 0.5
-        basis = "90 %: one factor a kernel family and one for exposed transfers (their residuals), independent"
+        software = f", one for the stack {stack.name}" if stack.spread != (1.0, 1.0) else ""
+        basis = f"90 %: one factor a kernel family{software} and one for exposed transfers (residuals), independent"
         return Range(tokens / high_s, tokens / low_s, basis)
 
 

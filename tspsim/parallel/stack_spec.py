@@ -14,6 +14,8 @@ from .stack import Stack
 
 Value = TypeVar("Value")
 Factor = Annotated[float, Field(ge=1.0, le=20.0, allow_inf_nan=False)]
+Lower = Annotated[float, Field(ge=0.3, le=1.0)]
+Upper = Annotated[float, Field(ge=1.0, le=20.0)]
 BytesPerWeight = Annotated[float, Field(ge=0.0, le=64.0, allow_inf_nan=False)]
 
 
@@ -47,6 +49,9 @@ class StackSpec(_Section):
     overlap_gradients: Stated[StrictBool] | None = None
     overlap_weights: Stated[StrictBool] | None = None
     step: Stated[Seconds] | None = Field(None, description="of every step, whatever its size")
+    spread: Stated[tuple[Lower, Upper]] | None = Field(
+        None, description="factors of a step's time between which nine of ten measured ones lie"
+    )
 
     def stack(self) -> Stack:
         """The same facts as the schemes and the engine read them."""
