@@ -155,6 +155,19 @@ def test_a_loss_of_many_passes_takes_its_bytes(tmp_path: Path) -> None:
     assert eager - mixed.compute_by_kind_s["memory_bound"] == pytest.approx(loss_s, rel=0.05)
 
 
+def test_a_report_says_where_the_numbers_of_its_software_are_from(tmp_path: Path) -> None:
+    stack = stack_file(tmp_path, kernel="25 us", attention="190 TFLOP/s", spread=[0.9, 1.2], overlap_weights=False)
+    asked = {
+        "name": "sources",
+        "cluster": "hgx-h100-8",
+        "workload": {"model": "llama-3.1-8b", "pass": "forward", "sequence": 2048, "stack": stack},
+        "plans": [{"name": "P", "tp": 8}],
+    }
+    rows = [row for row in tspsim.simulate(asked).provenance if row["what"].startswith("stack mine")]
+    assert [row["value"] for row in rows] == ["25.0 us", "190.0 TFLOP/s", "False", "0.9 to 1.2"]
+    assert {row["source"] for row in rows} == {"the test"}
+
+
 def test_what_published_runs_of_a_stack_differ_by_goes_into_the_range(tmp_path: Path) -> None:
     sure, unsure = trained(), trained({"stack": stack_file(tmp_path, spread=[0.5, 3.0])})
     assert sure.range is not None and unsure.range is not None

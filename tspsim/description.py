@@ -142,9 +142,10 @@ def describe_cluster(cluster: Cluster, device: Device) -> dict[str, Any]:
 
 def provenance(question: Question) -> Sequence[dict[str, str]]:
     """Every number the answer rests on, with its source."""
+    stated = [*question.device.provenance(), *question.cluster.provenance(), *question.stack_sources]
     rows = [
         {"what": what, "value": str(value), "source": source, "basis": basis}
-        for what, value, source, basis in [*question.device.provenance(), *question.cluster.provenance()]
+        for what, value, source, basis in stated
     ]
     rows.append(
         {

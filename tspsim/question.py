@@ -10,6 +10,7 @@ from .hardware import Device, load_device
 from .model import Architecture, load_model
 from .network import Cluster, build_cluster, load_cluster
 from .parallel import Adapters, Job, Optimizer, Plan, Routing, StackSpec, Work, load_stack
+from .provenance import Provenance
 from .scenario import ClusterInline, Faults, Scenario
 
 
@@ -18,7 +19,7 @@ class Question:
     """A scenario with everything it names looked up.
 
     Where the scenario states a global ``batch``, ``work`` is that of the first plan, and others have other numbers of
-    sequences.
+    sequences. ``stack_sources`` say where the numbers of its software are from.
     """
 
     scenario: Scenario
@@ -28,6 +29,7 @@ class Question:
     work: Work
     plans: tuple[Plan, ...]
     batch: int | None = None
+    stack_sources: tuple[Provenance, ...] = ()
 
     def job(self, plan: Plan) -> Job:
         if self.batch is None:
@@ -62,6 +64,7 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         cluster = lookups.load_cluster(scenario.cluster)
     workload = scenario.workload
     first = scenario.plans[0].degrees(cluster.gpus)
+    stack = lookups.load_stack(workload.stack)
     work = Work(
         workload.pass_,
         workload.sequence,
@@ -74,7 +77,7 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         workload.multi_token,
         workload.document,
         Adapters(**workload.adapters.model_dump()) if workload.adapters else None,
-        lookups.load_stack(workload.stack).stack(),
+        stack.stack(),
     )
     model = lookups.load_model(workload.model)
     device = lookups.load_device(cluster.device_name)
@@ -107,7 +110,7 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         )
         workload.sequences_of(plan.dp, plan.name)
         plans.append(plan)
-    question = Question(scenario, cluster, device, model, work, tuple(plans), workload.global_batch)
+    question = Question(scenario, cluster, device, model, work, tuple(plans), workload.global_batch, stack.provenance())
     for plan in plans:
         question.job(plan).check()
     return question

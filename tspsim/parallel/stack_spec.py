@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
 from tspsim import catalog
 from tspsim.provenance import Provenance
-from tspsim.units import FlopsPerSecond, Seconds
+from tspsim.units import FlopsPerSecond, Seconds, format_flops, format_time
 
 from .stack import Stack
 
@@ -71,10 +71,19 @@ class StackSpec(_Section):
     def provenance(self) -> tuple[Provenance, ...]:
         """What is stated, with its source."""
         return tuple(
-            Provenance(f"stack {self.name}: {key.replace('_', ' ')}", entry.value, entry.source, "fitted")
+            Provenance(f"stack {self.name}: {key.replace('_', ' ')}", _text(key, entry.value), entry.source, "fitted")
             for key in type(self).model_fields
             if isinstance(entry := getattr(self, key), Stated)
         )
+
+
+def _text(key: str, value: object) -> str:
+    """A value as reports print it."""
+    if key in ("kernel", "collective", "collective_per_rank", "message", "expert", "step"):
+        return format_time(float(str(value)))
+    if key == "attention":
+        return format_flops(float(str(value)))
+    return " to ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def load_stack(name: str) -> StackSpec:
