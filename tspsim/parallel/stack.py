@@ -109,7 +109,6 @@ class Stack:
                 weights = operator.batch * operator.m * operator.n
                 yield MemoryBound("add", self.accumulation_bytes * weights, operator.m, name="add to gradient")
 
-
     def _traffic(self, operator: MemoryBound) -> float:
         return self.traffic_factor if operator.name != "loss" or self.loss_factor is None else self.loss_factor
 

@@ -18,6 +18,17 @@ Lower = Annotated[float, Field(ge=0.3, le=1.0)]
 Upper = Annotated[float, Field(ge=1.0, le=20.0)]
 BytesPerWeight = Annotated[float, Field(ge=0.0, le=64.0, allow_inf_nan=False)]
 
+#: Keys whose values have a unit → the field of :class:`Stack` that names it; all are times but ``attention``.
+WITH_UNITS = {
+    "kernel": "kernel_s",
+    "collective": "collective_s",
+    "message": "message_s",
+    "expert": "expert_s",
+    "collective_per_rank": "collective_s_per_rank",
+    "step": "step_s",
+    "attention": "attention_flops_per_s",
+}
+
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -55,17 +66,8 @@ class StackSpec(_Section):
 
     def stack(self) -> Stack:
         """The same facts as the schemes and the engine read them."""
-        names = {
-            "kernel": "kernel_s",
-            "collective": "collective_s",
-            "message": "message_s",
-            "expert": "expert_s",
-            "collective_per_rank": "collective_s_per_rank",
-            "step": "step_s",
-            "attention": "attention_flops_per_s",
-        }
         stated = {key: getattr(self, key) for key in type(self).model_fields if key not in ("name", "description")}
-        values = {names.get(key, key): entry.value for key, entry in stated.items() if entry is not None}
+        values = {WITH_UNITS.get(key, key): entry.value for key, entry in stated.items() if entry is not None}
         return Stack(self.name, **values)
 
     def provenance(self) -> tuple[Provenance, ...]:
@@ -79,10 +81,8 @@ class StackSpec(_Section):
 
 def _text(key: str, value: object) -> str:
     """A value as reports print it."""
-    if key in ("kernel", "collective", "collective_per_rank", "message", "expert", "step"):
-        return format_time(float(str(value)))
-    if key == "attention":
-        return format_flops(float(str(value)))
+    if isinstance(value, float) and key in WITH_UNITS:
+        return format_flops(value) if key == "attention" else format_time(value)
     return " to ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
