@@ -53,13 +53,25 @@ def _on_the_first_offer(data: dict[str, Any]) -> dict[str, Any]:
     return {**data, "cluster": first["cluster"]}
 
 
+def assignment(text: str, option: str, form: str) -> tuple[str, str, str]:
+    """The key path of a ``path=…`` given to an option, what stands behind it, and the place that messages name.
+
+    Raises
+    ------
+    InputError
+        The text is not of that form.
+    """
+    path, equals, rest = text.partition("=")
+    path = path.strip()
+    place = f"{option} {shorten(text)}"
+    if not equals or not all(path.split(".")):
+        raise InputError(f"is not of the form {form}", file=place)
+    return path, rest, place
+
+
 def _override(data: dict[str, Any], override: str) -> tuple[str, dict[str, Any]]:
     """The key path that one ``path=value`` sets, and a copy of ``data`` with the value there."""
-    path, equals, text = override.partition("=")
-    path = path.strip()
-    place = f"--set {shorten(override)}"
-    if not equals or not all(path.split(".")):
-        raise InputError("is not of the form path=value, such as workload.sequence=64Ki", file=place)
+    path, text, place = assignment(override, "--set", "path=value, such as workload.sequence=64Ki")
     try:
         value = catalog.parse_yaml(text)
         return path, dict(_assign(data, path, value))

@@ -27,6 +27,7 @@ from typing import Any, get_args
 from .. import catalog
 from ..errors import InputError, UnitError, UnknownNameError, shorten
 from ..scenario import Scenario
+from ..scenario.loading import assignment
 from ..units import Dimension, parse
 
 #: A sweep larger than this is a slip of the keyboard.
@@ -103,11 +104,7 @@ def read_axis(text: str) -> Axis:
     >>> read_axis("cluster=mi300x-8,hgx-h100-8").cells
     ('mi300x-8', 'hgx-h100-8')
     """
-    path, equals, values = text.partition("=")
-    path = path.strip()
-    place = f"--over {shorten(text)}"
-    if not equals or not all(path.split(".")):
-        raise InputError("is not of the form path=values, such as workload.sequence=32Ki..1Mi*2", file=place)
+    path, values, place = assignment(text, "--over", "path=values, such as workload.sequence=32Ki..1Mi*2")
     try:
         texts = [each for item in split(values) for each in expand(item)]
         if len(texts) > MOST_POINTS:
