@@ -20,7 +20,11 @@ from typing import NamedTuple
 
 from .operators import Operator
 
+#: Kinds of collectives that nccl-tests measures.
 COLLECTIVE_KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all")
+#: One hop of what travels round the ranks of every node: each sends as much as it receives (``ppermute`` by one place
+#: in JAX), along one ring of neighbours or in pieces along several that share no link.
+RING_SHIFT = "ring_shift"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +58,11 @@ class Collective:
     Parameters
     ----------
     kind
-        One of :data:`COLLECTIVE_KINDS`.
+        One of :data:`COLLECTIVE_KINDS`, or :data:`RING_SHIFT`.
     size_bytes
         Bytes as nccl-tests counts them: the gathered result of an all-gather, the whole input of a
-        reduce-scatter, the vector of an all-reduce or broadcast, what one rank holds before an all-to-all.
+        reduce-scatter, the vector of an all-reduce or broadcast, what one rank holds before an all-to-all. Of a ring
+        shift what a rank sends.
     root
         Position along the axis of a broadcast's source.
     algorithm

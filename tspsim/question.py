@@ -9,9 +9,10 @@ from .errors import InputError, UnknownNameError
 from .hardware import Device, load_device
 from .model import Architecture, load_model
 from .network import Cluster, build_cluster, load_cluster
-from .parallel import Adapters, Job, Optimizer, Plan, Routing, StackSpec, Work, load_stack
+from .parallel import CHOICES, Adapters, Job, Optimizer, Plan, Routing, StackSpec, Work, load_stack, located
 from .provenance import Provenance
 from .scenario import ClusterInline, Faults, Scenario
+from .scenario import Plan as PlanKeys
 
 
 @dataclass(frozen=True)
@@ -109,11 +110,20 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
             rail_axes=entry.placement.rails if entry.placement else (),
         )
         workload.sequences_of(plan.dp, plan.name)
-        plans.append(plan)
+        plans.append(located(with_choices(plan, entry), cluster.gpus, cluster.gpus_per_node))
     question = Question(scenario, cluster, device, model, work, tuple(plans), workload.global_batch, stack.provenance())
     for plan in plans:
         question.job(plan).check()
     return question
+
+
+def with_choices(plan: Plan, keys: PlanKeys) -> Plan:
+    """The plan with the switches that its keys state; those it leaves to :mod:`tspsim.tuning` are named as open."""
+    switches = [name for choice in CHOICES if choice.applies(plan) for name in choice.switches]
+    stated = {name: value for name in switches if (value := getattr(keys, name)) is not None}
+    published = plan.tsp > 1 and keys.tsp_schedule == "published"
+    still_open = () if published else tuple(name for name in switches if name not in stated)
+    return replace(plan, **stated, open=still_open)
 
 
 def with_faults(cluster: Cluster, faults: Faults) -> Cluster:

@@ -14,7 +14,17 @@ from numpy.typing import NDArray
 from ..errors import TspsimError
 from ..operators import Operator
 from ..parallel.mesh import Mesh
-from ..program import Collective, Compute, Instruction, Launch, Program, Repeat, SendReceive, Tokens
+from ..program import (
+    RING_SHIFT,
+    Collective,
+    Compute,
+    Instruction,
+    Launch,
+    Program,
+    Repeat,
+    SendReceive,
+    Tokens,
+)
 from .ranks import Step
 from .timeline import Label, Labels
 
@@ -59,7 +69,7 @@ class Template:
 
     def received_bytes(self, members: int) -> float:
         """Payload a rank receives and did not hold, mean over the group."""
-        if self.is_message:
+        if self.is_message or self.kind == RING_SHIFT:
             return float(self.size_bytes)
         factor = 2.0 if self.kind == "all_reduce" else 1.0
         return factor * (self.size_bytes * (members - 1) / members)

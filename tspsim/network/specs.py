@@ -75,6 +75,7 @@ class Considered(Strict):
     reduce_scatter: tuple[str, ...] = Field(min_length=1)
     broadcast: tuple[str, ...] = Field(min_length=1)
     all_to_all: tuple[str, ...] = Field(min_length=1)
+    ring_shift: tuple[str, ...] = Field(("multi_ring", "ring"), min_length=1)
 
 
 class CollectivesSpec(Strict):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from . import folded, tensor
 from .adapters import Adapters
+from .choices import CHOICES, options_of
 from .memory import Residency, peak_memory
-from .mesh import Mesh, build_mesh
+from .mesh import Mesh, build_mesh, located
 from .plan import AXES, Job, Optimizer, Plan, Work
 from .routing import Routing
 from .stack import IDEAL, Stack
@@ -18,6 +19,7 @@ from .step import Scheme, write_program
 
 __all__ = [
     "AXES",
+    "CHOICES",
     "IDEAL",
     "SCHEMES",
     "Adapters",
@@ -33,6 +35,8 @@ __all__ = [
     "Work",
     "build_mesh",
     "load_stack",
+    "located",
+    "options_of",
     "peak_memory",
     "scheme_of",
     "write_program",

@@ -1,17 +1,23 @@
 """TSP: tensor and sequence parallelism folded onto one axis (Zyphra).
 
-Each of D ranks owns 1/D of every weight matrix and 1/D of the tokens. Attention runs in D steps: rank r broadcasts
-its packed [Wq, Wk, Wv, Wo] shard, every rank projects its own tokens with it, K and V of that head bucket are
-all-gathered, and each rank attends its queries over the whole context and adds A·Wo to its local output. The MLP's
-packed [gate, up, down] shards travel a ring of D−1 hops; each rank applies the shard that is here. Nothing is
-all-reduced (physics: §1 of docs/schedules.md).
+Each of D ranks owns 1/D of every weight matrix and 1/D of the tokens. Nothing is all-reduced: weights come to the
+tokens. Attention runs in ``head_groups`` groups of heads: the ranks that own a group broadcast their packed
+[Wq, Wk, Wv, Wo] shards, every rank projects its own tokens with them, K and V of the group are all-gathered, and each
+rank attends its queries over the whole context and adds A·Wo to its local output. The MLP's packed [gate, up, down]
+shards come by a :mod:`~tspsim.parallel.transport` and are multiplied piece by piece.
 
-Overlapped, weights move on one stream and K, V on another beside compute. A rank holds at most three attention
-shards (the one in use, the next one, the one arriving) and two MLP shards.
+As published, there are D groups, one a rank, and the MLP's shards hop round a ring. Both are choices: the same bytes
+over more links, in larger pieces (docs/schedules.md).
+
+Overlapped, weights move on streams of their own and K, V on another beside compute, as far ahead as buffers allow, over
+the border of a layer as well.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from ..model import Block
 from ..model.layer import LayerShard, gradients
 from ..operators import MemoryBound, Operator
 from . import expert, folded_tables, travel
@@ -21,7 +27,7 @@ from .plan import Job
 from .recompute import cheap_again, heads_again
 from .script import Script
 from .step import Scheme
-from .travel import ATTENTION_BUFFERS
+from .transport import Arrivals, piece_of, transport_of
 
 
 def forward_layer(script: Script, job: Job, layer: LayerShard, position: int) -> list[int]:
@@ -39,9 +45,9 @@ def forward_layer(script: Script, job: Job, layer: LayerShard, position: int) ->
 
 
 def backward_layer(script: Script, job: Job, layer: LayerShard, position: int) -> list[int]:
-    """Derived, not published: MLP shards circulate again and their gradients travel behind them to the owner; then
-    every head bucket once more, dK and dV reduce-scattered, and the attention weights' gradients reduced to their
-    owners in one reduce-scatter. With full recomputation the bucket's weights are still here from the forward.
+    """Derived, not published: the MLP's weights come again, unless they stayed, and their gradients go home; then every
+    group of heads once more, dK and dV reduce-scattered, and the attention weights' gradients reduced to their owners
+    in one reduce-scatter. With full recomputation the attention's weights are still here from the forward.
     """
     script.part = "mlp backward"
     if layer.kind.experts:
@@ -58,204 +64,114 @@ def backward_layer(script: Script, job: Job, layer: LayerShard, position: int) -
     return [attention_backward(script, job, layer, position)]
 
 
+# --- attention ----------------------------------------------------------------------------------------------
+
+
+def group_of(job: Job, layer: LayerShard) -> LayerShard:
+    """What of a layer is attended at once: one group of heads."""
+    return replace(layer, shards=job.plan.attended_groups)
+
+
 def attention_overlapped(script: Script, job: Job, layer: LayerShard, position: int) -> int:
-    """D steps, software-pipelined by one: QKV of step r+1 is multiplied before attention of step r, so that the
-    gather of r+1 runs beside it. Returns the last instruction."""
-    shards, tokens = job.plan.tsp, job.tokens
-    moved: list[int] = []
-    projected: list[int] = []
+    """Groups of heads, software-pipelined by one: QKV of group r+1 is multiplied before attention of group r, so that
+    the gather of r+1 runs beside it. Returns the last instruction."""
+    groups, tokens, group = job.plan.attended_groups, job.tokens, group_of(job, layer)
+    ahead = min(travel.ATTENTION_BUFFERS, groups)
+    # A layer that is repeated for its backward keeps its own weights beside those that arrive for the next one.
+    buffers = script.buffers("attention weights", ahead + (groups if script.recomputing else 0), groups)
     gathered: list[int] = []
     attended: list[int] = []
 
     def project(step: int) -> None:
-        # While a layer is repeated for its backward all its shards are kept: there is no buffer to wait for.
-        reused = step >= ATTENTION_BUFFERS and not script.recomputing
-        buffer_free = [attended[step - ATTENTION_BUFFERS]] if reused else []
-        moved.append(broadcast_weights(script, job, layer, step, buffer_free))
-        operators: tuple[Operator, ...] = (*layer.projections(tokens), layer.rope(tokens))
+        moved = broadcast_weights(script, job, group, step, [])
+        buffers.fill(step, *moved)
+        operators: tuple[Operator, ...] = (*group.projections(tokens), group.rope(tokens))
         if step == 0:
             script.compute("norm", layer.norm(tokens), *layer.down_projections(tokens), after=whole)
-        projected.append(script.compute(f"QKV {step + 1}/{shards}", *operators, after=[moved[step]]))
-        gathered.append(gather_context(script, job, layer, step, [projected[step]]))
+        projected = script.compute(f"QKV {step + 1}/{groups}", *operators, after=moved[-1:])
+        gathered.append(gather_context(script, job, group, step, [projected]))
 
     whole = gather_attention_whole(script, job, layer, [])
     project(0)
-    for step in range(shards):
-        if step + 1 < shards:
+    for step in range(groups):
+        if step + 1 < groups:
             project(step + 1)
-        attended.append(attend(script, job, layer, position, step, gathered[step]))
-    if script.recomputing:
-        return attended[-1]
-    # The buffers of a layer's first shards are those of the layer before's last ones.
-    for step in range(min(ATTENTION_BUFFERS, shards)):
-        if shards - ATTENTION_BUFFERS + step >= 0:
-            last_user = attended[shards - ATTENTION_BUFFERS + step]
-            script.after_previous_layer(moved[step], last_user, f"attention buffer {step}")
+        attended.append(attend(script, job, group, position, step, gathered[step]))
+        if not script.recomputing:
+            buffers.used(step, attended[step])
     return attended[-1]
 
 
 def attention_in_turn(script: Script, job: Job, layer: LayerShard, position: int) -> int:
     """Nothing overlaps: every exchange is waited for before the next instruction."""
+    groups, group = job.plan.attended_groups, group_of(job, layer)
     whole = gather_attention_whole(script, job, layer, [])
     last = script.compute("norm", layer.norm(job.tokens), *layer.down_projections(job.tokens), after=whole)
-    for step in range(job.plan.tsp):
-        moved = broadcast_weights(script, job, layer, step, [last])
+    for step in range(groups):
+        moved = broadcast_weights(script, job, group, step, [last])
         projected = script.compute(
-            f"QKV {step + 1}/{job.plan.tsp}", *layer.projections(job.tokens), layer.rope(job.tokens), after=[moved]
+            f"QKV {step + 1}/{groups}", *group.projections(job.tokens), group.rope(job.tokens), after=moved[-1:]
         )
-        last = attend(script, job, layer, position, step, gather_context(script, job, layer, step, [projected]))
+        last = attend(script, job, group, position, step, gather_context(script, job, group, step, [projected]))
     return last
 
 
-def mlp_overlapped(script: Script, job: Job, layer: LayerShard, last: int) -> int:
-    """The shard that is here is multiplied while the next one arrives in the other buffer."""
-    shards = job.plan.tsp
-    whole = gather_mlp_whole(script, job, layer, [])
-    arrived: list[int] = []
-    applied: list[int] = []
-    for hop in range(shards):
-        if hop + 1 < shards:
-            # Hop h fills the buffer that step h−1 of the ring has finished with.
-            waits = applied[hop - 1 : hop] if hop else []
-            arrived.append(ring_weights(script, job, layer, hop, waits))
-        applied.append(apply_mlp(script, job, layer, hop, arrived[hop - 1 : hop] if hop else [last, *whole]))
-    if not script.recomputing:
-        script.after_previous_layer(arrived[0], applied[-1], "MLP buffer")
-    return applied[-1]
-
-
-def mlp_in_turn(script: Script, job: Job, layer: LayerShard, last: int) -> int:
-    waits = [last, *gather_mlp_whole(script, job, layer, [last])]
-    for hop in range(job.plan.tsp):
-        if hop:
-            waits = [ring_weights(script, job, layer, hop - 1, waits)]
-        waits = [apply_mlp(script, job, layer, hop, waits)]
-    return waits[-1]
-
-
-def mlp_backward(script: Script, job: Job, layer: LayerShard) -> int:
-    """Hop by hop: the shard's columns again, their gradients, and the shard's gradient one step behind its weights.
-
-    Returns the last kernel.
-    """
-    shards, tokens = job.plan.tsp, job.tokens
-    load = travel.mlp(job, layer)
-    sizes = load.shard_bytes, load.trained_in_shard * job.work.optimizer.gradients
-    overlap = job.plan.overlap is not False
-    whole = [] if job.plan.recomputation == "full" else gather_mlp_whole(script, job, layer, [])
-    arrived: list[int] = []
-    applied: list[int] = []
-    for hop in range(shards):
-        waits = arrived[hop - 1 : hop] if hop else whole
-        if overlap and hop + 1 < shards:
-            arrived.append(
-                script.ring_hop(
-                    "tsp",
-                    sizes[0],
-                    f"MLP weights hop {hop + 1} backward",
-                    after=[*arrived[hop - 1 : hop], *applied[hop - 1 : hop]],
-                    stream="weights",
-                )
-            )
-        operators = (
-            *gradients(layer.down(tokens)),
-            *cheap_again(job, layer.activation(tokens)),
-            layer.activation_backward(tokens),
-            *gradients(layer.gate_up(tokens)),
-        )
-        if sizes[1]:
-            operators = (*operators, MemoryBound("add", 3.0 * sizes[1], name="add to travelling gradient"))
-        applied.append(script.compute(f"MLP {hop + 1}/{shards} backward", *operators, after=waits))
-        here = applied[-1]
-        if sizes[1]:
-            name = f"MLP gradients hop {hop + 1}"
-            here = script.ring_hop("tsp", sizes[1], name, after=[here], stream="weight gradients")
-        if not overlap:
-            if sizes[1]:
-                here = script.compute("gradients here", after=[here])
-            if hop + 1 < shards:
-                arrived.append(
-                    script.ring_hop(
-                        "tsp", sizes[0], f"MLP weights hop {hop + 1} backward", after=[here], stream="weights"
-                    )
-                )
-    return applied[-1]
-
-
 def attention_backward(script: Script, job: Job, layer: LayerShard, position: int) -> int:
-    shards, tokens, work = job.plan.tsp, job.tokens, job.work
-    overlap = job.plan.overlap is not False
-    segments = local_segments(job.plan.partition, work.sequence, shards, position, job.sequences, work.causal)
-    again = heads_again(job, layer, tokens)
-    if job.plan.recomputation == "selective":
-        again = (layer.attention(segments, causal=work.causal),)
-    kernel = layer.attention(segments, causal=work.causal, direction="backward")
-    context = 2 * job.group_tokens * layer.kv_width * job.activation_bytes
-    kept = job.plan.recomputation == "full"
-    # Adapters are needed from the first bucket on, the projections to latents behind the last one.
+    plan, tokens, work = job.plan, job.tokens, job.work
+    groups, group = plan.attended_groups, group_of(job, layer)
+    overlap = plan.overlap is not False
+    segments = local_segments(plan.partition, work.sequence, plan.tsp, position, job.sequences, work.causal)
+    again = heads_again(job, group, tokens)
+    if plan.recomputation == "selective":
+        again = (group.attention(segments, causal=work.causal),)
+    kernel = group.attention(segments, causal=work.causal, direction="backward")
+    context = context_bytes(job, group)
+    kept = plan.recomputation == "full"
+    # A repeated layer's weights are in the buffers that its forward filled.
+    buffers = script.buffers("attention weights", min(travel.ATTENTION_BUFFERS, groups), groups)
+    # Adapters are needed from the first group on, the projections to latents behind the last one.
     early = [] if kept or work.adapters is None else gather_attention_whole(script, job, layer, [])
-    here: list[int] = []
     reduced: list[int] = []
     last: list[int] = []
 
     def project(step: int) -> None:
-        """dQ, dK and dV of a bucket through its QKV weights, once its dK and dV are whole."""
+        """dQ, dK and dV of a group through its QKV weights, once its dK and dV are whole."""
         nonlocal last
         last = [
             script.compute(
-                f"QKV {step + 1}/{shards} backward",
-                layer.rope(tokens),
-                *(gradient for product in layer.projections(tokens) for gradient in gradients(product)),
+                f"QKV {step + 1}/{groups} backward",
+                group.rope(tokens),
+                *(gradient for product in group.projections(tokens) for gradient in gradients(product)),
                 after=[reduced[step]],
             )
         ]
+        buffers.used(step, last[0])
 
-    for step in range(shards):
-        waits = (
-            last
-            if not overlap
-            else here[step - ATTENTION_BUFFERS : step - ATTENTION_BUFFERS + 1]
-            if step >= ATTENTION_BUFFERS
-            else []
-        )
-        needed = []
+    for step in range(groups):
+        needed: list[int] = []
         if not kept:
-            needed = [
-                *(() if step else early),
-                broadcast_weights(script, job, layer, step, waits),
-                gather_context(script, job, layer, step, waits),
-            ]
-        here.append(
-            script.compute(
-                f"attention {step + 1}/{shards} backward",
-                *gradients(layer.output(tokens)),
-                *again,
-                kernel,
-                after=needed,
-            )
+            waits = [] if overlap else last
+            moved = broadcast_weights(script, job, group, step, waits)
+            gathered = gather_context(script, job, group, step, waits)
+            buffers.fill(step, *moved, gathered)
+            needed = [*(() if step else early), moved[-1], gathered]
+        attended = script.compute(
+            f"attention {step + 1}/{groups} backward", *gradients(group.output(tokens)), *again, kernel, after=needed
         )
-        reduced.append(
-            script.collective(
-                "reduce_scatter",
-                "tsp",
-                context,
-                f"sum dK,dV {step + 1}/{shards}",
-                after=[here[-1]],
-                stream="context",
-            )
-        )
+        name = f"sum dK,dV {step + 1}/{groups}"
+        reduced.append(script.collective("reduce_scatter", "tsp", context, name, after=[attended], stream="context"))
         if not overlap:
             project(step)
         elif step:
             project(step - 1)
     if overlap:
-        project(shards - 1)
+        project(groups - 1)
     if layer.down_weights:
         needed = early or ([] if kept else gather_attention_whole(script, job, layer, last))
         d_down = [gradient for product in layer.down_projections(tokens) for gradient in gradients(product)]
         last = [script.compute("latents backward", *d_down, after=needed)]
-    load = travel.attention(job, layer)
-    trained = shards * load.trained_in_shard + load.trained_in_whole
+    load = travel.attention(job, group)
+    trained = groups * load.trained_in_shard + load.trained_in_whole
     if work.adapters is not None:
         trained += travel.mlp(job, layer).trained_in_whole
     if trained:
@@ -275,6 +191,122 @@ def gather_attention_whole(script: Script, job: Job, layer: LayerShard, after: l
     return [script.collective("all_gather", "tsp", size, name, after=after, stream="weights")] if size else []
 
 
+def broadcast_weights(script: Script, job: Job, group: LayerShard, step: int, after: list[int]) -> list[int]:
+    """Shards of a group of heads from the ranks that own them, one after the other."""
+    owners = job.plan.tsp // job.plan.attended_groups
+    size = travel.attention(job, group).shard_bytes / owners
+    return [
+        script.collective(
+            "broadcast",
+            "tsp",
+            size,
+            f"weights {owner + 1}/{job.plan.tsp}",
+            root=owner,
+            after=after,
+            stream="weights",
+        )
+        for owner in range(step * owners, (step + 1) * owners)
+    ]
+
+
+def context_bytes(job: Job, group: LayerShard) -> float:
+    """K and V of a group of heads over the whole context."""
+    return 2 * job.group_tokens * group.kv_width * job.activation_bytes
+
+
+def gather_context(script: Script, job: Job, group: LayerShard, step: int, after: list[int]) -> int:
+    name = f"gather K,V {step + 1}/{job.plan.attended_groups}"
+    return script.collective("all_gather", "tsp", context_bytes(job, group), name, after=after, stream="context")
+
+
+def attend(script: Script, job: Job, group: LayerShard, position: int, step: int, after: int) -> int:
+    """Local queries over the whole context with one group of heads, and its part of the output projection."""
+    work = job.work
+    segments = local_segments(job.plan.partition, work.sequence, job.plan.tsp, position, job.sequences, work.causal)
+    return script.compute(
+        f"attention {step + 1}/{job.plan.attended_groups}",
+        group.attention(segments, causal=work.causal),
+        group.output(job.tokens),
+        after=[after],
+    )
+
+
+# --- MLP ----------------------------------------------------------------------------------------------------
+
+
+def keeps_mlp(job: Job) -> bool:
+    """Whether the MLP's weights stay from a layer's repetition to its backward."""
+    return job.training and job.plan.recomputation == "full" and transport_of(job).keeps
+
+
+def mlp_overlapped(script: Script, job: Job, layer: LayerShard, last: int) -> int:
+    """The piece that is here is multiplied while the next one arrives in the other buffer."""
+    transport, piece = transport_of(job), piece_of(job, layer)
+    pieces = transport.pieces(job)
+    kept = script.recomputing and keeps_mlp(job)
+    buffers = script.buffers("MLP weights", transport.buffers(job) + (pieces if kept else 0), pieces)
+    whole = gather_mlp_whole(script, job, layer, [])
+    arrivals = Arrivals(script, job, travel.mlp(job, piece).shard_bytes, pieces, "MLP weights", buffers)
+    applied = last
+    for number in range(pieces):
+        arrivals.set_out(number)
+        applied = apply_mlp(script, job, piece, number, arrivals.of(number) if number else [last, *whole, *arrivals.of(0)])
+        if not kept:
+            buffers.used(number, applied)
+    return applied
+
+
+def mlp_in_turn(script: Script, job: Job, layer: LayerShard, last: int) -> int:
+    transport, piece = transport_of(job), piece_of(job, layer)
+    pieces = transport.pieces(job)
+    waits = [last, *gather_mlp_whole(script, job, layer, [last])]
+    arrivals = Arrivals(script, job, travel.mlp(job, piece).shard_bytes, pieces, "MLP weights")
+    for number in range(pieces):
+        arrivals.bring(number, waits)
+        waits = [apply_mlp(script, job, piece, number, arrivals.of(number) or waits)]
+    return waits[-1]
+
+
+def mlp_backward(script: Script, job: Job, layer: LayerShard) -> int:
+    """Piece by piece: its columns' gradients, and its weights' gradient on the way home.
+
+    Returns the last kernel.
+    """
+    transport, piece, tokens = transport_of(job), piece_of(job, layer), job.tokens
+    pieces, load = transport.pieces(job), travel.mlp(job, piece)
+    gradient_bytes = load.trained_in_shard * job.work.optimizer.gradients
+    overlap = job.plan.overlap is not False
+    kept = keeps_mlp(job)
+    whole = [] if job.plan.recomputation == "full" else gather_mlp_whole(script, job, layer, [])
+    # Of a repeated layer that keeps its weights the buffers are those its forward filled.
+    buffers = script.buffers("MLP weights" if kept else "MLP weights, backward", transport.buffers(job), pieces)
+    arrivals = Arrivals(script, job, load.shard_bytes, pieces, "MLP weights, backward,", buffers)
+    applied = -1
+    waits: list[int] = []
+    for number in range(pieces):
+        if not kept and overlap:
+            arrivals.set_out(number)
+        elif not kept:
+            arrivals.bring(number, waits)
+        operators = (
+            *gradients(piece.down(tokens)),
+            *cheap_again(job, piece.activation(tokens)),
+            piece.activation_backward(tokens),
+            *gradients(piece.gate_up(tokens)),
+        )
+        if gradient_bytes and transport.adds:
+            operators = (*operators, MemoryBound("add", 3.0 * gradient_bytes, name="add to travelling gradient"))
+        needed = [*([] if number else whole), *arrivals.of(number)]
+        applied = script.compute(f"MLP {number + 1}/{pieces} backward", *operators, after=needed)
+        buffers.used(number, applied)
+        waits = [applied]
+        if gradient_bytes:
+            home = transport.take_home(script, job, number, gradient_bytes, "MLP gradients", [applied])
+            if not overlap:
+                waits = [script.compute("gradients here", after=[home])]
+    return applied
+
+
 def gather_mlp_whole(script: Script, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
     """Halves of adapters that the MLP's columns do not divide."""
     size = travel.mlp(job, layer).whole_bytes
@@ -282,60 +314,55 @@ def gather_mlp_whole(script: Script, job: Job, layer: LayerShard, after: list[in
     return [script.collective("all_gather", "tsp", size, name, after=after, stream="weights")] if size else []
 
 
-def broadcast_weights(script: Script, job: Job, layer: LayerShard, step: int, after: list[int]) -> int:
-    return script.collective(
-        "broadcast",
-        "tsp",
-        travel.attention(job, layer).shard_bytes,
-        f"weights {step + 1}/{job.plan.tsp}",
-        root=step,
-        after=after,
-        stream="weights",
-    )
-
-
-def gather_context(script: Script, job: Job, layer: LayerShard, step: int, after: list[int]) -> int:
-    size = 2 * job.group_tokens * layer.kv_width * job.activation_bytes
-    return script.collective(
-        "all_gather", "tsp", size, f"gather K,V {step + 1}/{job.plan.tsp}", after=after, stream="context"
-    )
-
-
-def attend(script: Script, job: Job, layer: LayerShard, position: int, step: int, after: int) -> int:
-    """Local queries over the whole context with one head bucket, and its part of the output projection."""
-    work = job.work
-    segments = local_segments(job.plan.partition, work.sequence, job.plan.tsp, position, job.sequences, work.causal)
-    return script.compute(
-        f"attention {step + 1}/{job.plan.tsp}",
-        layer.attention(segments, causal=work.causal),
-        layer.output(job.tokens),
-        after=[after],
-    )
-
-
-def ring_weights(script: Script, job: Job, layer: LayerShard, hop: int, after: list[int]) -> int:
-    size = travel.mlp(job, layer).shard_bytes
-    return script.ring_hop("tsp", size, f"MLP weights hop {hop + 1}", after=after, stream="weights")
-
-
-def apply_mlp(script: Script, job: Job, layer: LayerShard, hop: int, after: list[int]) -> int:
-    operators = (layer.gate_up(job.tokens), layer.activation(job.tokens), layer.down(job.tokens))
+def apply_mlp(script: Script, job: Job, piece: LayerShard, number: int, after: list[int]) -> int:
+    operators = (piece.gate_up(job.tokens), piece.activation(job.tokens), piece.down(job.tokens))
     # Experts have had their norm before the router.
-    norm = () if hop or layer.kind.experts else (layer.norm(job.tokens),)
-    return script.compute(f"MLP {hop + 1}/{job.plan.tsp}", *norm, *operators, after=after)
+    norm = () if number or piece.kind.experts else (piece.norm(job.tokens),)
+    return script.compute(f"MLP {number + 1}/{transport_of(job).pieces(job)}", *norm, *operators, after=after)
+
+
+# --- memory -------------------------------------------------------------------------------------------------
 
 
 def gathered_context(job: Job, in_flight: int) -> float:
-    """K and V of head buckets over the whole context.
+    """K and V of groups of heads over the whole context.
 
-    Forward: the bucket at work, and overlapped the one that arrives. Training: a bucket and its gradients; with full
-    recomputation all buckets of the layer whose forward was just repeated, so that its backward need not gather again.
+    Forward: the group at work, and overlapped the one that arrives. Training: a group and its gradients; with full
+    recomputation all groups of the layer whose forward was just repeated, so that its backward need not gather again.
     """
-    layer = LayerShard(job.model, job.plan.tsp, job.work.precision, job.activation_bytes)
-    bucket = 2 * job.group_tokens * layer.kv_width * job.activation_bytes
+    groups = job.plan.attended_groups
+    group = LayerShard(job.model, groups, job.work.precision, job.activation_bytes)
+    one = context_bytes(job, group)
     if job.training:
-        return bucket * (1 + (job.plan.tsp if job.plan.recomputation == "full" else 1))
-    return bucket * (1 if job.plan.overlap is False else 2)
+        return one * (1 + (groups if job.plan.recomputation == "full" else 1))
+    return one * (1 if job.plan.overlap is False else min(2, groups))
+
+
+def in_flight_weights(job: Job) -> float:
+    """Other ranks' weights in this rank's buffers, and gradients of them.
+
+    Forward: the buffers of both pools. Training: all of one layer, from its recomputation to its backward, with fp32
+    accumulators of the gradients of what is trained until those are reduced to their owners, and the buffers in which
+    the next layer's first pieces arrive.
+    """
+    transport, ahead = transport_of(job), min(travel.ATTENTION_BUFFERS, job.plan.attended_groups)
+
+    def of_kind(block: Block) -> float:
+        layer = LayerShard(job.model, job.plan.tsp, job.work.precision, job.activation_bytes, block)
+        group, piece = group_of(job, layer), piece_of(job, layer)
+        attention, mlp = travel.attention(job, group), travel.mlp(job, piece)
+        arriving = transport.buffers(job) * mlp.shard_bytes
+        if not job.training:
+            here = (1 if job.plan.overlap is False else ahead) * attention.shard_bytes
+            return here + arriving + attention.whole_bytes
+        if job.plan.overlap is not False:
+            arriving += ahead * attention.shard_bytes
+        groups, pieces = job.plan.attended_groups, transport.pieces(job)
+        here = groups * attention.shard_bytes + pieces * mlp.shard_bytes + attention.whole_bytes + mlp.whole_bytes
+        trained = groups * attention.trained_in_shard + pieces * mlp.trained_in_shard
+        return here + 4.0 * (trained + attention.trained_in_whole + mlp.trained_in_whole) + arriving
+
+    return max(of_kind(block) for block in dict.fromkeys(job.model.blocks))
 
 
 SCHEME = Scheme(
@@ -352,6 +379,6 @@ SCHEME = Scheme(
         weight_shards=lambda job: job.plan.tsp,
         compute_shards=lambda job: 1,
         gathered_context=gathered_context,
-        in_flight_weights=travel.in_flight_weights,
+        in_flight_weights=in_flight_weights,
     ),
 )

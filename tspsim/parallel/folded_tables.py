@@ -6,6 +6,7 @@ from ..model.layer import LayerShard, gradients
 from ..operators import Operator
 from .plan import Job
 from .script import Script
+from .transport import Arrivals, transport_of
 
 
 def embed(script: Script, job: Job, layer: LayerShard) -> None:
@@ -25,7 +26,7 @@ def embed_backward(script: Script, job: Job, layer: LayerShard) -> None:
 
 
 def head(script: Script, job: Job, layer: LayerShard) -> None:
-    """The head's vocabulary shards travel the ring as the MLP's do."""
+    """The head's vocabulary shards travel as the MLP's do."""
     script.compute("final norm", layer.norm(job.tokens))
     circulate_head(script, job, layer, "language-model head", layer.head(job.tokens))
 
@@ -38,37 +39,19 @@ def head_backward(script: Script, job: Job, layer: LayerShard) -> None:
 
 
 def circulate_head(script: Script, job: Job, layer: LayerShard, name: str, *operators: Operator) -> None:
+    """The head in as many pieces as there are ranks, whatever brings them, so that the logits of one are here at once."""
     shards, trained = job.plan.tsp, len(operators) > 1 and job.work.adapters is None
     elements = job.model.hidden * layer.vocab
-    overlap = job.plan.overlap is not False
-    arrived: list[int] = []
+    overlap, transport = job.plan.overlap is not False, transport_of(job)
+    arrivals = Arrivals(script, job, elements * job.weight_bytes, shards, "head weights")
     applied: list[int] = []
-    for hop in range(shards):
-        here = arrived[-1:]
-        if overlap and hop + 1 < shards:
-            waits = [*here, *applied[-1:]]
-            arrived.append(
-                script.ring_hop(
-                    "tsp",
-                    elements * job.weight_bytes,
-                    f"head weights hop {hop + 1}",
-                    after=waits,
-                    stream="weights",
-                )
-            )
-        applied.append(script.compute(f"{name} {hop + 1}/{shards}", *operators, after=here))
+    for piece in range(shards):
+        if overlap:
+            arrivals.set_out(piece, applied)
+        else:
+            arrivals.bring(piece, applied[-1:])
+        applied.append(script.compute(f"{name} {piece + 1}/{shards}", *operators, after=arrivals.of(piece)))
         if trained:
             size = elements * job.work.optimizer.gradients
-            name = f"head gradients hop {hop + 1}"
-            sent = script.ring_hop("tsp", size, name, after=applied[-1:], stream="weight gradients")
+            sent = transport.take_home(script, job, piece, size, "head gradients", applied[-1:])
             script.exchanged_gradients = [sent]
-        if not overlap and hop + 1 < shards:
-            arrived.append(
-                script.ring_hop(
-                    "tsp",
-                    elements * job.weight_bytes,
-                    f"head weights hop {hop + 1}",
-                    after=applied[-1:],
-                    stream="weights",
-                )
-            )

@@ -7,7 +7,7 @@ its entries are ranks. Groups along an axis are its lines.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 
@@ -126,6 +126,16 @@ def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
         names.pop(1)
     mesh = Mesh(tuple(names), ranks, {"dp": (outside_of("dp"), inside_of("dp"))} if inside_of("dp") in names else {})
     return with_groups(mesh, parts if plan.ep > 1 else {}, plan.shard_parts or {} if plan.shard_group else {})
+
+
+def located(plan: Plan, gpus: int, gpus_per_node: int) -> Plan:
+    """The plan with how many ranks of its token axis share a node: 0 where nodes have different numbers of them."""
+    if plan.token_shards == 1:
+        return plan
+    nodes = build_mesh(plan, gpus, gpus_per_node).groups(plan.token_axis) // gpus_per_node
+    together = {len(set(np.bincount(group - group.min()).tolist()) - {0}) for group in nodes}
+    here = plan.token_shards // len(set(nodes[0].tolist())) if together == {1} else 0
+    return replace(plan, together={plan.token_axis: here})
 
 
 def _with_replicas(order: list[tuple[str, int]], replicas: int, near: int) -> list[tuple[str, int]]:

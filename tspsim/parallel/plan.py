@@ -66,8 +66,24 @@ class Plan:
         What hides the exchanges with experts: ``none``; ``shared_experts``: those run beside the dispatch to routed
         ones, instead of before it; ``micro_batches``: these as well, and one micro-batch's forward runs between the
         pieces of another's backward (:mod:`tspsim.parallel.weave`).
+    weight_transport
+        How the MLP's weights come to the ranks of the folded axis: a name in
+        :data:`tspsim.parallel.transport.TRANSPORTS`.
+    mlp_pieces
+        Pieces in which ``gather`` brings them.
+    head_groups
+        Groups of heads that TSP attends one after the other; None: one a rank, the published bucket.
+    context_transport
+        Links that the ring exchange of sequence shards uses: ``ring``, one of a GPU's on a mesh, or ``multi_ring``.
+    overlap_by
+        What overlapped gathers of K and V are cut by: ``heads``, or ``blocks`` of tokens.
     algorithms
         Collective kind → algorithm name, where the plan insists on one.
+    open
+        Names of switches above that are not stated: :mod:`tspsim.tuning` chooses them for the cluster. Until then they
+        stand at the published schedule.
+    together
+        Axis → ranks of one group along it that share a node, where every node has as many; absent: all of them.
     node_axes, rail_axes
         Axes laid along the node first, and those laid across nodes; see :func:`tspsim.parallel.mesh.build_mesh`.
     """
@@ -88,9 +104,16 @@ class Plan:
     shard_group: int | None = None
     expert_dispatch: str = "ranks"
     expert_overlap: str = "none"
+    weight_transport: str = "ring"
+    mlp_pieces: int = 4
+    head_groups: int | None = None
+    context_transport: str = "ring"
+    overlap_by: str = "heads"
     algorithms: Mapping[str, str] = field(default_factory=dict)
     node_axes: tuple[str, ...] = ()
     rail_axes: tuple[str, ...] = ()
+    open: tuple[str, ...] = ()
+    together: Mapping[str, int] = field(default_factory=dict)
 
     def degree(self, axis: str) -> int:
         return self.degrees.get(axis, 1)
@@ -148,6 +171,15 @@ class Plan:
     @property
     def token_shards(self) -> int:
         return self.degree(self.token_axis)
+
+    @property
+    def attended_groups(self) -> int:
+        """Groups of heads that TSP attends one after the other."""
+        return self.head_groups or self.tsp
+
+    def node_ranks(self, axis: str) -> int:
+        """Ranks of a group along an axis that share a node."""
+        return self.together.get(axis, self.degree(axis))
 
 
 @dataclass(frozen=True)
@@ -341,7 +373,7 @@ class Job:
         """Ranks, or steps of the folded schedule, that the heads are spread over."""
         plan = self.plan
         if plan.tsp > 1:
-            return plan.tsp
+            return plan.attended_groups
         return plan.tp * (plan.sp if plan.exchange == "ulysses" else 1)
 
     def check(self) -> None:
@@ -350,6 +382,10 @@ class Job:
         if plan.tsp > 1 and (plan.tp > 1 or plan.sp > 1):
             raise self._refuse("tsp", f"{plan.tsp} folds tp and sp onto one axis: leave tp and sp at 1 beside it")
         axis = "tsp" if plan.tsp > 1 else "tp"
+        if plan.tsp > 1 and model.heads % plan.tsp:
+            raise self._refuse(axis, f"{plan.tsp} does not divide the {model.heads} attention heads of {model.name}")
+        if plan.tsp > 1 and plan.tsp % plan.attended_groups:
+            raise self._refuse("head_groups", f"{plan.head_groups} groups must divide the {plan.tsp} ranks of tsp")
         if model.heads % shards:
             raise self._refuse(axis, f"{shards} does not divide the {model.heads} attention heads of {model.name}")
         if model.kv_heads % shards and shards % model.kv_heads:
@@ -380,8 +416,17 @@ class Job:
         self._check_documents(self.work.sequence // pieces)
         self._check_adapters()
         self._check_shard_group()
+        self._check_transport()
         if plan.overlap and plan.tp > 1 and self.tokens % plan.overlap_chunks:
             raise self._refuse("overlap_chunks", f"{plan.overlap_chunks} does not divide {self.tokens} tokens a rank")
+
+    def _check_transport(self) -> None:
+        """What TSP's weights are moved in must divide them."""
+        from .transport import TRANSPORTS
+
+        refused = TRANSPORTS[self.plan.weight_transport].check(self) if self.plan.tsp > 1 else None
+        if refused is not None:
+            raise self._refuse(*refused)
 
     def _check_experts(self, axis: str) -> None:
         model, plan, experts = self.model, self.plan, self.model.experts

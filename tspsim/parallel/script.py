@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ..model.layer import gradients
@@ -10,6 +10,35 @@ from ..operators import Gemm, Operator
 from ..program import Collective, Compute, Instruction, Launch, Program, Repeat, SendReceive, Tokens
 from .lowering import lowering_of
 from .plan import Job
+
+
+class Buffers:
+    """Equal buffers that what moves takes in turn: each filling waits until what was there has been used.
+
+    A layer fills one ``a_layer`` times, counted on from the layer before, so waits reach across the border. A filling
+    without instructions is what a rank has of its own.
+    """
+
+    def __init__(self, count: int, a_layer: int) -> None:
+        self.count, self.a_layer = count, a_layer
+        self._moves: dict[int, tuple[int, ...]] = {}
+        self._uses: dict[int, int] = {}
+
+    def fill(self, number: int, *moves: int) -> None:
+        """Instructions that fill a buffer the ``number``-th time of a layer's."""
+        self._moves[number] = moves
+
+    def used(self, number: int, by: int) -> None:
+        """What was filled then is not needed once the instruction ``by`` is over."""
+        self._uses[number] = by
+
+    def waits(self) -> Iterator[tuple[int, int, int, int]]:
+        """(instruction, what it waits for, how many layers before, number of the filling) of every filling."""
+        for number, moves in self._moves.items():
+            layers, earlier = divmod(number - self.count, self.a_layer)
+            if earlier in self._uses:
+                for move in moves:
+                    yield move, self._uses[earlier], -layers, number
 
 
 class Script:
@@ -33,6 +62,7 @@ class Script:
         self._body: list[Instruction] = []
         self._across: list[tuple[int, int, str, int]] = []
         self._left: list[dict[str, int]] = []
+        self._buffers: dict[str, Buffers] = {}
         self._layer = -1
         self.recomputing = False
         self.further_token = False
@@ -114,11 +144,19 @@ class Script:
 
     def ring_hop(self, axis: str, size_bytes: float, name: str, *, after: Iterable[int] = (), stream: str = "") -> int:
         """Every rank sends to the next position and receives from the one before."""
+        return self.pass_on(axis, 1, size_bytes, name, after=after, stream=stream)
+
+    def pass_on(
+        self, axis: str, offset: int, size_bytes: float, name: str, *, after: Iterable[int] = (), stream: str = ""
+    ) -> int:
+        """Every rank sends ``offset`` positions on and receives from as many before; the axis is a ring."""
         return self._add(
             SendReceive(
                 axis,
                 round(size_bytes),
                 name,
+                offset,
+                -offset,
                 part=self._part(),
                 layer=self._layer,
                 after=tuple(after),
@@ -133,7 +171,22 @@ class Script:
     def begin_layers(self, first: int = 0) -> None:
         """Instructions from here to :meth:`end_layers` or :meth:`end_layer` are one layer's, ``first`` its number."""
         self._layer = first
+        self._buffers = {}
         self.exchanged_gradients = []
+
+    def buffers(self, name: str, count: int, a_layer: int) -> Buffers:
+        """The buffers of this name in the layer being written; made when first asked for."""
+        return self._buffers.setdefault(name, Buffers(count, a_layer))
+
+    def _hand_over_buffers(self) -> None:
+        """Write what fillings wait for into the layer."""
+        for name, buffers in self._buffers.items():
+            for move, use, layers, number in buffers.waits():
+                if layers:
+                    self.after_previous_layer(move, use, f"{name} {number}", layers)
+                else:
+                    self._body[move] = replace(self._body[move], after=(*self._body[move].after, use))
+        self._buffers = {}
 
     def after_previous_layer(self, consumer: int, producer: int, what: str, turns: int = 1) -> None:
         """Instruction ``consumer`` of a layer waits for ``producer`` of the layer before (or ``turns`` before).
@@ -154,6 +207,7 @@ class Script:
 
         Returns where its last turn begins: an index inside the layer plus this is that instruction's in the program.
         """
+        self._hand_over_buffers()
         body = list(self._body)
         for consumer, producer, _, turns in self._across:
             waits = (*body[consumer].after, producer - turns * len(body))
@@ -168,6 +222,7 @@ class Script:
 
         Returns where it begins, as :meth:`end_layers` does.
         """
+        self._hand_over_buffers()
         start, body = self._length, list(self._body)
         crossing: dict[int, tuple[int, ...]] = {}
         for consumer, _, what, turns in self._across:

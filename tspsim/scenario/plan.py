@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import Field, StrictBool, StrictInt, field_validator, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, StrictInt, field_validator, model_validator
 
 from ..errors import InputError, shorten
 from ..units import PositiveCount
@@ -13,6 +13,9 @@ from .section import Degree, Name, Section, refuse
 
 Axis = Literal["tsp", "tp", "sp", "pp", "dp"]
 CollectiveKind = Literal["all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all"]
+Value = TypeVar("Value")
+#: A key that the simulator chooses where it is not stated, or stated as ``auto``.
+Chosen = Annotated[Value | None, BeforeValidator(lambda value: None if value == "auto" else value)]
 Recomputation = Literal["none", "selective", "cheap", "full"]
 
 
@@ -61,6 +64,22 @@ class Plan(Section):
     )  # fmt: skip
     expert_overlap: Literal["none", "shared_experts", "micro_batches"] = Field(
         "none", description="what hides dispatch and combine: shared experts, and a backward behind another's forward"
+    )
+    tsp_schedule: Literal["auto", "published"] = Field(
+        "auto", description="what the keys below are where they are not stated: fastest here, or TSP word by word"
+    )
+    weight_transport: Chosen[Literal["ring", "multi_ring", "gather"]] = Field(
+        None, description="how TSP brings the MLP's weights: round a ring, round several, or gathered in pieces"
+    )
+    mlp_pieces: Chosen[Annotated[PositiveCount, Field(le=1024)]] = Field(
+        None, description="pieces that gather brings them in"
+    )
+    head_groups: Chosen[Degree] = Field(None, description="groups of heads that TSP attends; published: one a rank")
+    context_transport: Chosen[Literal["ring", "multi_ring"]] = Field(
+        None, description="exchange: ring over one link of a GPU, or in pieces over all of them"
+    )
+    overlap_by: Chosen[Literal["heads", "blocks"]] = Field(
+        None, description="what overlapped gathers of K and V are cut by: heads, or blocks of tokens"
     )
     algorithms: dict[CollectiveKind, Name] = Field({}, description="kind of collective: its algorithm")
     placement: Placement | None = None

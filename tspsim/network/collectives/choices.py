@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from ...errors import InputError
+from ...program import RING_SHIFT
 from ..calibration import UNMEASURED, Factors
 from . import direct, experts, multi_ring, ring, tree, two_level
 from .between import across
@@ -127,7 +128,7 @@ def cheapest(choices: Sequence[Choice], size_bytes: float, shift: int) -> Traffi
 def _ways(group: Group, kind: str, name: str, schedule: Schedule, library: str | None) -> list[Choice]:
     """A schedule with its measured time, or under every protocol."""
     collectives, n = group.cluster.node.collectives, group.size
-    if len(group.members) > 1 and collectives.across is not None:
+    if schedule.net_steps and collectives.across is not None:
         fabric = group.cluster.fabric
         own = fabric.collectives if fabric is not None else None
         return [Choice(name, schedule, across(group.cluster, collectives.across, own, schedule))]
@@ -138,7 +139,7 @@ def _ways(group: Group, kind: str, name: str, schedule: Schedule, library: str |
         bandwidth = _inside_bytes_per_s(group)
         measured = Measured(curve, kind, n, bandwidth, factors.latency, factors.bandwidth, floor, stretch)
         return [Choice(name, schedule, measured)]
-    passed = {"all_reduce": 2 * (n - 1) / n, "broadcast": 1.0}.get(kind, (n - 1) / n)
+    passed = {"all_reduce": 2 * (n - 1) / n, "broadcast": 1.0, RING_SHIFT: 1.0}.get(kind, (n - 1) / n)
     return lines(group.cluster, name, schedule, passed)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...program import RING_SHIFT
 from .schedule import Group, Schedule, scheduled
 
 #: Ranks on several nodes beyond which nobody sends to everyone: libraries forward along rails instead.
@@ -21,7 +22,7 @@ def build(group: Group, kind: str) -> list[Schedule]:
     """
     n = group.size
     across = len(group.members) > 1
-    if across and (kind != "all_to_all" or n > MOST_RANKS):
+    if kind == RING_SHIFT or (across and (kind != "all_to_all" or n > MOST_RANKS)):
         return []
     ranks = np.array(group.ranks)
     source, destination = (part.reshape(-1) for part in np.meshgrid(ranks, ranks, indexing="ij"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from ...program import RING_SHIFT
 from .ring import rings
 from .schedule import Group, Schedule
 
@@ -11,8 +12,11 @@ Cycle = tuple[int, ...]
 
 
 def build(group: Group, kind: str) -> list[Schedule]:
-    """Rings over edge-disjoint Hamiltonian cycles of each node's ranks; only on a mesh, of equal nodes."""
-    if not group.mesh or not group.regular or len(group.members[0]) < 3:
+    """Rings over edge-disjoint Hamiltonian cycles of each node's ranks; only on a mesh, of equal nodes.
+
+    A hop of a ring (``ring_shift``) may go along several behind a switch as well: a port sends as much as along one.
+    """
+    if not (group.mesh or kind == RING_SHIFT) or not group.regular or len(group.members[0]) < (2 if kind == RING_SHIFT else 3):
         return []
     return rings(group, kind, hamiltonian_cycles(len(group.members[0])))
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...errors import InputError, UnknownNameError, shorten
-from ...program import COLLECTIVE_KINDS
+from ...program import COLLECTIVE_KINDS, RING_SHIFT
 from ..cluster import Cluster
 from .choices import ALGORITHMS, Choice, cheapest, considered, exchange_choice, expert_curve, lines
 from .experts import PHASES, ExpertExchange, copies
@@ -43,10 +43,11 @@ def collective(
     ranks
         GPU numbers, distinct.
     kind
-        ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``broadcast`` or ``all_to_all``.
+        ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``broadcast``, ``all_to_all``, or ``ring_shift``: a hop of
+        what travels round the ranks of every node.
     size_bytes
         As nccl-tests counts: the gathered result of an all-gather, the whole input of a reduce-scatter, the
-        vector of an all-reduce or broadcast, what one rank holds before an all-to-all.
+        vector of an all-reduce or broadcast, what one rank holds before an all-to-all, what one sends in a ring shift.
     root
         Position in ``ranks`` of a broadcast's source.
     algorithm
@@ -201,8 +202,8 @@ def point_to_point(cluster: Cluster, source: int, destination: int, size_bytes: 
 
 
 def _checked(cluster: Cluster, ranks: tuple[int, ...], kind: str, size_bytes: float, root: int) -> Group:
-    if kind not in COLLECTIVE_KINDS:
-        raise UnknownNameError("collective", kind, COLLECTIVE_KINDS)
+    if kind not in (*COLLECTIVE_KINDS, RING_SHIFT):
+        raise UnknownNameError("collective", kind, (*COLLECTIVE_KINDS, RING_SHIFT))
     _check_size(size_bytes)
     gpus = tuple([cluster.check_gpu(rank) for rank in ranks])
     if len(set(gpus)) != len(gpus) or not gpus:

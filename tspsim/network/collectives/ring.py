@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from ...program import RING_SHIFT
 from .schedule import Group, Schedule, scheduled
 
 #: How often a hop's n − 1 chunks travel the ring.
@@ -38,6 +39,8 @@ def rings(group: Group, kind: str, cycles: Sequence[Sequence[int] | None]) -> li
     node at its c-th rank and leaves over that rank's rail again, so that all NICs work. Where dead links interrupt
     some of the rings, a second schedule leaves those out.
     """
+    if kind == RING_SHIFT:
+        return [shift(group, cycles)]
     if kind not in TURNS and kind != "broadcast":
         return []
     nodes, n = group.members, group.size
@@ -67,6 +70,19 @@ def rings(group: Group, kind: str, cycles: Sequence[Sequence[int] | None]) -> li
     return [over(paths)] if len(whole) in (0, len(paths)) else [over(paths), over(whole)]
 
 
+def shift(group: Group, cycles: Sequence[Sequence[int] | None]) -> Schedule:
+    """One hop along rings inside every node, each with an even share of the bytes: a message to every successor."""
+    paths = [[*order, order[0]] for gpus in group.members for order in (_ordered(gpus, cycle) for cycle in cycles)]
+    hops = [hop for path in paths for hop in pairwise(path)]
+    source, destination = zip(*hops, strict=True)
+    return scheduled(group, "point_to_point", source, destination, 1.0 / len(cycles), node_steps=1)
+
+
+def _ordered(gpus: Sequence[int], cycle: Sequence[int] | None) -> list[int]:
+    """A node's ranks as a ring visits them."""
+    return [gpus[i] for i in cycle] if cycle else list(gpus)
+
+
 def _path(group: Group, kind: str, cycle: Sequence[int] | None, channel: int) -> list[int]:
     """Ranks in the order one ring visits them; a broadcast's begins at the root."""
     nodes = list(group.members)
@@ -74,7 +90,7 @@ def _path(group: Group, kind: str, cycle: Sequence[int] | None, channel: int) ->
         nodes = nodes[group.source_node :] + nodes[: group.source_node]
     path: list[int] = []
     for gpus in nodes:
-        order = [gpus[i] for i in cycle] if cycle else list(gpus)
+        order = _ordered(gpus, cycle)
         at_root = kind == "broadcast" and not path
         first = order.index(group.source if at_root else gpus[channel % len(gpus)])
         path += order[first:] + order[:first]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from ...program import RING_SHIFT
 from . import direct, in_switch, multi_ring, ring, tree
 from .schedule import Group, Schedule, beside, pipelined, scaled, scheduled, shifted
 
@@ -34,7 +35,7 @@ def build(group: Group, kind: str) -> list[Schedule]:
     - all-to-all: to the rank of the destination's position, then along its rail.
     """
     nodes = group.members
-    if len(nodes) < 2 or not group.regular or len(nodes[0]) < 2:
+    if kind == RING_SHIFT or len(nodes) < 2 or not group.regular or len(nodes[0]) < 2:
         return []
     if kind == "all_to_all":
         return [_all_to_all(group)]
