@@ -28,11 +28,11 @@ from tspsim.search.planner import Planner, load_planned, read_budget, read_map
 from tspsim.search.planner import path as longest
 from tspsim.search.planner.branch import Search
 from tspsim.search.planner.limits import leanest, limits
-from tspsim.search.planner.lower_bound import LowerBound
+from tspsim.paths.lower_bound import LowerBound
 from tspsim.search.planner.space import Candidate, Space, name_of, plan_keys
 from tspsim.search.planner.survey import survey
 from tspsim.search.planner.territory import Cell, Side
-from tspsim.search.planner.walk import Layers, Step, Task, walk
+from tspsim.paths.walk import Layers, Step, Task, walk
 from tspsim.search.planner.why import parts_s
 from tspsim.search.worker import answer
 from tspsim.simulation import Costs, run_plan

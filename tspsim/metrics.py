@@ -168,6 +168,24 @@ def layer_period_s(submission: Submission) -> float:
     return (ends[1] - ends[0]) / last
 
 
+def steady_layer_s(submission: Submission) -> float:
+    """Steady seconds a layer, forward and back: between the ends of the first and the last layer's kernels, both
+    ways."""
+    timeline = submission.timeline
+    columns = timeline.columns()
+    layers = timeline.layers()
+    total_s = 0.0
+    for way in (True, False):
+        forward = timeline.labelled(lambda entry: entry.part in FORWARD_PARTS, bool)
+        kernel = timeline.labelled(lambda entry: entry.is_compute, bool)
+        layer = np.where(kernel & (forward == way), layers, -1)
+        first, last = int(layer[layer >= 0].min(initial=0)), int(layer.max(initial=-1))
+        if last > first:
+            ends = [float(columns["end_s"][layer == index].max()) for index in (first, last)]
+            total_s += abs(ends[1] - ends[0]) / (last - first)
+    return total_s or submission.makespan_s
+
+
 def received_bytes_per_layer(submission: Submission, layers: int) -> dict[str, float]:
     """Payload a rank received and did not hold, a layer's forward, by part: mean over ranks, from the transfers run."""
     timeline = submission.timeline

@@ -30,6 +30,7 @@ from .question import Lookups, Question, look_up
 from .result import Memory, PlanResult, Range, RankClass, Result
 from .scenario import Scenario, load
 from .statements import bottleneck, defaults_in_words, notes_of, unexplained
+from .tuning import tuned
 
 __all__ = ["Costs", "Lookups", "Question", "look_up", "run", "run_plan", "simulate"]
 
@@ -76,7 +77,9 @@ def simulate(
 
 def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs: Costs | None = None) -> PlanResult:
     """One plan: refused with its memory where it does not fit, else simulated at ``costs`` (the device's own)."""
-    job, cluster, device = question.job(plan), question.cluster, question.device
+    cluster, device = question.cluster, question.device
+    plan = tuned(question.job(plan), cluster, device)
+    job = question.job(plan)
     scheme = scheme_of(plan)
     memory = Memory(peak_memory(job, scheme.residency), device.visible_memory_bytes)
     degrees = {axis: plan.degree(axis) for axis in ("tsp", "tp", "sp", "pp", "ep", "dp")}

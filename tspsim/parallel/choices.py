@@ -1,11 +1,12 @@
 """What of a schedule is chosen for the machine where a plan leaves it open: switches, and the values worth a look.
 
 A choice changes when bytes move and over which links, never how many. :mod:`tspsim.tuning` runs the options and takes
-the fastest that fits, as a collective library's tuner does with algorithms.
+the fastest that fits, as a collective library's tuner does with algorithms; the planner looks at all of them.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,8 +14,8 @@ from typing import Any
 from ..errors import InputError
 from .plan import Job, Plan
 
-#: Pieces of the MLP's weights that are tried.
-PIECES = (1, 2, 4, 8)
+#: Pieces that the MLP's weights are gathered in: finer ones hide no more, and multiply slower.
+PIECES = (1, 2, 4)
 Values = Mapping[str, Any]
 
 
@@ -31,55 +32,103 @@ class Choice:
     options
         (job, whether GPUs of a node have links of their own) → values of the switches worth a look, simplest first;
         some may not be legal.
+    word
+        What a plan's name says of them.
+    sentence
+        What a plan chose, for people.
     """
 
     switches: tuple[str, ...]
     applies: Callable[[Plan], bool]
     options: Callable[[Job, bool], Iterator[Values]]
+    word: Callable[[Plan], str]
+    sentence: Callable[[Plan], str]
 
 
 def folded_options(job: Job, mesh: bool) -> Iterator[Values]:
     """Groups of heads, and a ring or gathered pieces. Behind a switch one ring uses all that several would."""
     degree = job.plan.tsp
-    groups = [count for count in range(1, degree + 1) if degree % count == 0]
     ways: list[Values] = [{"weight_transport": "multi_ring" if mesh else "ring"}]
     ways += [{"weight_transport": "gather", "mlp_pieces": pieces} for pieces in PIECES]
-    for count in groups:
-        for way in ways:
-            yield {"head_groups": count, **way}
+    for groups in range(1, degree + 1):
+        if degree % groups == 0:
+            for way in ways:
+                yield {"head_groups": groups, **way}
+
+
+def folded_word(plan: Plan) -> str:
+    ways = {"gather": f"p{plan.mlp_pieces}", "multi_ring": "r", "ring": ""}
+    return f"g{plan.attended_groups}{ways[plan.weight_transport]}"
+
+
+def folded_sentence(plan: Plan) -> str:
+    groups = plan.attended_groups
+    ways = {
+        "gather": f"the MLP's weights gathered in {plan.mlp_pieces} piece{'s' * (plan.mlp_pieces > 1)}",
+        "multi_ring": "the MLP's weights round several rings at once",
+        "ring": "the MLP's weights round one ring",
+    }
+    return f"TSP with {groups} group{'s' * (groups > 1)} of heads and {ways[plan.weight_transport]}"
 
 
 CHOICES = (
-    Choice(("weight_transport", "mlp_pieces", "head_groups"), lambda plan: plan.tsp > 1, folded_options),
+    Choice(
+        ("weight_transport", "mlp_pieces", "head_groups"),
+        lambda plan: plan.tsp > 1,
+        folded_options,
+        folded_word,
+        folded_sentence,
+    ),
     Choice(
         ("context_transport",),
         lambda plan: plan.sp > 1 and plan.exchange == "ring",
-        lambda job, mesh: iter([{"context_transport": name} for name in (("ring", "multi_ring") if mesh else ("ring",))]),
+        lambda job, mesh: iter([{"context_transport": name} for name in ("ring", "multi_ring")[: 1 + mesh]]),
+        lambda plan: "r" if plan.context_transport == "multi_ring" else "",
+        lambda plan: f"K and V round {'several rings' if plan.context_transport == 'multi_ring' else 'one ring'}",
     ),
     Choice(
         ("overlap_by",),
         lambda plan: plan.sp > 1 and plan.exchange == "all_gather" and bool(plan.overlap),
         lambda job, mesh: iter([{"overlap_by": "heads"}, {"overlap_by": "blocks"}]),
+        lambda plan: "b" if plan.overlap_by == "blocks" else "",
+        lambda plan: f"gathers of K and V overlapped by {plan.overlap_by}",
     ),
 )
 
 
 def options_of(job: Job, mesh: bool) -> tuple[Plan, ...]:
-    """The plans that a job's open switches allow, those stated as they are, each once; the legal ones."""
-    found: dict[Plan, None] = {}
+    """The plans that a job's open switches allow, those stated as they are, each once; only legal ones, simplest first.
+
+    ``mesh``: whether the GPUs of a node have links of their own.
+    """
+    found: list[Plan] = []
     for choice in CHOICES:
-        still_open = [name for name in choice.switches if name in job.plan.open]
+        still_open = tuple(name for name in choice.switches if name in job.plan.open)
         if not still_open:
             continue
         for values in choice.options(job, mesh):
-            chosen = {name: value for name, value in values.items() if name in still_open}
+            here = {name: value for name, value in values.items() if name in still_open}
             stated = {name: value for name, value in values.items() if name not in still_open}
-            plan = replace(job.plan, open=(), **chosen)
-            if any(getattr(plan, name) != value for name, value in stated.items()):
-                continue
-            if legal(replace(job, plan=plan)):
-                found[plan] = None
+            plan = replace(job.plan, open=(), chosen=still_open, **here)
+            agrees = all(getattr(plan, name) == value for name, value in stated.items())
+            if agrees and plan not in found and legal(replace(job, plan=plan)):
+                found.append(plan)
     return tuple(found)
+
+
+def talks(family: Job, mesh: bool) -> Iterator[Job]:
+    """Every way of a family's ranks to talk: with regions or not, overlapped or not, and what is chosen of the schedule
+    then; not all of them legal."""
+    plan = family.plan
+    regions = (False, True) if plan.tp > 1 else (False,)
+    overlaps: tuple[bool | None, ...] = (None,)
+    if plan.tp > 1 or (plan.sp > 1 and plan.exchange == "all_gather"):
+        overlaps = (None, True)
+    for region, overlap in itertools.product(regions, overlaps):
+        way = replace(plan, sequence_regions=region, overlap=overlap)
+        switches = tuple(name for choice in CHOICES if choice.applies(way) for name in choice.switches)
+        job = replace(family, plan=replace(way, open=switches))
+        yield from (replace(job, plan=option) for option in options_of(job, mesh)) if switches else (job,)
 
 
 def legal(job: Job) -> bool:

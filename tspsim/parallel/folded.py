@@ -27,7 +27,7 @@ from .plan import Job
 from .recompute import cheap_again, heads_again
 from .script import Script
 from .step import Scheme
-from .transport import Arrivals, piece_of, transport_of
+from .transport import BUFFERS, Arrivals, piece_of, transport_of
 
 
 def forward_layer(script: Script, job: Job, layer: LayerShard, position: int) -> list[int]:
@@ -244,15 +244,15 @@ def mlp_overlapped(script: Script, job: Job, layer: LayerShard, last: int) -> in
     transport, piece = transport_of(job), piece_of(job, layer)
     pieces = transport.pieces(job)
     kept = script.recomputing and keeps_mlp(job)
-    buffers = script.buffers("MLP weights", transport.buffers(job) + (pieces if kept else 0), pieces)
-    whole = gather_mlp_whole(script, job, layer, [])
-    arrivals = Arrivals(script, job, travel.mlp(job, piece).shard_bytes, pieces, "MLP weights", buffers)
+    size = travel.mlp(job, piece).shard_bytes
+    needed = [last, *gather_mlp_whole(script, job, layer, [])]
+    arrivals = Arrivals(script, job, size, pieces, "MLP weights", "MLP weights", kept=kept)
     applied = last
     for number in range(pieces):
         arrivals.set_out(number)
-        applied = apply_mlp(script, job, piece, number, arrivals.of(number) if number else [last, *whole, *arrivals.of(0)])
+        applied = apply_mlp(script, job, piece, number, [*([] if number else needed), *arrivals.of(number)])
         if not kept:
-            buffers.used(number, applied)
+            arrivals.used(number, applied)
     return applied
 
 
@@ -279,8 +279,8 @@ def mlp_backward(script: Script, job: Job, layer: LayerShard) -> int:
     kept = keeps_mlp(job)
     whole = [] if job.plan.recomputation == "full" else gather_mlp_whole(script, job, layer, [])
     # Of a repeated layer that keeps its weights the buffers are those its forward filled.
-    buffers = script.buffers("MLP weights" if kept else "MLP weights, backward", transport.buffers(job), pieces)
-    arrivals = Arrivals(script, job, load.shard_bytes, pieces, "MLP weights, backward,", buffers)
+    pool = "MLP weights" if kept else "MLP weights, backward"
+    arrivals = Arrivals(script, job, load.shard_bytes, pieces, "MLP weights, backward,", pool, kept=kept)
     applied = -1
     waits: list[int] = []
     for number in range(pieces):
@@ -298,7 +298,7 @@ def mlp_backward(script: Script, job: Job, layer: LayerShard) -> int:
             operators = (*operators, MemoryBound("add", 3.0 * gradient_bytes, name="add to travelling gradient"))
         needed = [*([] if number else whole), *arrivals.of(number)]
         applied = script.compute(f"MLP {number + 1}/{pieces} backward", *operators, after=needed)
-        buffers.used(number, applied)
+        arrivals.used(number, applied)
         waits = [applied]
         if gradient_bytes:
             home = transport.take_home(script, job, number, gradient_bytes, "MLP gradients", [applied])
@@ -351,7 +351,7 @@ def in_flight_weights(job: Job) -> float:
         layer = LayerShard(job.model, job.plan.tsp, job.work.precision, job.activation_bytes, block)
         group, piece = group_of(job, layer), piece_of(job, layer)
         attention, mlp = travel.attention(job, group), travel.mlp(job, piece)
-        arriving = transport.buffers(job) * mlp.shard_bytes
+        arriving = BUFFERS * transport.pools(job) * mlp.shard_bytes
         if not job.training:
             here = (1 if job.plan.overlap is False else ahead) * attention.shard_bytes
             return here + arriving + attention.whole_bytes

@@ -39,19 +39,19 @@ def head_backward(script: Script, job: Job, layer: LayerShard) -> None:
 
 
 def circulate_head(script: Script, job: Job, layer: LayerShard, name: str, *operators: Operator) -> None:
-    """The head in as many pieces as there are ranks, whatever brings them, so that the logits of one are here at once."""
+    """The head in as many pieces as there are ranks, whatever brings them: the logits of one are here at once."""
     shards, trained = job.plan.tsp, len(operators) > 1 and job.work.adapters is None
     elements = job.model.hidden * layer.vocab
     overlap, transport = job.plan.overlap is not False, transport_of(job)
     arrivals = Arrivals(script, job, elements * job.weight_bytes, shards, "head weights")
-    applied: list[int] = []
+    waits: list[int] = []
     for piece in range(shards):
         if overlap:
-            arrivals.set_out(piece, applied)
+            arrivals.set_out(piece)
         else:
-            arrivals.bring(piece, applied[-1:])
-        applied.append(script.compute(f"{name} {piece + 1}/{shards}", *operators, after=arrivals.of(piece)))
+            arrivals.bring(piece, waits)
+        waits = [script.compute(f"{name} {piece + 1}/{shards}", *operators, after=arrivals.of(piece))]
+        arrivals.used(piece, waits[0])
         if trained:
             size = elements * job.work.optimizer.gradients
-            sent = transport.take_home(script, job, piece, size, "head gradients", applied[-1:])
-            script.exchanged_gradients = [sent]
+            script.exchanged_gradients = [transport.take_home(script, job, piece, size, "head gradients", waits)]

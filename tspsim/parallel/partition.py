@@ -7,6 +7,9 @@ A segment is (queries, context), aligned at its lower right corner when causal (
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 Segments = tuple[tuple[int, int], ...]
 
 
@@ -27,6 +30,47 @@ def local_segments(partition: str, sequence: int, shards: int, position: int, se
         return ((length, length * (position + 1)),) * sequences
     chunk = length // 2
     return ((chunk, chunk * (position + 1)), (chunk, chunk * (2 * shards - position))) * sequences
+
+
+def slices(tokens: int, parts: int) -> list[int]:
+    """Lengths of the parts that some tokens are cut into, as even as can be.
+
+    >>> slices(16, 7)
+    [2, 2, 2, 3, 2, 2, 3]
+    """
+    ends = [tokens * part // parts for part in range(parts + 1)]
+    return [end - begin for begin, end in pairwise(ends)]
+
+
+def sliced_segments(
+    partition: str,
+    sequence: int,
+    shards: int,
+    position: int,
+    held: Sequence[tuple[int, int, int]],
+    sequences: int,
+    causal: bool,
+) -> Segments:
+    """Pieces a shard attends of slices of other shards' blocks: (owner, part, parts) each, in one call.
+
+    Every slice has its share of each of its owner's chunks. In zigzag order early queries see early slices of earlier
+    owners, late queries those and both slices of later owners: as many pairs whoever the owners are.
+
+    Examples
+    --------
+    >>> sliced_segments("zigzag", 1024, 4, 1, [(0, 0, 2), (2, 1, 2)], 1, True)
+    ((128, 64), (128, 192))
+    """
+    length = sequence // shards
+    if not causal:
+        return ((length, sum(slices(length, parts)[part] for _, part, parts in held)),) * sequences
+    if partition == "contiguous":
+        seen = sum(slices(length, parts)[part] for owner, part, parts in held if owner < position)
+        return ((length, seen),) * sequences if seen else ()
+    chunk = length // 2
+    early = sum(slices(chunk, parts)[part] for owner, part, parts in held if owner < position)
+    late = early + sum(2 * slices(chunk, parts)[part] for owner, part, parts in held if owner > position)
+    return (*(((chunk, early),) if early else ()), *(((chunk, late),) if late else ())) * sequences
 
 
 def block_segments(

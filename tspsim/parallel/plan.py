@@ -82,6 +82,8 @@ class Plan:
     open
         Names of switches above that are not stated: :mod:`tspsim.tuning` chooses them for the cluster. Until then they
         stand at the published schedule.
+    chosen
+        Names of those that were chosen so.
     together
         Axis → ranks of one group along it that share a node, where every node has as many; absent: all of them.
     node_axes, rail_axes
@@ -113,6 +115,7 @@ class Plan:
     node_axes: tuple[str, ...] = ()
     rail_axes: tuple[str, ...] = ()
     open: tuple[str, ...] = ()
+    chosen: tuple[str, ...] = ()
     together: Mapping[str, int] = field(default_factory=dict)
 
     def degree(self, axis: str) -> int:
@@ -424,9 +427,15 @@ class Job:
         """What TSP's weights are moved in must divide them."""
         from .transport import TRANSPORTS
 
-        refused = TRANSPORTS[self.plan.weight_transport].check(self) if self.plan.tsp > 1 else None
+        plan = self.plan
+        refused = TRANSPORTS[plan.weight_transport].check(self) if plan.tsp > 1 else None
         if refused is not None:
             raise self._refuse(*refused)
+        here = plan.node_ranks("sp")
+        if plan.sp > 1 and plan.context_transport == "multi_ring" and not (here and plan.sp % here == 0):
+            raise self._refuse(
+                "context_transport", f"multi_ring needs as many of the {plan.sp} ranks of sp in every node"
+            )
 
     def _check_experts(self, axis: str) -> None:
         model, plan, experts = self.model, self.plan, self.model.experts

@@ -13,7 +13,8 @@ from math import gcd
 
 from ..model.layer import LayerShard
 from ..operators import Operator
-from .partition import block_segments, local_segments
+from . import rings
+from .partition import block_segments, local_segments, sliced_segments
 from .plan import Job
 from .script import Script
 
@@ -60,13 +61,15 @@ def attention_backward(
 
 
 def all_gather(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
-    """K and V of all shards are gathered, then attended; overlapped, head bucket by head bucket.
+    """K and V of all shards are gathered, then attended; overlapped, head bucket by head bucket or block by block.
 
     The gathered K and V are kept for the backward, so recomputation does not gather again.
     """
     plan, work = job.plan, job.work
+    if plan.overlap and plan.overlap_by == "blocks" and not script.recomputing:
+        return by_blocks(script, job, layer, position, after)
     segments = local_segments(plan.partition, work.sequence, plan.sp, position, job.sequences, work.causal)
-    buckets = gcd(plan.overlap_chunks, layer.kv_heads) if plan.overlap else 1
+    buckets = gcd(plan.overlap_chunks, layer.kv_heads) if plan.overlap and plan.overlap_by == "heads" else 1
     size = 2 * job.group_tokens * layer.kv_width * job.activation_bytes / buckets
     last = after
     for bucket in range(buckets):
@@ -81,60 +84,131 @@ def all_gather(script: Script, job: Job, layer: LayerShard, position: int, after
     return last
 
 
-def all_gather_backward(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
-    """dK and dV of the whole context go to the shards that own them: a reduce-scatter."""
+def by_blocks(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
+    """All heads attend a rank's own block while the first slice of the others' arrives, then slice after slice; partial
+    results are merged. A call has as many thread blocks as the whole, which a bucket of few heads has not."""
+    parts = job.plan.overlap_chunks
+    size = 2 * job.group_tokens * layer.kv_width * job.activation_bytes / parts
+    gathered = [
+        script.collective("all_gather", "sp", size, f"gather K,V {part + 1}/{parts}", after=[after], stream="context")
+        for part in range(parts)
+    ]
+    segments, causal = own_segments(job, position)
+    last = script.compute("attention own block", layer.attention(segments, causal=causal), after=[after])
+    for part, here in enumerate(gathered):
+        segments = slice_segments(job, position, part, parts)
+        operators = (layer.attention(segments, causal=False), layer.merge(job.tokens)) if segments else ()
+        last = script.compute(f"attention slice {part + 1}/{parts}", *operators, after=[here])
+    return last
+
+
+def own_segments(job: Job, position: int) -> tuple[tuple[tuple[int, int], ...], bool]:
+    """What a shard attends of its own block, and whether that is causal."""
     plan, work = job.plan, job.work
+    return block_segments(plan.partition, work.sequence, plan.sp, position, position, job.sequences, work.causal)
+
+
+def slice_segments(job: Job, position: int, part: int, parts: int) -> tuple[tuple[int, int], ...]:
+    """What a shard attends of one slice of everybody else's block."""
+    plan, work = job.plan, job.work
+    held = [(owner, part, parts) for owner in range(plan.sp) if owner != position]
+    return sliced_segments(plan.partition, work.sequence, plan.sp, position, held, job.sequences, work.causal)
+
+
+def all_gather_backward(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
+    """dK and dV of the whole context go to the shards that own them: a reduce-scatter, by blocks one a slice, while the
+    next is worked on."""
+    plan, work = job.plan, job.work
+    size = 2 * job.group_tokens * layer.kv_width * job.activation_bytes
+    last = after
+    if plan.overlap and plan.overlap_by == "blocks":
+        parts = plan.overlap_chunks
+        for part in range(parts):
+            segments = slice_segments(job, position, part, parts)
+            name = f"attention slice {part + 1}/{parts} backward"
+            last = attention_backward(script, job, layer, segments, False, name, [last])
+            name = f"sum dK,dV {part + 1}/{parts}"
+            reduced = script.collective("reduce_scatter", "sp", size / parts, name, after=[last], stream="context")
+        segments, causal = own_segments(job, position)
+        attention_backward(script, job, layer, segments, causal, "attention own block backward", [last])
+        return script.compute("dK,dV here", after=[reduced])
     segments = local_segments(plan.partition, work.sequence, plan.sp, position, job.sequences, work.causal)
     attended = attention_backward(script, job, layer, segments, work.causal, "attention backward", [after])
-    size = 2 * job.group_tokens * layer.kv_width * job.activation_bytes
     reduced = script.collective("reduce_scatter", "sp", size, "sum dK,dV", after=[attended], stream="context")
     return script.compute("dK,dV here", after=[reduced])
 
 
 def ring(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
     """Σ−1 hops: attend the block that is here while the neighbour's travels (exposed with ``overlap: false``)."""
-    plan, work = job.plan, job.work
+    plan = job.plan
     size = 2 * job.tokens * layer.kv_width * job.activation_bytes
     overlap = plan.overlap is not False
-    arrived, last = after, after
-    for hop in range(plan.sp):
-        owner = (position - hop) % plan.sp
-        segments, causal = block_segments(
-            plan.partition, work.sequence, plan.sp, position, owner, job.sequences, work.causal
-        )
+    arrived, last = {0: after}, after
+    for step in range(plan.sp):
+        segments, causal = step_segments(job, position, step)
         operators: list[Operator] = [layer.attention(segments, causal=causal)] if segments else []
-        if segments and hop:
+        if segments and step:
             operators.append(layer.merge(job.tokens))
-        here = arrived
-        if overlap and hop < plan.sp - 1:
-            # Two buffers: the block that arrives next lands where the one before this was read from.
-            arrived = script.ring_hop("sp", size, f"K,V hop {hop + 1}", after=[here, last], stream="context")
-        last = script.compute(f"attention block {hop + 1}", *operators, after=[here])
-        if not overlap and hop < plan.sp - 1:
-            arrived = script.ring_hop("sp", size, f"K,V hop {hop + 1}", after=[last], stream="context")
+        if overlap:
+            for later in setting_out(job, step):
+                # Two buffers: the block that arrives next lands where the one before this was read from.
+                waits = [arrived[later - lead_of(job, later)], last]
+                arrived[later] = bring_context(script, job, later, size, "K,V", waits)
+        last = script.compute(f"attention block {step + 1}", *operators, after=[arrived[step]])
+        if not overlap and step < plan.sp - 1:
+            arrived[step + 1] = bring_context(script, job, step + 1, size, "K,V", [last])
     return last
 
 
 def ring_backward(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
     """K, V travel again with the gradients that every rank adds to; one more hop brings those home."""
-    plan, work = job.plan, job.work
+    plan = job.plan
     block = 2 * job.tokens * layer.kv_width * job.activation_bytes
-    last = arrived = after
-    for hop in range(plan.sp):
-        owner = (position - hop) % plan.sp
-        segments, causal = block_segments(
-            plan.partition, work.sequence, plan.sp, position, owner, job.sequences, work.causal
-        )
-        here = arrived
-        if hop < plan.sp - 1:
-            waits = [here] if plan.overlap is not False else [last]
-            arrived = script.ring_hop("sp", block, f"K,V hop {hop + 1} backward", after=waits, stream="context")
-        last = attention_backward(
-            script, job, layer, segments, causal, f"attention block {hop + 1} backward", [here, last]
-        )
-        home = script.ring_hop("sp", block, f"dK,dV hop {hop + 1}", after=[last], stream="context gradients")
+    last, arrived = after, {0: after}
+    home: list[int] = []
+    for step in range(plan.sp):
+        segments, causal = step_segments(job, position, step)
+        for later in setting_out(job, step) if plan.overlap is not False else range(step + 1, min(step + 2, plan.sp)):
+            waits = [arrived[later - lead_of(job, later)]] if plan.overlap is not False else [last]
+            arrived[later] = bring_context(script, job, later, block, "K,V, backward,", waits)
+        name = f"attention block {step + 1} backward"
+        last = attention_backward(script, job, layer, segments, causal, name, [arrived[step], last])
+        if plan.context_transport == "multi_ring":
+            sent = rings.take_home(script, job, "sp", step, block, "dK,dV", [last], "context gradients")
+            home = [*home, sent]
+        else:
+            name = f"dK,dV hop {step + 1}"
+            home = [script.ring_hop("sp", block, name, after=[last], stream="context gradients")]
     # The last hop is the one that brings a rank its own gradients.
-    return script.compute("dK,dV here", after=[home])
+    return script.compute("dK,dV here", after=home)
+
+
+def step_segments(job: Job, position: int, step: int) -> tuple[tuple[tuple[int, int], ...], bool]:
+    """What a shard attends of what it holds at a step of the ring, and whether that is causal."""
+    plan, work = job.plan, job.work
+    if plan.context_transport == "ring" or not step:
+        owner = (position - step) % plan.sp
+        return block_segments(plan.partition, work.sequence, plan.sp, position, owner, job.sequences, work.causal)
+    owners = rings.owners(job, "sp", position, step)
+    held = [(owner, part, len(owners)) for part, owner in enumerate(owners)]
+    return sliced_segments(plan.partition, work.sequence, plan.sp, position, held, job.sequences, work.causal), False
+
+
+def lead_of(job: Job, step: int) -> int:
+    """Steps ahead of its use that a block sets out."""
+    return rings.lead(job, "sp", step) if job.plan.context_transport == "multi_ring" else 1
+
+
+def setting_out(job: Job, step: int) -> list[int]:
+    """Steps whose blocks set out at this one."""
+    return [later for later in range(step + 1, job.plan.sp) if later - lead_of(job, later) == step]
+
+
+def bring_context(script: Script, job: Job, step: int, size_bytes: float, name: str, after: list[int]) -> int:
+    """What brings the K and V of a step: over one link of a GPU on a mesh, or over all."""
+    if job.plan.context_transport == "multi_ring":
+        return rings.bring(script, job, "sp", step, size_bytes, name, after, "context")
+    return script.ring_hop("sp", size_bytes, f"{name} hop {step}", after=after, stream="context")
 
 
 def ulysses(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
@@ -186,7 +260,8 @@ def gathered_context(job: Job, in_flight: int) -> float:
 
     Gathered: the whole context of one layer; while training that of every layer and micro-batch ``in_flight`` is kept
     for its backward, because the gather lies outside what recomputation repeats, and one more is the gradient under
-    way. Ring: the block that is here and the one that arrives, with their gradients while training. Ulysses: the
+    way. Ring: the block that is here and the one that arrives, with their gradients while training (once more where
+    blocks come by the rails besides). Ulysses: the
     exchanged copies of one layer.
     """
     plan, work, model = job.plan, job.work, job.model
@@ -199,6 +274,8 @@ def gathered_context(job: Job, in_flight: int) -> float:
         return one_layer * (in_flight + 1 if training else 1)
     if plan.exchange == "ring":
         block = 2 * job.tokens * layer.kv_width * job.activation_bytes
-        return block * (4 if training else 2)
+        # Over several nodes two more come by the rails.
+        levels = 2 if plan.context_transport == "multi_ring" and plan.node_ranks("sp") < plan.sp else 1
+        return block * (4 if training else 2) * levels
     exchanged = job.tokens * (2 * layer.query_width + 2 * layer.kv_width) * job.activation_bytes
     return exchanged * (2 if training else 1)

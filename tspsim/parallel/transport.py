@@ -14,9 +14,12 @@ from types import MappingProxyType
 from typing import Protocol
 
 from ..model.layer import LayerShard
-from ..program import RING_SHIFT
+from . import rings
 from .plan import Job
 from .script import Buffers, Script
+
+#: Pieces of others that a pool holds at once: the one in use, and the one that arrives.
+BUFFERS = 2
 
 
 class Transport(Protocol):
@@ -54,8 +57,12 @@ class Transport(Protocol):
         """Pieces that the MLP's columns are multiplied in."""
         ...
 
-    def buffers(self, job: Job) -> int:
-        """Pieces of others that are here at once."""
+    def pools(self, job: Job) -> int:
+        """Pools of :data:`BUFFERS` buffers that pieces arrive in."""
+        ...
+
+    def place(self, job: Job, piece: int, pieces: int) -> tuple[str, int, int]:
+        """The pool that a piece arrives in, which filling of it that is, and how many there are a layer."""
         ...
 
     def travels(self, piece: int) -> bool:
@@ -98,8 +105,11 @@ class Ring:
     def pieces(self, job: Job) -> int:
         return job.plan.tsp
 
-    def buffers(self, job: Job) -> int:
-        return 2
+    def pools(self, job: Job) -> int:
+        return 1
+
+    def place(self, job: Job, piece: int, pieces: int) -> tuple[str, int, int]:
+        return "", piece, pieces
 
     def travels(self, piece: int) -> bool:
         return piece > 0
@@ -123,12 +133,7 @@ class Ring:
 
 @dataclass(frozen=True)
 class MultiRing:
-    """The ring's hops over all links of a mesh: a shard goes in pieces along edge-disjoint Hamiltonian cycles (TASP,
-    Wang et al. 2025, for K and V), so that what is here after a hop is a part of several ranks' shards.
-
-    Over several nodes in two levels: shards go round inside every node, while those of the node before come over the
-    rails, one a NIC. Gradients go round inside the node, and from the rank where a shard came in to its owner.
-    """
+    """The ring's hops over all links of a mesh, and over several nodes in two levels (:mod:`tspsim.parallel.rings`)."""
 
     name: str = "multi_ring"
     words: str = "shards hop in pieces along rings that share no link"
@@ -144,15 +149,20 @@ class MultiRing:
     def pieces(self, job: Job) -> int:
         return job.plan.tsp
 
-    def buffers(self, job: Job) -> int:
-        return 2 if job.plan.node_ranks("tsp") == job.plan.tsp else 4
+    def pools(self, job: Job) -> int:
+        return 1 if job.plan.node_ranks("tsp") == job.plan.tsp else 2
+
+    def place(self, job: Job, piece: int, pieces: int) -> tuple[str, int, int]:
+        if not rings.by_rail(job, "tsp", piece):
+            return "", piece, pieces
+        here = job.plan.node_ranks("tsp")
+        return " by rail", piece // here, pieces // here
 
     def travels(self, piece: int) -> bool:
         return piece > 0
 
     def lead(self, job: Job, piece: int) -> int:
-        here = job.plan.node_ranks("tsp")
-        return here if piece % here == 0 else 1
+        return rings.lead(job, "tsp", piece)
 
     def sends_on(self, job: Job, piece: int) -> int | None:
         return piece - self.lead(job, piece)
@@ -160,26 +170,12 @@ class MultiRing:
     def bring(
         self, script: Script, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
     ) -> int:
-        here = job.plan.node_ranks("tsp")
-        if piece % here:
-            return shift(script, "tsp", size_bytes, f"{name} hop {piece}", after, "weights")
-        return script.pass_on(
-            "tsp", here, size_bytes, f"{name} from node {piece // here} before", after=after, stream="weights by rail"
-        )
+        return rings.bring(script, job, "tsp", piece, size_bytes, name, after, "weights")
 
     def take_home(
         self, script: Script, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
     ) -> int:
-        here = job.plan.node_ranks("tsp")
-        done = list(after)
-        if here > 1:
-            done = [shift(script, "tsp", size_bytes, f"{name} hop {piece + 1}", done, "weight gradients")]
-        back = piece // here
-        if back and piece % here == here - 1:
-            where = f"{name} to node {back} before"
-            rail = "weight gradients by rail"
-            done = [script.pass_on("tsp", -back * here, size_bytes, where, after=done, stream=rail)]
-        return done[0]
+        return rings.take_home(script, job, "tsp", piece, size_bytes, name, after, "weight gradients")
 
 
 @dataclass(frozen=True)
@@ -202,8 +198,11 @@ class Gather:
     def pieces(self, job: Job) -> int:
         return job.plan.mlp_pieces
 
-    def buffers(self, job: Job) -> int:
-        return 2
+    def pools(self, job: Job) -> int:
+        return 1
+
+    def place(self, job: Job, piece: int, pieces: int) -> tuple[str, int, int]:
+        return "", piece, pieces
 
     def travels(self, piece: int) -> bool:
         return True
@@ -229,11 +228,6 @@ class Gather:
         )
 
 
-def shift(script: Script, axis: str, size_bytes: float, name: str, after: Sequence[int], stream: str) -> int:
-    """One hop inside the nodes along all rings of a mesh."""
-    return script.collective(RING_SHIFT, axis, size_bytes, name, after=after, stream=stream, algorithm="multi_ring")
-
-
 TRANSPORTS: Mapping[str, Transport] = MappingProxyType(
     {transport.name: transport for transport in (Ring(), MultiRing(), Gather())}
 )
@@ -250,23 +244,45 @@ def piece_of(job: Job, layer: LayerShard) -> LayerShard:
 
 
 class Arrivals:
-    """The pieces of a matrix that come to a rank, each as far ahead of its use as the transport and buffers allow."""
+    """The pieces of a matrix that come to a rank, each as far ahead of its use as the transport and buffers allow.
+
+    Parameters
+    ----------
+    size_bytes, pieces
+        Of one piece, and how many there are.
+    name
+        What is moved.
+    pool
+        Name of the buffers of a layer that pieces arrive in; None: outside of layers, where a buffer is free once the
+        piece before last has been used.
+    kept
+        All pieces of the layer stay until they are used.
+    """
 
     def __init__(
-        self, script: Script, job: Job, size_bytes: float, pieces: int, name: str, buffers: Buffers | None = None
+        self,
+        script: Script,
+        job: Job,
+        size_bytes: float,
+        pieces: int,
+        name: str,
+        pool: str | None = None,
+        *,
+        kept: bool = False,
     ) -> None:
         self.script, self.job, self.transport = script, job, transport_of(job)
-        self.size_bytes, self.pieces, self.name, self.buffers = size_bytes, pieces, name, buffers
+        self.size_bytes, self.pieces, self.name = size_bytes, pieces, name
+        self.pool, self.kept = pool, kept
         self._arrived: dict[int, int] = {}
+        self._used: dict[int, int] = {}
 
-    def set_out(self, number: int, used: Sequence[int] = ()) -> None:
-        """Write the journeys that begin before piece ``number`` is multiplied; ``used`` are the uses of earlier pieces,
-        where no buffers are kept."""
+    def set_out(self, number: int) -> None:
+        """Write the journeys that begin before piece ``number`` is multiplied."""
         for piece in range(self.pieces):
             lead = self.transport.lead(self.job, piece)
             if piece - lead <= number and piece not in self._arrived:
-                free = piece - lead - 1
-                self.bring(piece, used[free : free + 1] if free >= 0 else [])
+                free = self._used.get(piece - lead - 1) if self.pool is None else None
+                self.bring(piece, [] if free is None else [free])
 
     def bring(self, piece: int, after: Sequence[int]) -> None:
         """Write the journey of a piece; nothing for the rank's own."""
@@ -275,9 +291,24 @@ class Arrivals:
         sent_on = self.of(self.transport.sends_on(self.job, piece))
         arrived = self.transport.bring(self.script, self.job, piece, self.size_bytes, self.name, [*sent_on, *after])
         self._arrived[piece] = arrived
-        if self.buffers is not None:
-            self.buffers.fill(piece, arrived)
+        buffers, filling = self._buffers(piece)
+        if buffers is not None:
+            buffers.fill(filling, arrived)
 
     def of(self, piece: int | None) -> list[int]:
         """What brings a piece, as a list to wait for."""
         return [self._arrived[piece]] if piece in self._arrived else []
+
+    def used(self, piece: int, by: int) -> None:
+        """A piece is not needed once the instruction ``by`` is over."""
+        self._used[piece] = by
+        buffers, filling = self._buffers(piece)
+        if buffers is not None:
+            buffers.used(filling, by)
+
+    def _buffers(self, piece: int) -> tuple[Buffers | None, int]:
+        if self.pool is None:
+            return None, 0
+        suffix, filling, fillings = self.transport.place(self.job, piece, self.pieces)
+        count = BUFFERS + (fillings if self.kept else 0)
+        return self.script.buffers(self.pool + suffix, count, fillings), filling

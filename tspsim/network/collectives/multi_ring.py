@@ -16,7 +16,8 @@ def build(group: Group, kind: str) -> list[Schedule]:
 
     A hop of a ring (``ring_shift``) may go along several behind a switch as well: a port sends as much as along one.
     """
-    if not (group.mesh or kind == RING_SHIFT) or not group.regular or len(group.members[0]) < (2 if kind == RING_SHIFT else 3):
+    hop = kind == RING_SHIFT
+    if not (group.mesh or hop) or not group.regular or len(group.members[0]) < (2 if hop else 3):
         return []
     return rings(group, kind, hamiltonian_cycles(len(group.members[0])))
 

@@ -18,8 +18,8 @@ from functools import partial
 
 from ...errors import UnreachableError
 from ...parallel import Job, peak_memory, scheme_of
+from ...paths import LowerBound
 from ...result import PlanResult
-from .lower_bound import LowerBound
 from .space import Candidate, Space
 
 #: Plans simulated between two looks at the bounds: enough to keep a few processes busy, few enough to waste little.

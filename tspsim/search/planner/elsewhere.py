@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ...errors import InputError
 from ...network import Cluster
-from ...parallel import Job, build_mesh, peak_memory, scheme_of
+from ...parallel import Job, build_mesh, located, peak_memory, scheme_of
 from .branch import Found, Search
 from .space import Candidate, Space, name_of
 
@@ -88,8 +88,9 @@ def adapted(job: Job, space: Space, room_bytes: float) -> Candidate | None:
     sequences = space.batch // dp
     plan = replace(job.plan, degrees={**job.plan.degrees, "dp": dp}, micro_batch=math.gcd(job.sequences, sequences))
     plan = replace(plan, name=name_of(plan))
-    moved = Job(space.model, plan, replace(space.work, sequences=sequences))
     try:
+        plan = located(plan, gpus, space.cluster.gpus_per_node)
+        moved = Job(space.model, plan, replace(space.work, sequences=sequences))
         moved.check()
         mesh = build_mesh(plan, gpus, space.cluster.gpus_per_node)
     except InputError:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from ...errors import InputError
 from ...network import Cluster
 from ...parallel import Job, Plan, peak_memory, scheme_of
-from .space import EXCHANGES, Space, legal, name_of
+from ...parallel.choices import legal
+from .space import EXCHANGES, Space, name_of
 
 #: No model is asked about a longer sequence.
 LONGEST_SEQUENCE = 2**30

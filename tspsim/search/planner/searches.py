@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 
 from ...errors import InputError
 from ...network import Cluster
+from ...paths import LowerBound
 from ...question import Question, look_up
 from ...result import PlanResult
 from ...scenario import ClusterInline, Scenario
 from ...simulation import Costs
 from ..question import Library
 from .branch import Search
-from .lower_bound import LowerBound
 from .space import Candidate, Space
 
 

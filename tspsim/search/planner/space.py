@@ -21,7 +21,8 @@ from typing import Any
 from ...errors import InputError
 from ...model import Architecture
 from ...network import Cluster
-from ...parallel import Job, Mesh, Plan, Work, build_mesh
+from ...parallel import CHOICES, Job, Mesh, Plan, Work, build_mesh, located
+from ...parallel.choices import legal, talks
 
 RECOMPUTATION = ("none", "selective", "cheap", "full")
 EXCHANGES = ("all_gather", "ring", "ulysses")
@@ -57,6 +58,7 @@ def plan_keys(plan: Plan) -> dict[str, Any]:
         value = getattr(plan, name)
         if value != getattr(usual, name) or name in ("recomputation", "micro_batch"):
             keys[name] = value
+    keys |= {name: getattr(plan, name) for name in plan.chosen}
     if plan.rail_axes:
         keys["placement"] = {"node": list(plan.node_axes), "rails": list(plan.rail_axes)}
     return keys
@@ -71,8 +73,9 @@ def name_of(plan: Plan) -> str:
     """A name that says everything a search may choose, in at most 60 characters.
 
     After the degrees (``x5``: chunks a stage) the exchange, the ZeRO stage, the micro-batch, what is recomputed
-    (``keep`` nothing, ``attn`` attention, ``cheap``, ``full``), ``sr`` sequence regions, ``ov`` overlap, ``zb`` for
-    zero-bubble, and after ``@`` the axes laid across nodes.
+    (``keep`` nothing, ``attn`` attention, ``cheap``, ``full``), ``sr`` sequence regions, ``ov`` overlap, what was
+    chosen of the schedule (``g2p4``: two groups of heads, the MLP gathered in four pieces; ``g2r``: by several rings),
+    ``zb`` for zero-bubble, and after ``@`` the axes laid across nodes.
 
     >>> from tspsim.parallel import Plan
     >>> name_of(Plan("", {"tp": 4, "sp": 2, "dp": 16}, exchange="ring", zero=1, micro_batch=2, recomputation="full"))
@@ -89,6 +92,7 @@ def name_of(plan: Plan) -> str:
     words += [_WORDS.get(plan.recomputation, plan.recomputation)]
     words += ["sr"] if plan.sequence_regions else []
     words += ["ov"] if plan.overlap else []
+    words += [choice.word(plan) for choice in CHOICES if choice.applies(plan)]
     words += ["zb"] if plan.schedule == "zb-h1" else []
     words += ["@" + "+".join(plan.rail_axes)] if plan.rail_axes else []
     return " ".join(words)
@@ -169,8 +173,8 @@ class Space:
     def ways(self, family: Job) -> Iterator[Candidate]:
         """Every way of a family's ranks to talk within a stage: placement, regions, overlap; no pipeline chosen yet."""
         for place, (rails, mesh) in enumerate(self.placements(family.plan)):
-            for number, talking in enumerate(talks(family)):
-                job = replace(talking, plan=replace(talking.plan, rail_axes=rails))
+            plan = located(replace(family.plan, rail_axes=rails), self.cluster.gpus, self.cluster.gpus_per_node)
+            for number, job in enumerate(talks(replace(family, plan=plan), self.cluster.layout.mesh)):
                 if legal(job):
                     yield Candidate(job, mesh, (place, number))
 
@@ -222,23 +226,3 @@ class Space:
             plan = replace(layout.plan, zero=zero)
             named = replace(plan, name=name_of(plan))
             yield Candidate(replace(layout.job, plan=named), layout.mesh, (*layout.order, zero))
-
-
-def talks(family: Job) -> Iterator[Job]:
-    """Every way of a family's ranks to talk: with regions or not, overlapped or not; not all of them legal."""
-    plan = family.plan
-    regions = (False, True) if plan.tp > 1 else (False,)
-    overlaps: tuple[bool | None, ...] = (None,)
-    if plan.tp > 1 or (plan.sp > 1 and plan.exchange == "all_gather"):
-        overlaps = (None, True)
-    for region, overlap in itertools.product(regions, overlaps):
-        yield replace(family, plan=replace(plan, sequence_regions=region, overlap=overlap))
-
-
-def legal(job: Job) -> bool:
-    """Whether the degrees divide what they must."""
-    try:
-        job.check()
-    except InputError:
-        return False
-    return True

@@ -2,7 +2,7 @@
 
 A step is a graph of tasks: what a stage does for one micro-batch follows what it did before and what the neighbouring
 stage sends. The bound is the longest path through it, where the time of a task is that of its rank alone
-(:mod:`tspsim.search.planner.walk`): kernels at the device's fitted cost, transfers that nothing can hide at the cost
+(:mod:`tspsim.paths.walk`): kernels at the device's fitted cost, transfers that nothing can hide at the cost
 they have on free links. With equal stages it is the closed form of the schedule, (m + p − 1)·(F + B) for m
 micro-batches on p stages of 1F1B and (m + (p − 1)/v)·(F + B) with v chunks a stage (Narayanan et al. 2021, §2.2), and
 what follows the last task: gradients that no backward hides, their norm, the optimizer.
@@ -21,17 +21,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...engine.steady import KEPT
-from ...network import Cluster, ExpertExchange, collective, point_to_point
-from ...operators import Attention, Operator
-from ...parallel import Job, Mesh, scheme_of
-from ...parallel.pipeline import BACKWARD, FORWARD, WEIGHTS, Chunk
-from ...parallel.pipeline import Task as Visit
-from ...parallel.step import Writer
-from ...program import Collective, Compute, Instruction, Launch, Program, Repeat
+from ..engine.steady import KEPT
+from ..network import Cluster, ExpertExchange, collective, point_to_point
+from ..operators import Attention, Operator
+from ..parallel import CHOICES, Job, Mesh, scheme_of
+from ..parallel.choices import legal, talks
+from ..parallel.pipeline import BACKWARD, FORWARD, WEIGHTS, Chunk
+from ..parallel.pipeline import Task as Visit
+from ..parallel.step import Writer
+from ..program import Collective, Compute, Instruction, Launch, Program, Repeat
 from .groups import Floats, Groups
-from .path import Part, Stage, longest_path
-from .space import legal, talks
+from .tasks import Part, Stage, longest_path
 from .walk import RECEIVE, SEND, Layers, Step, Task
 
 #: Sums of many floats in another order than the engine's may differ in the last digits.
@@ -91,8 +91,11 @@ class LowerBound:
         if key not in self._floors:
             # The exchange that splits nothing has the fewest kernels.
             whole = replace(plan, degrees={**plan.degrees, "pp": 1}, vpp=1, exchange="all_gather", zero=0)
-            self._floors[key] = min(self._least_s(job) for job in talks(replace(family, plan=whole)) if legal(job))
+            self._floors[key] = min(self._least_s(job) for job in self._talks(replace(family, plan=whole)))
         return work.sequences // family.sequences * self._floors[key] / plan.pp * ROUNDING
+
+    def _talks(self, family: Job) -> list[Job]:
+        return [job for job in talks(family, self.cluster.layout.mesh) if legal(job)]
 
     def _least_s(self, job: Job) -> float:
         """Kernels of one micro-batch through a whole model, attention at the device's peak."""
@@ -107,7 +110,7 @@ class LowerBound:
     def compute_s(self, family: Job) -> float:
         """The kernels of a step alone, spread evenly over the stages, of the way to talk that has the least; needs no
         mesh. Regions divide the norms, and pieces of a product may run a little faster than the whole."""
-        least_s = min(self._model_s(job) for job in talks(family) if legal(job))
+        least_s = min(self._model_s(job) for job in self._talks(family))
         return family.micro_batches * least_s / family.plan.pp * ROUNDING
 
     def instructions(self, job: Job, mesh: Mesh) -> int:
@@ -185,6 +188,14 @@ class LowerBound:
     def step_s(self, job: Job, mesh: Mesh) -> float:
         """Seconds that the simulated step takes at least."""
         return self._longest_s(job, mesh, whole=True)
+
+    def layer_s(self, job: Job, mesh: Mesh) -> float:
+        """One layer between two others, forward and back, with what its kernels lose to what moves beside them."""
+        parts = self._layer_parts(job, mesh)
+        kernels_s, gaps_s = sum(part.busy.compute_s for part in parts), sum(part.busy.gaps_s for part in parts)
+        moved_s = float(np.sum([part.moved_s for part in parts], axis=0).max(initial=0.0))
+        hidden_s = max(0.0, moved_s - gaps_s) * (1.0 - 1.0 / self.slowdown)
+        return max(sum(part.busy.end_s for part in parts), moved_s, kernels_s + gaps_s + hidden_s)
 
     def _longest_s(self, job: Job, mesh: Mesh, *, whole: bool) -> float:
         groups = [Groups(mesh, stage, self.cluster) for stage in range(job.plan.pp)]
@@ -336,5 +347,6 @@ def _signature(job: Job) -> Hashable:
     plan = job.plan
     degrees = tuple(plan.degree(axis) for axis in ("tsp", "tp", "sp", "ep"))
     switches = (plan.partition, plan.exchange, plan.sequence_regions, plan.overlap, plan.overlap_chunks)
+    switches += tuple(getattr(plan, name) for choice in CHOICES for name in choice.switches)
     ways = (plan.recomputation, job.sequences, plan.schedule == "zb-h1", tuple(plan.algorithms.items()))
     return (job.work.sequence, degrees, switches, ways)

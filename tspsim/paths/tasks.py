@@ -10,8 +10,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ...parallel import Job
-from ...parallel.pipeline import BACKWARD, FORWARD
+from ..parallel import Job
+from ..parallel.pipeline import BACKWARD, FORWARD
 from .walk import NEVER, Task, Walk, walk
 
 Floats = NDArray[np.float64]

@@ -1,0 +1,76 @@
+"""What goes round the ranks of an axis over all links of their nodes: in parts, along rings that share no link.
+
+A mesh of n GPUs has n − 1 links a GPU, and one ring uses one of them. Its arcs fall into edge-disjoint Hamiltonian
+cycles (:func:`~tspsim.network.collectives.multi_ring.hamiltonian_cycles`; TASP, Wang et al. 2025): a block is cut into
+as many parts, each of which takes a cycle, so that a rank then holds parts of several ranks' blocks. Over N nodes of g
+ranks there are two levels: blocks go round inside every node in g − 1 hops while those of the node before come over the
+rails, each rank's from the rank in its place. Step s = r·g + i of the D = N·g is hop i of round r.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from ..network.collectives.multi_ring import hamiltonian_cycles
+from ..program import RING_SHIFT
+from .plan import Job
+from .script import Script
+
+
+def by_rail(job: Job, axis: str, step: int) -> bool:
+    """Whether the blocks of a step come from another node."""
+    return step > 0 and step % job.plan.node_ranks(axis) == 0
+
+
+def lead(job: Job, axis: str, step: int) -> int:
+    """Steps ahead of its use that a block sets out: one, or a round where it comes over the rails."""
+    return job.plan.node_ranks(axis) if by_rail(job, axis, step) else 1
+
+
+def bring(
+    script: Script, job: Job, axis: str, step: int, size_bytes: float, name: str, after: Sequence[int], stream: str
+) -> int:
+    """Write the transfer that brings the blocks of a step; a rank sends what it got :func:`lead` steps before."""
+    if not by_rail(job, axis, step):
+        return hop(script, axis, size_bytes, f"{name} hop {step}", after, stream)
+    here = job.plan.node_ranks(axis)
+    where = f"{name} from {step // here} nodes before"
+    return script.pass_on(axis, here, size_bytes, where, after=after, stream=f"{stream} by rail")
+
+
+def take_home(
+    script: Script, job: Job, axis: str, step: int, size_bytes: float, name: str, after: Sequence[int], stream: str
+) -> int:
+    """Write what brings the gradients of a step's blocks on: round their node with what every rank adds, and after the
+    last hop of a round from the rank where a block came in to the one that owns it."""
+    here, done = job.plan.node_ranks(axis), list(after)
+    if here > 1:
+        done = [hop(script, axis, size_bytes, f"{name} hop {step + 1}", done, stream)]
+    rounds, place = divmod(step, here)
+    if rounds and place == here - 1:
+        where = f"{name} to {rounds} nodes before"
+        done = [script.pass_on(axis, -rounds * here, size_bytes, where, after=done, stream=f"{stream} by rail")]
+    return done[0]
+
+
+def hop(script: Script, axis: str, size_bytes: float, name: str, after: Sequence[int], stream: str) -> int:
+    """One hop inside the nodes, along all rings at once."""
+    return script.collective(RING_SHIFT, axis, size_bytes, name, after=after, stream=stream, algorithm="multi_ring")
+
+
+def owners(job: Job, axis: str, position: int, step: int) -> tuple[int, ...]:
+    """Whose blocks the parts are that a rank holds at a step: positions on the axis, one a cycle."""
+    ranks, here = job.plan.degree(axis), job.plan.node_ranks(axis)
+    rounds, turns = divmod(step, here)
+    node, place = divmod(position - rounds * here, here)
+    first = node * here % ranks
+    return tuple(first + before for before in _before(here, place, turns))
+
+
+@lru_cache
+def _before(ranks: int, place: int, turns: int) -> tuple[int, ...]:
+    """The rank that is so many places before another, on every cycle."""
+    if ranks == 1:
+        return (0,)
+    return tuple(cycle[(cycle.index(place) - turns) % ranks] for cycle in hamiltonian_cycles(ranks))

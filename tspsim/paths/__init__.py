@@ -1,0 +1,10 @@
+"""What a plan's step takes at least, from the longest path through the programs of one rank: no event is simulated.
+
+The planner asks it which plans are worth simulating, the tuner which schedules are.
+"""
+
+from __future__ import annotations
+
+from .lower_bound import LowerBound
+
+__all__ = ["LowerBound"]

@@ -1,0 +1,141 @@
+"""The schedule that a plan leaves open, chosen for its machine: a collective library's tuner, for schedules.
+
+The options (:mod:`tspsim.parallel.choices`) are ordered by what their longest path takes at least; a few steady layers
+of the first ones are simulated, until none that is left can be :data:`CLOSE` faster. The choice is a function of the
+question alone: no clock, no randomness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from .engine.assignment import Assignment
+from .engine.core import Interference, no_collection
+from .engine.steady import execute
+from .errors import UnreachableError
+from .hardware import Device
+from .metrics import steady_layer_s
+from .network import Cluster
+from .operators import Operator
+from .parallel import Job, Plan, build_mesh, located, options_of, peak_memory, scheme_of, write_program
+from .parallel.choices import legal
+from .paths import LowerBound
+
+#: Layers that are simulated: the first fills the pipeline of exchanges, the others show the steady state.
+LAYERS = 4
+#: Options that are simulated at most, and what a further one must promise to win.
+MOST, CLOSE = 4, 0.005
+
+
+def tuned(job: Job, cluster: Cluster, device: Device) -> Plan:
+    """The job's plan with its open switches chosen: the fastest option that fits the device's memory, or the one of
+    least memory where none does.
+
+    Raises
+    ------
+    InputError
+        No option is legal; says why of the schedule as published.
+    """
+    if not job.plan.open:
+        return job.plan
+    key = ("tuned", _key(job), device.name)
+    known: Plan | None = cluster.memo.get(key)
+    if known is None:
+        known = cluster.memo[key] = _fastest(job, cluster, device)
+    return replace(known, name=job.plan.name)
+
+
+def _key(job: Job) -> tuple[Any, ...]:
+    plan = replace(job.plan, name="")
+    facts = (getattr(plan, name) for name in Plan.__dataclass_fields__)
+    return job.model, job.work, tuple(tuple(sorted(fact.items())) if isinstance(fact, dict) else fact for fact in facts)
+
+
+def _fastest(job: Job, cluster: Cluster, device: Device) -> Plan:
+    options = options_of(job, cluster.layout.mesh)
+    if not options:
+        job.check()
+        return replace(job.plan, open=())
+    needed = [sum(peak_memory(replace(job, plan=plan), scheme_of(plan).residency).values()) for plan in options]
+    fitting = [plan for plan, size in zip(options, needed, strict=True) if size <= device.visible_memory_bytes]
+    if len(fitting) <= 1:
+        return fitting[0] if fitting else options[needed.index(min(needed))]
+    stack = job.work.stack
+    seconds: dict[Operator, float] = {}
+
+    def cost(operator: Operator) -> float:
+        if operator not in seconds:
+            seconds[operator] = stack.seconds(operator, float(device.time(operator).seconds))
+        return seconds[operator]
+
+    samples = [sample(replace(job, plan=plan), cluster) for plan in fitting]
+    try:
+        return _by_simulation(samples, fitting, device, cost)
+    except UnreachableError:  # dead links cut ranks off; the run itself will say so
+        return fitting[0]
+
+
+def _by_simulation(
+    samples: list[tuple[Job, Cluster]], plans: list[Plan], device: Device, cost: Callable[[Operator], float]
+) -> Plan:
+    cluster = samples[0][1]
+    mixed = len(set(samples[0][0].model.blocks)) > 1
+    bound = LowerBound(
+        cluster, cost, max(device.peak_flops_per_s.values()), device.compute_slowdown, mixed=mixed
+    )
+    meshes = [build_mesh(job.plan, cluster.gpus, cluster.gpus_per_node) for job, _ in samples]
+    least = [bound.layer_s(job, mesh) for (job, _), mesh in zip(samples, meshes, strict=True)]
+    order = sorted(range(len(plans)), key=lambda index: (least[index], index))
+    best, best_s = order[0], float("inf")
+    for index in order[:MOST]:
+        if least[index] >= best_s * (1.0 - CLOSE):
+            break
+        found_s = simulated_s(samples[index][0], cluster, device, cost)
+        if found_s < best_s:
+            best, best_s = index, found_s
+    return plans[best]
+
+
+def sample(job: Job, cluster: Cluster) -> tuple[Job, Cluster]:
+    """A few layers of one micro-batch, on as few whole nodes as hold a group of its token axis and its experts.
+
+    Where links differ nothing is left out of the cluster.
+    """
+    plan = job.plan
+    work = replace(job.work, sequences=job.sequences)
+    model = job.model.steady(LAYERS)
+    here = max(1, plan.node_ranks(plan.token_axis))
+    nodes = cluster.nodes if cluster.factors else min(cluster.nodes, plan.token_shards // here)
+    while True:
+        small = cluster if nodes == cluster.nodes else replace(cluster, nodes=nodes, memo={})
+        inside = plan.tsp * plan.tp * plan.sp
+        if small.gpus % inside == 0 and small.gpus >= inside:
+            degrees = {**plan.degrees, "pp": 1, "dp": small.gpus // inside}
+            alone = replace(plan, degrees=degrees, vpp=1, schedule="1f1b", stage_layers=(), zero=0, shard_group=None)
+            try:
+                alone = located(alone, small.gpus, small.gpus_per_node)
+            except ValueError:
+                alone = replace(alone, together=plan.together)
+            found = Job(model, alone, work)
+            if legal(found) or nodes == cluster.nodes:
+                return found, small
+        elif nodes == cluster.nodes:
+            return job, cluster
+        nodes = next(count for count in range(nodes + 1, cluster.nodes + 1) if cluster.nodes % count == 0)
+
+
+def simulated_s(job: Job, cluster: Cluster, device: Device, cost: Callable[[Operator], float]) -> float:
+    """Seconds of a steady layer, forward and back."""
+    plan, scheme = job.plan, scheme_of(job.plan)
+    mesh = build_mesh(plan, cluster.gpus, cluster.gpus_per_node)
+    with no_collection():
+        programs = tuple(write_program(scheme, job, position) for position in range(plan.token_shards))
+        submission = execute(
+            cluster,
+            cost,
+            Assignment(mesh, programs, mesh.positions[plan.token_axis]),
+            interference=Interference(device.compute_slowdown, device.communication_slowdown),
+        )
+    return steady_layer_s(submission)
