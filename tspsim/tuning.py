@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from .engine.assignment import Assignment
+from .engine.assignment import Assignment, counted
 from .engine.core import Interference, no_collection
 from .engine.steady import execute
 from .errors import UnreachableError
@@ -22,11 +22,12 @@ from .operators import Operator
 from .parallel import Job, Plan, build_mesh, located, options_of, peak_memory, scheme_of, write_program
 from .parallel.choices import legal
 from .paths import LowerBound
+from .program import Compute, Program
 
 #: Layers that are simulated: the first fills the pipeline of exchanges, the others show the steady state.
 LAYERS = 4
 #: Options that are simulated at most, and what a further one must promise to win.
-MOST, CLOSE = 4, 0.005
+MOST, CLOSE = 12, 0.005
 
 
 def tuned(job: Job, cluster: Cluster, device: Device) -> Plan:
@@ -131,11 +132,22 @@ def simulated_s(job: Job, cluster: Cluster, device: Device, cost: Callable[[Oper
     plan, scheme = job.plan, scheme_of(job.plan)
     mesh = build_mesh(plan, cluster.gpus, cluster.gpus_per_node)
     with no_collection():
-        programs = tuple(write_program(scheme, job, position) for position in range(plan.token_shards))
+        # All wait for the shard whose kernels take longest: its program for every rank folds to few.
+        programs = [write_program(scheme, job, position) for position in sorted({0, plan.token_shards - 1})]
+        slowest = max(programs, key=lambda program: kernels_s(program, cost))
         submission = execute(
             cluster,
             cost,
-            Assignment(mesh, programs, mesh.positions[plan.token_axis]),
+            Assignment.uniform(mesh, slowest),
             interference=Interference(device.compute_slowdown, device.communication_slowdown),
         )
     return steady_layer_s(submission)
+
+
+def kernels_s(program: Program, cost: Callable[[Operator], float]) -> float:
+    """Seconds of a program's kernels, one after the other."""
+    return sum(
+        times * sum(cost(operator) for operator in instruction.operators)
+        for instruction, times in counted(program)
+        if isinstance(instruction, Compute)
+    )

@@ -16,6 +16,8 @@ from .plan import Job, Plan
 
 #: Pieces that the MLP's weights are gathered in: finer ones hide no more, and multiply slower.
 PIECES = (1, 2, 4)
+#: Groups of heads that are tried block by block: more are small enough without.
+BLOCK_GROUPS = (1, 2)
 Values = Mapping[str, Any]
 
 
@@ -50,15 +52,16 @@ def folded_options(job: Job, mesh: bool) -> Iterator[Values]:
     degree = job.plan.tsp
     ways: list[Values] = [{"weight_transport": "multi_ring" if mesh else "ring"}]
     ways += [{"weight_transport": "gather", "mlp_pieces": pieces} for pieces in PIECES]
-    for groups in range(1, degree + 1):
-        if degree % groups == 0:
-            for way in ways:
-                yield {"head_groups": groups, **way}
+    cuts = [("heads", count) for count in range(1, degree + 1) if degree % count == 0]
+    cuts += [("blocks", count) for count in BLOCK_GROUPS] if job.plan.overlap is not False else []
+    for overlap_by, groups in cuts:
+        for way in ways:
+            yield {"head_groups": groups, "overlap_by": overlap_by, **way}
 
 
 def folded_word(plan: Plan) -> str:
     ways = {"gather": f"p{plan.mlp_pieces}", "multi_ring": "r", "ring": ""}
-    return f"g{plan.attended_groups}{ways[plan.weight_transport]}"
+    return f"g{plan.attended_groups}{'b' * (plan.overlap_by == 'blocks')}{ways[plan.weight_transport]}"
 
 
 def folded_sentence(plan: Plan) -> str:
@@ -68,12 +71,13 @@ def folded_sentence(plan: Plan) -> str:
         "multi_ring": "the MLP's weights round several rings at once",
         "ring": "the MLP's weights round one ring",
     }
-    return f"TSP with {groups} group{'s' * (groups > 1)} of heads and {ways[plan.weight_transport]}"
+    blocks = ", attended block by block" * (plan.overlap_by == "blocks")
+    return f"TSP with {groups} group{'s' * (groups > 1)} of heads{blocks}, and {ways[plan.weight_transport]}"
 
 
 CHOICES = (
     Choice(
-        ("weight_transport", "mlp_pieces", "head_groups"),
+        ("weight_transport", "mlp_pieces", "head_groups", "overlap_by"),
         lambda plan: plan.tsp > 1,
         folded_options,
         folded_word,

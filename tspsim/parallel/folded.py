@@ -22,10 +22,11 @@ from ..model.layer import LayerShard, gradients
 from ..operators import MemoryBound, Operator
 from . import expert, folded_tables, travel
 from .memory import Residency
-from .partition import local_segments
+from .partition import Segments, local_segments
 from .plan import Job
 from .recompute import cheap_again, heads_again
 from .script import Script
+from .sequence import own_segments, slice_segments
 from .step import Scheme
 from .transport import BUFFERS, Arrivals, piece_of, transport_of
 
@@ -79,7 +80,7 @@ def attention_overlapped(script: Script, job: Job, layer: LayerShard, position: 
     ahead = min(travel.ATTENTION_BUFFERS, groups)
     # A layer that is repeated for its backward keeps its own weights beside those that arrive for the next one.
     buffers = script.buffers("attention weights", ahead + (groups if script.recomputing else 0), groups)
-    gathered: list[int] = []
+    gathered: list[tuple[int, list[int]]] = []
     attended: list[int] = []
 
     def project(step: int) -> None:
@@ -89,14 +90,14 @@ def attention_overlapped(script: Script, job: Job, layer: LayerShard, position: 
         if step == 0:
             script.compute("norm", layer.norm(tokens), *layer.down_projections(tokens), after=whole)
         projected = script.compute(f"QKV {step + 1}/{groups}", *operators, after=moved[-1:])
-        gathered.append(gather_context(script, job, group, step, [projected]))
+        gathered.append((projected, gather_context(script, job, group, step, [projected])))
 
     whole = gather_attention_whole(script, job, layer, [])
     project(0)
     for step in range(groups):
         if step + 1 < groups:
             project(step + 1)
-        attended.append(attend(script, job, group, position, step, gathered[step]))
+        attended.append(attend(script, job, group, position, step, *gathered[step]))
         if not script.recomputing:
             buffers.used(step, attended[step])
     return attended[-1]
@@ -112,7 +113,8 @@ def attention_in_turn(script: Script, job: Job, layer: LayerShard, position: int
         projected = script.compute(
             f"QKV {step + 1}/{groups}", *group.projections(job.tokens), group.rope(job.tokens), after=moved[-1:]
         )
-        last = attend(script, job, group, position, step, gather_context(script, job, group, step, [projected]))
+        gathered = gather_context(script, job, group, step, [projected])
+        last = attend(script, job, group, position, step, projected, gathered)
     return last
 
 
@@ -120,12 +122,6 @@ def attention_backward(script: Script, job: Job, layer: LayerShard, position: in
     plan, tokens, work = job.plan, job.tokens, job.work
     groups, group = plan.attended_groups, group_of(job, layer)
     overlap = plan.overlap is not False
-    segments = local_segments(plan.partition, work.sequence, plan.tsp, position, job.sequences, work.causal)
-    again = heads_again(job, group, tokens)
-    if plan.recomputation == "selective":
-        again = (group.attention(segments, causal=work.causal),)
-    kernel = group.attention(segments, causal=work.causal, direction="backward")
-    context = context_bytes(job, group)
     kept = plan.recomputation == "full"
     # A repeated layer's weights are in the buffers that its forward filled.
     buffers = script.buffers("attention weights", min(travel.ATTENTION_BUFFERS, groups), groups)
@@ -153,13 +149,9 @@ def attention_backward(script: Script, job: Job, layer: LayerShard, position: in
             waits = [] if overlap else last
             moved = broadcast_weights(script, job, group, step, waits)
             gathered = gather_context(script, job, group, step, waits)
-            buffers.fill(step, *moved, gathered)
-            needed = [*(() if step else early), moved[-1], gathered]
-        attended = script.compute(
-            f"attention {step + 1}/{groups} backward", *gradients(group.output(tokens)), *again, kernel, after=needed
-        )
-        name = f"sum dK,dV {step + 1}/{groups}"
-        reduced.append(script.collective("reduce_scatter", "tsp", context, name, after=[attended], stream="context"))
+            buffers.fill(step, *moved, *gathered)
+            needed = [*(() if step else early), moved[-1], gathered[-1]]
+        reduced.append(attend_backward(script, job, group, position, step, needed))
         if not overlap:
             project(step)
         elif step:
@@ -214,21 +206,72 @@ def context_bytes(job: Job, group: LayerShard) -> float:
     return 2 * job.group_tokens * group.kv_width * job.activation_bytes
 
 
-def gather_context(script: Script, job: Job, group: LayerShard, step: int, after: list[int]) -> int:
+def slices_of(job: Job) -> int:
+    """Slices of tokens in which K and V of a group of heads are gathered and attended."""
+    return job.plan.overlap_chunks if job.plan.overlap_by == "blocks" and job.plan.overlap is not False else 1
+
+
+def gather_context(script: Script, job: Job, group: LayerShard, step: int, after: list[int]) -> list[int]:
+    """K and V of a group of heads, in as many gathers as there are slices."""
+    parts = slices_of(job)
     name = f"gather K,V {step + 1}/{job.plan.attended_groups}"
-    return script.collective("all_gather", "tsp", context_bytes(job, group), name, after=after, stream="context")
+    size = context_bytes(job, group) / parts
+    return [
+        script.collective("all_gather", "tsp", size, name, after=after, stream="context") for _ in range(parts)
+    ]
 
 
-def attend(script: Script, job: Job, group: LayerShard, position: int, step: int, after: int) -> int:
-    """Local queries over the whole context with one group of heads, and its part of the output projection."""
-    work = job.work
-    segments = local_segments(job.plan.partition, work.sequence, job.plan.tsp, position, job.sequences, work.causal)
-    return script.compute(
-        f"attention {step + 1}/{job.plan.attended_groups}",
-        group.attention(segments, causal=work.causal),
-        group.output(job.tokens),
-        after=[after],
-    )
+def attend(
+    script: Script, job: Job, group: LayerShard, position: int, step: int, projected: int, gathered: list[int]
+) -> int:
+    """Local queries over the whole context with one group of heads, and its part of the output projection. By blocks
+    the rank's own tokens are attended while the others' arrive."""
+    work, plan = job.work, job.plan
+    name, output = f"attention {step + 1}/{plan.attended_groups}", group.output(job.tokens)
+    if len(gathered) == 1:
+        segments = local_segments(plan.partition, work.sequence, plan.tsp, position, job.sequences, work.causal)
+        kernel = group.attention(segments, causal=work.causal)
+        return script.compute(name, kernel, output, after=gathered)
+    segments, causal = own_segments(job, position)
+    last = script.compute(f"{name} own block", group.attention(segments, causal=causal), after=[projected])
+    for part, here in enumerate(gathered):
+        segments = slice_segments(job, position, part, len(gathered))
+        kernels: list[Operator] = [group.attention(segments, causal=False), group.merge(job.tokens)] if segments else []
+        if part == len(gathered) - 1:
+            kernels.append(output)
+        last = script.compute(f"{name} slice {part + 1}/{len(gathered)}", *kernels, after=[here])
+    return last
+
+
+def attend_backward(
+    script: Script, job: Job, group: LayerShard, position: int, step: int, after: list[int]
+) -> int:
+    """dO of a group of heads, its attention's backward, and the sums of dK and dV that go to their owners; returns the
+    last sum. By blocks a slice's sums travel while the next slice is worked on."""
+    plan, work, tokens, parts = job.plan, job.work, job.tokens, slices_of(job)
+    groups, size = plan.attended_groups, context_bytes(job, group) / parts
+    name, summed = f"attention {step + 1}/{groups}", f"sum dK,dV {step + 1}/{groups}"
+    before: list[Operator] = [*gradients(group.output(tokens)), *heads_again(job, group, tokens)]
+
+    def kernels(segments: Segments, causal: bool) -> list[Operator]:
+        again = [group.attention(segments, causal=causal)] if plan.recomputation == "selective" else []
+        return [*again, group.attention(segments, causal=causal, direction="backward")] if segments else []
+
+    def home(last: int) -> int:
+        return script.collective("reduce_scatter", "tsp", size, summed, after=[last], stream="context")
+
+    if parts == 1:
+        segments = local_segments(plan.partition, work.sequence, plan.tsp, position, job.sequences, work.causal)
+        last = script.compute(f"{name} backward", *before, *kernels(segments, work.causal), after=after)
+        return home(last)
+    last = script.compute(f"{name} d output", *before, after=after)
+    sums = last
+    for part in range(parts):
+        each = kernels(slice_segments(job, position, part, parts), causal=False)
+        last = script.compute(f"{name} slice {part + 1}/{parts} backward", *each)
+        sums = home(last)
+    script.compute(f"{name} own block backward", *kernels(*own_segments(job, position)))
+    return sums
 
 
 # --- MLP ----------------------------------------------------------------------------------------------------

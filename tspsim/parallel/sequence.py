@@ -104,15 +104,15 @@ def by_blocks(script: Script, job: Job, layer: LayerShard, position: int, after:
 
 def own_segments(job: Job, position: int) -> tuple[tuple[tuple[int, int], ...], bool]:
     """What a shard attends of its own block, and whether that is causal."""
-    plan, work = job.plan, job.work
-    return block_segments(plan.partition, work.sequence, plan.sp, position, position, job.sequences, work.causal)
+    plan, work, shards = job.plan, job.work, job.plan.token_shards
+    return block_segments(plan.partition, work.sequence, shards, position, position, job.sequences, work.causal)
 
 
 def slice_segments(job: Job, position: int, part: int, parts: int) -> tuple[tuple[int, int], ...]:
     """What a shard attends of one slice of everybody else's block."""
-    plan, work = job.plan, job.work
-    held = [(owner, part, parts) for owner in range(plan.sp) if owner != position]
-    return sliced_segments(plan.partition, work.sequence, plan.sp, position, held, job.sequences, work.causal)
+    plan, work, shards = job.plan, job.work, job.plan.token_shards
+    held = [(owner, part, parts) for owner in range(shards) if owner != position]
+    return sliced_segments(plan.partition, work.sequence, shards, position, held, job.sequences, work.causal)
 
 
 def all_gather_backward(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
