@@ -19,7 +19,7 @@ from tspsim.network import collective, load_cluster
 from tspsim.operators import Attention, Gemm, Operator
 from tspsim.parallel import build_mesh, peak_memory, scheme_of
 from tspsim.result import Result
-from tspsim.simulation import Costs, look_up, run
+from tspsim.simulation import Costs, look_up, run, scheduled
 
 DOCS = Path(__file__).parent
 HEADLINE = "tsp-vs-tpsp-1024-mi300x"
@@ -117,7 +117,7 @@ def even_rates(*overrides: str) -> tuple[float, ...]:
     question = look_up(tspsim.load(HEADLINE, overrides))
     rates = []
     for plan in question.plans:
-        job = question.job(plan)
+        job = scheduled(question, plan)
         mesh = build_mesh(plan, question.cluster.gpus, question.cluster.gpus_per_node)
         step = run(question, mesh, job, EvenCosts(question.device), every_rank=False)
         rates.append(question.work.tokens_per_replica * plan.dp / step.makespan_s)
@@ -225,7 +225,7 @@ PUBLISHED_MEMORY: dict[str, dict[int, tuple[float, bool]]] = {
 def memory_of(plan: str, sequence_ki: int) -> dict[str, float]:
     """Bytes by part of one plan of the memory scenario."""
     question = look_up(tspsim.load("tsp-memory-8x-mi300x", [f"workload.sequence={sequence_ki}Ki"]))
-    job = question.job(next(entry for entry in question.plans if entry.name == plan))
+    job = scheduled(question, next(entry for entry in question.plans if entry.name == plan))
     return dict(peak_memory(job, scheme_of(job.plan).residency))
 
 

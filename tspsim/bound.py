@@ -26,7 +26,7 @@ from .parallel import Job, build_mesh, peak_memory, scheme_of
 from .parallel.memory import residual_tokens
 from .result import SCHEMA_VERSION, Memory
 from .scenario import Scenario
-from .simulation import Question, look_up
+from .simulation import Question, look_up, scheduled
 
 #: Bytes of a training step over its forward's, at least: what moved has a gradient or is needed again.
 TRAINING_BYTES = 2.0
@@ -229,7 +229,7 @@ def bounds(question: Question | Scenario) -> Bounds:
         block_flops_per_token=model.layer_forward_flops_per_token(work.context, causal=work.causal),
         peak_flops_per_s=device.peak_of(work.precision),
         hbm_bytes_per_s=device.hbm_bytes_per_s,
-        plans=tuple(plan_bound(question, question.job(plan)) for plan in question.plans),
+        plans=tuple(plan_bound(question, scheduled(question, plan)) for plan in question.plans),
     )
 
 

@@ -10,7 +10,7 @@ from .engine.core import Submission
 from .hardware import Device
 from .model import Architecture
 from .network import Cluster
-from .parallel import Plan
+from .parallel import CHOICES, Plan
 from .question import Question
 from .result import LinkUse, Memory
 
@@ -90,10 +90,12 @@ def cost_of(question: Question, makespan_s: float, tokens: int) -> dict[str, Any
 
 
 def settings_of(plan: Plan) -> dict[str, Any]:
-    """The switches of a plan, defaults filled in."""
+    """The switches of a plan, defaults filled in; what was chosen for the machine is in it, where the plan has it to
+    choose."""
     overlap = plan.overlap
     if overlap is None:
         overlap = plan.tsp > 1 or (plan.sp > 1 and plan.exchange == "ring")
+    choices = [choice for choice in CHOICES if choice.applies(plan)]
     return {
         "partition": plan.partition,
         "exchange": plan.exchange,
@@ -108,6 +110,8 @@ def settings_of(plan: Plan) -> dict[str, Any]:
         "shard_group": plan.shard_group,
         "expert_dispatch": plan.expert_dispatch,
         "expert_overlap": plan.expert_overlap,
+        **{name: value for choice in choices for name, value in choice.settings(plan).items()},
+        "chosen": list(plan.chosen),
         "algorithms": dict(plan.algorithms),
         "placement": {"node": list(plan.node_axes), "rails": list(plan.rail_axes)},
     }

@@ -78,8 +78,8 @@ def simulate(
 def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs: Costs | None = None) -> PlanResult:
     """One plan: refused with its memory where it does not fit, else simulated at ``costs`` (the device's own)."""
     cluster, device = question.cluster, question.device
-    plan = tuned(question.job(plan), cluster, device)
-    job = question.job(plan)
+    job = scheduled(question, plan)
+    plan = job.plan
     scheme = scheme_of(plan)
     memory = Memory(peak_memory(job, scheme.residency), device.visible_memory_bytes)
     degrees = {axis: plan.degree(axis) for axis in ("tsp", "tp", "sp", "pp", "ep", "dp")}
@@ -130,6 +130,12 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
         notes=notes_of(job),
         timeline=submission.timeline,
     )
+
+
+def scheduled(question: Question, plan: Plan) -> Job:
+    """A plan's job with what its schedule leaves open chosen for the machine (:mod:`tspsim.tuning`)."""
+    job = question.job(plan)
+    return replace(job, plan=tuned(job, question.cluster, question.device))
 
 
 class Costs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .metrics import Breakdown
-from .parallel import Job, Plan, Work
+from .parallel import CHOICES, Job, Plan, Work
 
 COMPUTE_WORDS = {"gemm": "matrix products", "attention": "attention", "memory_bound": "memory-bound kernels"}
 
@@ -34,7 +34,8 @@ def defaults_in_words(work: Work, plans: Sequence[Plan]) -> tuple[str, ...]:
         "Tokens lie in zigzag order, so every sequence shard has the same causal work (`partition`).",
         "Sequence shards gather K and V before they attend (`exchange: all_gather`).",
         "Tensor-parallel all-reduces are exposed and sequence regions are off (`overlap`, `sequence_regions`).",
-        "TSP's broadcasts, gathers and ring hops run beside compute (`overlap`).",
+        "TSP's broadcasts, gathers and hops run beside compute (`overlap`); how its weights travel and how many heads "
+        "it attends at once is chosen for the machine (`tsp_schedule: published` is the text word by word).",
         "Attention skips blocks above the causal diagonal, and counts half the scores.",
         f"Each GPU keeps {work.runtime_reserve_bytes / 2**30:.3g} GiB for its context, collective buffers and "
         "fragmentation (`workload.runtime_reserve`).",
@@ -63,6 +64,10 @@ def notes_of(job: Job) -> tuple[str, ...]:
             notes.append(f"{found}; all wait for it")
         if job.plan.ep == 1 and job.plan.tp == 1:
             notes.append(f"every rank holds all {experts.count} experts of its layers (`ep`)")
+    for choice in CHOICES:
+        names = [f"`{name}`" for name in choice.switches if name in job.plan.chosen]
+        if names and choice.applies(job.plan):
+            notes.append(f"chosen for this machine and length: {choice.sentence(job.plan)} ({', '.join(names)})")
     if job.model.note:
         notes.append(f"{job.model.name}: {job.model.note}")
     return tuple(notes)

@@ -59,6 +59,8 @@ def _fastest(job: Job, cluster: Cluster, device: Device) -> Plan:
     if not options:
         job.check()
         return replace(job.plan, open=())
+    if len(options) == 1:
+        return replace(options[0], chosen=())
     needed = [sum(peak_memory(replace(job, plan=plan), scheme_of(plan).residency).values()) for plan in options]
     fitting = [plan for plan, size in zip(options, needed, strict=True) if size <= device.visible_memory_bytes]
     if len(fitting) <= 1:

@@ -46,6 +46,11 @@ class Choice:
     word: Callable[[Plan], str]
     sentence: Callable[[Plan], str]
 
+    def settings(self, plan: Plan) -> Values:
+        """The switches as they stand."""
+        values = {name: getattr(plan, name) for name in self.switches}
+        return values | ({"head_groups": plan.attended_groups} if "head_groups" in values else {})
+
 
 def folded_options(job: Job, mesh: bool) -> Iterator[Values]:
     """Groups of heads, and a ring or gathered pieces. Behind a switch one ring uses all that several would."""
@@ -72,7 +77,7 @@ def folded_sentence(plan: Plan) -> str:
         "ring": "the MLP's weights round one ring",
     }
     blocks = ", attended block by block" * (plan.overlap_by == "blocks")
-    return f"TSP with {groups} group{'s' * (groups > 1)} of heads{blocks}, and {ways[plan.weight_transport]}"
+    return f"{groups} group{'s' * (groups > 1)} of heads{blocks}, {ways[plan.weight_transport]}"
 
 
 CHOICES = (
