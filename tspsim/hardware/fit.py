@@ -51,12 +51,16 @@ REDUCTIONS = ("norm", "softmax")
 #: Terms that are there for some kernels only: switched off, or fitted where that earns its place.
 _OPTIONAL: Mapping[str, frozenset[str]] = {
     "gemm": frozenset({"quantise_gb_per_s"}),
+    "grouped_gemm": frozenset({"quantise_gb_per_s"}),
+    "grouped_gemm_backward": frozenset({"quantise_gb_per_s"}),
     "attention_forward": frozenset({"rope", "cache_write", "token_ns"}),
     "attention_backward": frozenset({"rope", "cache_write", "token_ns"}),
     "memory_bound": frozenset({"row_us", "row_exponent", "rows_us"}),
 }
 #: Rows from which a table can tell an optional term from chance.
 TERM_ROWS = 60
+#: Kernels that none of those terms belong to.
+_PLAIN = frozenset({"attention_backward", "grouped_gemm", "grouped_gemm_backward"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +106,15 @@ def fit_device(
     mine = rows[(rows["gpu"] == spec.name) & (rows["reason"] == "") & (rows["time_us"] > 0.0)]
     fits: list[KernelFit] = []
     skipped: list[tuple[str, str]] = []
+    groups = []
     for key, group in mine.groupby(list(GROUP_COLUMNS), sort=True):
+        if families is None or str(key[0]) in set(families):
+            groups.append((int(used_in_fit(group, FAMILIES[str(key[0])].shape).sum()), key, group))
+    for used, key, group in sorted(groups, key=lambda each: each[0] < CARRYING_ROWS):  # what carries its own lends
         family, dtype, second, library = (str(part) for part in key)
-        if families is not None and family not in set(families):
-            continue
-        used = int(used_in_fit(group, FAMILIES[family].shape).sum())
+        own = spec.model_copy(update={"kernels": _in_place(spec.kernels, fits)})
         try:
-            lender = None if used >= CARRYING_ROWS else find(spec, relatives, family, dtype, None, second)
+            lender = None if used >= CARRYING_ROWS else find(own, relatives, family, dtype, None, second)
         except InputError:  # nobody to borrow from
             lender = None
         fewest = FEWEST_ROWS if lender else CARRYING_ROWS
@@ -120,6 +126,12 @@ def fit_device(
         )
         fits.append(fit)
     return Report(tuple(fits), tuple(skipped))
+
+
+def _in_place(known: Sequence[KernelFit], new: Sequence[KernelFit]) -> tuple[KernelFit, ...]:
+    """Fits with the new ones in place of those of the same types and library."""
+    names = {(fit.family, fit.dtype, fit.kv_dtype, fit.library) for fit in new}
+    return (*new, *(fit for fit in known if (fit.family, fit.dtype, fit.kv_dtype, fit.library) not in names))
 
 
 def fit_group(
@@ -238,13 +250,13 @@ def _crossed(rows: _Rows, absent: frozenset[str], switches: Mapping[str, Any], s
 def _absent_terms(family: str, library: str, rows: int) -> list[frozenset[str]]:
     """Which sets of terms to leave out, tried in this order.
 
-    A norm pays for its rows, a copy does not; a backward pass has neither rope nor a cache to write; the rest
-    is for the rows to decide where they are enough.
+    A norm pays for its rows, a copy does not; a backward pass has neither rope nor a cache to write, and grouped
+    products take what is quantised; the rest is for the rows to decide where they are enough.
     """
     optional = _OPTIONAL.get(family, frozenset())
     if family == "memory_bound":
         return [frozenset() if any(word in library for word in REDUCTIONS) else optional]
-    if not optional or family == "attention_backward" or rows < TERM_ROWS:
+    if not optional or family in _PLAIN or rows < TERM_ROWS:
         return [optional]
     return [optional, frozenset()]
 
