@@ -2,10 +2,11 @@
 
 :class:`Device` answers two questions. Its methods ``gemm``, ``grouped_gemm``, ``attention``,
 ``decode_attention``, ``memory_bound`` and ``fused_moe`` predict *one isolated kernel* as a benchmark times it.
-``time(operator)`` predicts that operator *inside a step*: matrix kernels at the clock of a step, and memory-bound kernels on the
-copy curve, as they run between other kernels. The clock is ``sustained`` by default, as in training and in
-serving under load: both vendors' devices slow down under power. ``burst`` is a short step on a cool device.
-Both factors stand in the device file, one a device and kernel family, against the isolated kernels.
+``time(operator)`` predicts that operator *inside a step*: matrix kernels at the clock of a step, and memory-bound
+kernels on the copy curve, as they run between other kernels. The clock is ``sustained`` by default, as in training
+and in serving under load: both vendors' devices slow down under power. ``burst`` is a short step on a cool device.
+Both factors stand in the device file, one a device and kernel family, against isolated kernels measured in a burst;
+a library whose rows were measured at the clock of a step already has the first in them.
 """
 
 from __future__ import annotations
@@ -184,12 +185,8 @@ class Device:
     ) -> Estimate:
         """``groups`` equal products C[m, n] = A[m, k] · B[k, n] of one call, forward or both their gradients.
 
-        Parameters as of :meth:`gemm`.
-
-        Raises
-        ------
-        InputError
-            Neither the device nor a relative has measured ones.
+        Parameters as of :meth:`gemm`; where nobody measured such calls they cost what plain products do, with a wider
+        range.
         """
         family = _by_direction("grouped_gemm", "grouped_gemm_backward", direction)
         return self.estimate(family, dtype, library, None, m=m, n=n, k=k, batch=groups)

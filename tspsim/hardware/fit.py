@@ -38,6 +38,8 @@ WORTH_A_TERM = 0.9
 #: Fewer rows than this cannot carry a family's parameters: they move those of the kernel that would be borrowed,
 #: and the range is at least this factor each way.
 CARRYING_ROWS = 5
+#: The same of products, whose three sizes vary apart: a row a parameter.
+CARRYING_PRODUCTS = 14
 POOR_FACTOR = 1.35
 #: Below so many rows the range is that of rows predicted by a fit to the others, in so many folds.
 CROSSED_ROWS = 60
@@ -107,19 +109,21 @@ def fit_device(
     fits: list[KernelFit] = []
     skipped: list[tuple[str, str]] = []
     groups = []
-    for key, group in mine.groupby(list(GROUP_COLUMNS), sort=True):
-        if families is None or str(key[0]) in set(families):
-            groups.append((int(used_in_fit(group, FAMILIES[str(key[0])].shape).sum()), key, group))
-    for used, key, group in sorted(groups, key=lambda each: each[0] < CARRYING_ROWS):  # what carries its own lends
-        family, dtype, second, library = (str(part) for part in key)
-        own = spec.model_copy(update={"kernels": _in_place(spec.kernels, fits)})
+    for names, group in mine.groupby(list(GROUP_COLUMNS), sort=True):
+        key = tuple(str(name) for name in names)
+        if families is None or key[0] in set(families):
+            groups.append((int(used_in_fit(group, FAMILIES[key[0]].shape).sum()), key, group))
+    for used, key, group in sorted(groups, key=lambda each: _poor(each[1][0], each[0])):  # what carries itself lends
+        family, dtype, second, library = key
+        others = [fit for fit in _in_place(spec.kernels, fits) if _group(fit) != key]
+        own = spec.model_copy(update={"kernels": tuple(others)})
         try:
-            lender = None if used >= CARRYING_ROWS else find(own, relatives, family, dtype, None, second)
+            lender = find(own, relatives, family, dtype, None, second) if _poor(family, used) else None
         except InputError:  # nobody to borrow from
             lender = None
         fewest = FEWEST_ROWS if lender else CARRYING_ROWS
         if used < fewest:
-            skipped.append((" ".join(map(str, key)), f"{used} rows to fit, {fewest} are needed"))
+            skipped.append((" ".join(key), f"{used} rows to fit, {fewest} are needed"))
             continue
         fit = fit_group(
             spec, family, dtype, second, library, group, date=date, source=source, starts=starts, lender=lender
@@ -128,10 +132,20 @@ def fit_device(
     return Report(tuple(fits), tuple(skipped))
 
 
+def _poor(family: str, used: int) -> bool:
+    """Whether so few rows to fit need another kernel's parameters to start from."""
+    return used < (CARRYING_PRODUCTS if "gemm" in family else CARRYING_ROWS)
+
+
 def _in_place(known: Sequence[KernelFit], new: Sequence[KernelFit]) -> tuple[KernelFit, ...]:
     """Fits with the new ones in place of those of the same types and library."""
-    names = {(fit.family, fit.dtype, fit.kv_dtype, fit.library) for fit in new}
-    return (*new, *(fit for fit in known if (fit.family, fit.dtype, fit.kv_dtype, fit.library) not in names))
+    names = {_group(fit) for fit in new}
+    return (*new, *(fit for fit in known if _group(fit) not in names))
+
+
+def _group(fit: KernelFit) -> tuple[str, ...]:
+    """What of a fit are the :data:`GROUP_COLUMNS` of its rows."""
+    return fit.family, fit.dtype, fit.kv_dtype or fit.dtype, fit.library
 
 
 def fit_group(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,6 +62,8 @@ OTHER_TYPE = 0.70
 #: A fit to fewer rows than this knows one corner of the shapes.
 LENDER_ROWS = 40
 FEW_ROWS = 0.55
+#: Families of the same form as another's, whose kernels stand in where nobody measured theirs.
+PLAIN_OF: dict[str, str] = {"grouped_gemm": "gemm", "grouped_gemm_backward": "gemm"}
 #: Beyond the shapes that were measured.
 EXTRAPOLATED_WIDENING = 1.6
 
@@ -121,6 +123,8 @@ def find(
                 if fit is not None:
                     own = owner is spec and kindred == dtype
                     return _own(spec, fit) if own else _borrowed(spec, owner, fit, dtype, library)
+    if family in PLAIN_OF:
+        return _grouped(family, find(spec, relatives, PLAIN_OF[family], dtype, None, kv_dtype))
     known = sorted(
         {fit.dtype for owner in (spec, *relatives) for fit in owner.kernels if fit.family == family}
     )
@@ -148,6 +152,13 @@ def _pick(
         if not asked and not any(fit.library == default for fit in same):
             return None
     return max(asked or fits, key=lambda fit: fit.rows_used, default=None)
+
+
+def _grouped(family: str, plain: Kernel) -> Kernel:
+    """Grouped products where nobody measured them: a plain product's tiles over all groups."""
+    low = tuple(math.exp(-math.hypot(math.log(value), OTHER_LIBRARY)) for value in plain.low)
+    high = tuple(math.exp(math.hypot(math.log(value), OTHER_LIBRARY)) for value in plain.high)
+    return replace(plain, family=family, low=low, high=high, basis=f"as plain products, wider range; {plain.basis}")
 
 
 def _own(spec: DeviceSpec, fit: KernelFit) -> Kernel:
