@@ -20,7 +20,7 @@ from tspsim.errors import InputError
 from tspsim.fitting import POOR_PRIOR, minimise, used_rows
 
 from .families import FAMILIES
-from .kernels import Kernel, find, machine_of
+from .kernels import CARRYING_ROWS, Kernel, carries, find, machine_of
 from .machine import Machine
 from .specification import DeviceSpec, KernelFit
 from .spread import error_of, spread_of
@@ -35,11 +35,8 @@ WORTH_A_SWITCH = 0.995
 #: the usual one must explain a good part of what is left.
 WORTH_A_HEIGHT = 0.8
 WORTH_A_TERM = 0.9
-#: Fewer rows than this cannot carry a family's parameters: they move those of the kernel that would be borrowed,
-#: and the range is at least this factor each way.
-CARRYING_ROWS = 5
-#: The same of products, whose three sizes vary apart: a row a parameter.
-CARRYING_PRODUCTS = 14
+#: Where rows are too few to carry a family's parameters (:func:`tspsim.hardware.kernels.carries`) they move those of
+#: the kernel that would be borrowed, and the range is at least this factor each way.
 POOR_FACTOR = 1.35
 #: Below so many rows the range is that of rows predicted by a fit to the others, in so many folds.
 CROSSED_ROWS = 60
@@ -113,12 +110,12 @@ def fit_device(
         key = tuple(str(name) for name in names)
         if families is None or key[0] in set(families):
             groups.append((int(used_in_fit(group, FAMILIES[key[0]].shape).sum()), key, group))
-    for used, key, group in sorted(groups, key=lambda each: _poor(each[1][0], each[0])):  # what carries itself lends
+    for used, key, group in sorted(groups, key=lambda each: not carries(each[1][0], each[0])):  # those lend
         family, dtype, second, library = key
         others = [fit for fit in _in_place(spec.kernels, fits) if _group(fit) != key]
         own = spec.model_copy(update={"kernels": tuple(others)})
         try:
-            lender = find(own, relatives, family, dtype, None, second) if _poor(family, used) else None
+            lender = None if carries(family, used) else find(own, relatives, family, dtype, None, second)
         except InputError:  # nobody to borrow from
             lender = None
         fewest = FEWEST_ROWS if lender else CARRYING_ROWS
@@ -130,11 +127,6 @@ def fit_device(
         )
         fits.append(fit)
     return Report(tuple(fits), tuple(skipped))
-
-
-def _poor(family: str, used: int) -> bool:
-    """Whether so few rows to fit need another kernel's parameters to start from."""
-    return used < (CARRYING_PRODUCTS if "gemm" in family else CARRYING_ROWS)
 
 
 def _in_place(known: Sequence[KernelFit], new: Sequence[KernelFit]) -> tuple[KernelFit, ...]:

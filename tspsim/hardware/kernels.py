@@ -64,6 +64,11 @@ LENDER_ROWS = 40
 FEW_ROWS = 0.55
 #: Families of the same form as another's, whose kernels stand in where nobody measured theirs.
 PLAIN_OF: dict[str, str] = {"grouped_gemm": "gemm", "grouped_gemm_backward": "gemm"}
+#: Fewer rows than this cannot carry a family's parameters: they move those of another kernel, and are not lent while
+#: a relative has a kindred one that stands by itself.
+CARRYING_ROWS = 5
+#: The same of products, whose three sizes vary apart: a row a parameter.
+CARRYING_PRODUCTS = 14
 #: Beyond the shapes that were measured.
 EXTRAPOLATED_WIDENING = 1.6
 
@@ -115,12 +120,13 @@ def find(
     kv_dtype: str | None,
 ) -> Kernel:
     """The kernel model that applies; raises :class:`~tspsim.errors.InputError` when no relative has one."""
-    for by_default in (True, False):  # a default that nobody has a fit of must not hide the fits there are
+    # A default that nobody has a fit of must not hide the fits there are.
+    for by_default, leaning in ((True, False), (False, False), (False, True)):
         wanted = library or (spec.defaults.get(family) if by_default else None)
         for owner in (spec, *relatives):
             for kindred in (dtype, *KINDRED.get(dtype, ())):
                 fit = _pick(owner, family, kindred, wanted, kv_dtype, by_default)
-                if fit is not None:
+                if fit is not None and (owner is spec or leaning or carries(family, fit.rows_used)):
                     own = owner is spec and kindred == dtype
                     return _own(spec, fit) if own else _borrowed(spec, owner, fit, dtype, library)
     if family in PLAIN_OF:
@@ -132,6 +138,11 @@ def find(
         f"{spec.name} has no {family} model for {dtype}, nor has a relative of it; "
         f"known types: {', '.join(known) or 'none'}"
     )
+
+
+def carries(family: str, rows: int) -> bool:
+    """Whether so many rows to fit carry a family's parameters by themselves."""
+    return rows >= (CARRYING_PRODUCTS if "gemm" in family else CARRYING_ROWS)
 
 
 def _pick(
