@@ -88,6 +88,47 @@ def test_mi300x_runs_large_products_at_the_share_of_peak_that_was_measured_on_it
     assert 0.85 * 668e12 < achieved < 765e12
 
 
+def test_rows_measured_at_the_clock_of_a_step_are_not_slowed_again() -> None:
+    device, burst = load_device("mi300x"), load_device("mi300x", clocks="burst")
+    sustained = device.spec.sustained
+    product, attention = Gemm(8192, 8192, 8192), Attention(((8192, 8192),), 32, 8, 128)
+    assert device.kernel("gemm", "bf16").sustained and device.kernel("attention_forward", "bf16").sustained
+    isolated = device.gemm(8192, 8192, 8192).seconds
+    assert device.time(product).seconds == pytest.approx(isolated)
+    assert burst.time(product).seconds == pytest.approx(isolated * sustained.gemm.value)
+    eager = device.attention(1, 8192, 8192, 32, 8, 128).seconds
+    tuned = device.attention(1, 8192, 8192, 32, 8, 128, library="AITER asm").seconds
+    assert device.time(attention).seconds == pytest.approx(eager)
+    assert tuned / eager == pytest.approx(sustained.attention.value, rel=0.05)
+
+
+def test_who_borrows_rows_of_a_step_is_anchored_on_its_best_rate_at_that_clock() -> None:
+    device = load_device("mi325x")
+    kernel = device.kernel("gemm", "bf16")
+    assert kernel.sustained and "at the clock of a step" in kernel.basis
+    best, sustained = device.spec.achieved.gemm["bf16"].value, device.spec.sustained.gemm.value
+    seconds = device.time(Gemm(8192, 8192, 8192)).seconds
+    assert 2 * 8192**3 / seconds == pytest.approx(best * sustained, rel=0.01)
+
+
+def test_grouped_products_are_kernels_of_their_own_where_they_were_measured(devices: dict[str, Device]) -> None:
+    measured = devices["mi300x"]
+    one, both = (measured.grouped_gemm(8, 4096, 4096, 7168, direction=way) for way in ("forward", "backward"))
+    assert 2.0 * one.seconds < both.seconds < 3.0 * one.seconds
+    assert measured.time(Gemm(4096, 4096, 7168, batch=8)).seconds == pytest.approx(one.seconds)
+    elsewhere = devices["h200"]
+    plain, grouped = elsewhere.gemm(4096, 4096, 7168, batch=8), elsewhere.grouped_gemm(8, 4096, 4096, 7168)
+    assert grouped.seconds == plain.seconds
+    assert grouped.low < plain.low and plain.high < grouped.high
+    with pytest.raises(UnknownNameError, match="backward"):
+        measured.grouped_gemm(8, 4096, 4096, 7168, direction="backwards")
+
+
+def test_a_fit_of_few_rows_is_lent_after_a_kindred_one_that_stands_by_itself() -> None:
+    assert load_device("mi300x").kernel("gemm", "fp8").library.startswith("hipBLASLt")
+    assert load_device("mi325x").kernel("gemm", "fp8").library == "AITER tuned"
+
+
 def test_sustained_clocks_are_the_default_inside_a_step_and_never_faster_than_burst(
     devices: dict[str, Device],
 ) -> None:

@@ -185,6 +185,7 @@ SHAPES: dict[str, dict[str, float]] = {
     "fused_moe": {"tokens": 500.0, "hidden": 4096.0, "expert_ffn": 1536.0, "experts": 64.0, "topk": 6.0},
 }  # fmt: skip
 SHAPES["attention_backward"] = SHAPES["attention_forward"]
+SHAPES["grouped_gemm"] = SHAPES["grouped_gemm_backward"] = SHAPES["gemm"]
 
 
 @fast

@@ -24,7 +24,7 @@ NODES = {
 PAIRS = {
     fabric: build_cluster("b200", 4, fabric)
     for fabric in ("infiniband-400g-nebius", "roce-400g-gcp", "efa-400g", "tcpxo-200g", "tcpx-100g", "rails-400g")
-}
+} | {fabric: build_cluster("mi300x", 4, fabric) for fabric in ("roce-400g-aac10", "roce-400g-aac14")}
 SIZES = st.floats(1.0, 64.0 * GIB)
 
 
@@ -110,7 +110,18 @@ ACROSS = [
     ("h100", 2, "tcpx-100g", "all_gather", 2 * GIB, 50.0),
     ("gb200", 2, "nvl72-400g", "all_reduce", 8 * GIB, 793.8),
     ("gb200", 20, "nvl72-400g", "all_reduce", 8 * GIB, 386.0),
+    # hisohara/ai-scripts: two clusters of AMD's.
+    ("mi300x", 2, "roce-400g-aac10", "all_reduce", 32 * MIB, 106.6),
+    ("mi300x", 2, "roce-400g-aac10", "all_reduce", 8 * GIB, 356.1),
+    ("mi355x", 2, "roce-400g-aac14", "all_reduce", 64 * MIB, 204.9),
+    ("mi325x", 8, "rails-400g", "all_reduce", 16 * GIB, 351.0),
 ]
+
+
+def test_two_nodes_of_a_mesh_reach_a_higher_bus_bandwidth_than_one() -> None:
+    """Measured: 350 against 317 GB/s."""
+    one, two = NODES["mi300x-8"], build_cluster("mi300x", 2, "rails-400g")
+    assert 1.02 < bus_bandwidth(two, "all_reduce", 8 * GIB) / bus_bandwidth(one, "all_reduce", 8 * GIB) < 1.15
 
 
 @pytest.mark.parametrize(("device", "nodes", "fabric", "kind", "size", "measured"), ACROSS)

@@ -238,6 +238,14 @@ def test_a_users_node_is_found_first_and_needs_sources(tmp_path: Path, monkeypat
         catalog.load("nodes", "bare", NodeSpec)
 
 
+def test_regimes_between_nodes_are_as_many_as_protocols(tmp_path: Path) -> None:
+    text = catalog.locate("nodes", "mi300x-8").read_text()
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(text.replace("    share: [0.0776, 1.042]", "    share: [0.0776]", 1))
+    with pytest.raises(InputError, match="2 bases and 1 shares, for 2 protocols"):
+        catalog.load("nodes", wrong, NodeSpec)
+
+
 @pytest.mark.parametrize(("kind", "type_"), [("nodes", NodeSpec), ("fabrics", FabricSpec)])
 def test_names_in_the_files_are_their_file_names(kind: str, type_: type[NodeSpec]) -> None:
     for name in catalog.names(kind):  # type: ignore[arg-type]

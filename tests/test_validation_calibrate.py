@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import subprocess
 import sys
@@ -250,7 +251,7 @@ def test_files_go_beside_the_one_that_is_named() -> None:
 
 
 @shared
-@pytest.mark.parametrize(("gpu", "rows"), [("H100", 442), ("MI300X", 43)])
+@pytest.mark.parametrize(("gpu", "rows"), [("H100", 442), ("MI300X", 69)])
 def test_published_collectives_stay_within_their_bars(here: Path, gpu: str, rows: int) -> None:
     """Of rows inside one node, whether the fit used them or not."""
     with (DATA / COLLECTIVES).open(encoding="utf-8", newline="") as file:
@@ -268,4 +269,4 @@ def test_published_collectives_stay_within_their_bars(here: Path, gpu: str, rows
     for group, error in after["by"]["gpu, nodes, gpus, op"].items():
         assert error["median_ape"] <= 0.08, group
         assert error["mape"] <= 0.12, group
-    assert 0.85 <= after["in_range"] <= 0.97
+    assert math.floor(0.85 * rows) <= after["in_range"] * rows <= math.ceil(0.97 * rows)

@@ -71,6 +71,30 @@ def test_a_prediction_is_the_devices_own_in_the_columns_unit(folder: Path) -> No
     )
 
 
+def test_grouped_products_are_predicted_in_both_directions_on_any_device(tmp_path: Path) -> None:
+    path = "kernels/grouped_gemm_mi300x.csv"
+    library = "Primus-Turbo eager"
+    write(tmp_path, path, f"""gpu,dtype,groups,m,n,k,library,time_us,backward_us
+MI300X,bf16,8,4096,4096,7168,{library},3700.0,8700.0
+MI300X,bf16,1,8192,8192,16384,{library},3797.0,7688.0
+MI300X,bf16,0,4096,4096,7168,{library},1.0,1.0
+H200,bf16,8,4096,4096,7168,x,,
+TPU,bf16,8,4096,4096,7168,x,1.0,
+""")
+    outcome = validate(tmp_path).outcome(path)
+    after = rows_of(outcome.csv())
+    assert [bool(row["reason"]) for row in after] == [False, False, True, False, True]
+    assert [bool(row["predicted_backward_us"]) for row in after] == [True, True, False, True, False]
+    device = load_device("mi300x")
+    for row, groups, name in ((0, 8, library), (1, 1, f"{library}, one group")):
+        sizes = [int(after[row][side]) for side in "mnk"]
+        forward = device.grouped_gemm(groups, *sizes, library=name).seconds
+        both = device.grouped_gemm(groups, *sizes, direction="backward", library=name).seconds
+        assert float(after[row]["predicted"]) == pytest.approx(forward * 1e6, rel=1e-5)
+        assert float(after[row]["predicted_backward_us"]) == pytest.approx(both * 1e6, rel=1e-5)
+    assert outcome.summary()["further"]["backward_us"]["scored"] == 2
+
+
 def test_a_library_without_parameters_is_predicted_with_the_default_and_says_so(folder: Path) -> None:
     outcome = validate(folder).outcome(GEMM)
     expected = load_device("h200").gemm(1, 4096, 4096).seconds * 1e6

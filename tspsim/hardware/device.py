@@ -1,11 +1,12 @@
 """What an operator costs on a device.
 
-:class:`Device` answers two questions. Its methods ``gemm``, ``attention``, ``decode_attention``,
-``memory_bound`` and ``fused_moe`` predict *one isolated kernel* as a benchmark times it. ``time(operator)``
-predicts that operator *inside a step*: matrix kernels at the clock of a step, and memory-bound kernels on the
-copy curve, as they run between other kernels. The clock is ``sustained`` by default, as in training and in
-serving under load: both vendors' devices slow down under power. ``burst`` is a short step on a cool device.
-Both factors stand in the device file, one a device and kernel family, against the isolated kernels.
+:class:`Device` answers two questions. Its methods ``gemm``, ``grouped_gemm``, ``attention``,
+``decode_attention``, ``memory_bound`` and ``fused_moe`` predict *one isolated kernel* as a benchmark times it.
+``time(operator)`` predicts that operator *inside a step*: matrix kernels at the clock of a step, and memory-bound
+kernels on the copy curve, as they run between other kernels. The clock is ``sustained`` by default, as in training
+and in serving under load: both vendors' devices slow down under power. ``burst`` is a short step on a cool device.
+Both factors stand in the device file, one a device and kernel family, against isolated kernels measured in a burst;
+a library whose rows were measured at the clock of a step already has the first in them.
 """
 
 from __future__ import annotations
@@ -171,6 +172,25 @@ class Device:
         """
         return self.estimate("gemm", dtype, library, None, m=m, n=n, k=k, batch=batch)
 
+    def grouped_gemm(
+        self,
+        groups: Any,
+        m: Any,
+        n: Any,
+        k: Any,
+        dtype: str = "bf16",
+        direction: str = "forward",
+        *,
+        library: str | None = None,
+    ) -> Estimate:
+        """``groups`` equal products C[m, n] = A[m, k] · B[k, n] of one call, forward or both their gradients.
+
+        Parameters as of :meth:`gemm`; where nobody measured such calls they cost what plain products do, with a wider
+        range.
+        """
+        family = _by_direction("grouped_gemm", "grouped_gemm_backward", direction)
+        return self.estimate(family, dtype, library, None, m=m, n=n, k=k, batch=groups)
+
     def attention(
         self,
         batch: Any,
@@ -192,7 +212,7 @@ class Device:
         arrays that broadcast to one shape (rows,). K and V are kept as ``kv_dtype`` (``dtype`` if None).
         """
         return self.estimate(
-            _attention_family(direction), dtype, library, kv_dtype, batch=batch, q_len=q_len, kv_len=kv_len,
+            _by_direction(*_ATTENTION, direction), dtype, library, kv_dtype, batch=batch, q_len=q_len, kv_len=kv_len,
             heads=heads, kv_heads=kv_heads, head_dim=head_dim, causal=causal,
         )  # fmt: skip
 
@@ -287,19 +307,23 @@ class Device:
     def _time(self, operator: Operator) -> Estimate:
         if isinstance(operator, MemoryBound):
             return self.memory_bound(operator.size_bytes, "copy", operator.rows)
-        sustained = self.spec.sustained
         if isinstance(operator, Gemm):
-            isolated = self._product(operator)
-            return step.with_parts(self._at_clock(isolated, operator, sustained.gemm), operator.batch, sustained)
-        kernel = self.kernel(_attention_family(operator.direction), operator.dtype)
+            kernel = self._product_kernel(operator)
+            product = self._at_clock(self._product(operator, kernel), operator, kernel)
+            return step.with_parts(product, operator.batch, self.spec.sustained)
+        kernel = self.kernel(_by_direction(*_ATTENTION, operator.direction), operator.dtype)
         alone = replace(kernel, parameters={**kernel.parameters, **step.ALONE})
         isolated = kernel.estimate(float(self._seconds(alone, step.attention_shape(operator), None)))
-        return self._at_clock(isolated, operator, sustained.attention)
+        return self._at_clock(isolated, operator, kernel)
 
-    def _product(self, operator: Gemm) -> Estimate:
+    def _product_kernel(self, operator: Gemm) -> Kernel:
+        """Of grouped products where they were measured on this device in the operator's type; else plain ones'."""
+        measured = any(f.family == "grouped_gemm" and f.dtype == operator.dtype for f in self.spec.kernels)
+        return self.kernel("grouped_gemm" if operator.batch > 1 and measured else "gemm", operator.dtype)
+
+    def _product(self, operator: Gemm, kernel: Kernel) -> Estimate:
         """A product on its own, with quantising A exactly where the operator asks for it."""
         timed_with_it = self.includes_quantising(operator.dtype)
-        kernel = self.kernel("gemm", operator.dtype)
         if operator.quantised and timed_with_it:
             kernel = replace(kernel, parameters={**kernel.parameters, "quantise_gb_per_s": 0.0})
         sides = {"m": operator.m, "n": operator.n, "k": operator.k, "batch": operator.batch}
@@ -311,8 +335,10 @@ class Device:
         quantising = self.memory_bound(rows * operator.k * (DTYPE_BYTES["bf16"] + element), "copy", rows)
         return Estimate(*(a + b for a, b in zip(alone, quantising, strict=True)))
 
-    def _at_clock(self, isolated: Estimate, operator: Operator, sustained: Sourced[float]) -> Estimate:
-        rate = sustained.value if self.clocks == "sustained" else step.burst(self.spec.sustained)
+    def _at_clock(self, isolated: Estimate, operator: Operator, kernel: Kernel) -> Estimate:
+        rate = step.rate(
+            self.spec.sustained, kernel.family, self.clocks, measured_sustained=kernel.sustained
+        )
         return step.at_clock(isolated, self.matrix_share(operator), rate)
 
     def matrix_share(self, operator: Operator) -> float:
@@ -395,6 +421,7 @@ class Device:
 
 #: Bytes a column of one row that an op moves in bf16 (read plus written), to recover the row's length.
 _BYTES_A_COLUMN = {"copy": 4.0, "add": 6.0, "rmsnorm": 4.0, "add_rmsnorm": 8.0, "swiglu": 6.0}
+_ATTENTION = ("attention_forward", "attention_backward")
 _MAY_BE_ZERO = frozenset({"rows", "columns", "causal"})
 _CHUNK = 2048
 
@@ -409,10 +436,10 @@ def load_device(name: str | Path, *, clocks: Literal["sustained", "burst"] = "su
     )
 
 
-def _attention_family(direction: str) -> str:
+def _by_direction(forward: str, backward: str, direction: str) -> str:
     if direction not in ("forward", "backward"):
         raise UnknownNameError("direction", direction, ("forward", "backward"))
-    return f"attention_{direction}"
+    return forward if direction == "forward" else backward
 
 
 def _numbers(shape: Mapping[str, Any]) -> dict[str, Any]:

@@ -57,6 +57,15 @@ def _gemm(
     return gemm.seconds(machine, p, m, n, k, batch, bytes_a=size, bytes_b=size, **switches)
 
 
+def _both_gradients(
+    machine: Machine, p: Mapping[str, float], switches: Mapping[str, Any], shape: Shape, dtype: str, _: str
+) -> Any:
+    m, n, k, batch = (shape[name] for name in _GEMM_SHAPE)
+    sides = {"m": m, "n": n, "k": k, "batch": batch}
+    of_a, of_b = sides | {"n": k, "k": n}, sides | {"m": k, "k": m}
+    return sum(_gemm(machine, p, switches, product, dtype, dtype) for product in (of_a, of_b))
+
+
 def _attention(backward: bool) -> Cost:
     def seconds(
         machine: Machine,
@@ -118,8 +127,13 @@ _ATTENTION_SWITCHES = {"block_rows": (128, 64, 256), "packed": (False, True)}
 #: Of the backward's heights for a few rows, 64 keys a block is the one that predicts rows left out best.
 _BACKWARD_SWITCHES = {"block_rows": (64, 128, 256), "packed": (False,)}
 
+_GEMM_SWITCHES = {"tiles": tuple(gemm.TILES), "splits": gemm.SPLITS}
+
+#: Equal products in one call (``batch`` of them) are kernels of their own; their backward is that of A and that of B.
 FAMILIES: dict[str, Family] = {
-    "gemm": Family(_gemm, _GEMM_SHAPE, gemm.PARAMETERS, {"tiles": tuple(gemm.TILES), "splits": gemm.SPLITS}),
+    "gemm": Family(_gemm, _GEMM_SHAPE, gemm.PARAMETERS, _GEMM_SWITCHES),
+    "grouped_gemm": Family(_gemm, _GEMM_SHAPE, gemm.PARAMETERS, _GEMM_SWITCHES),
+    "grouped_gemm_backward": Family(_both_gradients, _GEMM_SHAPE, gemm.PARAMETERS, _GEMM_SWITCHES),
     "attention_forward": Family(
         _attention(backward=False), _ATTENTION_SHAPE, prefill.PARAMETERS, _ATTENTION_SWITCHES
     ),

@@ -20,7 +20,7 @@ from tspsim.errors import InputError
 from tspsim.fitting import POOR_PRIOR, minimise, used_rows
 
 from .families import FAMILIES
-from .kernels import Kernel, find, machine_of
+from .kernels import CARRYING_ROWS, Kernel, carries, find, machine_of
 from .machine import Machine
 from .specification import DeviceSpec, KernelFit
 from .spread import error_of, spread_of
@@ -35,9 +35,8 @@ WORTH_A_SWITCH = 0.995
 #: the usual one must explain a good part of what is left.
 WORTH_A_HEIGHT = 0.8
 WORTH_A_TERM = 0.9
-#: Fewer rows than this cannot carry a family's parameters: they move those of the kernel that would be borrowed,
-#: and the range is at least this factor each way.
-CARRYING_ROWS = 5
+#: Where rows are too few to carry a family's parameters (:func:`tspsim.hardware.kernels.carries`) they move those of
+#: the kernel that would be borrowed, and the range is at least this factor each way.
 POOR_FACTOR = 1.35
 #: Below so many rows the range is that of rows predicted by a fit to the others, in so many folds.
 CROSSED_ROWS = 60
@@ -51,12 +50,16 @@ REDUCTIONS = ("norm", "softmax")
 #: Terms that are there for some kernels only: switched off, or fitted where that earns its place.
 _OPTIONAL: Mapping[str, frozenset[str]] = {
     "gemm": frozenset({"quantise_gb_per_s"}),
+    "grouped_gemm": frozenset({"quantise_gb_per_s"}),
+    "grouped_gemm_backward": frozenset({"quantise_gb_per_s"}),
     "attention_forward": frozenset({"rope", "cache_write", "token_ns"}),
     "attention_backward": frozenset({"rope", "cache_write", "token_ns"}),
     "memory_bound": frozenset({"row_us", "row_exponent", "rows_us"}),
 }
 #: Rows from which a table can tell an optional term from chance.
 TERM_ROWS = 60
+#: Kernels that none of those terms belong to.
+_PLAIN = frozenset({"attention_backward", "grouped_gemm", "grouped_gemm_backward"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,24 +105,39 @@ def fit_device(
     mine = rows[(rows["gpu"] == spec.name) & (rows["reason"] == "") & (rows["time_us"] > 0.0)]
     fits: list[KernelFit] = []
     skipped: list[tuple[str, str]] = []
-    for key, group in mine.groupby(list(GROUP_COLUMNS), sort=True):
-        family, dtype, second, library = (str(part) for part in key)
-        if families is not None and family not in set(families):
-            continue
-        used = int(used_in_fit(group, FAMILIES[family].shape).sum())
+    groups = []
+    for names, group in mine.groupby(list(GROUP_COLUMNS), sort=True):
+        key = tuple(str(name) for name in names)
+        if families is None or key[0] in set(families):
+            groups.append((int(used_in_fit(group, FAMILIES[key[0]].shape).sum()), key, group))
+    for used, key, group in sorted(groups, key=lambda each: not carries(each[1][0], each[0])):  # those lend
+        family, dtype, second, library = key
+        others = [fit for fit in _in_place(spec.kernels, fits) if _group(fit) != key]
+        own = spec.model_copy(update={"kernels": tuple(others)})
         try:
-            lender = None if used >= CARRYING_ROWS else find(spec, relatives, family, dtype, None, second)
+            lender = None if carries(family, used) else find(own, relatives, family, dtype, None, second)
         except InputError:  # nobody to borrow from
             lender = None
         fewest = FEWEST_ROWS if lender else CARRYING_ROWS
         if used < fewest:
-            skipped.append((" ".join(map(str, key)), f"{used} rows to fit, {fewest} are needed"))
+            skipped.append((" ".join(key), f"{used} rows to fit, {fewest} are needed"))
             continue
         fit = fit_group(
             spec, family, dtype, second, library, group, date=date, source=source, starts=starts, lender=lender
         )
         fits.append(fit)
     return Report(tuple(fits), tuple(skipped))
+
+
+def _in_place(known: Sequence[KernelFit], new: Sequence[KernelFit]) -> tuple[KernelFit, ...]:
+    """Fits with the new ones in place of those of the same types and library."""
+    names = {_group(fit) for fit in new}
+    return (*new, *(fit for fit in known if _group(fit) not in names))
+
+
+def _group(fit: KernelFit) -> tuple[str, ...]:
+    """What of a fit are the :data:`GROUP_COLUMNS` of its rows."""
+    return fit.family, fit.dtype, fit.kv_dtype or fit.dtype, fit.library
 
 
 def fit_group(
@@ -238,13 +256,13 @@ def _crossed(rows: _Rows, absent: frozenset[str], switches: Mapping[str, Any], s
 def _absent_terms(family: str, library: str, rows: int) -> list[frozenset[str]]:
     """Which sets of terms to leave out, tried in this order.
 
-    A norm pays for its rows, a copy does not; a backward pass has neither rope nor a cache to write; the rest
-    is for the rows to decide where they are enough.
+    A norm pays for its rows, a copy does not; a backward pass has neither rope nor a cache to write, and grouped
+    products take what is quantised; the rest is for the rows to decide where they are enough.
     """
     optional = _OPTIONAL.get(family, frozenset())
     if family == "memory_bound":
         return [frozenset() if any(word in library for word in REDUCTIONS) else optional]
-    if not optional or family == "attention_backward" or rows < TERM_ROWS:
+    if not optional or family in _PLAIN or rows < TERM_ROWS:
         return [optional]
     return [optional, frozenset()]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,6 +46,8 @@ OTHER_DEVICE = 0.18
 #: measured on the device anchors the lender's, less is left to differ.
 OTHER_GENERATION: dict[str, float] = {
     "gemm": 0.36,
+    "grouped_gemm": 0.36,
+    "grouped_gemm_backward": 0.36,
     "fused_moe": 0.36,
     "attention_forward": 0.17,
     "attention_backward": 0.17,
@@ -60,13 +62,23 @@ OTHER_TYPE = 0.70
 #: A fit to fewer rows than this knows one corner of the shapes.
 LENDER_ROWS = 40
 FEW_ROWS = 0.55
+#: Families of the same form as another's, whose kernels stand in where nobody measured theirs.
+PLAIN_OF: dict[str, str] = {"grouped_gemm": "gemm", "grouped_gemm_backward": "gemm"}
+#: Fewer rows than this cannot carry a family's parameters: they move those of another kernel, and are not lent while
+#: a relative has a kindred one that stands by itself.
+CARRYING_ROWS = 5
+#: The same of products, whose three sizes vary apart: a row a parameter.
+CARRYING_PRODUCTS = 14
 #: Beyond the shapes that were measured.
 EXTRAPOLATED_WIDENING = 1.6
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel model ready to be asked: parameters, switches, range, and where they are from."""
+    """A kernel model ready to be asked: parameters, switches, range, and where they are from.
+
+    ``sustained``: its rows were measured at the clock of a long step already.
+    """
 
     family: str
     dtype: str
@@ -79,6 +91,7 @@ class Kernel:
     domain_s: tuple[float, float]
     low: tuple[float, ...]
     high: tuple[float, ...]
+    sustained: bool
 
     def estimate(self, seconds: float) -> Estimate:
         """One predicted time with its range."""
@@ -107,14 +120,17 @@ def find(
     kv_dtype: str | None,
 ) -> Kernel:
     """The kernel model that applies; raises :class:`~tspsim.errors.InputError` when no relative has one."""
-    for by_default in (True, False):  # a default that nobody has a fit of must not hide the fits there are
+    # A default that nobody has a fit of must not hide the fits there are.
+    for by_default, leaning in ((True, False), (False, False), (False, True)):
         wanted = library or (spec.defaults.get(family) if by_default else None)
         for owner in (spec, *relatives):
             for kindred in (dtype, *KINDRED.get(dtype, ())):
                 fit = _pick(owner, family, kindred, wanted, kv_dtype, by_default)
-                if fit is not None:
+                if fit is not None and (owner is spec or leaning or carries(family, fit.rows_used)):
                     own = owner is spec and kindred == dtype
-                    return _own(fit) if own else _borrowed(spec, owner, fit, dtype, library)
+                    return _own(spec, fit) if own else _borrowed(spec, owner, fit, dtype, library)
+    if family in PLAIN_OF:
+        return _grouped(family, find(spec, relatives, PLAIN_OF[family], dtype, None, kv_dtype))
     known = sorted(
         {fit.dtype for owner in (spec, *relatives) for fit in owner.kernels if fit.family == family}
     )
@@ -122,6 +138,11 @@ def find(
         f"{spec.name} has no {family} model for {dtype}, nor has a relative of it; "
         f"known types: {', '.join(known) or 'none'}"
     )
+
+
+def carries(family: str, rows: int) -> bool:
+    """Whether so many rows to fit carry a family's parameters by themselves."""
+    return rows >= (CARRYING_PRODUCTS if "gemm" in family else CARRYING_ROWS)
 
 
 def _pick(
@@ -144,21 +165,31 @@ def _pick(
     return max(asked or fits, key=lambda fit: fit.rows_used, default=None)
 
 
-def _own(fit: KernelFit) -> Kernel:
+def _grouped(family: str, plain: Kernel) -> Kernel:
+    """Grouped products where nobody measured them: a plain product's tiles over all groups."""
+    low = tuple(math.exp(-math.hypot(math.log(value), OTHER_LIBRARY)) for value in plain.low)
+    high = tuple(math.exp(math.hypot(math.log(value), OTHER_LIBRARY)) for value in plain.high)
+    return replace(plain, family=family, low=low, high=high, basis=f"as plain products, wider range; {plain.basis}")
+
+
+def _own(spec: DeviceSpec, fit: KernelFit) -> Kernel:
     error = fit.held_out
     basis = f"fitted on {fit.rows_used} rows ({fit.date})"
     if error is not None:
         basis += f", median error {error.median:.1%} on {error.rows} other rows"
-    return _kernel(fit, fit.dtype, fit.parameters, basis)
+    return _kernel(fit, fit.dtype, fit.parameters, basis, sustained=spec.sustained.includes(fit.library))
 
 
 def _borrowed(spec: DeviceSpec, owner: DeviceSpec, fit: KernelFit, dtype: str, library: str | None) -> Kernel:
     parameters = dict(fit.parameters)
     anchor = ""
     best = _best_measured(spec, fit.family, dtype)
+    sustained = owner.sustained.includes(fit.library)
     if best is not None:
-        parameters |= _speed_that_reaches(best.value, spec, fit, dtype)
-        anchor = f", anchored on {best.value / 1e12:.0f} TFLOP/s of a large call ({best.source})"
+        reached = best.value * (spec.sustained.rate_of(fit.family) if sustained else 1.0)
+        parameters |= _speed_that_reaches(reached, spec, fit, dtype)
+        clock = " at the clock of a step" if sustained else ""
+        anchor = f", anchored on {reached / 1e12:.0f} TFLOP/s of a large call{clock} ({best.source})"
     if fit.family == "memory_bound" and spec.achieved.hbm is not None and owner.achieved.hbm is not None:
         mine = spec.achieved.hbm.value / spec.hbm_bandwidth.value
         theirs = owner.achieved.hbm.value / owner.hbm_bandwidth.value
@@ -170,7 +201,7 @@ def _borrowed(spec: DeviceSpec, owner: DeviceSpec, fit: KernelFit, dtype: str, l
     kind = "" if fit.dtype == dtype else f" of {fit.dtype}"
     basis = f"inherited{what}{kind}{anchor}; wider range"
     widths = _differences(spec, owner, fit, dtype, library, anchored=bool(anchor))
-    return _kernel(fit, dtype, parameters, basis, widths)
+    return _kernel(fit, dtype, parameters, basis, widths, sustained=sustained)
 
 
 def _differences(
@@ -192,8 +223,9 @@ def _differences(
 
 
 def _kernel(
-    fit: KernelFit, dtype: str, parameters: Mapping[str, float], basis: str, widths: Sequence[float] = ()
-) -> Kernel:
+    fit: KernelFit, dtype: str, parameters: Mapping[str, float], basis: str, widths: Sequence[float] = (),
+    *, sustained: bool,
+) -> Kernel:  # fmt: skip
     """``fit`` with its range wider by these half widths in log time; the squares add."""
     spread = fit.spread
     low = [math.exp(-math.hypot(math.log(value), *widths)) for value in spread.low] if widths else spread.low
@@ -210,6 +242,7 @@ def _kernel(
         (spread.domain_us[0] * 1e-6, spread.domain_us[1] * 1e-6),
         (*low, *(value**EXTRAPOLATED_WIDENING for value in low)),
         (*high, *(value**EXTRAPOLATED_WIDENING for value in high)),
+        sustained,
     )
 
 

@@ -71,7 +71,8 @@ class Sustained(Strict):
     tables were measured on a warm one; ``settle`` is how long a call must be, repeated from a cool device as
     benchmarks do, to run halfway between. ``grouped`` is what every further product of a grouped call costs
     beside its work, where training libraries start them one by one. ``spread`` is how far products inside steps
-    lie from ``gemm`` each way, at 90 %, where that was measured.
+    lie from ``gemm`` each way, at 90 %, where that was measured. ``libraries`` are those whose rows were measured at
+    the clock of a long step already (eager repeats, thousands of warm-ups), so that it is not counted twice.
     """
 
     gemm: Sourced[Fraction]
@@ -80,6 +81,15 @@ class Sustained(Strict):
     settle: Sourced[PositiveSeconds] | None = None
     grouped: Sourced[PositiveSeconds] | None = None
     spread: Sourced[AtLeastOne] | None = None
+    libraries: Sourced[tuple[str, ...]] | None = None
+
+    def includes(self, library: str) -> bool:
+        """Whether a library's isolated kernels were measured at the clock of a long step."""
+        return self.libraries is not None and library in self.libraries.value
+
+    def rate_of(self, family: str) -> float:
+        """Rate of a long step over a burst: of attention, or of all other matrix kernels."""
+        return (self.attention if family.startswith("attention") else self.gemm).value
 
 
 class OverlapSlowdown(Strict):

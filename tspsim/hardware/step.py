@@ -58,6 +58,12 @@ def burst(sustained: Sustained) -> float:
     return sustained.burst.value if sustained.burst else 1.0
 
 
+def rate(sustained: Sustained, family: str, clocks: str, *, measured_sustained: bool) -> float:
+    """Rate of matrix kernels at ``clocks`` over that at which a family's rows were measured."""
+    long_step = sustained.rate_of(family)
+    return (long_step if clocks == "sustained" else burst(sustained)) / (long_step if measured_sustained else 1.0)
+
+
 def cool_gain(call_s: float, sustained: Sustained) -> float:
     """Rate of the matrix units in a call of ``call_s`` seconds that a benchmark repeats, over a long step's."""
     if sustained.settle is None:

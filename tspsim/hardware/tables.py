@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 KERNEL_TABLES: tuple[str, ...] = (
     "kernels/gemm.csv",
     "kernels/gemm_h200_own.csv",
+    "kernels/grouped_gemm_mi300x.csv",
     "kernels/attention_prefill.csv",
     "kernels/attention_decode.csv",
     "kernels/memory_bound.csv",
@@ -32,6 +33,10 @@ KERNEL_TABLES: tuple[str, ...] = (
 )
 #: Rows that share these share a kernel model.
 GROUP_COLUMNS = ("family", "dtype", "second_dtype", "library")
+#: Columns with a time of their own beside ``time_us``, by the start of a table's name.
+FURTHER_TIMES: dict[str, tuple[str, ...]] = {"grouped_gemm": ("backward_us",)}
+#: What a library is called where one group stands alone: it then runs its plain product, another kernel.
+ONE_GROUP = ", one group"
 _DTYPES = {
     "bfloat16": "bf16",
     "float16": "fp16",
@@ -42,7 +47,13 @@ _DTYPES = {
 }
 
 
-def calls(table: str, frame: pd.DataFrame) -> pd.DataFrame:
+def times_of(table: str) -> tuple[str, ...]:
+    """The columns of a table that hold the time of a call."""
+    name = _name(table)
+    return ("time_us", *(column for start, more in FURTHER_TIMES.items() if name.startswith(start) for column in more))
+
+
+def calls(table: str, frame: pd.DataFrame, column: str = "time_us") -> pd.DataFrame:
     """The rows of one table, normalised (same index and order).
 
     Parameters
@@ -51,6 +62,8 @@ def calls(table: str, frame: pd.DataFrame) -> pd.DataFrame:
         File name, such as ``gemm.csv`` or ``kernels/gemm.csv``; it decides the family.
     frame
         The table as read.
+    column
+        Which of the table's calls: the one whose time this column has (see :func:`times_of`).
 
     Returns
     -------
@@ -65,9 +78,11 @@ def calls(table: str, frame: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
-    name = table.rsplit("/", 1)[-1].removesuffix(".csv")
+    name = _name(table)
     if name.startswith("gemm"):
         out = _gemm(frame)
+    elif name.startswith("grouped_gemm"):
+        out = _grouped_gemm(frame, "grouped_gemm_backward" if column == "backward_us" else "grouped_gemm")
     elif name == "attention_prefill":
         out = _prefill(frame)
     elif name == "attention_decode":
@@ -79,7 +94,7 @@ def calls(table: str, frame: pd.DataFrame) -> pd.DataFrame:
     else:
         raise KeyError(f"{table} is not a kernel table; known: {', '.join(KERNEL_TABLES)}")
     out["gpu"] = frame["gpu"].str.lower()
-    out["time_us"] = frame["time_us"].astype(float) if "time_us" in frame else float("nan")
+    out["time_us"] = frame[column].astype(float) if column in frame else float("nan")
     unknown = ~out["dtype"].isin(list(DTYPE_BYTES)) | ~out["second_dtype"].isin(list(DTYPE_BYTES))
     out["reason"] = ""
     out.loc[unknown, "reason"] = "type not modelled: " + frame.loc[unknown].get(
@@ -124,6 +139,10 @@ def predict(rows: pd.DataFrame, device_of: Callable[[str], Device]) -> pd.DataFr
     return out
 
 
+def _name(table: str) -> str:
+    return table.rsplit("/", 1)[-1].removesuffix(".csv")
+
+
 def _columns(frame: pd.DataFrame, family: str, **renamed: str) -> pd.DataFrame:
     import pandas as pd
 
@@ -150,6 +169,15 @@ def _gemm(frame: pd.DataFrame) -> pd.DataFrame:
     out["family"] = "gemm"
     out["dtype"] = out["second_dtype"] = frame["dtype"].replace(_DTYPES)
     out["library"] = _library(frame)
+    return out
+
+
+def _grouped_gemm(frame: pd.DataFrame, family: str) -> pd.DataFrame:
+    out = _columns(frame, family, batch="groups")
+    out["family"] = family
+    out["dtype"] = out["second_dtype"] = frame["dtype"].replace(_DTYPES)
+    library = _library(frame)
+    out["library"] = library.where(out["batch"] > 1.0, library + ONE_GROUP)
     return out
 
 

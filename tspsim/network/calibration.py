@@ -103,14 +103,16 @@ class BetweenNodes(Strict):
     """A library's regimes between nodes (:mod:`tspsim.network.collectives.between`).
 
     ``base`` takes the place of its protocols' base latencies, ``share`` is what each protocol reaches of the
-    bandwidth; hops are the protocols' own. ``in_switch`` is the base latency of two nodes that reduce in their
-    switches. ``most_rails`` bounds the NICs of a node that rings and trees use.
+    algorithm's bandwidth, one each in the order of the node's protocols; hops are the protocols' own. ``ramp`` is what
+    the last protocol's pipeline of chunks takes to fill. ``in_switch`` is the base latency of two nodes that reduce in
+    their switches, where there are such. ``most_rails`` bounds the NICs of a node that rings and trees use.
     """
 
-    base: Regimes
-    share: tuple[Fraction, Fraction, Fraction]
+    base: tuple[Seconds, ...] = Field(min_length=1)
+    share: tuple[Efficiency, ...] = Field(min_length=1)
     growth: Seconds
-    in_switch: Seconds
+    ramp: Seconds = 0.0
+    in_switch: Seconds | None = None
     most_rails: PositiveCount | None = None
     spread: Spread = UNMEASURED
     source: str = Field(min_length=3)

@@ -110,6 +110,12 @@ class CollectivesSpec(Strict):
         if self.default_library is not None and self.default_library not in self.versions:
             known = ", ".join(self.versions) or "none"
             raise ValueError(f"default_library '{self.default_library}' is in no curve's libraries: {known}")
+        if self.across is not None:
+            counts = len(self.across.base), len(self.across.share), len(self.protocols)
+            if len(set(counts)) > 1:
+                raise ValueError("across has {} bases and {} shares, for {} protocols".format(*counts))
+            if self.in_switch_latency is not None and self.across.in_switch is None:
+                raise ValueError("across needs an in_switch where in_switch_latency is stated")
         return self
 
     @property

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tspsim import catalog
 from tspsim.errors import InputError, UnknownNameError, shorten
-from tspsim.hardware.tables import KERNEL_TABLES
+from tspsim.hardware.tables import KERNEL_TABLES, times_of
 
 from .calibrate_collectives import COLLECTIVE_TABLES, calibrate_collectives, measured_collectives
 from .devices import device_name
@@ -202,12 +202,13 @@ def measured_calls(name: str, folder: Path) -> tuple[pd.DataFrame, list[str]]:
         left_out += [f"{path}: {reason} ({rows} rows)" for reason, rows in reasons.items()]
         if not len(frame):
             continue
-        normal = normalised(path, frame)
-        normal["gpu"] = frame["gpu"].map(device_name)
-        unusable = normal["reason"] != ""
-        for reason, group in normal[unusable & (normal["gpu"] == name)].groupby("reason"):
-            left_out.append(f"{path}: {reason} ({len(group)} rows)")
-        parts.append(normal[~unusable & (normal["gpu"] == name) & (normal["time_us"] > 0.0)])
+        for column in times_of(path):
+            normal = normalised(path, frame, column)
+            normal["gpu"] = frame["gpu"].map(device_name)
+            unusable = normal["reason"] != ""
+            for reason, group in normal[unusable & (normal["gpu"] == name)].groupby("reason"):
+                left_out.append(f"{path}: {reason} ({len(group)} rows)")
+            parts.append(normal[~unusable & (normal["gpu"] == name) & (normal["time_us"] > 0.0)])
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(), left_out
 
 

@@ -27,6 +27,8 @@ FABRICS = {
     "tcpx": "tcpx-100g",
     "efa": "efa-400g",
     "nvl72": "nvl72-400g",
+    "aac10": "roce-400g-aac10",
+    "aac14": "roce-400g-aac14",
 }
 #: What joins the nodes of a GPU's usual machine, where a table does not say.
 USUAL_FABRICS = {

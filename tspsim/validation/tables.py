@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tspsim.hardware.tables import times_of
+
 from . import collectives, experts, kernels, layers, published, serving, training, training_operators
 from .answers import Answers, unpredicted
 
@@ -52,7 +54,8 @@ _BY_LIBRARY = (("gpu",), ("gpu", "dtype"), ("gpu", "dtype", "library"))
 def _kernel(
     path: str, counts: tuple[str, ...], texts: tuple[str, ...], groups: tuple[tuple[str, ...], ...], *numbers: str
 ) -> Table:
-    return Table(path, "time_us", kernels.predictor(path), counts, numbers, texts, groups)
+    _, *further = times_of(path)
+    return Table(path, "time_us", kernels.predictor(path), counts, numbers, texts, groups, tuple(further))
 
 
 _REFERENCE = unpredicted("reference table: nothing in it is predicted by itself")
@@ -62,6 +65,10 @@ TABLES: dict[str, Table] = {
     for table in (
         _kernel("kernels/gemm.csv", ("m", "n", "k"), ("gpu", "dtype"), _BY_LIBRARY),
         _kernel("kernels/gemm_h200_own.csv", ("m", "n", "k"), ("gpu", "dtype"), _BY_LIBRARY),
+        _kernel(
+            "kernels/grouped_gemm_mi300x.csv", ("groups", "m", "n", "k"), ("gpu", "dtype"),
+            (*_BY_LIBRARY, ("gpu", "groups")),
+        ),
         _kernel(
             "kernels/attention_prefill.csv", ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim"),
             ("gpu", "dtype", "direction"),

@@ -1,14 +1,15 @@
 """Collectives between nodes, as measured: an algorithm's steps under three protocols, and the thickness of its links.
 
-    t_p = L·base_p + s·hop_p + c·net_hop_p + F/(W·share_p)      p = LL, LL128, Simple
-    t_1 additionally + L·growth·log2(1 + S/4 KiB)
+    t_p = L·base_p + s·hop_p + c·net_hop_p + F/(W·share_p)      p = LL, LL128, Simple; on AMD LL and Simple
+    t_1 additionally + L·growth·log2(1 + S/4 KiB); the last additionally + sqrt(ramp·F/W)
     t   = (t_1^−6 + t_2^−6 + t_3^−6)^(−1/6)
     F   = (inside^4 + outside^4)^(1/4), of a ring max(inside, outside)
 
 s steps inside nodes and c between them, hops as the library's tuner states them; F from the seconds that the busiest
 link inside nodes and the busiest outside need, at the efficiency of the algorithm and the fabric: a ring keeps both
 busy at once, trees and two levels take turns chunk by chunk. L and W are the fabric's factors. Two nodes that reduce
-in their switches know only the last regime, with a base of their own.
+in their switches know only the last regime, with a base of their own. The ramp is that of a pipeline: F cut into j
+chunks, of which s are under way at once, takes F + j·a + s·F/j, at the best j 2·sqrt(a·s·F) longer.
 docs/collective-models.md has the study.
 """
 
@@ -32,13 +33,14 @@ ROUNDING = 4.0
 class Across:
     """One algorithm on one group.
 
-    ``latency_s`` by regime, ``growth_s`` of the first, ``fluid_s`` and ``floor_s`` a byte: at the efficiency reached,
-    and on links at their full bandwidth.
+    ``latency_s`` by regime, ``growth_s`` of the first, ``ramp_s`` of the last, ``fluid_s`` and ``floor_s`` a byte: at
+    the efficiency reached, and on links at their full bandwidth.
     """
 
     latency_s: tuple[float, ...]
     share: tuple[float, ...]
     growth_s: float
+    ramp_s: float
     fluid_s: float
     floor_s: float
     spread: Spread
@@ -50,6 +52,7 @@ class Across:
         times = [latency + fluid / share for latency, share in zip(self.latency_s, self.share, strict=True)]
         if len(times) > 1:
             times[0] += self.growth_s * math.log2(1.0 + size_bytes / 4096.0)
+        times[-1] += math.sqrt(self.ramp_s * fluid)
         total = power_sum(times, -SHARPNESS)
         moving = max(min(fluid, total), floor)
         return max(0.0, total - moving), moving
@@ -69,6 +72,7 @@ def across(cluster: Cluster, regimes: BetweenNodes, factors: FabricFactors | Non
     latency_s = tuple([latency * base + wait for base, wait in zip(regimes.base, waits, strict=True)])
     share: tuple[float, ...] = regimes.share
     if schedule.family == "in_switch":
+        assert regimes.in_switch is not None
         latency_s, share = (latency * regimes.in_switch + waits[-1],), regimes.share[-1:]
     floor = busiest_s(cluster, schedule)
-    return Across(latency_s, share, latency * regimes.growth, fluid / bandwidth, floor, spread)
+    return Across(latency_s, share, latency * regimes.growth, regimes.ramp, fluid / bandwidth, floor, spread)
