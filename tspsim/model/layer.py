@@ -164,9 +164,11 @@ class LayerShard:
         """What a window leaves of some segments: every query sees as many tokens as the window, where those are fewer
         pairs than without it (the corner where the window is not yet full is counted as full)."""
         window = self.kind.window
+        if not window:
+            return segments, causal
         seen = tuple((queries, min(context, window)) for queries, context in segments)
         whole = sum(q * kv - (q * q / 2 if causal else 0) for q, kv in segments)
-        if not window or sum(q * kv for q, kv in seen) >= whole:
+        if sum(q * kv for q, kv in seen) >= whole:
             return segments, causal
         return seen, False
 

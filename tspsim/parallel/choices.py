@@ -34,6 +34,8 @@ class Choice:
     options
         (job, whether GPUs of a node have links of their own) → values of the switches worth a look, simplest first;
         some may not be legal.
+    searched
+        Of these values, those that a search over many plans looks at: fastest, or least memory, somewhere.
     word
         What a plan's name says of them.
     sentence
@@ -43,6 +45,7 @@ class Choice:
     switches: tuple[str, ...]
     applies: Callable[[Plan], bool]
     options: Callable[[Job, bool], Iterator[Values]]
+    searched: Callable[[Values], bool]
     word: Callable[[Plan], str]
     sentence: Callable[[Plan], str]
 
@@ -62,6 +65,12 @@ def folded_options(job: Job, mesh: bool) -> Iterator[Values]:
     for overlap_by, groups in cuts:
         for way in ways:
             yield {"head_groups": groups, "overlap_by": overlap_by, **way}
+
+
+def folded_searched(values: Values) -> bool:
+    """Few groups, or the tokens by blocks; the MLP at once, in four pieces, or round rings that need least memory."""
+    groups, pieces = values["head_groups"], values.get("mlp_pieces", 1)
+    return pieces != 2 and (values["overlap_by"] == "blocks" or groups in (2, 4))
 
 
 def folded_word(plan: Plan) -> str:
@@ -85,6 +94,7 @@ CHOICES = (
         ("weight_transport", "mlp_pieces", "head_groups", "overlap_by"),
         lambda plan: plan.tsp > 1,
         folded_options,
+        folded_searched,
         folded_word,
         folded_sentence,
     ),
@@ -92,6 +102,7 @@ CHOICES = (
         ("context_transport",),
         lambda plan: plan.sp > 1 and plan.exchange == "ring",
         lambda job, mesh: iter([{"context_transport": name} for name in ("ring", "multi_ring")[: 1 + mesh]]),
+        lambda values: True,
         lambda plan: "r" if plan.context_transport == "multi_ring" else "",
         lambda plan: f"K and V round {'several rings' if plan.context_transport == 'multi_ring' else 'one ring'}",
     ),
@@ -99,16 +110,17 @@ CHOICES = (
         ("overlap_by",),
         lambda plan: plan.sp > 1 and plan.exchange == "all_gather" and bool(plan.overlap),
         lambda job, mesh: iter([{"overlap_by": "heads"}, {"overlap_by": "blocks"}]),
+        lambda values: True,
         lambda plan: "b" if plan.overlap_by == "blocks" else "",
         lambda plan: f"gathers of K and V overlapped by {plan.overlap_by}",
     ),
 )
 
 
-def options_of(job: Job, mesh: bool) -> tuple[Plan, ...]:
+def options_of(job: Job, mesh: bool, *, few: bool = False) -> tuple[Plan, ...]:
     """The plans that a job's open switches allow, those stated as they are, each once; only legal ones, simplest first.
 
-    ``mesh``: whether the GPUs of a node have links of their own.
+    ``mesh``: whether the GPUs of a node have links of their own; ``few``: only what a search looks at.
     """
     found: list[Plan] = []
     for choice in CHOICES:
@@ -116,6 +128,8 @@ def options_of(job: Job, mesh: bool) -> tuple[Plan, ...]:
         if not still_open:
             continue
         for values in choice.options(job, mesh):
+            if few and not choice.searched(values):
+                continue
             here = {name: value for name, value in values.items() if name in still_open}
             stated = {name: value for name, value in values.items() if name not in still_open}
             plan = replace(job.plan, open=(), chosen=still_open, **here)
@@ -137,7 +151,7 @@ def talks(family: Job, mesh: bool) -> Iterator[Job]:
         way = replace(plan, sequence_regions=region, overlap=overlap)
         switches = tuple(name for choice in CHOICES if choice.applies(way) for name in choice.switches)
         job = replace(family, plan=replace(way, open=switches))
-        yield from (replace(job, plan=option) for option in options_of(job, mesh)) if switches else (job,)
+        yield from (replace(job, plan=option) for option in options_of(job, mesh, few=True)) if switches else (job,)
 
 
 def legal(job: Job) -> bool:

@@ -84,7 +84,7 @@ def attention_overlapped(script: Script, job: Job, layer: LayerShard, position: 
     attended: list[int] = []
 
     def project(step: int) -> None:
-        moved = broadcast_weights(script, job, group, step, [])
+        moved = bring_weights(script, job, group, step, [])
         buffers.fill(step, *moved)
         operators: tuple[Operator, ...] = (*group.projections(tokens), group.rope(tokens))
         if step == 0:
@@ -109,7 +109,7 @@ def attention_in_turn(script: Script, job: Job, layer: LayerShard, position: int
     whole = gather_attention_whole(script, job, layer, [])
     last = script.compute("norm", layer.norm(job.tokens), *layer.down_projections(job.tokens), after=whole)
     for step in range(groups):
-        moved = broadcast_weights(script, job, group, step, [last])
+        moved = bring_weights(script, job, group, step, [last])
         projected = script.compute(
             f"QKV {step + 1}/{groups}", *group.projections(job.tokens), group.rope(job.tokens), after=moved[-1:]
         )
@@ -147,7 +147,7 @@ def attention_backward(script: Script, job: Job, layer: LayerShard, position: in
         needed: list[int] = []
         if not kept:
             waits = [] if overlap else last
-            moved = broadcast_weights(script, job, group, step, waits)
+            moved = bring_weights(script, job, group, step, waits)
             gathered = gather_context(script, job, group, step, waits)
             buffers.fill(step, *moved, *gathered)
             needed = [*(() if step else early), moved[-1], gathered[-1]]
@@ -183,22 +183,33 @@ def gather_attention_whole(script: Script, job: Job, layer: LayerShard, after: l
     return [script.collective("all_gather", "tsp", size, name, after=after, stream="weights")] if size else []
 
 
-def broadcast_weights(script: Script, job: Job, group: LayerShard, step: int, after: list[int]) -> list[int]:
-    """Shards of a group of heads from the ranks that own them, one after the other."""
-    owners = job.plan.tsp // job.plan.attended_groups
-    size = travel.attention(job, group).shard_bytes / owners
+def bring_weights(script: Script, job: Job, group: LayerShard, step: int, after: list[int]) -> list[int]:
+    """Weights of a group of heads: gathered, where every rank owns some of its heads, or from those that own it, one
+    after the other."""
+    plan, size = job.plan, travel.attention(job, group).shard_bytes
+    if transport_of(job).gathers_heads and owned_by_all(job):
+        name = f"weights, group {step + 1}/{plan.attended_groups}"
+        return [script.collective("all_gather", "tsp", size, name, after=after, stream="weights")]
+    owners = plan.tsp // plan.attended_groups
     return [
         script.collective(
             "broadcast",
             "tsp",
-            size,
-            f"weights {owner + 1}/{job.plan.tsp}",
+            size / owners,
+            f"weights {owner + 1}/{plan.tsp}",
             root=owner,
             after=after,
             stream="weights",
         )
         for owner in range(step * owners, (step + 1) * owners)
     ]
+
+
+def owned_by_all(job: Job) -> bool:
+    """Whether groups of heads can be chosen so that every rank owns as many heads, with their keys and values, of each:
+    always with one group."""
+    model, parts = job.model, job.plan.tsp * job.plan.attended_groups
+    return job.plan.attended_groups == 1 or (model.heads % parts == 0 and model.kv_heads % parts == 0)
 
 
 def context_bytes(job: Job, group: LayerShard) -> float:

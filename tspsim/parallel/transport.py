@@ -35,6 +35,8 @@ class Transport(Protocol):
         Under full recomputation the weights that a repeated layer gathered stay for its backward.
     adds
         A gradient travels with the sum so far, to which every rank adds its part.
+    gathers_heads
+        The attention's weights are all-gathered where they can be, instead of broadcast owner by owner.
     """
 
     @property
@@ -48,6 +50,9 @@ class Transport(Protocol):
 
     @property
     def adds(self) -> bool: ...
+
+    @property
+    def gathers_heads(self) -> bool: ...
 
     def check(self, job: Job) -> tuple[str, str] | None:
         """The key of the plan that does not go with the job, and why; None where all do."""
@@ -98,6 +103,7 @@ class Ring:
     words: str = "shards hop from neighbour to neighbour, over one link of a GPU on a mesh"
     keeps: bool = False
     adds: bool = True
+    gathers_heads: bool = False
 
     def check(self, job: Job) -> tuple[str, str] | None:
         return None
@@ -139,6 +145,7 @@ class MultiRing:
     words: str = "shards hop in pieces along rings that share no link"
     keeps: bool = True
     adds: bool = True
+    gathers_heads: bool = False
 
     def check(self, job: Job) -> tuple[str, str] | None:
         ranks, here = job.plan.tsp, job.plan.node_ranks("tsp")
@@ -187,6 +194,7 @@ class Gather:
     words: str = "a piece of every rank's shard is all-gathered ahead of its use"
     keeps: bool = True
     adds: bool = False
+    gathers_heads: bool = True
 
     def check(self, job: Job) -> tuple[str, str] | None:
         model, ranks, pieces = job.model, job.plan.tsp, job.plan.mlp_pieces

@@ -16,6 +16,7 @@ link's work), only what falls in the gaps G between kernels is free of that, so 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -36,6 +37,12 @@ from .walk import RECEIVE, SEND, Layers, Step, Task
 
 #: Sums of many floats in another order than the engine's may differ in the last digits.
 ROUNDING = 1.0 - 1e-9
+#: Switches of how ranks talk: those tried one by one, and of those chosen for a machine the ones that the kernels of
+#: attention and of the MLP depend on.
+_STATED = ("sequence_regions", "overlap")
+_CHOSEN = tuple(dict.fromkeys(name for choice in CHOICES for name in choice.switches))
+_OF_ATTENTION = ("head_groups", "overlap_by", "context_transport")
+_OF_MLP = tuple(name for name in _CHOSEN if name not in _OF_ATTENTION)
 #: Number of a micro-batch that is neither the first nor the last.
 MIDDLE = -1
 
@@ -91,11 +98,24 @@ class LowerBound:
         if key not in self._floors:
             # The exchange that splits nothing has the fewest kernels.
             whole = replace(plan, degrees={**plan.degrees, "pp": 1}, vpp=1, exchange="all_gather", zero=0)
-            self._floors[key] = min(self._least_s(job) for job in self._talks(replace(family, plan=whole)))
+            self._floors[key] = self._least_of_talks(replace(family, plan=whole), self._least_s)
         return work.sequences // family.sequences * self._floors[key] / plan.pp * ROUNDING
 
     def _talks(self, family: Job) -> list[Job]:
         return [job for job in talks(family, self.cluster.layout.mesh) if legal(job)]
+
+    def _least_of_talks(self, family: Job, seconds: Callable[[Job], float]) -> float:
+        """The least kernels of all ways to talk. What a schedule chooses for attention and for the MLP is asked apart:
+        kernels of one do not depend on the other."""
+        least_s = math.inf
+        for _, jobs in itertools.groupby(self._talks(family), lambda job: _switches(job, _STATED)):
+            first, *others = jobs
+            base_s = found_s = seconds(first)
+            for fixed in (_OF_MLP, _OF_ATTENTION):
+                alike = [job for job in others if _switches(job, fixed) == _switches(first, fixed)]
+                found_s += min([0.0, *(seconds(job) - base_s for job in alike)])
+            least_s = min(least_s, found_s)
+        return least_s
 
     def _least_s(self, job: Job) -> float:
         """Kernels of one micro-batch through a whole model, attention at the device's peak."""
@@ -110,7 +130,7 @@ class LowerBound:
     def compute_s(self, family: Job) -> float:
         """The kernels of a step alone, spread evenly over the stages, of the way to talk that has the least; needs no
         mesh. Regions divide the norms, and pieces of a product may run a little faster than the whole."""
-        least_s = min(self._model_s(job) for job in self._talks(family))
+        least_s = self._least_of_talks(family, self._model_s)
         return family.micro_batches * least_s / family.plan.pp * ROUNDING
 
     def instructions(self, job: Job, mesh: Mesh) -> int:
@@ -347,6 +367,10 @@ def _signature(job: Job) -> Hashable:
     plan = job.plan
     degrees = tuple(plan.degree(axis) for axis in ("tsp", "tp", "sp", "ep"))
     switches = (plan.partition, plan.exchange, plan.sequence_regions, plan.overlap, plan.overlap_chunks)
-    switches += tuple(getattr(plan, name) for choice in CHOICES for name in choice.switches)
     ways = (plan.recomputation, job.sequences, plan.schedule == "zb-h1", tuple(plan.algorithms.items()))
-    return (job.work.sequence, degrees, switches, ways)
+    return (job.work.sequence, degrees, switches, _switches(job, _CHOSEN), ways)
+
+
+def _switches(job: Job, names: Sequence[str]) -> tuple[Hashable, ...]:
+    """The values of some of a plan's switches."""
+    return tuple(getattr(job.plan, name) for name in names)
