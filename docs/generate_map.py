@@ -1,10 +1,10 @@
-"""Draw the map of planner.md: where TSP wins and where it loses, over lengths and nodes.
+"""Draw the maps of planner.md: where TSP wins and where it loses, over lengths and nodes, by device.
 
-    python docs/generate_map.py [--jobs N]
+    python docs/generate_map.py [--jobs N] [--only DEVICE]
 
 Writes ``planner-map.csv``, and the tables of ``planner.md`` between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``;
-``--table`` writes only these. A quarter of an hour on two cores. The same code and catalog give the same numbers for
-any number of processes.
+``--table`` writes only these. Half an hour on two cores. The same code and catalog give the same numbers for any number
+of processes.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import tspsim
+from tspsim.scenario import Scenario
 from tspsim.search.crews import crew_of
 from tspsim.search.planner import load_planned, read_map
 from tspsim.search.planner.survey import survey
@@ -28,16 +29,22 @@ NUMBERS, PAGE = DOCS / "planner-map.csv", DOCS / "planner.md"
 SCENARIO = "plan-70b-8k-1024-mi355x"
 #: Tokens of a step at every point, as in the scenario.
 TOKENS = 16 * 2**20
-AXES = "sequences=8Ki,32Ki,64Ki,128Ki,256Ki,1Mi,nodes=1..128*2"
+#: Points and fabric of every device.
+MAPS = {
+    "mi355x": ("sequences=8Ki,32Ki,64Ki,128Ki,256Ki,1Mi,nodes=1..128*2", "rails-400g"),
+    "mi300x": ("sequences=8Ki,32Ki,128Ki,1Mi,nodes=1,4,16,128", "rails-400g"),
+    "b200": ("sequences=8Ki,32Ki,128Ki,1Mi,nodes=1,4,16,128", "rail-optimised-400g"),
+}
 SIDES = ("tsp", "other")
 HEADER = (
+    "device",
     *("sequence", "nodes", "batch_sequences"),
     *(f"{side}_{what}" for side in SIDES for what in ("plan", "step_s", "least_s")),
     *("ratio", "proven"),
 )
 
 
-def row_of(cell: Cell) -> list[str]:
+def row_of(device: str, cell: Cell) -> list[str]:
     """A point as a row of the file; empty where no plan of a kind fits."""
 
     def side(found: Side | None) -> list[str]:
@@ -45,31 +52,42 @@ def row_of(cell: Cell) -> list[str]:
 
     ratio = "" if cell.ratio is None else f"{cell.ratio:.4f}"
     place = [str(cell.sequence), str(cell.nodes), str(cell.batch)]
-    return [*place, *side(cell.folded), *side(cell.other), ratio, str(cell.proven).lower()]
+    return [device, *place, *side(cell.folded), *side(cell.other), ratio, str(cell.proven).lower()]
 
 
-def numbers(cells: Iterable[Cell]) -> str:
+def numbers(rows: Iterable[Sequence[str]]) -> str:
     """The file."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(HEADER)
-    writer.writerows(map(row_of, cells))
+    writer.writerows(rows)
     return text.getvalue()
 
 
-def draw(jobs: int | None) -> list[Cell]:
-    """Every point, smallest cluster first."""
-    scenario, _ = load_planned(SCENARIO)
-    points = read_map(AXES)
+def asked_of(device: str) -> Scenario:
+    """The scenario on a device."""
+    return load_planned(SCENARIO, [f"cluster={{device: {device}, nodes: 128, fabric: {MAPS[device][1]}}}"])[0]
+
+
+def draw(device: str, jobs: int | None) -> list[list[str]]:
+    """Every point of a device, smallest cluster first."""
+    points = read_map(MAPS[device][0])
     crew = crew_of(jobs, None, len(points.each()))
     cells = []
     try:
-        for cell in survey(scenario, points, TOKENS, crew, math.inf):
-            print(",".join(row_of(cell)), flush=True)
+        for cell in survey(asked_of(device), points, TOKENS, crew, math.inf):
+            print(",".join(row_of(device, cell)), flush=True)
             cells.append(cell)
     finally:
         crew.close(now=True)
-    return sorted(cells, key=lambda cell: (cell.nodes, cell.sequence))
+    return [row_of(device, cell) for cell in sorted(cells, key=lambda cell: (cell.nodes, cell.sequence))]
+
+
+def known() -> dict[str, list[list[str]]]:
+    """The file's rows by device."""
+    with NUMBERS.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file))[1:]
+    return {device: [row for row in rows if row[0] == device] for device in MAPS}
 
 
 def table(rows: Iterable[Mapping[str, str]]) -> str:
@@ -118,7 +136,9 @@ def seconds() -> str:
 def rewrite() -> None:
     """The page's tables, that of the map from the file."""
     with NUMBERS.open(encoding="utf-8", newline="") as file:
-        written = {"map": table(csv.DictReader(file)), "seconds": seconds()}
+        rows = list(csv.DictReader(file))
+    written = {f"map-{device}": table(row for row in rows if row["device"] == device) for device in MAPS}
+    written["seconds"] = seconds()
     text = PAGE.read_text(encoding="utf-8")
     for name, new in written.items():
         marks = rf"(?<=<!-- begin {name} -->\n).*?(?=<!-- end {name} -->)"
@@ -131,10 +151,13 @@ def rewrite() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Draw the map of planner.md.")
     parser.add_argument("--jobs", type=int, default=None, help="processes; as many as there are cores when left out")
+    parser.add_argument("--only", choices=MAPS, default=None, help="the map of one device; others stay as they are")
     parser.add_argument("--table", action="store_true", help="only the tables, from planner-map.csv as it is")
     asked = parser.parse_args()
     if not asked.table:
-        NUMBERS.write_text(numbers(draw(asked.jobs)), encoding="utf-8")
+        drawn = known() if asked.only else {}
+        drawn |= {device: draw(device, asked.jobs) for device in ([asked.only] if asked.only else MAPS)}
+        NUMBERS.write_text(numbers(row for rows in drawn.values() for row in rows), encoding="utf-8")
     rewrite()
 
 
