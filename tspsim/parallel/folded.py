@@ -78,8 +78,10 @@ def attention_overlapped(script: Script, job: Job, layer: LayerShard, position: 
     the gather of r+1 runs beside it. Returns the last instruction."""
     groups, tokens, group = job.plan.attended_groups, job.tokens, group_of(job, layer)
     ahead = min(travel.ATTENTION_BUFFERS, groups)
-    # A layer that is repeated for its backward keeps its own weights beside those that arrive for the next one.
-    buffers = script.buffers("attention weights", ahead + (groups if script.recomputing else 0), groups)
+    if script.recomputing:
+        # A layer that is repeated for its backward keeps its own weights; the next one's first arrive beside them.
+        ahead = groups + (ahead if transport_of(job).keeps else 0)
+    buffers = script.buffers("attention weights", ahead, groups)
     gathered: list[tuple[int, list[int]]] = []
     attended: list[int] = []
 
@@ -409,7 +411,7 @@ def in_flight_weights(job: Job) -> float:
         if not job.training:
             here = (1 if job.plan.overlap is False else ahead) * attention.shard_bytes
             return here + arriving + attention.whole_bytes
-        if job.plan.overlap is not False:
+        if job.plan.overlap is not False and transport.keeps:
             arriving += ahead * attention.shard_bytes
         groups, pieces = job.plan.attended_groups, transport.pieces(job)
         here = groups * attention.shard_bytes + pieces * mlp.shard_bytes + attention.whole_bytes + mlp.whole_bytes

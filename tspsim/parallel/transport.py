@@ -32,7 +32,8 @@ class Transport(Protocol):
     words
         What it does, for reports and tables.
     keeps
-        Under full recomputation the weights that a repeated layer gathered stay for its backward.
+        Under full recomputation the MLP's weights that a repeated layer gathered stay for its backward, and the next
+        layer's first ones arrive beside this layer's.
     adds
         A gradient travels with the sum so far, to which every rank adds its part.
     gathers_heads

@@ -92,7 +92,7 @@ def name_of(plan: Plan) -> str:
     words += [_WORDS.get(plan.recomputation, plan.recomputation)]
     words += ["sr"] if plan.sequence_regions else []
     words += ["ov"] if plan.overlap else []
-    words += [choice.word(plan) for choice in CHOICES if choice.applies(plan)]
+    words += [word for choice in CHOICES if choice.applies(plan) and (word := choice.word(plan))]
     words += ["zb"] if plan.schedule == "zb-h1" else []
     words += ["@" + "+".join(plan.rail_axes)] if plan.rail_axes else []
     return " ".join(words)
