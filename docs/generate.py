@@ -23,7 +23,8 @@ from tspsim.simulation import Costs, look_up, run, scheduled
 
 DOCS = Path(__file__).parent
 HEADLINE = "tsp-vs-tpsp-1024-mi300x"
-PLANS = ("TSP8", "TP8", "TP4-SP2", "TP2-SP4", "SP8")
+PLANS = ("TSP8", "TP8", "TP4-SP2", "TP2-SP4", "SP8", "TSP8-published")
+TSP = ("TSP8", "TSP8-published")
 TENSOR = ("TP8", "TP4-SP2", "TP2-SP4")
 SEQUENCE = ("TP4-SP2", "TP2-SP4", "SP8")
 KIB, MIB, GIB = 2**10, 2**20, 2**30
@@ -90,6 +91,7 @@ SWITCHES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("TP hides them, with sequence regions", switched(TENSOR, "overlap=true", "sequence_regions=true")),
     ("sequence regions", switched(TENSOR, "sequence_regions=true")),
     ("ring exchange", switched(SEQUENCE, "exchange=ring")),
+    ("overlapped gathers, by blocks", switched(SEQUENCE, "overlap=true", "overlap_by=blocks")),
     ("nothing is hidden", switched(PLANS, "overlap=false")),
     ("rivals: contiguous tokens", switched(SEQUENCE, "partition=contiguous")),
     ("all: contiguous tokens", switched(PLANS, "partition=contiguous")),
@@ -134,10 +136,75 @@ def switches(rates_of: Callable[..., tuple[float, ...]]) -> str:
     # Rivals that multiply the whole score matrix while TSP skips what the mask hides: two runs, one row.
     cases.append(("rivals: no block skipping", (rates_of()[0], *rates_of("workload.causal=false")[1:])))
     rows = [
-        [what, *(f"{rate / 1e6:.2f}" for rate in rates), *(f"{rates[0] / rate:.2f}" for rate in rates[1:4])]
+        [what, *(f"{rate / 1e6:.2f}" for rate in rates), *(f"{rates[0] / rate:.2f}" for rate in rates[1:5])]
         for what, rates in cases
     ]
-    return table(["switched", *PLANS, *(f"TSP8 ÷ {name}" for name in PLANS[1:4])], rows)
+    return table(["switched", *PLANS, *(f"TSP8 ÷ {name}" for name in PLANS[1:5])], rows)
+
+
+#: From the published schedule to the chosen one, a switch at a time.
+STEPS: tuple[tuple[str, dict[str, str]], ...] = (
+    ("published", {}),
+    ("hops over all links", {"weight_transport": "multi_ring"}),
+    ("gathered in four pieces", {"weight_transport": "gather", "mlp_pieces": "4"}),
+    ("four groups of heads", {"head_groups": "4"}),
+    ("two groups", {"head_groups": "2"}),
+    ("gathered in one piece", {"mlp_pieces": "1"}),
+    ("one group, block by block", {"head_groups": "1", "overlap_by": "blocks"}),
+)
+
+
+def steps() -> str:
+    """What each switch of TSP's schedule is worth, added to those before it: M tokens/s by length and device."""
+    columns = []
+    for device, fabric in (("mi300x", "rails-400g"), ("mi355x", "rails-400g"), ("b200", "rail-optimised-400g")):
+        cluster = f"cluster={{device: {device}, nodes: 128, fabric: {fabric}}}"
+        for sequence in ("32Ki", "128Ki"):
+            keys: dict[str, str] = {}
+            plans = []
+            for number, (_, more) in enumerate(STEPS):
+                keys |= more
+                stated = "".join(f", {key}: {value}" for key, value in keys.items())
+                plans.append(f"{{name: s{number}, tsp: 8, tsp_schedule: published{stated}}}")
+            plans += ["{name: auto, tsp: 8}", "{name: SP8, sp: 8, overlap: true}"]
+            asked = tspsim.load(HEADLINE, [cluster, f"workload.sequence={sequence}", f"plans=[{', '.join(plans)}]"])
+            rates = [f"{plan.tokens_per_s / 1e6:.2f}" for plan in tspsim.simulate(asked).plans]
+            columns.append((f"{device.upper()}, {sequence}", rates))
+    names = [*(what for what, _ in STEPS), "chosen (`auto`)", "SP8, overlapped by blocks: holds all weights"]
+    rows = [[what, *(rates[number] for _, rates in columns)] for number, what in enumerate(names)]
+    return table(["TSP8", *(head for head, _ in columns)], rows)
+
+
+def figure_throughput() -> str:
+    """The paper's throughput figure: the rate of TSP and its ratio to the best rival of the same degree."""
+    rows = []
+    for sequence in ("32Ki", "64Ki", "128Ki"):
+        for nodes in (1, 128):
+            cluster = f"cluster={{device: mi300x, nodes: {nodes}, fabric: rails-400g}}"
+            found = tspsim.simulate(tspsim.load("tsp-figures-throughput", [cluster, f"workload.sequence={sequence}"]))
+            rate = {plan.name: plan.tokens_per_s for plan in found.plans}
+            cells = [f"{sequence}, {8 * nodes}"]
+            for degree, rivals in ((2, ("TP2", "SP2")), (4, ("TP2-SP2",)), (8, ("TP4-SP2", "TP2-SP4"))):
+                best = max(rate[name] for name in rivals)
+                tuned, published = rate[f"TSP{degree}"], rate[f"TSP{degree}-published"]
+                cells += [f"{tuned / 8e3 / nodes:.2f}", f"{tuned / best:.2f}", f"{published / best:.2f}"]
+            rows.append(cells)
+    header = ["tokens, GPUs"]
+    columns = ("TSP{}, k tokens/s a GPU", "÷ best TP+SP", "published ÷ it")
+    header += [what.format(degree) for degree in (2, 4, 8) for what in columns]
+    return table(header, rows)
+
+
+def figure_micro_batch() -> str:
+    """The paper's micro-batch figure: thousands of tokens/s by micro-batch, and what does not fit."""
+    found = tspsim.simulate(tspsim.load("tsp-figures-micro-batch"))
+    by_name: dict[str, list[str]] = {}
+    for plan in found.plans:
+        name = plan.name.rpartition(" ")[0]
+        told = f"{plan.tokens_per_s / 1e3:.1f}" if plan.ran else "–"
+        by_name.setdefault(name, []).append(f"{told} ({plan.memory.peak_bytes / GIB:.0f})")
+    header = ["plan", *(f"B = {count}" for count in (1, 2, 4, 8, 16))]
+    return table(header, [[name, *cells] for name, cells in by_name.items()])
 
 
 def switches_even() -> str:
@@ -177,7 +244,11 @@ def attention_rates() -> str:
 
 
 #: tokens/s on 1,024 GPUs at 128Ki tokens, as published.
-PUBLISHED_RATES = (("TSP", 173e6, (0,)), ("TP+SP, one source", 86e6, (2, 3)), ("TP+SP, another source", 66.3e6, (2, 3)))
+PUBLISHED_RATES = (
+    ("TSP", 173e6, (5, 0)),
+    ("TP+SP, one source", 86e6, (2, 3)),
+    ("TP+SP, another source", 66.3e6, (2, 3)),
+)
 
 
 def published_rates() -> str:
@@ -216,6 +287,7 @@ def spread(values: Sequence[float], text: Callable[[float], str]) -> str:
 #: Published peak memory, GiB a GPU; False where it is interpolated on the line through the published points.
 PUBLISHED_MEMORY: dict[str, dict[int, tuple[float, bool]]] = {
     "TSP8": {16: (31.0, True), 32: (32.1, False), 64: (34.3, False), 128: (38.8, True)},
+    "TSP8-published": {16: (31.0, True), 32: (32.1, False), 64: (34.3, False), 128: (38.8, True)},
     "TP8": {16: (31.5, True), 32: (37.0, False), 64: (48.0, False), 128: (70.0, True)},
     "TP4-SP2": {16: (54.4, True), 32: (58.8, True), 64: (67.5, True), 128: (85.0, True)},
     "TP2-SP4": {16: (103.3, True), 32: (108.5, True), 64: (119.0, True), 128: (140.0, True)},
@@ -330,6 +402,9 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "switches-kernels": switches_kernels,
         "attention-rates": attention_rates,
         "published-rates": published_rates,
+        "steps": steps,
+        "figure-throughput": figure_throughput,
+        "figure-micro-batch": figure_micro_batch,
     },
     "memory.md": {"points": memory_points, "parts": memory_parts},
     "schedules.md": {"volumes": volumes},
