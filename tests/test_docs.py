@@ -233,11 +233,34 @@ def test_sequence_regions_move_the_same_bytes(model: str, regions: bool) -> None
 def test_training_volumes_of_tsp(model: str, overlap: bool) -> None:
     h, a, g, f = SHAPES[model]
     weights, context, mlp, away = (2 + 2 / g) * h * a, 2 * TOKENS * a / g, 3 * h * f, 7 / 8
-    _, moved = plan(model, "training", tsp=8, overlap=overlap, recomputation="full")
-    assert moved["attention"] == moved["attention again"] == (weights + context) * away
-    assert moved["mlp"] == moved["mlp again"] == mlp * away
-    assert moved["attention backward"] == (weights + context) * away
-    assert moved["mlp backward"] == mlp * away + mlp
+    settings = {"tsp": 8, "overlap": overlap, "recomputation": "full"}
+    # As published the weights travel again, and their gradients D hops; what stays is not brought again, and gathered
+    # pieces' gradients are reduced to their owners.
+    for schedule, backward in (
+        ({"tsp_schedule": "published"}, mlp * away + mlp),
+        ({"weight_transport": "multi_ring"}, mlp),
+        ({"weight_transport": "gather"}, mlp * away),
+    ):
+        _, moved = plan(model, "training", **settings, **schedule)
+        assert moved["attention"] == moved["attention again"] == (weights + context) * away
+        assert moved["mlp"] == moved["mlp again"] == mlp * away
+        assert moved["attention backward"] == (weights + context) * away
+        assert moved["mlp backward"] == backward
+
+
+@pytest.mark.parametrize(
+    ("schedule", "home"),
+    [
+        ({"tsp_schedule": "published"}, 1.0),
+        ({"weight_transport": "multi_ring"}, 1.0),
+        ({"weight_transport": "gather"}, 7 / 8),
+    ],
+    ids=["published", "multi_ring", "gather"],
+)
+def test_without_recomputation_no_transport_keeps_the_mlp_s_weights(schedule: dict[str, object], home: float) -> None:
+    h, _, _, f = SHAPES["llama-3.1-8b"]
+    _, moved = plan("llama-3.1-8b", "training", tsp=8, recomputation="none", **schedule)
+    assert moved["mlp backward"] == 3 * h * f * (7 / 8 + home)
 
 
 def test_without_recomputation_tsp_s_attention_broadcasts_and_gathers_again_in_the_backward() -> None:

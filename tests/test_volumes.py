@@ -21,6 +21,7 @@ SP8 = {"name": "SP8", "sp": 8}
 TP4_SP2 = {"name": "TP4-SP2", "tp": 4, "sp": 2}
 TP2_SP4 = {"name": "TP2-SP4", "tp": 2, "sp": 4}
 TSP8 = {"name": "TSP8", "tsp": 8}
+WORD_BY_WORD = {**TSP8, "name": "TSP8-published", "tsp_schedule": "published"}
 PUBLISHED = (TP8, SP8, TP2_SP4, TP4_SP2, TSP8)
 
 #: MiB a layer a rank, bf16, B = 1, h = 4096, eight GPUs a replica; plans in the order of PUBLISHED.
@@ -61,7 +62,8 @@ def received(model: Architecture, plan: Mapping[str, Any], tokens: int) -> tuple
     t, s, d = (plan.get(axis, 1) for axis in ("tp", "sp", "tsp"))
     n = Fraction(tokens)
     if d > 1:
-        c = d * max(1, model.kv_heads // d) * model.head_dim
+        groups = plan.get("head_groups", d)
+        c = groups * max(1, model.kv_heads // groups) * model.head_dim
         attention = (2 * h * (a + c) + 2 * n * c) * Fraction(d - 1, d)
         return 2 * attention, 2 * (3 if model.gated else 2) * h * f * Fraction(d - 1, d)
     c = max(1, model.kv_heads // t) * model.head_dim
@@ -133,12 +135,38 @@ def test_which_algorithm_moves_the_data_does_not_change_what_a_rank_receives() -
 def test_key_value_heads_are_replicated_once_there_are_more_shards_than_heads(tmp_path: Path) -> None:
     model = architecture(1024, heads=16, kv_heads=2, head_dim=64)
     path = model_file(tmp_path, model)
-    for plan, volumes in zip(PUBLISHED, moved(path, *PUBLISHED, sequence=2048), strict=True):
+    plans = (TP8, SP8, TP2_SP4, TP4_SP2, WORD_BY_WORD)
+    for plan, volumes in zip(plans, moved(path, *plans, sequence=2048), strict=True):
         assert volumes["attention"] == received(model, plan, 2048)[0], plan["name"]
     # Each of the eight steps gathers one whole head's K and V: four times what the two heads have.
-    folded, whole = moved(path, TSP8, SP8, sequence=2048)
+    folded, whole = moved(path, WORD_BY_WORD, SP8, sequence=2048)
     weights = 2 * 1024 * (2 * 1024 + 2 * 8 * 64) * Fraction(7, 8)
     assert folded["attention"] - weights == 4 * whole["attention"]
+
+
+@pytest.mark.parametrize("transport", ["ring", "multi_ring", "gather"])
+def test_no_group_of_heads_without_a_head_of_its_own_means_nothing_is_replicated(
+    transport: str, tmp_path: Path
+) -> None:
+    """With as many groups as key/value heads or fewer, weights and K and V are moved once, as with sequence shards."""
+    model = architecture(1024, heads=16, kv_heads=2, head_dim=64)
+    plans = [
+        {"name": f"{groups}", "tsp": 8, "head_groups": groups, "weight_transport": transport} for groups in (1, 2, 4, 8)
+    ]
+    *found, whole = moved(model_file(tmp_path, model), *plans, SP8, sequence=2048)
+    for plan, volumes in zip(plans, found, strict=True):
+        assert volumes["attention"] == received(model, plan, 2048)[0], plan["name"]
+    attention = [volumes["attention"] for volumes in found]
+    assert attention[0] == attention[1] < attention[2] < attention[3]
+    weights = 2 * 1024 * (2 * 1024 + 2 * 2 * 64) * Fraction(7, 8)
+    assert attention[0] - weights == whole["attention"]
+    assert len({volumes["mlp"] for volumes in found}) == 1
+
+
+def test_what_is_chosen_replicates_no_key_value_heads(tmp_path: Path) -> None:
+    path = model_file(tmp_path, architecture(1024, heads=16, kv_heads=2, head_dim=64))
+    chosen, published = moved(path, TSP8, WORD_BY_WORD, sequence=2048)
+    assert chosen["attention"] < published["attention"] and chosen["mlp"] == published["mlp"]
 
 
 def test_a_training_step_reports_the_volumes_of_its_forward() -> None:
