@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from process_fixtures import heed_interrupts
 
 import tspsim
 from tspsim.cli import main
@@ -223,7 +224,9 @@ def test_ctrl_c_is_one_line_and_leaves_no_file(here: Path, after_s: float) -> No
     """Two moments: about when the question is read, and while every rank of a large cluster is simulated."""
     before = sorted(here.rglob("*"))
     large = ["--set", "workload.model=llama-3.1-405b", "--set", "workload.sequence=8Ki"]
-    running = process("run", HEADLINE, *large, "--every-rank", "--html", "a.html", "--json", "a.json")
+    running = process(
+        "run", HEADLINE, *large, "--every-rank", "--html", "a.html", "--json", "a.json", preexec_fn=heed_interrupts
+    )
     time.sleep(after_s)
     running.send_signal(signal.SIGINT)
     printed, message = running.communicate(timeout=60)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from process_fixtures import heed_interrupts
 from search_fixtures import command, environment, run_sweep, write_catalog
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
@@ -64,7 +65,12 @@ def kept_in(store: Path) -> dict[str, tuple[str, float]]:
 
 def start(catalog: Path, *arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        command(*arguments), env=environment(catalog), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command(*arguments),
+        env=environment(catalog),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_interrupts,
     )
 
 

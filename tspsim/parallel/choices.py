@@ -16,6 +16,8 @@ from .plan import Job, Plan
 
 #: Pieces that the MLP's weights are gathered in: finer ones hide no more, and multiply slower.
 PIECES = (1, 2, 4)
+#: Ranks whose shards are tried hop by hop: over more every hop is short, and there are many.
+LONGEST_RING = 16
 #: Groups of heads that are tried block by block: more are small enough without.
 BLOCK_GROUPS = (1, 2)
 Values = Mapping[str, Any]
@@ -58,7 +60,7 @@ class Choice:
 def folded_options(job: Job, mesh: bool) -> Iterator[Values]:
     """Groups of heads, and a ring or gathered pieces. Behind a switch one ring uses all that several would."""
     degree = job.plan.tsp
-    ways: list[Values] = [{"weight_transport": "multi_ring" if mesh else "ring"}]
+    ways: list[Values] = [{"weight_transport": "multi_ring" if mesh else "ring"}] if degree <= LONGEST_RING else []
     ways += [{"weight_transport": "gather", "mlp_pieces": pieces} for pieces in PIECES]
     cuts = [("heads", count) for count in range(1, degree + 1) if degree % count == 0]
     cuts += [("blocks", count) for count in BLOCK_GROUPS] if job.plan.overlap is not False else []

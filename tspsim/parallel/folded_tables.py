@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..model.layer import LayerShard, gradients
 from ..operators import Operator
 from .plan import Job
@@ -28,19 +30,26 @@ def embed_backward(script: Script, job: Job, layer: LayerShard) -> None:
 def head(script: Script, job: Job, layer: LayerShard) -> None:
     """The head's vocabulary shards travel as the MLP's do."""
     script.compute("final norm", layer.norm(job.tokens))
-    circulate_head(script, job, layer, "language-model head", layer.head(job.tokens))
+    piece = head_piece(job, layer)
+    circulate_head(script, job, piece, "language-model head", piece.head(job.tokens))
 
 
 def head_backward(script: Script, job: Job, layer: LayerShard) -> None:
     """Each shard's logits again with their loss and gradients; the weights' gradients travel one step behind."""
-    product = layer.head(job.tokens)
-    circulate_head(script, job, layer, "head backward", product, layer.loss(job.tokens), *gradients(product))
+    piece = head_piece(job, layer)
+    product = piece.head(job.tokens)
+    circulate_head(script, job, piece, "head backward", product, piece.loss(job.tokens), *gradients(product))
     script.compute("final norm backward", layer.norm_backward(job.tokens))
 
 
+def head_piece(job: Job, layer: LayerShard) -> LayerShard:
+    """What of the head is multiplied at once."""
+    return replace(layer, shards=transport_of(job).head_pieces(job))
+
+
 def circulate_head(script: Script, job: Job, layer: LayerShard, name: str, *operators: Operator) -> None:
-    """The head in as many pieces as there are ranks, whatever brings them: the logits of one are here at once."""
-    shards, trained = job.plan.tsp, len(operators) > 1 and job.work.adapters is None
+    """The head in the transport's pieces: the logits of one are here at once."""
+    shards, trained = transport_of(job).head_pieces(job), len(operators) > 1 and job.work.adapters is None
     elements = job.model.hidden * layer.vocab
     overlap, transport = job.plan.overlap is not False, transport_of(job)
     arrivals = Arrivals(script, job, elements * job.weight_bytes, shards, "head weights")

@@ -16,6 +16,7 @@ from .data import Held, Share, divided_bytes
 from .expert import routed_shard, sent_rows
 from .pipeline import Chunk, most_in_flight
 from .plan import Job
+from .transport import transport_of
 
 
 @dataclass(frozen=True)
@@ -212,6 +213,6 @@ def logits(job: Job) -> float:
     model, plan = job.model, job.plan
     if not model.vocab:
         return 0.0
-    columns = -(-model.vocab // (plan.tp * plan.tsp))
+    columns = -(-model.vocab // (transport_of(job).head_pieces(job) if plan.tsp > 1 else plan.tp))
     per_logit = job.activation_bytes + (6.0 if job.training else 0.0)
     return job.tokens * columns * per_logit

@@ -8,7 +8,6 @@ A segment is (queries, context), aligned at its lower right corner when causal (
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 Segments = tuple[tuple[int, int], ...]
 
@@ -32,14 +31,13 @@ def local_segments(partition: str, sequence: int, shards: int, position: int, se
     return ((chunk, chunk * (position + 1)), (chunk, chunk * (2 * shards - position))) * sequences
 
 
-def slices(tokens: int, parts: int) -> list[int]:
-    """Lengths of the parts that some tokens are cut into, as even as can be.
+def slice_length(tokens: int, part: int, parts: int) -> int:
+    """Tokens of one of the parts that some are cut into, as even as can be.
 
-    >>> slices(16, 7)
+    >>> [slice_length(16, part, 7) for part in range(7)]
     [2, 2, 2, 3, 2, 2, 3]
     """
-    ends = [tokens * part // parts for part in range(parts + 1)]
-    return [end - begin for begin, end in pairwise(ends)]
+    return tokens * (part + 1) // parts - tokens * part // parts
 
 
 def sliced_segments(
@@ -63,13 +61,13 @@ def sliced_segments(
     """
     length = sequence // shards
     if not causal:
-        return ((length, sum(slices(length, parts)[part] for _, part, parts in held)),) * sequences
+        return ((length, sum(slice_length(length, part, parts) for _, part, parts in held)),) * sequences
     if partition == "contiguous":
-        seen = sum(slices(length, parts)[part] for owner, part, parts in held if owner < position)
+        seen = sum(slice_length(length, part, parts) for owner, part, parts in held if owner < position)
         return ((length, seen),) * sequences if seen else ()
     chunk = length // 2
-    early = sum(slices(chunk, parts)[part] for owner, part, parts in held if owner < position)
-    late = early + sum(2 * slices(chunk, parts)[part] for owner, part, parts in held if owner > position)
+    early = sum(slice_length(chunk, part, parts) for owner, part, parts in held if owner < position)
+    late = early + sum(2 * slice_length(chunk, part, parts) for owner, part, parts in held if owner > position)
     return (*(((chunk, early),) if early else ()), *(((chunk, late),) if late else ())) * sequences
 
 

@@ -22,6 +22,10 @@ from .script import Buffers, Script
 BUFFERS = 2
 
 
+#: Pieces in which the head is gathered at most: its logits of a few tokens are small.
+HEAD_PIECES = 8
+
+
 class Transport(Protocol):
     """A way for weights to travel along the folded axis.
 
@@ -61,6 +65,10 @@ class Transport(Protocol):
 
     def pieces(self, job: Job) -> int:
         """Pieces that the MLP's columns are multiplied in."""
+        ...
+
+    def head_pieces(self, job: Job) -> int:
+        """Pieces that the language-model head is multiplied in."""
         ...
 
     def pools(self, job: Job) -> int:
@@ -112,6 +120,9 @@ class Ring:
     def pieces(self, job: Job) -> int:
         return job.plan.tsp
 
+    def head_pieces(self, job: Job) -> int:
+        return job.plan.tsp
+
     def pools(self, job: Job) -> int:
         return 1
 
@@ -155,6 +166,9 @@ class MultiRing:
         return "weight_transport", f"multi_ring needs as many of the {ranks} ranks of tsp in every node"
 
     def pieces(self, job: Job) -> int:
+        return job.plan.tsp
+
+    def head_pieces(self, job: Job) -> int:
         return job.plan.tsp
 
     def pools(self, job: Job) -> int:
@@ -206,6 +220,9 @@ class Gather:
 
     def pieces(self, job: Job) -> int:
         return job.plan.mlp_pieces
+
+    def head_pieces(self, job: Job) -> int:
+        return min(job.plan.tsp, HEAD_PIECES)
 
     def pools(self, job: Job) -> int:
         return 1

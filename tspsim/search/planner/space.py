@@ -142,6 +142,7 @@ class Space:
                     continue
                 degrees = {"tsp": tsp, "tp": tp, "sp": sp, "pp": pp, "ep": ep, "dp": dp}
                 plan = Plan("", degrees, exchange=exchange, recomputation=recomputation, micro_batch=size)
+                plan = located(plan, self.cluster.gpus, self.cluster.gpus_per_node)
                 # Experts spread beside tensor parallelism need sequence regions.
                 for regions in (False, True) if ep > 1 and tp > 1 else (False,):
                     job = Job(self.model, replace(plan, sequence_regions=regions), work)
