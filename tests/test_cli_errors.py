@@ -109,6 +109,42 @@ GALLERY: list[tuple[list[str], str]] = [
     (["run", "small.yaml", "--set", "plans.TP8.dp=2"], "2 replicas of 8 GPUs are 16, but the cluster has 8"),
     (["run", "small.yaml", "--set", "plans.TP8.tsp=2"], "leave tp and sp out"),
     (["run", "small.yaml", "--set", "workload.pass=decode"], "comes with serving"),
+    # schedules
+    (
+        ["run", "small.yaml", "--set", "plans.TSP8.weight_transport=gahter"],
+        "plans.TSP8.weight_transport: 'gahter' is not allowed (did you mean 'gather'?)",
+    ),
+    (["run", "small.yaml", "--set", "plans.TSP8.overlap_by=block"], "did you mean 'blocks'?"),
+    (["run", "small.yaml", "--set", "plans.TSP8.tsp_schedule=publised"], "did you mean 'published'?"),
+    (["run", "small.yaml", "--set", "plans.TSP8.head_group=2"], "did you mean 'head_groups'?"),
+    (
+        [
+            *("run", "small.yaml", "--set", "plans.TSP8.weight_transport=gather"),
+            *("--set", "plans.TSP8.mlp_pieces=3"),
+        ],
+        "plans.TSP8.mlp_pieces: 3 pieces of 8 shards do not divide the 16384 FFN columns",
+    ),
+    (
+        ["run", "small.yaml", "--set", "plans.TSP8.head_groups=3"],
+        "plans.TSP8.head_groups: 3 groups must divide the 8 ranks of tsp",
+    ),
+    (["run", "small.yaml", "--set", "plans.TSP8.head_groups=0"], "plans.TSP8.head_groups"),
+    (
+        [
+            *("run", "small.yaml", "--set", "cluster={device: mi300x, nodes: 3, fabric: rails-400g}"),
+            *("--set", "workload.model=gpt-3-175b", "--set", "workload.sequence=4800"),
+            *("--set", "plans=[{name: A, tsp: 12, weight_transport: multi_ring}]"),
+        ],
+        "plans.A.weight_transport: multi_ring needs as many of the 12 ranks of tsp in every node",
+    ),
+    (
+        [
+            *("run", "small.yaml", "--set", "cluster={device: mi300x, nodes: 3, fabric: rails-400g}"),
+            *("--set", "workload.model=gpt-3-175b", "--set", "workload.sequence=4800"),
+            *("--set", "plans=[{name: A, sp: 12, exchange: ring, context_transport: multi_ring}]"),
+        ],
+        "plans.A.context_transport: multi_ring needs as many of the 12 ranks of sp in every node",
+    ),
     # files that are no scenario
     (["run", "bomb.yaml"], "bomb.yaml: stands for more than"),
     (["run", "tag.yaml"], "tag.yaml: tag 'tag:yaml.org,2002:python/object/apply:os.system' is not allowed"),

@@ -22,7 +22,7 @@ from tspsim.network import (
 )
 from tspsim.network.collectives.multi_ring import decomposition, hamiltonian_cycles
 from tspsim.network.collectives.tree import double_tree
-from tspsim.program import COLLECTIVE_KINDS
+from tspsim.program import COLLECTIVE_KINDS, RING_SHIFT
 
 MIB, GIB = 2**20, 2**30
 BUS = {"all_reduce": lambda n: 2 * (n - 1) / n, "broadcast": lambda n: 1.0}
@@ -177,6 +177,52 @@ def test_a_ring_pinned_on_a_mesh_gets_one_link_of_seven(kind: str) -> None:
     assert len(seven.links) == (49 if kind == "broadcast" else 56)
     chosen = collective(cluster, range(8), kind, GIB)
     assert chosen.fluid_s == pytest.approx(direct.fluid_s)
+
+
+def test_a_hop_goes_round_one_link_of_a_gpu_or_all_seven_alike() -> None:
+    """Every rank sends a block to the next: round one ring 8 links carry it, round seven all 56 a seventh of it."""
+    cluster = load_cluster("mi300x-8")
+    one, seven = (collective(cluster, range(8), RING_SHIFT, GIB, algorithm=name) for name in ("ring", "multi_ring"))
+    assert dict.fromkeys(one.link_bytes) == {GIB: None} and len(one.links) == len(set(one.links)) == 8
+    assert len(set(seven.links)) == 56 and list(seven.link_bytes) == pytest.approx([GIB / 7] * 56, rel=1e-12)
+    assert one.fluid_s == pytest.approx(7 * seven.fluid_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["ring", "multi_ring"])
+@pytest.mark.parametrize("ranks", [(0, 1), (1, 3, 4), (0, 2, 5, 7), range(7), range(8)])
+@pytest.mark.parametrize("cluster", ["mi300x-8", "hgx-h100-8", "mi300x-2x8"])
+def test_in_a_hop_each_rank_sends_what_it_receives(cluster: str, ranks: tuple[int, ...], name: str) -> None:
+    found = load_cluster(cluster)
+    both = [*ranks, *(8 + rank for rank in ranks)] if found.nodes == 2 else list(ranks)
+    into, out = moved(found, collective(found, both, RING_SHIFT, GIB, algorithm=name))
+    for rank in both:
+        assert into[rank] == pytest.approx(GIB, rel=1e-12) and out[rank] == pytest.approx(GIB, rel=1e-12)
+
+
+def test_behind_a_switch_several_rings_hop_no_faster_than_one() -> None:
+    """A port sends as much along seven rings as along one."""
+    cluster = load_cluster("hgx-h100-8")
+    one, seven = (collective(cluster, range(8), RING_SHIFT, GIB, algorithm=name) for name in ("ring", "multi_ring"))
+    assert seven.alone_s == pytest.approx(one.alone_s, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["ring", "multi_ring"])
+def test_a_hop_stays_inside_nodes_which_take_as_long_as_one(name: str) -> None:
+    single, two = load_cluster("mi300x-8"), load_cluster("mi300x-2x8")
+    alone = collective(single, range(8), RING_SHIFT, GIB, algorithm=name)
+    traffic = collective(two, range(16), RING_SHIFT, GIB, algorithm=name)
+    kinds = {two.links.kind[link] for link in traffic.links}
+    ends = [(two.links.source[link], two.links.target[link]) for link in traffic.links]
+    assert kinds == {"xgmi"} and len(traffic.links) == 2 * len(alone.links)
+    assert all(int(source) // 8 == int(target) // 8 for source, target in ends)
+    assert traffic.alone_s == alone.alone_s
+
+
+def test_several_rings_need_as_many_ranks_in_the_same_places_of_every_node() -> None:
+    cluster = load_cluster("mi300x-2x8")
+    for ranks in ([0, 1, 2, 8], [0, 1, 9, 10], [0, 8]):
+        with pytest.raises(InputError, match="cannot run ring_shift"):
+            collective(cluster, ranks, RING_SHIFT, GIB, algorithm="multi_ring")
 
 
 def test_rings_reach_two_links_of_three_on_four_gpus_and_direct_exchange_all() -> None:

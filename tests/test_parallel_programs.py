@@ -37,6 +37,19 @@ WRITTEN: dict[str, dict[str, Any]] = {
     "tp-sp": {"tp": 2, "sp": 2},
     "tsp": {"tsp": 4},
     "tsp-in-turn": {"tsp": 4, "overlap": False},
+    "tsp-gather-two-groups": {"tsp": 4, "weight_transport": "gather", "mlp_pieces": 2, "head_groups": 2},
+    "tsp-multi-ring": {"tsp": 4, "weight_transport": "multi_ring", "head_groups": 4},
+    "tsp-multi-ring-two-nodes": {"tsp": 4, "weight_transport": "multi_ring", "head_groups": 1, "together": {"tsp": 2}},
+    "tsp-blocks-one-group": {
+        "tsp": 4,
+        "weight_transport": "gather",
+        "mlp_pieces": 1,
+        "head_groups": 1,
+        "overlap_by": "blocks",
+        "overlap_chunks": 2,
+    },
+    "sp-ring-multi-ring": {"sp": 4, "exchange": "ring", "context_transport": "multi_ring"},
+    "sp-all-gather-blocks": {"sp": 4, "overlap": True, "overlap_by": "blocks", "overlap_chunks": 2},
 }
 #: And of a training step, whose layers run forward, then (again and) backward.
 WRITTEN_TRAINING: dict[str, dict[str, Any]] = {
@@ -45,6 +58,27 @@ WRITTEN_TRAINING: dict[str, dict[str, Any]] = {
     "training-sp-ring": {"sp": 4, "exchange": "ring", "recomputation": "selective"},
     "training-tsp": {"tsp": 4, "recomputation": "none"},
     "training-tsp-full": {"tsp": 4, "recomputation": "full"},
+    "training-tsp-gather-full": {
+        "tsp": 4,
+        "weight_transport": "gather",
+        "mlp_pieces": 2,
+        "head_groups": 2,
+        "recomputation": "full",
+    },
+    "training-tsp-multi-ring-blocks": {
+        "tsp": 4,
+        "weight_transport": "multi_ring",
+        "head_groups": 1,
+        "overlap_by": "blocks",
+        "overlap_chunks": 2,
+        "recomputation": "none",
+    },
+    "training-sp-multi-ring": {
+        "sp": 4,
+        "exchange": "ring",
+        "context_transport": "multi_ring",
+        "recomputation": "none",
+    },
     "training-tsp-adapters": {"tsp": 4, "recomputation": "none", "adapters": Adapters(8, tuple(TARGETS))},
     "training-zero-2": {"dp": 4, "zero": 2, "recomputation": "none"},
     "training-zero-3-groups": {"dp": 4, "zero": 3, "shard_group": 2, "recomputation": "none"},
@@ -92,6 +126,15 @@ PLANS: dict[str, dict[str, Any]] = {
     "tsp, in turn": {"tsp": 8, "overlap": False},
     "tsp, contiguous": {"tsp": 8, "partition": "contiguous"},
     "tsp of two": {"tsp": 2},
+    "tsp, gathered, two groups": {"tsp": 8, "weight_transport": "gather", "head_groups": 2},
+    "tsp, several rings, blocks": {
+        "tsp": 8,
+        "weight_transport": "multi_ring",
+        "head_groups": 1,
+        "overlap_by": "blocks",
+    },
+    "ring over several": {"sp": 8, "exchange": "ring", "context_transport": "multi_ring"},
+    "sp, blocks": {"sp": 8, "overlap": True, "overlap_by": "blocks"},
 }
 MODELS = {
     "multi-head": architecture(1024, heads=16),

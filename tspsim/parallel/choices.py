@@ -127,7 +127,7 @@ def options_of(job: Job, mesh: bool, *, few: bool = False) -> tuple[Plan, ...]:
     found: list[Plan] = []
     for choice in CHOICES:
         still_open = tuple(name for name in choice.switches if name in job.plan.open)
-        if not still_open:
+        if not still_open or not choice.applies(job.plan):
             continue
         for values in choice.options(job, mesh):
             if few and not choice.searched(values):
