@@ -112,7 +112,7 @@ GALLERY: list[tuple[list[str], str]] = [
     # schedules
     (
         ["run", "small.yaml", "--set", "plans.TSP8.weight_transport=gahter"],
-        "plans.TSP8.weight_transport: 'gahter' is not allowed (did you mean 'gather'?)",
+        "plans.TSP8.weight_transport: 'gahter' is not allowed; use ring, multi_ring or gather (did you mean 'gather'?)",
     ),
     (["run", "small.yaml", "--set", "plans.TSP8.overlap_by=block"], "did you mean 'blocks'?"),
     (["run", "small.yaml", "--set", "plans.TSP8.tsp_schedule=publised"], "did you mean 'published'?"),

@@ -116,7 +116,7 @@ def assert_alike(folded: PlanResult, whole: PlanResult) -> None:
 @pytest.mark.parametrize("pass_", ["forward", "training"])
 @pytest.mark.parametrize(("degree", "cluster"), [(8, "mi300x-8"), (16, "mi300x-2x8")])
 def test_folded_equals_every_rank_for_every_schedule(degree: int, cluster: str, pass_: str, tmp_path: Path) -> None:
-    """While training every third of them, over two nodes every seventh: all ways to travel and to cut are among them."""
+    """While training every third, over two nodes every seventh: all ways to travel and to cut are among them."""
     every = 7 if degree == 16 else 3 if pass_ == "training" else 1
     plans = dict(list(variants(degree).items())[::every])
     assert {name.partition(" g")[0] for name in plans} >= (
