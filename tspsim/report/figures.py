@@ -27,10 +27,11 @@ KIND_COLOURS: dict[str, str] = {
     "broadcast": "#009e73",
     "all_to_all": "#882255",
     "send_recv": "#cc79a7",
+    "ring_shift": "#aa4499",
     "bubble": "#b9a7c9",
     "idle": "#c3c9d1",
 }
-_MORE_COLOURS = ("#44aa99", "#999933", "#aa4499", "#6699cc", "#661100", "#ddcc77")
+_MORE_COLOURS = ("#44aa99", "#999933", "#6699cc", "#661100", "#ddcc77")
 
 
 def colour(kind: str, position: int = 0) -> str:

@@ -33,6 +33,8 @@ SHOWN = (
     "ring-mesh-against-switch",
     "gqa-tsp-moves-fewer-bytes",
     "tsp-vs-tpsp-1024-mi300x",
+    "tsp-figures-throughput",
+    "tsp-figures-micro-batch",
     "dead-link-mi300x",
     "slow-gpu-mi300x",
 )
