@@ -479,6 +479,8 @@ class Job:
             )
         if plan.sp > 1 and plan.exchange == "ring":
             raise self._refuse("exchange", "packed documents need no ring: use all_gather or ulysses")
+        if plan.token_shards > 1 and plan.overlap_by == "blocks":
+            raise self._refuse("overlap_by", "packed documents see nothing of others' blocks: use heads")
 
     def _check_shard_group(self) -> None:
         plan = self.plan
