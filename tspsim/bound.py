@@ -310,9 +310,10 @@ def exchanges(job: Job, *, in_switch: bool = False) -> tuple[Exchange, ...]:
     thinnest = min(set(model.blocks), key=model.common_matrix_parameters)
     if plan.tsp > 1:
         away = (plan.tsp - 1) / plan.tsp
-        layer = LayerShard(model, plan.tsp, job.work.precision, job.activation_bytes, thinnest)
-        weights = plan.tsp * (layer.attention_weights + layer.mlp_weights) * job.weight_bytes
-        context = plan.tsp * 2 * job.group_tokens * layer.kv_width * job.activation_bytes
+        # Of the whole layer: groups of heads need not replicate keys and values, however many ranks there are.
+        layer = LayerShard(model, 1, job.work.precision, job.activation_bytes, thinnest)
+        weights = (layer.attention_weights + layer.mlp_weights) * job.weight_bytes
+        context = 2 * job.group_tokens * layer.kv_width * job.activation_bytes
         moved.append(Exchange("tsp", away * (weights + context)))
     if plan.tp > 1:
         share = 1.0 if in_switch else 2.0 * (plan.tp - 1) / plan.tp
