@@ -116,12 +116,11 @@ def assert_alike(folded: PlanResult, whole: PlanResult) -> None:
 @pytest.mark.parametrize("pass_", ["forward", "training"])
 @pytest.mark.parametrize(("degree", "cluster"), [(8, "mi300x-8"), (16, "mi300x-2x8")])
 def test_folded_equals_every_rank_for_every_schedule(degree: int, cluster: str, pass_: str, tmp_path: Path) -> None:
-    """While training every third, over two nodes every seventh: all ways to travel and to cut are among them."""
-    every = 7 if degree == 16 else 3 if pass_ == "training" else 1
+    """While training, and over two nodes, some of them, with all ways to travel and both to cut."""
+    every = 1 if (degree, pass_) == (8, "forward") else 5 if degree == 8 else 7 if pass_ == "forward" else 11
     plans = dict(list(variants(degree).items())[::every])
-    assert {name.partition(" g")[0] for name in plans} >= (
-        {"ring", "multi_ring", "gather 2"} if every > 1 else set(WAYS)
-    )
+    assert {plan["weight_transport"] for plan in plans.values()} == {"ring", "multi_ring", "gather"}
+    assert {plan["overlap_by"] for plan in plans.values()} == {"heads", "blocks"}
     found = asked(tmp_path, plans, cluster=cluster, pass_=pass_)
     for plan in found.plans:
         assert_alike(run_plan(found, plan), run_plan(found, plan, every_rank=True))
@@ -174,7 +173,7 @@ def test_every_schedule_has_the_models_flops(degree: int, here: int, partition: 
     switches = {"sequence": 1056, "sequences": 2, "partition": partition, "together": {"tsp": here}}
     for name, variant in variants(degree).items():
         job = job_of(MODEL, **switches, **variant)
-        for work in (job, uncausal(job)):
+        for work in (job, uncausal(job)) if degree < 16 else (job,):
             tokens = work.work.tokens_per_replica
             flops = tokens * MODEL.forward_flops_per_token(1056, causal=work.work.causal)
             assert replica_flops(work) == pytest.approx(flops, rel=1e-12), name

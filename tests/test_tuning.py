@@ -122,8 +122,7 @@ def test_the_same_is_chosen_in_any_process(tmp_path: Path) -> None:
         "from tspsim.simulation import look_up, scheduled\n"
         "plans = [{'name': 'TSP', 'tsp': 8}, {'name': 'ring', 'sp': 8, 'exchange': 'ring'},\n"
         "         {'name': 'SP', 'sp': 8, 'overlap': True}]\n"
-        "cases = [(c, p, n) for c in ('mi300x-8', 'hgx-h100-8') for p in ('forward', 'training')\n"
-        "         for n in (2048, 65536)]\n"
+        "cases = [('mi300x-8', 'forward', 2048), ('hgx-h100-8', 'forward', 65536), ('mi300x-8', 'training', 8192)]\n"
         "found = {}\n"
         "for c, p, n in cases[::int(sys.argv[1])]:\n"
         f"    asked = look_up(tspsim.load(question({path!r}, plans, cluster=c, pass_=p, sequence=n)))\n"
@@ -204,11 +203,10 @@ def test_no_single_choice_is_two_percent_faster_than_what_is_chosen(seed: int, t
 
 
 @pytest.mark.xfail(strict=True, reason="ties of the bound: the fastest stand behind the twelve that are simulated")
-@pytest.mark.parametrize("pass_", ["forward", "training"])
-def test_nor_where_bounds_tie(pass_: str, tmp_path: Path) -> None:
+def test_nor_where_bounds_tie(tmp_path: Path) -> None:
     """Short sequences behind a switch: kernels bound all options alike, what they expose differs by a quarter."""
-    model = architecture(4096, layers=4, heads=64, kv_heads=8, head_dim=128, ffn=8192, vocab=32_000)
-    found = asked(tmp_path, {"tsp": 8}, model=model, cluster="hgx-h100-8", sequence=2048, pass_=pass_)
+    model = architecture(4096, layers=2, heads=64, kv_heads=8, head_dim=128, ffn=8192, vocab=32_000)
+    found = asked(tmp_path, {"tsp": 8}, model=model, cluster="hgx-h100-8", sequence=2048)
     assert worth(found) <= 1.02
 
 
