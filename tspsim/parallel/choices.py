@@ -7,7 +7,7 @@ the fastest that fits, as a collective library's tuner does with algorithms; the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +31,8 @@ class Choice:
     ----------
     switches
         Fields of :class:`~tspsim.parallel.plan.Plan`, which are keys of a scenario's plan as well.
+    first
+        Those of them that matter most: a tuner settles them before the others.
     applies
         Whether a plan has them to choose.
     options
@@ -45,6 +47,7 @@ class Choice:
     """
 
     switches: tuple[str, ...]
+    first: tuple[str, ...]
     applies: Callable[[Plan], bool]
     options: Callable[[Job, bool], Iterator[Values]]
     searched: Callable[[Values], bool]
@@ -59,14 +62,23 @@ class Choice:
 
 def folded_options(job: Job, mesh: bool) -> Iterator[Values]:
     """Groups of heads, and a ring or gathered pieces. Behind a switch one ring uses all that several would."""
-    degree = job.plan.tsp
-    ways: list[Values] = [{"weight_transport": "multi_ring" if mesh else "ring"}] if degree <= LONGEST_RING else []
-    ways += [{"weight_transport": "gather", "mlp_pieces": pieces} for pieces in PIECES]
-    cuts = [("heads", count) for count in range(1, degree + 1) if degree % count == 0]
-    cuts += [("blocks", count) for count in BLOCK_GROUPS] if job.plan.overlap is not False else []
-    for overlap_by, groups in cuts:
-        for way in ways:
-            yield {"head_groups": groups, "overlap_by": overlap_by, **way}
+    plan, degree = job.plan, job.plan.tsp
+    ring = {"weight_transport": "multi_ring" if mesh else "ring"}
+    ways: list[Values] = [ring] if degree <= LONGEST_RING and "mlp_pieces" in plan.open else []
+    ways += [{"weight_transport": "gather", "mlp_pieces": pieces} for pieces in _open(plan, "mlp_pieces", PIECES)]
+    if "weight_transport" not in plan.open:
+        ways = [way for way in ways if way["weight_transport"] == plan.weight_transport] or [{}]
+    divisors = [count for count in range(1, degree + 1) if degree % count == 0]
+    for overlap_by in _open(plan, "overlap_by", ("heads", "blocks") if plan.overlap is not False else ("heads",)):
+        few = overlap_by == "blocks" and "overlap_by" in plan.open
+        for groups in _open(plan, "head_groups", BLOCK_GROUPS if few else divisors):
+            for way in ways:
+                yield {"head_groups": groups, "overlap_by": overlap_by, **way}
+
+
+def _open(plan: Plan, name: str, values: Sequence[Any]) -> Sequence[Any]:
+    """Values of a switch worth a look: those given, or what the plan states."""
+    return values if name in plan.open else (getattr(plan, name),)
 
 
 def folded_searched(values: Values) -> bool:
@@ -94,6 +106,7 @@ def folded_sentence(plan: Plan) -> str:
 CHOICES = (
     Choice(
         ("weight_transport", "mlp_pieces", "head_groups", "overlap_by"),
+        ("head_groups", "overlap_by"),
         lambda plan: plan.tsp > 1,
         folded_options,
         folded_searched,
@@ -102,6 +115,7 @@ CHOICES = (
     ),
     Choice(
         ("context_transport",),
+        ("context_transport",),
         lambda plan: plan.sp > 1 and plan.exchange == "ring",
         lambda job, mesh: iter([{"context_transport": name} for name in ("ring", "multi_ring")[: 1 + mesh]]),
         lambda values: True,
@@ -109,6 +123,7 @@ CHOICES = (
         lambda plan: f"K and V round {'several rings' if plan.context_transport == 'multi_ring' else 'one ring'}",
     ),
     Choice(
+        ("overlap_by",),
         ("overlap_by",),
         lambda plan: plan.sp > 1 and plan.exchange == "all_gather" and bool(plan.overlap),
         lambda job, mesh: iter([{"overlap_by": "heads"}, {"overlap_by": "blocks"}]),
@@ -119,8 +134,8 @@ CHOICES = (
 )
 
 
-def options_of(job: Job, mesh: bool, *, few: bool = False) -> tuple[Plan, ...]:
-    """The plans that a job's open switches allow, those stated as they are, each once; only legal ones, simplest first.
+def candidates_of(job: Job, mesh: bool, *, few: bool = False) -> Iterator[Plan]:
+    """The plans that a job's open switches allow, those stated as they are; simplest first, not all of them legal.
 
     ``mesh``: whether the GPUs of a node have links of their own; ``few``: only what a search looks at.
     """
@@ -132,13 +147,15 @@ def options_of(job: Job, mesh: bool, *, few: bool = False) -> tuple[Plan, ...]:
         for values in choice.options(job, mesh):
             if few and not choice.searched(values):
                 continue
-            here = {name: value for name, value in values.items() if name in still_open}
-            stated = {name: value for name, value in values.items() if name not in still_open}
-            plan = replace(job.plan, open=(), chosen=still_open, **here)
-            agrees = all(getattr(plan, name) == value for name, value in stated.items())
-            if agrees and plan not in found and legal(replace(job, plan=plan)):
+            plan = replace(job.plan, open=(), chosen=still_open, **values)
+            if plan not in found:
                 found.append(plan)
-    return tuple(found)
+                yield plan
+
+
+def options_of(job: Job, mesh: bool, *, few: bool = False) -> tuple[Plan, ...]:
+    """The legal ones of :func:`candidates_of`."""
+    return tuple(plan for plan in candidates_of(job, mesh, few=few) if legal(replace(job, plan=plan)))
 
 
 def talks(family: Job, mesh: bool) -> Iterator[Job]:

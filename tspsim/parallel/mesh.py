@@ -129,13 +129,16 @@ def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
 
 
 def located(plan: Plan, gpus: int, gpus_per_node: int) -> Plan:
-    """The plan with how many ranks of its token axis share a node: 0 where nodes have different numbers of them."""
+    """The plan with how many ranks of a group of its token axis share a node: 0 where that differs between nodes or
+    groups."""
     if plan.token_shards == 1:
         return plan
     nodes = build_mesh(plan, gpus, gpus_per_node).groups(plan.token_axis) // gpus_per_node
-    together = {len(set(np.bincount(group - group.min()).tolist()) - {0}) for group in nodes}
-    here = plan.token_shards // len(set(nodes[0].tolist())) if together == {1} else 0
-    return replace(plan, together={plan.token_axis: here})
+    # Of every group and node, how many ranks: the number of equal neighbours once a row is sorted.
+    ordered = np.sort(nodes, axis=1)
+    starts = np.flatnonzero(np.diff(ordered, axis=1, prepend=-1).reshape(-1))
+    together = set(np.diff(starts, append=nodes.size).tolist())
+    return replace(plan, together={plan.token_axis: together.pop() if len(together) == 1 else 0})
 
 
 def _with_replicas(order: list[tuple[str, int]], replicas: int, near: int) -> list[tuple[str, int]]:
