@@ -32,8 +32,8 @@ TOKENS = 16 * 2**20
 #: Points and fabric of every device.
 MAPS = {
     "mi355x": ("sequences=8Ki,32Ki,128Ki,256Ki,1Mi,nodes=1,4,16,128", "rails-400g"),
-    "mi300x": ("sequences=8Ki,32Ki,128Ki,1Mi,nodes=1,16,128", "rails-400g"),
-    "b200": ("sequences=8Ki,32Ki,128Ki,1Mi,nodes=1,16,128", "rail-optimised-400g"),
+    "mi300x": ("sequences=8Ki,32Ki,128Ki,1Mi,nodes=16,128", "rails-400g"),
+    "b200": ("sequences=8Ki,32Ki,128Ki,1Mi,nodes=1,128", "rail-optimised-400g"),
 }
 SIDES = ("tsp", "other")
 HEADER = (
