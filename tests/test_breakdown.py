@@ -183,7 +183,7 @@ def test_the_block_rate_over_all_layers_is_the_whole_models(headline: Result) ->
 
 def test_the_block_rate_does_not_depend_on_head_or_pass(tmp_path: Path) -> None:
     bare, spoken = (
-        model_file(tmp_path, architecture(2048, layers=6, head_dim=128, vocab=vocab)) for vocab in (0, 64_000)
+        model_file(tmp_path, architecture(2048, layers=12, head_dim=128, vocab=vocab)) for vocab in (0, 64_000)
     )
 
     def block(model: str, name: str, **work: Any) -> PlanResult:

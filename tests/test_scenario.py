@@ -19,7 +19,7 @@ from tspsim.errors import InputError, UnknownNameError
 from tspsim.question import look_up
 from tspsim.scenario import OPTIMIZERS, ClusterInline, OptimizerSpec, load
 
-FIVE = ["TSP8", "TP8", "TP4-SP2", "TP2-SP4", "SP8"]
+SIX = ["TSP8", "TP8", "TP4-SP2", "TP2-SP4", "SP8", "TSP8-published"]
 
 
 def question(**changes: Any) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def test_every_shipped_scenario_loads_under_its_own_name(name: str) -> None:
 
 def test_the_headline_scenario() -> None:
     scenario = load("tsp-vs-tpsp-1024-mi300x")
-    assert [plan.name for plan in scenario.plans] == FIVE
+    assert [plan.name for plan in scenario.plans] == SIX
     assert scenario.cluster == ClusterInline(device="mi300x", nodes=128, fabric="rails-400g")
     workload = scenario.workload
     assert (workload.model, workload.pass_, workload.sequence) == ("tsp-8b", "forward", 131072)
@@ -53,7 +53,7 @@ def test_the_headline_scenario() -> None:
 
 def test_the_memory_scenario() -> None:
     scenario = load("tsp-memory-8x-mi300x")
-    assert [plan.name for plan in scenario.plans] == FIVE
+    assert [plan.name for plan in scenario.plans] == SIX
     assert scenario.cluster == ClusterInline(device="mi300x", nodes=1)
     workload = scenario.workload
     assert (workload.pass_, workload.sequence, workload.sequences_per_replica) == ("training", 131072, 1)

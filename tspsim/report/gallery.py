@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tspsim.purchase import decide
@@ -40,6 +40,8 @@ SHOWN = (
 )
 #: Purchases of which the best offer's report is shown, with its best plan alone: timelines are large.
 WITH_BEST = ("purchase-8b-128k",)
+#: Scenarios with many plans, which are shown for their numbers alone.
+WITHOUT_TIMELINES = ("tsp-figures-throughput", "tsp-figures-micro-batch")
 
 BUNDLE = "plotly.min.js"
 
@@ -72,7 +74,10 @@ def _write(scenario: Scenario, folder: Path) -> Entry:
     _tables(scenario, results, folder / "tables")
     file = f"pages/{slug(scenario.name)}.html"
     if not scenario.offers:
-        atomic_write(folder / file, render(results[0], f"../{BUNDLE}"))
+        shown = results[0]
+        if scenario.name in WITHOUT_TIMELINES:
+            shown = replace(shown, plans=tuple(replace(plan, timeline=None) for plan in shown.plans))
+        atomic_write(folder / file, render(shown, f"../{BUNDLE}"))
         return Entry(scenario.name, scenario.description, file, _answer(results[0]))
     decision = decide(questions, results, curves=scenario.project is not None)
     links: dict[int, str] = {}
