@@ -87,6 +87,7 @@ def test_run_prints_a_table_and_writes_the_report_here(here: Path, capsys: pytes
     assert files(here) == {"reports/small.html"}
     assert "report: reports/small.html" in printed.out
     assert "TSP8" in printed.out and "TP8" in printed.out and "tokens/s" in printed.out
+    assert "16 × MI300X in 2 nodes · " in printed.out
     assert "zigzag" in printed.out  # the defaults that decide the answer are said
     assert printed.err == ""
     assert "<html" in (here / "reports/small.html").read_text(encoding="utf-8")

@@ -58,14 +58,17 @@ def run(
 
 
 def _print_answer(result: Result) -> None:
-    """The table, what limits the fastest plan, what a reader should know, and what was assumed."""
+    """What was asked of which machine, the table, what limits the fastest plan, what a reader should know, what was
+    assumed."""
     from rich.padding import Padding
     from rich.text import Text
 
     from ..report import table
+    from ..report.sections.answer import kicker
+    from ..report.view import View
 
     best = max((plan for plan in result.plans if plan.ran), key=lambda plan: plan.tokens_per_s, default=None)
-    parts: list[RenderableType] = [table(result, terminal_width()), ""]
+    parts: list[RenderableType] = [Text(kicker(View(result)), style="bold"), "", table(result, terminal_width()), ""]
     if best is not None:
         fastest = " is the fastest" if len(result.plans) > 1 else ""
         parts += [Text(f"{best.name}{fastest}: {best.bottleneck}."), ""]

@@ -157,12 +157,17 @@ class KernelFit(Strict):
 
 
 class DeviceSpec(Strict):
-    """One GPU (or one of its packages), as its file in ``topologies/devices`` states it."""
+    """One GPU (or one of its packages), as its file in ``topologies/devices`` states it.
+
+    ``node`` is the catalog name of its usual node, which a cluster gets that names the device alone; it may be left
+    out where one node has the device.
+    """
 
     name: str
     vendor: Literal["amd", "nvidia"]
     family: str
     description: str
+    node: str | None = None
     peak: dict[str, Sourced[FlopsPerSecond]]
     hbm_bandwidth: Sourced[BytesPerSecond]
     memory: Sourced[PositiveBytes]
