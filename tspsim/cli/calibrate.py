@@ -27,9 +27,10 @@ def calibrate(gpu: str, data: str, out_file: str | None) -> None:
     out = writable(out_file) if out_file is not None else None
     targets: dict[tuple[str, str], Path] = {}
     found = fit(gpu, data, before=lambda entries: targets.update(places(entries, out)))
+    for entry in found.documents:  # before anything is printed: a reader who leaves early must not cost a file
+        atomic_write(targets[entry].absolute(), found.text(entry))
     print_rich(*calibrated(found))
     for entry in found.documents:
-        atomic_write(targets[entry].absolute(), found.text(entry))
         click.echo(f"{entry[0].removesuffix('s')}: {printable(str(short(targets[entry])))}")
     if not found.documents:
         click.echo("nothing to write: every file stays as it was")

@@ -44,14 +44,13 @@ def run(
 
     with progress_bar() as progress:
         result = simulate(question, every_rank=every_rank, progress=progress)
-    if not outputs.quiet:
-        _print_answer(result)
     outputs.write(
         {
             "html": lambda path: report.write_report(result, path),
             "json": lambda: result.dumps() + "\n",
             "trace": lambda path: report.write_trace(result, path),
-        }
+        },
+        show=lambda: _print_answer(result),
     )
     if not any(plan.ran for plan in result.plans):
         raise nothing_runs(result.plans)
