@@ -538,8 +538,10 @@ class Job:
             )
         if plan.vpp > 1 and plan.pp == 1:
             raise self._refuse("vpp", f"{plan.vpp} virtual stages need a pipeline; set pp, or leave vpp out")
-        if chunks > self.model.layers:
-            raise self._refuse("pp", f"{chunks} pipeline chunks are more than the {self.model.layers} layers")
+        if chunks > self.model.layers and not plan.stage_layers:
+            found = f"{chunks} pipeline chunks are more than the {self.model.layers} layers"
+            remedy = "; embedding and head may have chunks of their own: stage_layers" if self.model.vocab else ""
+            raise self._refuse("pp", found + remedy)
         if plan.stage_layers and (len(plan.stage_layers) != chunks or sum(plan.stage_layers) != self.model.layers):
             raise self._refuse(
                 "stage_layers",
