@@ -262,17 +262,21 @@ def test_unknown_plans_offer_the_nearest(catalog: Path) -> None:
         Sweep("tiny", ["plans=TP88"])
 
 
-@pytest.mark.parametrize("damage", ["no table", "another column", "overwritten", "no store"])
+@pytest.mark.parametrize("damage", ["no table", "another column", "answer", "overwritten", "no store"])
 def test_a_damaged_store_promises_nothing(catalog: Path, tmp_path: Path, damage: str) -> None:
     """Nobody can know what such a file still holds."""
     import sqlite3
 
     file = tmp_path / "s.sqlite"
     Sweep("tiny", ["workload.sequence=4Ki", "plans=TP8"]).run(store=file, jobs=1)
-    if damage in ("no table", "another column"):
+    changes = {
+        "no table": "DROP TABLE answers",
+        "another column": "ALTER TABLE answers RENAME answer TO said",
+        "answer": "UPDATE answers SET answer = '{}'",
+    }
+    if damage in changes:
         with sqlite3.connect(file) as connection:
-            change = "DROP TABLE answers" if damage == "no table" else "ALTER TABLE answers RENAME answer TO said"
-            connection.execute(change)
+            connection.execute(changes[damage])
     else:
         whole = file.read_bytes()
         file.write_bytes(b"nothing" * 1000 if damage == "no store" else whole[:4096] + b"\xff" * (len(whole) - 4096))
