@@ -16,6 +16,7 @@ import pytest
 import tspsim as package
 from tspsim import __version__, catalog, outputs
 from tspsim.cli import main
+from tspsim.errors import InputError
 
 SMALL = """\
 name: small
@@ -87,6 +88,7 @@ def test_run_prints_a_table_and_writes_the_report_here(here: Path, capsys: pytes
     assert files(here) == {"reports/small.html"}
     assert "report: reports/small.html" in printed.out
     assert "TSP8" in printed.out and "TP8" in printed.out and "tokens/s" in printed.out
+    assert "16 × MI300X in 2 nodes · " in printed.out
     assert "zigzag" in printed.out  # the defaults that decide the answer are said
     assert printed.err == ""
     assert "<html" in (here / "reports/small.html").read_text(encoding="utf-8")
@@ -318,6 +320,45 @@ def test_a_reader_that_has_gone_is_no_error() -> None:
     finally:
         os.close(writing)
     assert done.returncode == 141 and done.stderr == b""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "written"),
+    [
+        (["run", "small.yaml", "--json", "a.json", "--html", "a.html"], {"a.json", "a.html"}),
+        (["run", "small.yaml"], {"reports/small.html"}),
+        (["compare", "small.yaml", "--csv", "a.csv"], {"a.csv"}),
+        (["compare", "small.yaml", "--csv", "-", "--json", "a.json"], {"a.json"}),
+        (["bound", "small.yaml", "--json", "a.json"], {"a.json"}),
+        (["sweep", "small.yaml", "--over", "plans=TP8", "--out", "a.csv", "--html", "a.html", "--jobs", "1"],
+         {"a.csv", "a.sqlite", "a.html"}),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)  # fmt: skip
+def test_files_are_written_whoever_reads_the_terminal(here: Path, arguments: list[str], written: set[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        environment = {**os.environ, "PYTHONPATH": IMPORTED_FROM}
+        command = [sys.executable, "-m", "tspsim", *arguments]
+        done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, env=environment, timeout=120)
+    finally:
+        os.close(writing)
+    assert done.returncode == 141 and done.stderr == b""
+    assert files(here) == written
+
+
+def test_an_answer_whose_file_cannot_be_written_is_shown(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, text: str) -> None:
+        raise InputError("cannot write: No space left on device", file=str(path))
+
+    monkeypatch.setattr("tspsim.report.files.atomic_write", full)
+    assert main(["bound", "small.yaml", "--json", "a.json"]) == 2
+    printed = capsys.readouterr()
+    assert "TSP8" in printed.out and "JSON" not in printed.out
+    assert "No space left" in printed.err and printed.err.count("\n") == 1
 
 
 def test_every_key_of_the_json_is_documented(capsys: pytest.CaptureFixture[str]) -> None:

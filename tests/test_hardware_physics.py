@@ -6,14 +6,17 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tspsim.errors import InputError
 from tspsim.hardware import Device, load_device
 from tspsim.hardware.families import FAMILIES
 from tspsim.hardware.kernels import peak_of
-from tspsim.operators import DTYPE_BYTES
+from tspsim.hardware.specification import DeviceSpec
+from tspsim.operators import DTYPE_BYTES, Attention, Gemm, MemoryBound, Operator
 
 DEVICES = (
     "a100-40gb", "a100-80gb", "b200", "b300", "gb200", "gb300", "h100", "h200", "mi300x", "mi325x", "mi350x",
@@ -205,15 +208,101 @@ def test_a_device_with_more_peak_or_bandwidth_is_never_slower(
     def seconds(m: Any) -> float:
         return float(FAMILIES[family].seconds(m, kernel.parameters, kernel.switches, shape, "bf16", "bf16"))
 
-    better = replace(machine, **{what: getattr(machine, what) * factor})
-    assert seconds(better) <= seconds(machine) / EXACT
+    more = replace(machine, **{what: getattr(machine, what) * factor})
+    assert seconds(more) <= seconds(machine) / EXACT
+
+
+def better(spec: DeviceSpec, resource: str, factor: float) -> DeviceSpec:
+    """The device with more of one thing that its file states."""
+
+    def more(number: Any) -> Any:
+        return number.model_copy(update={"value": type(number.value)(number.value * factor)})
+
+    stated = getattr(spec, resource)
+    changed = {dtype: more(peak) for dtype, peak in stated.items()} if resource == "peak" else more(stated)
+    return spec.model_copy(update={resource: changed})
+
+
+def shapes_of(family: str, rows: int = 40) -> dict[str, Any]:
+    """Calls of every size, from one row to more than fill any device."""
+    random = np.random.default_rng(0)
+    ends = {
+        "m": (1, 32768), "n": (64, 32768), "k": (64, 32768), "batch": (1, 64), "q_len": (16, 32768),
+        "context": (16, 2e5), "tokens": (1, 32768), "expert_ffn": (128, 16384), "size_bytes": (1e3, 4e9),
+        "rows": (1, 65536), "columns": (64, 16384),
+    }  # fmt: skip
+    shape: dict[str, Any] = {
+        name: np.round(2.0 ** random.uniform(*np.log2(ends[name]), rows)) if name in ends else np.full(rows, value)
+        for name, value in SHAPES[family].items()
+    }
+    if "kv_len" in shape:
+        shape |= {"kv_len": shape["q_len"] * random.integers(1, 4, rows), "causal": random.integers(0, 2, rows) * 1.0}
+    return shape
+
+
+ALL_SHAPES = {family: shapes_of(family) for family in FAMILIES}
+#: Operators of a step: products of all heights, plain and grouped, attention, and what moves bytes.
+STEP: tuple[Operator, ...] = (
+    *(Gemm(m, n, 4096, "bf16", batch) for m in (16, 700, 8192) for n in (512, 12288) for batch in (1, 8)),
+    *(Attention(((length, length),), 32, 8, 128, direction=way) for length in (512, 32768)
+      for way in ("forward", "backward")),
+    *(MemoryBound("rmsnorm", 4.0 * rows * 4096, rows) for rows in (100, 100_000)),
+)  # fmt: skip
+
+
+RESOURCES = ("peak", "hbm_bandwidth", "compute_units", "clock", "memory", "visible_memory", "l2")
+
+
+@pytest.mark.parametrize("resource", RESOURCES)
+@pytest.mark.parametrize("name", DEVICES)
+def test_a_file_with_more_of_anything_is_never_slower(name: str, resource: str) -> None:
+    """Whether kernels are the device's own or borrowed, and whatever anchors them."""
+    base = device(name)
+    for factor in (1.06, 2.0):
+        spec = better(base.spec, resource, factor)
+        for clocks in ("sustained", "burst"):
+            before, after = (Device(each, base.relatives, clocks) for each in (base.spec, spec))
+            slower = [op.shape for op in STEP if after.time(op).seconds > before.time(op).seconds / EXACT]
+            assert not slower, (factor, clocks, slower)
+        for family, shape in ALL_SHAPES.items():
+            for dtype in ("bf16", *sorted({"fp8", "mxfp4"} & set(base.peak_flops_per_s))):
+                try:
+                    old = base.estimate(family, dtype, None, None, **shape).seconds
+                except InputError:  # nobody measured this family in this type
+                    continue
+                new = Device(spec, base.relatives).estimate(family, dtype, None, None, **shape).seconds
+                assert np.all(new <= old / EXACT), (factor, family, dtype)
+
+
+def test_twice_the_peak_makes_large_products_nearly_twice_as_fast() -> None:
+    d = device("mi300x")
+    twice = Device(better(d.spec, "peak", 2.0), d.relatives)
+    for one in ("gemm", "attention_forward"):
+        large = {"m": 16384.0, "n": 16384.0, "k": 16384.0, "batch": 1.0} if one == "gemm" else SHAPES[one] | {
+            "q_len": 32768.0, "kv_len": 32768.0
+        }  # fmt: skip
+        gain = d.estimate(one, "bf16", None, None, **large).seconds
+        gain /= twice.estimate(one, "bf16", None, None, **large).seconds
+        assert 1.2 < gain < 2.05  # a little more than the peak: the same work heats twice the peak for half the time
+
+
+def test_what_a_file_without_measured_facts_borrows_reaches_what_it_achieved() -> None:
+    """A device of one's own states what it reaches on the facts of its own file."""
+    d = device("mi325x")
+    own = d.spec.model_copy(update={"measured_at": None})
+    assert own.as_measured is own
+    assert Device(own, d.relatives).gemm(8192, 8192, 8192) == d.gemm(8192, 8192, 8192)
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_kernels_that_ship_were_measured_at_the_facts_of_their_file(name: str) -> None:
+    spec = device(name).spec
+    assert spec.measured_at is not None and spec.as_measured == spec
 
 
 @pytest.mark.parametrize("name", DEVICES)
 def test_one_call_and_a_table_are_fast_enough(name: str) -> None:
     import time
-
-    import numpy as np
 
     d = device(name)
     m = np.random.default_rng(0).integers(1, 20_000, 20_000)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tspsim import catalog
 from tspsim.errors import InputError, UnknownNameError
+from tspsim.hardware.specification import DeviceSpec
 from tspsim.network import Cluster, Flow, build_cluster, collective, finish_times, graphs, load_cluster
 from tspsim.network.specs import FabricSpec, NodeSpec
 from tspsim.question import look_up
@@ -236,6 +237,58 @@ def test_a_users_node_is_found_first_and_needs_sources(tmp_path: Path, monkeypat
     assert build_cluster("mi300x").graph.edges[0, 1]["bandwidth_bytes_per_s"] == 32e9
     with pytest.raises(InputError, match=r"link\.bandwidth"):
         catalog.load("nodes", "bare", NodeSpec)
+
+
+@pytest.mark.parametrize("name", catalog.names("devices"))
+def test_every_device_names_its_usual_node(name: str) -> None:
+    spec = catalog.load("devices", name, DeviceSpec)
+    assert spec.node is not None
+    assert catalog.load("nodes", spec.node, NodeSpec).device == name
+
+
+def own_catalog(root: Path, monkeypatch: pytest.MonkeyPatch, *, device: str, nodes: dict[str, str]) -> None:
+    """Nodes of one's own (name → device), four GPUs each, and a device that is an H100 with this line for its node."""
+    devices, folder = root / "topologies/devices", root / "topologies/nodes"
+    devices.mkdir(parents=True)
+    folder.mkdir(parents=True)
+    text = catalog.locate("devices", "h100").read_text()
+    text = text.replace("name: h100", "name: mine", 1).replace("node: hgx-h100-8\n", device, 1)
+    (devices / "mine.yaml").write_text(text)
+    node = catalog.locate("nodes", "hgx-h100-8").read_text()
+    node = node.replace("gpus: 8", "gpus: 4").replace("nics: 8", "nics: 4").replace("rails: 8", "rails: 4")
+    for name, its in nodes.items():
+        own = node.replace("name: hgx-h100-8", f"name: {name}").replace("device: h100", f"device: {its}")
+        (folder / f"{name}.yaml").write_text(own)
+    monkeypatch.setenv("TSPSIM_CATALOG", str(root))
+
+
+def test_a_file_that_nobody_names_changes_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_catalog(tmp_path, monkeypatch, device="", nodes={"h100-4": "h100"})
+    (tmp_path / "topologies/nodes/h100-broken.yaml").write_text("device: [")
+    assert build_cluster("h100", 2, "rails-400g").gpus == 16
+    assert build_cluster("h100", 2, "rails-400g", "h100-4").gpus == 8
+
+
+@pytest.mark.parametrize(
+    ("device", "nodes", "message"),
+    [
+        ("", {}, "no node in the catalog has device 'mine'"),
+        ("", {"a-4": "mine", "b-4": "mine"}, "comes in a-4, b-4; name one with cluster.node"),
+        ("node: a-5\n", {"a-4": "mine"}, "mine.yaml: node: unknown node 'a-5'.*did you mean 'a-4'"),
+        ("node: hgx-h100-8\n", {"a-4": "mine"}, "mine.yaml: node: node 'hgx-h100-8' has h100 GPUs, not mine"),
+    ],
+)
+def test_a_device_without_one_usual_node_is_refused(
+    device: str, nodes: dict[str, str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_catalog(tmp_path, monkeypatch, device=device, nodes=nodes)
+    with pytest.raises(InputError, match=message):
+        build_cluster("mine")
+
+
+def test_the_only_node_with_a_device_is_its_usual_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_catalog(tmp_path, monkeypatch, device="", nodes={"a-4": "mine", "b-4": "h100"})
+    assert build_cluster("mine").gpus == 4
 
 
 def test_regimes_between_nodes_are_as_many_as_protocols(tmp_path: Path) -> None:

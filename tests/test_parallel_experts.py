@@ -20,6 +20,8 @@ from engine_fixtures import (
     question,
     replica_flops,
 )
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 import tspsim
 from tspsim.bound import bounds
@@ -334,6 +336,40 @@ def test_no_plan_passes_its_bound(name: str, plan: dict[str, Any], pass_: str) -
     if found.ran:
         assert found.tokens_per_s <= ceiling.tokens_per_s
         assert found.block_forward_tokens_per_s <= ceiling.block_tokens_per_s
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    name=st.sampled_from(["mixtral-8x7b", "moonlight-16b-a3b"]),
+    plan=st.sampled_from([{"ep": 8}, {"tp": 8}, {"tsp": 8, "ep": 8}]),
+    load=st.sampled_from(["balanced", "zipf", "dirichlet"]),
+    skew=st.floats(0.0, 2.0),
+    capacity_factor=st.one_of(st.none(), st.floats(0.001, 4.0)),
+    pass_=st.sampled_from(["forward", "training"]),
+)
+@example("mixtral-8x7b", {"ep": 8}, "balanced", 0.0, 0.01, "forward")
+@example("moonlight-16b-a3b", {"ep": 8}, "zipf", 0.5, 0.01, "forward")
+def test_dropped_tokens_are_no_work(
+    name: str, plan: dict[str, Any], load: str, skew: float, capacity_factor: float | None, pass_: str
+) -> None:
+    routing = {"load": load, "skew": skew, "capacity_factor": capacity_factor}
+    workload = {"cluster": "mi300x-8", "pass_": pass_, "sequence": 32768, "routing": routing}
+    asked = tspsim.load(question(name, [{"name": "P", **plan}], **workload))
+    ceiling, found = bounds(asked).plans[0], tspsim.simulate(asked).plan("P")
+    assert found.ran == ceiling.memory.fits
+    if found.ran:
+        assert found.mfu <= 1.0
+        assert found.tokens_per_s <= ceiling.tokens_per_s
+        assert found.block_forward_tokens_per_s <= ceiling.block_tokens_per_s
+        assert any("dropped" in note for note in found.notes) == (found.dropped_share > 0.0)
+
+
+def test_a_rate_with_dropped_tokens_says_so() -> None:
+    routing = {"load": "zipf", "skew": 0.5, "capacity_factor": 1.0}
+    asked = question("moonlight-16b-a3b", [{"name": "P", "ep": 8}], sequence=8192, routing=routing)
+    found = tspsim.simulate(asked).plan("P")
+    assert found.to_json()["dropped_share"] == pytest.approx(0.208, abs=0.001)
+    assert any(note.startswith("20.8 % of the assignments of tokens to experts are over") for note in found.notes)
 
 
 @pytest.mark.parametrize("plan", [{"ep": 16}, {"tp": 2, "ep": 8, "sequence_regions": True}, {"tsp": 4, "ep": 8}])

@@ -211,6 +211,23 @@ def test_the_embedding_and_the_head_may_have_stages_of_their_own(tmp_path: Path)
     assert flops_of(alone) == pytest.approx(flops_of(even), rel=1e-6) == flops_of(both)
 
 
+def test_interleaved_chunks_may_be_two_more_than_layers(tmp_path: Path) -> None:
+    """Llama 3's pipeline: embedding alone first, head alone last, one layer a chunk between them."""
+    model = model_file(tmp_path, architecture(2048, layers=14, ffn=8192, vocab=131072))
+    plan = {"name": "P", "pp": 4, "vpp": 4, "dp": 2, "recomputation": "none"}
+    work = {"pass_": "training", "sequence": 4096, "sequences_per_replica": 8}
+
+    def run(**keys: Any) -> PlanResult:
+        return tspsim.simulate(question(model, [plan | keys], cluster="hgx-h100-8", **work)).plan("P")
+
+    own = run(stage_layers=[0, *[1] * 14, 0])
+    assert flops_of(own) == pytest.approx(flops_of(run(vpp=1, stage_layers=[3, 4, 4, 3])), rel=1e-6)
+    with pytest.raises(InputError, match=r"16 pipeline chunks are more than the 14 layers; .*stage_layers"):
+        run()
+    with pytest.raises(InputError, match="only the embedding's chunk and the head's"):
+        run(stage_layers=[0, 0, 2, *[1] * 12, 0])
+
+
 @pytest.mark.parametrize("layers", [[6, 0, 5, 5], [8, 8, 0, 0]])
 def test_no_other_stage_may_be_empty(tmp_path: Path, layers: list[int]) -> None:
     with pytest.raises(InputError, match="only the embedding's chunk and the head's"):

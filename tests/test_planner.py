@@ -410,6 +410,7 @@ def test_the_command_writes_table_json_and_an_offline_page(file: Path, capsys: p
     assert main(arguments) == 0
     printed = capsys.readouterr().out
     assert "Why the best wins" in printed
+    assert printed.startswith("Plans for ")
     assert "FSDP (stated)" in printed
     found = json.loads(numbers.read_text())
     plan = found["plan"]

@@ -16,6 +16,7 @@ from tspsim.cli import main
 from tspsim.errors import InputError, UnknownNameError
 from tspsim.search import Sweep
 from tspsim.search.question import Library
+from tspsim.search.store import Store
 from tspsim.search.table import Table
 
 
@@ -259,3 +260,39 @@ def test_answers_of_a_store_are_documents_of_the_contract(catalog: Path, tmp_pat
 def test_unknown_plans_offer_the_nearest(catalog: Path) -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'TP8'"):
         Sweep("tiny", ["plans=TP88"])
+
+
+@pytest.mark.parametrize("damage", ["no table", "another column", "answer", "overwritten", "no store"])
+def test_a_damaged_store_promises_nothing(catalog: Path, tmp_path: Path, damage: str) -> None:
+    """Nobody can know what such a file still holds."""
+    import sqlite3
+
+    file = tmp_path / "s.sqlite"
+    Sweep("tiny", ["workload.sequence=4Ki", "plans=TP8"]).run(store=file, jobs=1)
+    changes = {
+        "no table": "DROP TABLE answers",
+        "another column": "ALTER TABLE answers RENAME answer TO said",
+        "answer": "UPDATE answers SET answer = '{}'",
+    }
+    if damage in changes:
+        with sqlite3.connect(file) as connection:
+            connection.execute(changes[damage])
+    else:
+        whole = file.read_bytes()
+        file.write_bytes(b"nothing" * 1000 if damage == "no store" else whole[:4096] + b"\xff" * (len(whole) - 4096))
+    with pytest.raises(InputError, match=r"s\.sqlite: .*name another --out") as caught:
+        Sweep("tiny", ["workload.sequence=4Ki,8Ki", "plans=TP8"]).run(store=file, resume=True, jobs=1)
+    assert not any(word in str(caught.value) for word in ("safe", "still there"))
+
+
+def test_a_store_that_somebody_holds_keeps_what_it_has(tmp_path: Path) -> None:
+    import sqlite3
+
+    store = Store(tmp_path / "s.sqlite")
+    store._connection.execute("PRAGMA busy_timeout = 10")
+    other = sqlite3.connect(tmp_path / "s.sqlite")
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(InputError, match=r"another program holds it.*what was kept before is still there"):
+        store.add([])
+    other.close()
+    store.close()

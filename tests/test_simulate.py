@@ -43,6 +43,7 @@ CONTRACT = [
     "step_time_s",
     "block_forward_tokens_per_s",
     "mfu",
+    "dropped_share",
     "breakdown_s",
     "memory",
     "communication_bytes_per_layer",

@@ -153,6 +153,99 @@ def test_a_table_of_collectives_alone_writes_the_node_and_validation_is_nearer_t
     )
 
 
+def nccl_log(
+    file: Path, kind: str, *, device: str = "h100", prefix: str = "", ranks: bool = True, old: bool = False
+) -> None:
+    """What nccl-tests (or rccl-tests, or an old one) prints of eight GPUs that take 1.3 times as long as the catalog
+    says; in place twice that."""
+    cluster, random = build_cluster(device), np.random.default_rng(1)
+    lines = ["# nThread 1 nGpus 8 minBytes 0 maxBytes 4294967296 step: 2(factor) warmup iters: 5 iters: 20", "#"]
+    listed = range(8 if ranks else 0)
+    lines += [f"#  Rank {rank:2} Group  0 Pid 37300 on   node-a device {rank:2} [0000:05:00] GPU" for rank in listed]
+    what = "" if old else "   redop    root"
+    error = "error" if old else "#wrong"
+    columns = f"    time   algbw   busbw {error}"
+    lines += ["#", f"#       size         count      type{what} {columns} {columns}", "#        (B)    (elements)"]
+    cells = "" if old else "     sum      -1"
+    lines += [f"           0             0     float{cells}{'     0.20    0.00    0.00      0' * 2}"]
+    for power in range(9, 33):
+        time_us = collective(cluster, range(8), kind, 2**power).alone_s * 1.3e6 * random.uniform(0.97, 1.03)
+        both = f" {time_us:8.2f}   12.34   12.34      0 {2 * time_us:8.2f}   12.34   12.34    N/A"
+        lines += [f"{2**power:12} {2**power // 4:13}     float{cells}{both}"]
+        lines += ["node-a:24:118 [1] NCCL INFO comm 0x5596166a63d0 rank 9"]
+    lines += ["# Out of bounds values : 0 OK", "# Avg bus bandwidth    : 2.38156"]
+    file.write_text("\n".join(prefix + line for line in lines) + "\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("device", "kinds", "form", "stated"),
+    [
+        ("h100", ["all_reduce", "all_gather"], {}, []),
+        ("h100", ["all_gather"], {"prefix": "[1,0]<stdout>:"}, []),
+        ("mi300x", ["all_reduce"], {"prefix": " 0: ", "ranks": False}, ["--gpus", "8", "--nodes", "1"]),
+        ("mi300x", ["all_reduce"], {"old": True}, ["--gpus", "8"]),
+    ],
+)
+def test_logs_of_nccl_tests_move_the_node(
+    here: Path,
+    device: str,
+    kinds: list[str],
+    form: dict[str, Any],
+    stated: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    was = [collective(build_cluster(device), range(8), kind, 2**28).alone_s for kind in kinds]
+    arguments = []
+    for kind in kinds:
+        nccl_log(here / f"{kind}.log", kind, device=device, **form)
+        arguments += ["--nccl-tests", f"{kind}.log", "--op", kind]
+    assert main(["calibrate", device, *arguments, *stated, "--library", "Mine 9.1"]) == 0
+    shown = capsys.readouterr().out
+    assert f"{device}: {24 * len(kinds)} rows" in shown and "node: topologies/nodes/" in shown
+    now = [collective(build_cluster(device), range(8), kind, 2**28, library="Mine 9.1").alone_s for kind in kinds]
+    assert now == pytest.approx([1.3 * seconds for seconds in was], rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("--data nowhere", "nowhere: no such folder"),
+        ("--data a.log", "a.log: is a file, not a folder of tables; give a log of nccl-tests with --nccl-tests"),
+        ("--data raw", "raw/collectives/all.csv: is the log of nccl-tests as printed, not a table; give it with --"),
+        ("", "give --data DIR or --nccl-tests FILE"),
+        ("--nccl-tests a.log", "--op: is needed for a log"),
+        ("--nccl-tests a.log --op allreduce", "did you mean 'all_reduce'"),
+        ("--nccl-tests a.log --op all_reduce --gpus 4", "a.log: --gpus 4, but the log lists 8"),
+        ("--nccl-tests bare.log --op all_reduce", "bare.log: does not list its ranks; say how many with --gpus"),
+        ("--nccl-tests b.log --op all_reduce", "b.log: no such file"),
+        ("--nccl-tests raw --op all_reduce", "raw: is a folder; name a log in it"),
+        ("--nccl-tests cut.log --op all_reduce", "cells for 13 columns; was the log cut off"),
+        ("--nccl-tests several.log --op all_reduce", "several.log: holds several tests"),
+        ("--nccl-tests other.log --op all_reduce", "other.log: is of all_to_all, not of --op all_reduce"),
+        ("--nccl-tests empty.log --op all_reduce --gpus 8 --nodes 1", "empty.log: has no row with a size and a time"),
+        ("--op all_reduce --data raw", "--op: describes logs"),
+        ("--nccl-tests a.log --nccl-tests a.log --nccl-tests a.log --op all_reduce --gpus 8 --gpus 8", "2 times for 3"),
+    ],
+)
+def test_a_log_that_cannot_be_read_is_told_in_one_line(
+    here: Path, arguments: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nccl_log(here / "a.log", "all_reduce")
+    nccl_log(here / "bare.log", "all_reduce", ranks=False)
+    text = (here / "a.log").read_text()
+    (here / "raw/collectives").mkdir(parents=True)
+    (here / "raw/collectives/all.csv").write_text(text)
+    (here / "cut.log").write_text(text[: text.index("1048576") + 60])
+    ends = [f"# Collective test concluded: {name}_perf\n" for name in ("alltoall", "scatter")]
+    (here / "other.log").write_text(text + ends[0])
+    (here / "several.log").write_text(text + "".join(ends))
+    (here / "empty.log").write_text("")
+    assert main(["calibrate", "h100", *arguments.split()]) == 2
+    message = capsys.readouterr().err
+    assert told in message and message.count("\n") == 1
+    assert not (here / "topologies").exists()
+
+
 def test_kernels_and_collectives_are_written_side_by_side(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_copies(here / "data", 2.0e12)
     write_collectives(here / "data")

@@ -2,8 +2,8 @@
 
 A step lasts at least as long as each of three things alone, and the longest of them bounds its rate:
 
-- *compute*: the model's FLOPs at the dense peak of every GPU (causal attention halved; training three times
-  the forward: Narayanan et al. 2021, Megatron-LM, §3.1 without recomputation);
+- *compute*: the model's FLOPs at the dense peak of every GPU (causal attention halved, tokens that experts drop
+  not counted; training three times the forward: Narayanan et al. 2021, Megatron-LM, §3.1 without recomputation);
 - *HBM*: the bytes a rank cannot avoid: every weight it multiplies with read once, every block's input read
   and output written once (training: at least twice, forward and back);
 - *links*: the bytes a rank must receive because it does not hold them, over all links that lead into it, and
@@ -226,7 +226,7 @@ def bounds(question: Question | Scenario) -> Bounds:
         precision=work.precision,
         gpus=question.cluster.gpus,
         flops_per_token=work.flops_per_token(model),
-        block_flops_per_token=model.layer_forward_flops_per_token(work.context, causal=work.causal),
+        block_flops_per_token=work.block_flops_per_token(model),
         peak_flops_per_s=device.peak_of(work.precision),
         hbm_bytes_per_s=device.hbm_bytes_per_s,
         plans=tuple(plan_bound(question, scheduled(question, plan)) for plan in question.plans),
@@ -247,8 +247,8 @@ def plan_bound(question: Question, job: Job) -> PlanBound:
     training = work.pass_ == "training"
     # The cluster's FLOP/s serve dp replicas at once, so a replica has its own GPUs' share.
     replica_flops_per_s = device.peak_of(work.precision) * question.cluster.gpus / job.plan.dp
-    tokens, context = work.tokens_per_replica, work.context
-    block_flops = tokens * model.layer_forward_flops_per_token(context, causal=work.causal)
+    tokens = work.tokens_per_replica
+    block_flops = tokens * work.block_flops_per_token(model)
     # Stages of a pipeline work at once, each on its own layers.
     stages = job.plan.degree("pp")
     times = job.micro_batches

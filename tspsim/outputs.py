@@ -75,24 +75,51 @@ class Outputs:
         """Standard output belongs to one of the outputs, so that nothing else may be printed there."""
         return None in self._targets.values()
 
-    def write(self, writers: Mapping[str, Callable[[Path], None] | Callable[[], str]]) -> None:
-        """Write what was asked for, and say where it is.
+    def write(
+        self, writers: Mapping[str, Callable[[Path], None] | Callable[[], str]], show: Callable[[], None]
+    ) -> None:
+        """Write what was asked for, then show the answer and where the files are.
 
-        ``writers`` maps an option to a function that makes the text (JSON, CSV), or that writes the file it
-        is given.
+        Files come first: whoever reads the terminal may leave early (``| head``), and the files must not be lost by it.
+
+        Parameters
+        ----------
+        writers
+            Option → a function that makes the text (JSON, CSV), or that writes the file it is given.
+        show
+            Prints the answer; not called where standard output belongs to one of the outputs.
+
+        Raises
+        ------
+        InputError
+            A file cannot be written; the answer is shown nevertheless.
         """
+        try:
+            self._write_files(writers)
+        except InputError:
+            if not self.quiet:
+                show()
+            raise
+        if not self.quiet:
+            show()
+        for option, target in self._targets.items():
+            if target is None:
+                text: Any = writers[option]
+                sys.stdout.write(text())
+            elif not self.quiet:
+                sys.stdout.write(f"{_TITLES[option]}: {printable(str(short(target)))}\n")
+
+    def _write_files(self, writers: Mapping[str, Callable[[Path], None] | Callable[[], str]]) -> None:
         from .report.files import atomic_write
 
         for option, target in self._targets.items():
             writer: Any = writers[option]
-            if option not in _PRINTABLE_OUTPUTS:
-                writer(target)
-            elif target is None:
-                sys.stdout.write(writer())
-            else:
+            if target is None:
+                continue
+            if option in _PRINTABLE_OUTPUTS:
                 atomic_write(target, writer())
-            if target is not None and not self.quiet:
-                sys.stdout.write(f"{_TITLES[option]}: {printable(str(short(target)))}\n")
+            else:
+                writer(target)
 
 
 def short(path: Path) -> Path:

@@ -87,7 +87,9 @@ class PlanResult:
     block_forward_tokens_per_s
         The cluster's tokens/s if the model were one steady block (no embedding, head or loss).
     mfu
-        Model FLOPs over dense peak; causal attention halved.
+        Model FLOPs over dense peak; causal attention halved, dropped tokens not counted.
+    dropped_share
+        Share of the assignments of tokens to experts that is over capacity and dropped.
     breakdown_s
         ``compute``, ``exposed_communication`` by kind, ``bubble`` and ``idle``: means over ranks; they add up to
         ``step_time_s``.
@@ -113,6 +115,7 @@ class PlanResult:
     gpus: int = 0
     block_forward_tokens_per_s: float = 0.0
     mfu: float = 0.0
+    dropped_share: float = 0.0
     breakdown_s: Mapping[str, Any] = field(default_factory=dict)
     compute_by_kind_s: Mapping[str, float] = field(default_factory=dict)
     communication_bytes_per_layer: Mapping[str, float] = field(default_factory=dict)
@@ -155,6 +158,7 @@ class PlanResult:
             "tokens_per_step": self.tokens_per_step,
             "block_forward_tokens_per_s": self.block_forward_tokens_per_s,
             "mfu": self.mfu,
+            "dropped_share": self.dropped_share,
             "breakdown_s": dict(self.breakdown_s),
             "compute_by_kind_s": dict(self.compute_by_kind_s),
             "memory": self.memory.to_json(),

@@ -112,6 +112,7 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
         gpus=cluster.gpus,
         block_forward_tokens_per_s=block_tokens / metrics.layer_period_s(block),
         mfu=model_flops / (makespan_s * cluster.gpus * peak),
+        dropped_share=question.work.dropped_share(question.model),
         breakdown_s={
             "compute": parts.total_compute_s,
             "exposed_communication": dict(sorted(parts.exposed_s.items())),

@@ -62,6 +62,10 @@ def notes_of(job: Job) -> tuple[str, ...]:
         if job.plan.ep > 1 and busiest > 1.005:
             found = f"the busiest of {job.plan.ep} expert ranks gets {busiest:.2f} times the mean"
             notes.append(f"{found}; all wait for it")
+        dropped = job.work.dropped_share(job.model)
+        if dropped > 0.0:
+            found = f"{100.0 * dropped:.3g} % of the assignments of tokens to experts are over capacity and dropped"
+            notes.append(f"{found} (`capacity_factor`): FLOPs, MFU and bounds count what is kept, tokens/s all tokens")
         if job.plan.ep == 1 and job.plan.tp == 1:
             notes.append(f"every rank holds all {experts.count} experts of its layers (`ep`)")
     for choice in CHOICES:

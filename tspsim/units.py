@@ -54,8 +54,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 
 #: No quantity the simulator can use is larger; an exact count beyond it would not survive as a float either.
 LARGEST_COUNT = 2**53
+#: Powers of ten a number may be written with; every quantity within them, in any unit, is a float.
+LARGEST_EXPONENT = 99
 
-_NUMBER = re.compile(r"([+-]?(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,2})?)\s*(.*)", re.DOTALL)
+_NUMBER = re.compile(r"([+-]?(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:[eE]([+-]?[0-9]+))?)\s*(.*)", re.DOTALL)
 _DECIMAL = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _SMALL = {"m": -3, "u": -6, "µ": -6, "μ": -6, "n": -9, "p": -12}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
@@ -159,7 +161,11 @@ def _split(value: object, dimension: str) -> tuple[Fraction, str]:
     if match is None:
         offer = _examples(dimension)
         raise UnitError(f"'{shorten(value)}' does not begin with a number; write one such as {offer}")
-    return Fraction(match[1].replace("_", "")), "".join(match[2].split())
+    number, exponent, unit = match.groups()
+    if exponent is not None and abs(int(exponent)) > LARGEST_EXPONENT:
+        reach = f"is beyond what is read here, 1e-{LARGEST_EXPONENT} to 1e{LARGEST_EXPONENT}"
+        raise UnitError(f"'{shorten(value)}' {reach}; write one such as {_examples(dimension)}")
+    return Fraction(number.replace("_", "")), "".join(unit.split())
 
 
 def _factor(value: object, unit: str, dimension: str) -> Fraction:

@@ -32,8 +32,8 @@ def bound(scenario: str, claim: str | None, overrides: tuple[str, ...], json_fil
     from ..report.ceilings import ceilings
 
     answer = bounds(question)
-    if not outputs.quiet:
-        print_rich(*ceilings(answer, claimed))
-    outputs.write({"json": lambda: json_text(answer.to_json(claimed))})
+    outputs.write(
+        {"json": lambda: json_text(answer.to_json(claimed))}, show=lambda: print_rich(*ceilings(answer, claimed))
+    )
     if not answer.fitting:
         raise nothing_fits([(plan.name, plan.memory) for plan in answer.plans])

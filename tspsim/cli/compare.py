@@ -37,8 +37,6 @@ def compare(scenarios: tuple[str, ...], html_file: str | None, json_file: str | 
         ]
         purchase = any(question.offers for question in asked) and bool(html_file or json_file)
         decision = decide(questions, results, progress=progress) if purchase else None
-    if not outputs.quiet:
-        print_rich(comparison.table(results), "")
     one = asked[0] if len(asked) == 1 else None
     words = {"title": one.name, "description": one.description} if one else {}
     documents = {"schema": SCHEMA_VERSION, "results": [result.to_json() for result in results]}
@@ -49,7 +47,8 @@ def compare(scenarios: tuple[str, ...], html_file: str | None, json_file: str | 
             "html": lambda path: comparison.write_comparison(results, path, decision, reports=purchase, **words),
             "json": lambda: json_text(documents),
             "csv": lambda: comparison.csv(results),
-        }
+        },
+        show=lambda: print_rich(comparison.table(results), ""),
     )
     plans = [plan for result in results for plan in result.plans]
     if not any(plan.ran for plan in plans):

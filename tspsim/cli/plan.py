@@ -46,8 +46,9 @@ def plan(
             question, stated=stated, objective=objective, top=top, jobs=jobs, budget_s=budget_s, progress=progress
         )
         answer = planner.run(points)
-    if not outputs.quiet:
-        print_rich(*shown.summary(answer, terminal_width()))
-    outputs.write({"html": lambda path: shown.write_page(answer, path), "json": lambda: json_text(answer.to_json())})
+    outputs.write(
+        {"html": lambda path: shown.write_page(answer, path), "json": lambda: json_text(answer.to_json())},
+        show=lambda: print_rich(*shown.summary(answer, terminal_width())),
+    )
     if answer.interrupted:
         raise KeyboardInterrupt

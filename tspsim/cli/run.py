@@ -44,28 +44,30 @@ def run(
 
     with progress_bar() as progress:
         result = simulate(question, every_rank=every_rank, progress=progress)
-    if not outputs.quiet:
-        _print_answer(result)
     outputs.write(
         {
             "html": lambda path: report.write_report(result, path),
             "json": lambda: result.dumps() + "\n",
             "trace": lambda path: report.write_trace(result, path),
-        }
+        },
+        show=lambda: _print_answer(result),
     )
     if not any(plan.ran for plan in result.plans):
         raise nothing_runs(result.plans)
 
 
 def _print_answer(result: Result) -> None:
-    """The table, what limits the fastest plan, what a reader should know, and what was assumed."""
+    """What was asked of which machine, the table, what limits the fastest plan, what a reader should know, what was
+    assumed."""
     from rich.padding import Padding
     from rich.text import Text
 
     from ..report import table
+    from ..report.sections.answer import kicker
+    from ..report.view import View
 
     best = max((plan for plan in result.plans if plan.ran), key=lambda plan: plan.tokens_per_s, default=None)
-    parts: list[RenderableType] = [table(result, terminal_width()), ""]
+    parts: list[RenderableType] = [Text(kicker(View(result)), style="bold"), "", table(result, terminal_width()), ""]
     if best is not None:
         fastest = " is the fastest" if len(result.plans) > 1 else ""
         parts += [Text(f"{best.name}{fastest}: {best.bottleneck}."), ""]

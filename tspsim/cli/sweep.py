@@ -60,12 +60,15 @@ def sweep(
 
     if out is not None:
         table.write(out)
-    if out is None or len(table) <= _ROWS_SHOWN:
-        print_rich(comparison.table(table.results), "")
-    click.echo(f"{len(table):,} rows of {len(question.points):,} points; {table.ran:,} ran")
-    if out_file is not None:
-        click.echo(f"table: {printable(out_file)}")
-    outputs.write({"html": lambda path: comparison.write_comparison(table.results, path)})
+
+    def show() -> None:
+        if out is None or len(table) <= _ROWS_SHOWN:
+            print_rich(comparison.table(table.results), "")
+        click.echo(f"{len(table):,} rows of {len(question.points):,} points; {table.ran:,} ran")
+        if out_file is not None:
+            click.echo(f"table: {printable(out_file)}")
+
+    outputs.write({"html": lambda path: comparison.write_comparison(table.results, path)}, show)
     if not table.ran:
         first = next(error for error in table.columns["error"] if error is not None)
         raise InfeasibleError(f"no plan ran at any point; the first: {first}")

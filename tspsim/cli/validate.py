@@ -24,8 +24,9 @@ def validate(data: str | None, rows_folder: str | None, json_file: str | None, h
     outputs = Outputs(json=json_file, html=html_file)
     with progress_bar() as progress:
         found = validation.validate(data, progress=progress)
-    if not outputs.quiet:
-        print_rich(*summary(found))
     if rows_folder is not None:
         found.write_rows(Path(rows_folder))
-    outputs.write({"json": lambda: json_text(found.to_json()), "html": lambda path: write_page(found, path)})
+    outputs.write(
+        {"json": lambda: json_text(found.to_json()), "html": lambda path: write_page(found, path)},
+        show=lambda: print_rich(*summary(found)),
+    )

@@ -73,7 +73,7 @@ def seconds(
     row_bytes = 2.0 * head_dim * bytes_kv
     part = maximum(minimum(context, 64.0), context / s)
     blocks = batch * kv_heads * ceil(group / 64.0) * s
-    math = 4.0 * maximum(group, 16.0) * head_dim * machine.compute_units / (machine.peak * p["efficiency"])
+    math = 4.0 * maximum(group, 16.0) * head_dim * machine.peak_units / (machine.peak * p["efficiency"])
     pull = row_bytes / (p["load_gb_per_s"] * 1e9 * width)
     latency = p["latency_us"] * 1e-6 + p["width_us"] * 1e-6 / 128.0 * head_dim
     block = part * maximum(math, pull) + latency

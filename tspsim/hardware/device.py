@@ -345,8 +345,15 @@ class Device:
         """How far the clock of the matrix units decides an operator's time: 0 (bytes alone) to 1 (FLOPs alone)."""
         if isinstance(operator, MemoryBound):
             return 0.0
-        machine = self.machine(operator.dtype)
+        machine = self._measured_machine(operator.dtype)  # what was waited for then, whatever a changed fact would hide
         return min(1.0, operator.flops / machine.peak / (operator.hbm_bytes / machine.hbm))
+
+    def _measured_machine(self, dtype: str) -> Machine:
+        """The numbers of the device as its kernels were measured."""
+        key = f"{dtype} as measured"
+        if key not in self._machines:
+            self._machines[key] = machine_of(self.spec.as_measured, dtype)
+        return self._machines[key]
 
     def includes_quantising(self, dtype: str) -> bool:
         """Whether products of ``dtype`` are timed with quantising A to it; if not, that is a kernel of its own."""

@@ -6,7 +6,7 @@ this model. For one choice (letters as in the code; the parameters are explained
     k_s     = k / s, rounded up to 64
     T       = batch · ceil(m / tm) · ceil(n / tn) · s              tiles;  W = T / compute units
     rate    = peak · efficiency · (1 − throttle · x / (1 + x))  x = FLOPs / (peak · 100 µs)
-    math    = 2 · tm · tn · k_s / (rate a unit)
+    math    = 2 · tm · tn · k_s / (rate a unit)                   of as many units as share the peak
     load    = (min(m, tm) · bytes_A + min(n, tn) · bytes_B) · k_s / (bytes/s a unit can pull)
     step    = k_s / 256 · step latency
     waves   = max(1, (1 − blend) · ceil(W) + blend · W)
@@ -15,7 +15,7 @@ this model. For one choice (letters as in the code; the parameters are explained
     time    = launch + (compute^p + memory^p)^(1/p) + [s > 1] · (split + partial sums) + quantising A
 
 and never less than FLOPs / peak or compulsory bytes / HBM. Every choice is non-decreasing in m, n, k and
-batch and non-increasing in peak and bandwidth, hence so is the cheapest. Tile and wave quantisation:
+batch and non-increasing in peak, units and bandwidth, hence so is the cheapest. Tile and wave quantisation:
 NVIDIA, "Matrix Multiplication Background User's Guide"; stream-K's partial waves: Osama et al. 2023
 (arXiv:2301.03598).
 """
@@ -118,7 +118,7 @@ def seconds(
     rate = machine.peak * p["efficiency"] * (1.0 - p["throttle"] * heat / (1.0 + heat))
     load_rate = p["load_gb_per_s"] * 1e9
     # Math, load and step latency all grow with k_s: their times for one k, then times k_s.
-    math = area * (2.0 * machine.compute_units / rate)
+    math = area * (2.0 * machine.peak_units / rate)
     load = minimum(m, tm) * (bytes_a / load_rate) + minimum(n, tn) * (bytes_b / load_rate)
     main = ceil(k / step_64) * (64.0 * _fourth_norm(math, load, p["step_us"] * 1e-6 / 256.0))
     store = area * (2.0 * p["store"] / load_rate)

@@ -191,8 +191,8 @@ def _borrowed(spec: DeviceSpec, owner: DeviceSpec, fit: KernelFit, dtype: str, l
         clock = " at the clock of a step" if sustained else ""
         anchor = f", anchored on {reached / 1e12:.0f} TFLOP/s of a large call{clock} ({best.source})"
     if fit.family == "memory_bound" and spec.achieved.hbm is not None and owner.achieved.hbm is not None:
-        mine = spec.achieved.hbm.value / spec.hbm_bandwidth.value
-        theirs = owner.achieved.hbm.value / owner.hbm_bandwidth.value
+        mine = spec.achieved.hbm.value / spec.as_measured.hbm_bandwidth.value
+        theirs = owner.achieved.hbm.value / owner.as_measured.hbm_bandwidth.value
         parameters["hbm_efficiency"] = min(1.0, parameters["hbm_efficiency"] * mine / theirs)
         if owner.family != spec.family:  # the anchor streams what no cache holds; what large sizes cost is the lender's
             parameters["large_cost"] = 0.0
@@ -273,10 +273,11 @@ def _speed_that_reaches(
     """Parameters of the inner loop with which a large call runs at the given rate.
 
     Both what the matrix units do (``efficiency``) and what feeds them (``load_gb_per_s``, where there is one) are
-    the lender's times one factor: bisection, the rate rises with it.
+    the lender's times one factor: bisection, the rate rises with it. The rate is that of the device as it was measured:
+    with a higher peak the same share of it is reached.
     """
     shape, flops = _LARGE[fit.family]
-    machine = machine_of(spec, dtype)
+    machine = machine_of(spec.as_measured, dtype)
     family = FAMILIES[fit.family]
     loop = [name for name in ("efficiency", "load_gb_per_s") if name in family.parameters]
 
@@ -296,7 +297,8 @@ def _speed_that_reaches(
 def machine_of(spec: DeviceSpec, dtype: str) -> Machine:
     """The numbers of a device that a kernel model of ``dtype`` reads."""
     units = float(spec.compute_units.value)
-    return Machine(peak_of(spec, dtype), spec.hbm_bandwidth.value, units, spec.l2.value)
+    shared_by = float(spec.measured_at.compute_units) if spec.measured_at else units
+    return Machine(peak_of(spec, dtype), spec.hbm_bandwidth.value, units, spec.l2.value, shared_by)
 
 
 def peak_of(spec: DeviceSpec, dtype: str) -> float:

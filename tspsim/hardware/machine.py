@@ -24,12 +24,16 @@ class Machine:
         Streaming multiprocessors (NVIDIA) or compute units (AMD).
     l2
         Bytes of the last cache that all compute units share.
+    peak_units
+        Compute units that the peak was shared by when kernels were measured: one does peak / peak_units, however many
+        there are.
     """
 
     peak: float
     hbm: float
     compute_units: float
     l2: float
+    peak_units: float
 
 
 class Estimate(NamedTuple):

@@ -54,7 +54,7 @@ def seconds(
     touched = maximum(touched, minimum(topk, experts))
     padded = r * maximum(touched, assigned / r + 0.5 * minimum(touched, assigned / r))
     work = 6.0 * hidden * expert_ffn
-    tile = (r + p["half_rate_rows"]) * 6.0 * hidden * TILE_COLUMNS * machine.compute_units
+    tile = (r + p["half_rate_rows"]) * 6.0 * hidden * TILE_COLUMNS * machine.peak_units
     wave = padded / r * ceil(expert_ffn / TILE_COLUMNS) / machine.compute_units
     compute = maximum(1.0, wave) * tile / (machine.peak * p["efficiency"])
     weights = (

@@ -134,7 +134,7 @@ def seconds(
     narrow = between(head_dim, _WIDTHS[:2], (p["masked_64"], 1.0))
     rate = rate * (masked * narrow + (1.0 - masked) * p["full_mask"])
     rate = rate * (1.0 - (1.0 - p["grouped"]) * (heads > kv_heads))
-    rate = rate * (1.0 - p["crowding"] * minimum(1.0, blocks / units)) / units
+    rate = rate * (1.0 - p["crowding"] * minimum(1.0, blocks / units)) / machine.peak_units
     step = products * 2.0 * block_rows * BLOCK_COLUMNS * head_dim / rate + p["step_us"] * 1e-6
     block = p["block_us"] * 1e-6
     work = keys / BLOCK_COLUMNS * step + blocks * block

@@ -156,13 +156,29 @@ class KernelFit(Strict):
         return self
 
 
+class MeasuredAt(Strict):
+    """The facts of the device on which its kernels, and what it achieved, were measured; dense FLOP/s by type."""
+
+    hbm_bandwidth: BytesPerSecond
+    compute_units: PositiveCount
+    l2: PositiveBytes
+    peak: dict[str, FlopsPerSecond]
+
+
 class DeviceSpec(Strict):
-    """One GPU (or one of its packages), as its file in ``topologies/devices`` states it."""
+    """One GPU (or one of its packages), as its file in ``topologies/devices`` states it.
+
+    ``node`` is the catalog name of its usual node, which a cluster gets that names the device alone; it may be left
+    out where one node has the device. ``measured_at`` are the facts that its kernel models and ``achieved`` refer to,
+    so that a file with another peak, bandwidth, cache or number of units tells how that device would do; left out, they
+    are its own.
+    """
 
     name: str
     vendor: Literal["amd", "nvidia"]
     family: str
     description: str
+    node: str | None = None
     peak: dict[str, Sourced[FlopsPerSecond]]
     hbm_bandwidth: Sourced[BytesPerSecond]
     memory: Sourced[PositiveBytes]
@@ -173,12 +189,28 @@ class DeviceSpec(Strict):
     tdp: Sourced[Watts]
     all_in_power: Sourced[Watts] | None = None
     prices: Prices | None = None
+    measured_at: MeasuredAt | None = None
     achieved: Achieved = Achieved()
     sustained: Sustained
     overlap: OverlapSlowdown
     relatives: tuple[str, ...] = ()
     defaults: dict[str, str] = {}
     kernels: tuple[KernelFit, ...] = ()
+
+    @property
+    def as_measured(self) -> DeviceSpec:
+        """This device with the facts that its kernels were measured at."""
+        at = self.measured_at
+        if at is None:
+            return self
+        peak = {
+            dtype: own.model_copy(update={"value": at.peak.get(dtype, own.value)}) for dtype, own in self.peak.items()
+        }
+        others = {
+            name: getattr(self, name).model_copy(update={"value": getattr(at, name)})
+            for name in ("hbm_bandwidth", "compute_units", "l2")
+        }
+        return self.model_copy(update={"peak": peak, **others})
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -235,29 +235,35 @@ class Architecture:
         routed = self.experts.topk * self.expert_parameters if block.experts and self.experts else 0
         return self.common_matrix_parameters(block) + routed
 
-    def block_forward_flops_per_token(self, block: Block, context: int, causal: bool = True) -> float:
+    def block_forward_flops_per_token(
+        self, block: Block, context: int, causal: bool = True, kept: float = 1.0
+    ) -> float:
         """One block's FLOPs a token, a multiply-add counted as two.
 
         2 a matrix element the token meets, and 4·a a query-key pair (Q·Kᵀ and P·V): averaged over a sequence of
         ``context`` tokens, a token meets ``context`` others, half of them when causal, no more than its window.
+        ``kept`` is the share of its visits to routed experts that is not dropped.
         """
         pairs = context / 2 if causal else context
         if block.window:
             pairs = min(pairs, block.window)
-        return 2.0 * self.active_matrix_parameters(block) + 4.0 * self.attention_width * pairs
+        common = self.common_matrix_parameters(block)
+        met = common + kept * (self.active_matrix_parameters(block) - common)
+        return 2.0 * met + 4.0 * self.attention_width * pairs
 
-    def layer_forward_flops_per_token(self, context: int, causal: bool = True) -> float:
-        """FLOPs a token of one block, mean over the blocks."""
+    def layer_forward_flops_per_token(self, context: int, causal: bool = True, kept: float = 1.0) -> float:
+        """FLOPs a token of one block, mean over the blocks; ``kept`` as for one block."""
         kinds = {
-            block: self.block_forward_flops_per_token(block, context, causal) for block in dict.fromkeys(self.blocks)
+            block: self.block_forward_flops_per_token(block, context, causal, kept)
+            for block in dict.fromkeys(self.blocks)
         }
         if len(kinds) == 1:
             return next(iter(kinds.values()))
         return sum(kinds[block] for block in self.blocks) / self.layers
 
-    def forward_flops_per_token(self, context: int, causal: bool = True) -> float:
-        """The whole model's FLOPs a token: all blocks and the language-model head (2·h·V)."""
-        blocks = self.layers * self.layer_forward_flops_per_token(context, causal)
+    def forward_flops_per_token(self, context: int, causal: bool = True, kept: float = 1.0) -> float:
+        """The whole model's FLOPs a token: all blocks and the language-model head (2·h·V); ``kept`` as for a block."""
+        blocks = self.layers * self.layer_forward_flops_per_token(context, causal, kept)
         return blocks + 2.0 * self.hidden * self.vocab
 
     def cache_elements_per_token(self, context: int = 0) -> float:

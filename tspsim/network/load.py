@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
-
 from .. import catalog
 from ..errors import InputError, UnknownNameError, shorten
 from .cluster import Cluster
-
-if TYPE_CHECKING:
-    from .specs import NodeSpec
 
 
 def load_cluster(name: str) -> Cluster:
@@ -61,7 +55,7 @@ def build_cluster(
     Parameters
     ----------
     device
-        Catalog name of the GPU; its node is found in the catalog of nodes.
+        Catalog name of the GPU; its usual node is taken (:func:`usual_node`).
     nodes
         How many nodes.
     fabric
@@ -89,7 +83,11 @@ def build_cluster(
 
     if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
         raise InputError(f"'{shorten(nodes)}' nodes; a cluster has one or more")
-    spec = catalog.load("nodes", node, NodeSpec) if node is not None else _node_of(device)
+    if node is None:
+        if device is None:
+            raise InputError("name a device or a node")
+        node = usual_node(device)
+    spec = catalog.load("nodes", node, NodeSpec)
     if device is not None and spec.device != device:
         raise InputError(f"node '{spec.name}' has {spec.device} GPUs, not {shorten(device)}")
     if library is not None:
@@ -111,22 +109,44 @@ def build_cluster(
     return cluster
 
 
-def _node_of(device: str | None) -> NodeSpec:
-    """The first node in the catalog, by name, with this GPU."""
-    from .specs import NodeSpec
+def usual_node(device: str) -> str:
+    """Catalog name of the node that a device comes in: what its file says (``node``), else the only one there is.
 
-    if device is None:
-        raise InputError("name a device or a node")
-    found: list[str] = []
-    for entry in _likely_first(catalog.names("nodes"), device):
-        path = catalog.locate("nodes", entry)
-        data = catalog.read_yaml(path)
-        if data.get("device") == device:
-            return catalog.validate(data, NodeSpec, file=str(path))
-        found.append(str(data.get("device")))
-    raise UnknownNameError("device", device, found)
+    Raises
+    ------
+    UnknownNameError
+        The catalog has no such device, or not the node that its file names.
+    InputError
+        No node has the device; its file names one that has another, or none of several.
+
+    Examples
+    --------
+    >>> usual_node("h100")
+    'hgx-h100-8'
+    """
+    path = catalog.locate("devices", device)
+    stated = catalog.read_yaml(path).get("node")
+    if stated is not None:
+        nodes = catalog.names("nodes")
+        if stated not in nodes:
+            raise UnknownNameError("node", stated, nodes, file=str(path), key="node")
+        if (its := _device_of(stated)) != device:
+            problem = f"node '{stated}' has {shorten(its)} GPUs, not {shorten(device)}; name one that has"
+            raise InputError(problem, file=str(path), key="node")
+        return str(stated)
+    having = [name for name in catalog.names("nodes") if _device_of(name) == device]
+    if len(having) > 1:
+        candidates = ", ".join(having)
+        problem = f"device '{shorten(device)}' comes in {shorten(candidates, 200)}"
+        raise InputError(f"{problem}; name one with cluster.node, or for good with the key node of {shorten(path)}")
+    if not having:
+        raise InputError(f"no node in the catalog has device '{shorten(device)}'; describe one in topologies/nodes")
+    return having[0]
 
 
-def _likely_first(names: Sequence[str], device: str) -> Iterable[str]:
-    """Entries whose name contains the device's, then the others: most are never read."""
-    return sorted(names, key=lambda name: (str(device) not in name, name))
+def _device_of(node: str) -> object:
+    """The device that a node's file names; None where it cannot be read, which is for whoever asks for it to hear."""
+    try:
+        return catalog.read_yaml(catalog.locate("nodes", node)).get("device")
+    except InputError:
+        return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import gcd, prod
 
 from ..errors import InputError
@@ -234,13 +234,31 @@ class Work:
         return self.document or self.sequence
 
     def flops_per_token(self, model: Architecture) -> float:
-        """Model FLOPs of a token's whole pass. The backward multiplies twice for every product of the forward; where
-        the weights are frozen their own gradients are left out, attention's are not (adapters are not counted)."""
-        forward = model.forward_flops_per_token(self.context, causal=self.causal)
+        """Model FLOPs of a token's whole pass, without what experts drop.
+
+        The backward multiplies twice for every product of the forward; where the weights are frozen their own gradients
+        are left out, attention's are not (adapters are not counted).
+        """
+        kept = 1.0 - self.dropped_share(model)
+        forward = model.forward_flops_per_token(self.context, self.causal, kept)
         if self.pass_ != "training":
             return forward
-        frozen = model.forward_flops_per_token(0, causal=self.causal) if self.adapters is not None else 0.0
+        frozen = model.forward_flops_per_token(0, self.causal, kept) if self.adapters is not None else 0.0
         return 3.0 * forward - frozen
+
+    def block_flops_per_token(self, model: Architecture) -> float:
+        """FLOPs of a token's forward through one block: mean over all blocks, or over those that repeat behind dense
+        ones at the start, whichever is less."""
+        kept = 1.0 - self.dropped_share(model)
+        every = model.layer_forward_flops_per_token(self.context, self.causal, kept)
+        if model.experts is None or not model.experts.first_dense:
+            return every
+        repeating = replace(model, experts=replace(model.experts, first_dense=0))
+        return min(every, repeating.layer_forward_flops_per_token(self.context, self.causal, kept))
+
+    def dropped_share(self, model: Architecture) -> float:
+        """Share of the assignments of tokens to experts that is dropped; 0 without experts."""
+        return self.routing.dropped(model.experts.count) if model.experts is not None else 0.0
 
 
 @dataclass(frozen=True)
@@ -522,8 +540,10 @@ class Job:
             )
         if plan.vpp > 1 and plan.pp == 1:
             raise self._refuse("vpp", f"{plan.vpp} virtual stages need a pipeline; set pp, or leave vpp out")
-        if chunks > self.model.layers:
-            raise self._refuse("pp", f"{chunks} pipeline chunks are more than the {self.model.layers} layers")
+        if chunks > self.model.layers and not plan.stage_layers:
+            found = f"{chunks} pipeline chunks are more than the {self.model.layers} layers"
+            remedy = "; embedding and head may have chunks of their own: stage_layers" if self.model.vocab else ""
+            raise self._refuse("pp", found + remedy)
         if plan.stage_layers and (len(plan.stage_layers) != chunks or sum(plan.stage_layers) != self.model.layers):
             raise self._refuse(
                 "stage_layers",

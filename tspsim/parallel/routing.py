@@ -40,7 +40,23 @@ class Routing:
     capacity_factor: float | None = None
 
     def expert_shares(self, experts: int) -> NDArray[np.float64]:
-        """Share of the assignments that falls on each expert and is kept: shape (experts,).
+        """Share of the assignments that each expert keeps: shape (experts,); raises as :meth:`assigned_shares`."""
+        assigned = self.assigned_shares(experts)
+        return assigned if self.capacity_factor is None else np.minimum(assigned, self.capacity_factor / experts)
+
+    def dropped(self, experts: int) -> float:
+        """Share of the assignments that is over the capacity of their experts, and so no work.
+
+        >>> Routing("measured", shares=(4.0, 1.0, 2.0, 1.0), capacity_factor=1.0).dropped(4)
+        0.25
+        >>> Routing("zipf", skew=0.5).dropped(64)
+        0.0
+        """
+        assigned = self.assigned_shares(experts)
+        return float((assigned - self.expert_shares(experts)).sum())
+
+    def assigned_shares(self, experts: int) -> NDArray[np.float64]:
+        """Share of the assignments that falls on each expert, kept or not: shape (experts,).
 
         Raises
         ------
@@ -59,10 +75,7 @@ class Routing:
             shares = generator.dirichlet(np.full(experts, 1.0 / self.skew))
         else:
             shares = np.ones(experts)
-        shares = shares / shares.sum()
-        if self.capacity_factor is not None:
-            shares = np.minimum(shares, self.capacity_factor / experts)
-        return np.asarray(shares, dtype=np.float64)
+        return np.asarray(shares / shares.sum(), dtype=np.float64)
 
     def busiest(self, experts: int, ranks: int) -> float:
         """Load of the busiest of ``ranks`` ranks, each with as many neighbouring experts, over the mean without drops.

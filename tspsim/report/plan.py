@@ -28,12 +28,19 @@ def summary(planned: Planned, width: int = 160) -> list[RenderableType]:
     from rich.padding import Padding
     from rich.text import Text
 
-    parts: list[RenderableType] = [best_table(planned, width), ""]
+    parts: list[RenderableType] = [Text(kicker(planned), style="bold"), "", best_table(planned, width), ""]
     for title, sentences in chapters(planned):
         if sentences:
             indented = (Padding(Text(sentence), (0, 0, 0, 2)) for sentence in sentences)
             parts += [Text(title, style="bold"), *indented, ""]
     return parts
+
+
+def kicker(planned: Planned) -> str:
+    """Which machine the plans are for."""
+    cluster = planned.question.cluster
+    nodes = f" in {counted(cluster.nodes)}" if cluster.nodes > 1 else ""
+    return f"Plans for {cluster.gpus:,} {planned.question.device.name.upper()}{nodes}"
 
 
 def best_table(planned: Planned, width: int) -> Table:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import plan_figures as figures
 from .numbers import compact, gib, percent, seconds
-from .plan import chapters, elsewhere, front, rows_of, sure, territory, what_fits, why, yaml_of
+from .plan import chapters, elsewhere, front, kicker, rows_of, sure, territory, what_fits, why, yaml_of
 from .view import price_range
 
 if TYPE_CHECKING:
@@ -87,9 +87,9 @@ def page(planned: Planned, plotly_js: str = "inline") -> str:
 
 def headline(planned: Planned) -> dict[str, Any]:
     """The best plan in a sentence, and how sure it is."""
-    best, cluster = planned.best[0], planned.question.cluster
+    best = planned.best[0]
     return {
-        "kicker": f"Plans for {cluster.gpus:,} {planned.question.device.name.upper()}",
+        "kicker": kicker(planned),
         "title": planned.scenario.name,
         "description": planned.scenario.description,
         "headline": f"{best.candidate.name}: {compact(best.result.tokens_per_s)} tokens/s",

@@ -110,18 +110,24 @@ class Store:
             yield
         except sqlite3.Error as error:
             code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
-            remedy = _REMEDIES.get(code, "see that the file can be written")
-            kept = "; what it holds already is safe, run again with --resume" if self.path else ""
+            remedy = _REMEDIES.get(code, _DAMAGED)
+            # What was committed outlives these failures; of others nobody can say what the file still holds.
+            known = self.path is not None and code in _KEEPING
+            kept = "; what was kept before is still there, run again with --resume" if known else ""
             raise InputError(
                 f"cannot keep answers: {shorten(error)}; {remedy}{kept}", file=str(self.path or "memory")
             ) from error
 
 
+_DAMAGED = "the file is damaged or was changed by something else, and may have lost answers; name another --out"
 _REMEDIES = {
     sqlite3.SQLITE_FULL: "make room on the disk",
-    sqlite3.SQLITE_IOERR: "see that the disk has room and works",
+    sqlite3.SQLITE_IOERR: (
+        "see that the disk has room and works; --resume then goes on with what the file still holds"
+    ),
     sqlite3.SQLITE_READONLY: "make the file writable",
     sqlite3.SQLITE_CANTOPEN: "see that its folder exists and can be written",
     sqlite3.SQLITE_NOTADB: "it is no store, name another --out",
     sqlite3.SQLITE_BUSY: "another program holds it, let that end",
 }
+_KEEPING = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_BUSY)

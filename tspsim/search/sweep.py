@@ -17,6 +17,7 @@ from .crews import answers, crew_of
 from .question import Entry, Library, Question, ask
 from .store import Store
 from .table import Table, make_columns, numbers_of, plan_result
+from .worker import Answer
 
 #: Called with what is under way and the share that is done.
 Progress = Callable[[str, float], None]
@@ -175,7 +176,7 @@ class Sweep:
         places: dict[int, dict[str, Any]] = {}
         for entry in entries:
             answer = store.get(entry.key) if entry.key and entry.key not in bugs else None
-            document = json.loads(answer.text) if answer else _failed(entry, bugs)
+            document = _document(answer, store.path) if answer else _failed(entry, bugs)
             named = dict(zip(swept, self.points[entry.point].cells, strict=True))
             row = {"point": entry.point, **named, "plan": entry.plan or None, **numbers_of(document)}
             rows.append(row | ({"wall_s": answer.wall_s} if answer else {}))
@@ -192,6 +193,18 @@ class Sweep:
         cells = [str(cell).lower() if isinstance(cell, bool) else cell for cell in point.cells]
         names = [axis.path.rpartition(".")[2] for axis in self.axes]
         return ", ".join(f"{name} {cell}" for name, cell in zip(names, cells, strict=True))
+
+
+def _document(answer: Answer, path: Path | None) -> dict[str, Any]:
+    """What an answer says; raises InputError where it was changed since it was kept."""
+    try:
+        document: dict[str, Any] = json.loads(answer.text)
+        numbers_of(document)
+        plan_result(document)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        problem = "holds an answer that cannot be read, so something else changed it; name another --out"
+        raise InputError(problem, file=str(path or "memory")) from None
+    return document
 
 
 def _failed(entry: Entry, bugs: dict[str, str]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ _NUMBERS = (
     "block_forward_tokens_per_s",
     "step_time_s",
     "mfu",
+    "dropped_share",
     "compute_s",
     "exposed_communication_s",
     "bubble_s",
@@ -184,7 +185,11 @@ def plan_result(document: Mapping[str, Any]) -> PlanResult:
         "bottleneck",
     )
     return PlanResult(
-        **common, **{name: plan[name] for name in same}, gpus=document["gpus"], range=Range(**plan["range"])
+        **common,
+        **{name: plan[name] for name in same},
+        dropped_share=plan.get("dropped_share", 0.0),  # stores of before it was told have none
+        gpus=document["gpus"],
+        range=Range(**plan["range"]),
     )
 
 

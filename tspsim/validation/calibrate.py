@@ -15,6 +15,7 @@ from tspsim.hardware.tables import KERNEL_TABLES, times_of
 from .calibrate_collectives import COLLECTIVE_TABLES, calibrate_collectives, measured_collectives
 from .devices import device_name
 from .kernels import normalised
+from .nccl_tests import Log, is_log
 from .run import read, whole_rows
 from .tables import TABLES
 
@@ -107,8 +108,9 @@ def places(entries: Sequence[Entry], out: Path | None) -> dict[Entry, Path]:
 
 def calibrate(
     gpu: str,
-    folder: Path | str,
+    folder: Path | str | None = None,
     *,
+    logs: Sequence[Log] = (),
     today: str | None = None,
     before: Callable[[Sequence[Entry]], object] = lambda entries: None,
 ) -> Calibration:
@@ -123,7 +125,9 @@ def calibrate(
     gpu
         A device of the catalog: the fits refer to its peak, bandwidth, compute units and links.
     folder
-        Laid out as docs/validation.md says; its kernel and collective tables are read.
+        Laid out as docs/validation.md says; its kernel and collective tables are read. None: the logs alone.
+    logs
+        Of nccl-tests or rccl-tests, as they were printed.
     today
         The date that is written; None: the calendar's.
     before
@@ -134,25 +138,22 @@ def calibrate(
     UnknownNameError
         The catalog has no such device.
     InputError
-        The folder has no such table, none with rows of this device, or too few of them.
+        The folder is missing or has no such table, a log cannot be read, or there are no rows of this device, or too
+        few of them.
     """
     name = device_name(gpu)
     if name is None:
         raise UnknownNameError("device", gpu, catalog.names("devices"))
-    folder = Path(folder)
-    found = [path for path in (*KERNEL_TABLES, *COLLECTIVE_TABLES) if (folder / path).is_file()]
-    if not found:
-        raise InputError(
-            f"holds no kernel table, such as {KERNEL_TABLES[0]}, nor one of collectives ({COLLECTIVE_TABLES[0]})",
-            file=shorten(folder, 200),
-        )
+    folder = Path(folder) if folder is not None else None
+    found = [*(tables_of(folder) if folder is not None else []), *(str(log.file) for log in logs)]
+    place = shorten(", ".join([*([str(folder)] if folder else []), *(str(log.file) for log in logs)]), 200)
     calls, left_out = measured_calls(name, folder)
-    measured = measured_collectives(name, folder)
+    measured = measured_collectives(name, folder, logs)
     if not len(calls) and not measured.rows:
         lines = "; ".join([*left_out, *measured.left_out])
         raise InputError(
             f"no table has rows of {name}: {', '.join(found)}" + (f" ({lines})" if lines else ""),
-            file=shorten(folder, 200),
+            file=place,
         )
     before([
         *([("devices", name)] if len(calls) else []),
@@ -160,7 +161,7 @@ def calibrate(
         *(("fabrics", fabric) for fabric in sorted(measured.fabrics)),
     ])  # fmt: skip
     date = today or datetime.date.today().isoformat()
-    source = f"tspsim calibrate on {shorten(folder, 120)}"
+    source = f"tspsim calibrate on {shorten(place, 120)}"
     kept = ["peaks, memory, clocks, power and prices", "sustained rates and overlap"]
     documents: dict[Entry, Mapping[str, Any]] = {}
     fits: tuple[KernelFit, ...] = ()
@@ -174,7 +175,7 @@ def calibrate(
     done = calibrate_collectives(measured, f"{source} ({date})")
     left_out += done.left_out
     if not fits and not done.fits and not done.kept:
-        raise InputError(f"too few rows of {name} in any group: {'; '.join(left_out)}", file=shorten(folder, 200))
+        raise InputError(f"too few rows of {name} in any group: {'; '.join(left_out)}", file=place)
     return Calibration(
         name, fits, done.fits, len(calls) + measured.rows, tuple(left_out),
         (*kept, *(done.kept or ["collectives of its node and fabrics"])), documents | dict(done.documents),
@@ -192,11 +193,35 @@ def _kernels(name: str, rows: pd.DataFrame, date: str, source: str) -> tuple[Rep
     return report, spec, document(catalog.read_yaml(catalog.locate("devices", name)), spec, report.fits)
 
 
-def measured_calls(name: str, folder: Path) -> tuple[pd.DataFrame, list[str]]:
-    """Rows of a device in all kernel tables of a folder, normalised, and what was left out with its reason."""
+def tables_of(folder: Path) -> list[str]:
+    """Paths of the tables in a folder that calibration reads; raises InputError where it has none, and why."""
+    place = shorten(folder, 200)
+    if not folder.is_dir():
+        remedy = "; give a log of nccl-tests with --nccl-tests FILE --op OP" if folder.exists() else ""
+        raise InputError(f"is a file, not a folder of tables{remedy}" if remedy else "no such folder", file=place)
+    found = [path for path in (*KERNEL_TABLES, *COLLECTIVE_TABLES) if (folder / path).is_file()]
+    logs = [path for path in found if is_log(folder / path)]
+    if logs:
+        remedy = f"give it with --nccl-tests {shorten(folder / logs[0], 120)} --op all_reduce (or what it timed)"
+        raise InputError(f"is the log of nccl-tests as printed, not a table; {remedy}", file=str(folder / logs[0]))
+    if not found:
+        raise InputError(
+            f"holds no kernel table, such as {KERNEL_TABLES[0]}, nor one of collectives ({COLLECTIVE_TABLES[0]}); "
+            "logs of nccl-tests are given with --nccl-tests FILE --op OP",
+            file=place,
+        )
+    return found
+
+
+def measured_calls(name: str, folder: Path | None) -> tuple[pd.DataFrame, list[str]]:
+    """Rows of a device in all kernel tables of a folder, normalised, and what was left out with its reason; without a
+    folder none."""
     import pandas as pd
 
-    parts, left_out = [], []
+    parts: list[pd.DataFrame] = []
+    left_out: list[str] = []
+    if folder is None:
+        return pd.DataFrame(), left_out
     for path in [path for path in KERNEL_TABLES if (folder / path).is_file()]:
         frame, reasons = whole_rows(TABLES[path], read(folder / path))
         left_out += [f"{path}: {reason} ({rows} rows)" for reason, rows in reasons.items()]

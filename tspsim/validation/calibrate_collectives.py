@@ -17,6 +17,7 @@ from .collectives import cluster_of, custom_library, fabric_of
 from .devices import device_name
 from .experts import Asked, deepep, mori
 from .kernels import MICROSECONDS
+from .nccl_tests import Log
 from .run import read, whole_rows
 from .tables import TABLES
 
@@ -62,17 +63,25 @@ class CalibratedCollectives:
     documents: Mapping[tuple[str, str], Mapping[str, Any]]
 
 
-def measured_collectives(name: str, folder: Path) -> MeasuredCollectives:
-    """Rows of a device in the collective tables of a folder."""
+def measured_collectives(name: str, folder: Path | None, logs: Sequence[Log] = ()) -> MeasuredCollectives:
+    """Rows of a device in the collective tables of a folder, and in logs of nccl-tests.
+
+    Raises
+    ------
+    InputError
+        A table or log cannot be read.
+    """
     nodes: dict[str, list[Row]] = {}
     fabrics: dict[str, list[Row]] = {}
     left_out: list[str] = []
-    for path in COLLECTIVE_TABLES:
-        if not (folder / path).is_file():
-            continue
-        frame, lacking = whole_rows(TABLES[path], read(folder / path))
+    tables = [(path, read(folder / path)) for path in COLLECTIVE_TABLES if folder and (folder / path).is_file()]
+    tables += [(COLLECTIVES, log.rows(name)) for log in logs]
+    for path, table in tables:
+        frame, lacking = whole_rows(TABLES[path], table)
         reasons = Counter(lacking)
-        mine = frame[[device_name(gpu) == name for gpu in frame["system" if path == DEEPEP else "gpu"]]]
+        mine = frame
+        if len(frame):  # a table that lacks the column has no whole row
+            mine = frame[[device_name(gpu) == name for gpu in frame["system" if path == DEEPEP else "gpu"]]]
         for row in mine.to_dict("records"):
             try:
                 found = _READ[path]({str(column): cell for column, cell in row.items()})

@@ -17,6 +17,7 @@ from typing import Any
 from tspsim import catalog
 from tspsim.errors import InputError
 from tspsim.model import Architecture
+from tspsim.network.load import usual_node
 from tspsim.parallel import peak_memory, scheme_of
 from tspsim.parallel.memory import stage_memory
 from tspsim.scenario import load
@@ -226,12 +227,8 @@ def machine(device: str, gpus: int) -> tuple[str, int]:
     A run on fewer GPUs than a node has, or on a number that whole nodes do not make (64 of a rack's 72), uses the
     same part of each node.
     """
-    for name in catalog.names("nodes"):
-        facts = catalog.read_yaml(catalog.locate("nodes", name))
-        if facts.get("device") == device:
-            break
-    else:
-        raise InputError(f"no node with {device} in the catalog")
+    name = usual_node(device)
+    facts = catalog.read_yaml(catalog.locate("nodes", name))
     whole = int(facts["gpus"])
     if gpus % whole == 0:
         return name, gpus // whole
