@@ -203,7 +203,7 @@ def figure_micro_batch() -> str:
         name = plan.name.rpartition(" ")[0]
         told = f"{plan.tokens_per_s / 1e3:.1f}" if plan.ran else "–"
         by_name.setdefault(name, []).append(f"{told} ({plan.memory.peak_bytes / GIB:.0f})")
-    header = ["plan", *(f"B = {count}" for count in (1, 2, 4, 8, 16))]
+    header = ["plan", *(f"B = {count}" for count in (1, 4, 8, 16))]
     return table(header, [[name, *cells] for name, cells in by_name.items()])
 
 

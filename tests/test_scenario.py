@@ -45,7 +45,7 @@ def test_the_headline_scenario() -> None:
     assert (workload.model, workload.pass_, workload.sequence) == ("tsp-8b", "forward", 131072)
     assert workload.sequences_per_replica == 1
     assert workload.causal
-    assert [plan.degrees(1024)["dp"] for plan in scenario.plans] == [128] * 5
+    assert [plan.degrees(1024)["dp"] for plan in scenario.plans] == [128] * 6
     for plan in scenario.plans:
         assert (plan.partition, plan.exchange, plan.sequence_regions) == ("zigzag", "all_gather", False)
         assert (plan.overlap, plan.recomputation) == (None, "none")

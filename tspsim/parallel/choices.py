@@ -82,9 +82,9 @@ def _open(plan: Plan, name: str, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def folded_searched(values: Values) -> bool:
-    """Few groups, or the tokens by blocks; the MLP at once, in four pieces, or round rings that need least memory."""
-    groups, pieces = values["head_groups"], values.get("mlp_pieces", 1)
-    return pieces != 2 and (values["overlap_by"] == "blocks" or groups in (2, 4))
+    """Two or four groups, or one by blocks; the MLP at once, in four pieces, or round rings that need least memory."""
+    cut = values["overlap_by"], values["head_groups"]
+    return values.get("mlp_pieces") != 2 and cut in (("heads", 2), ("heads", 4), ("blocks", 1))
 
 
 def folded_word(plan: Plan) -> str:
