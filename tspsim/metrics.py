@@ -157,33 +157,35 @@ def layer_period_s(submission: Submission) -> float:
     """Steady seconds a layer of the forward: from the end of the first layer's compute to that of the last."""
     timeline = submission.timeline
     columns = timeline.columns()
-    forward = timeline.labelled(lambda entry: entry.is_compute and entry.part in FORWARD_PARTS, bool)
-    layer = np.where(forward, timeline.layers(), -1)
+    layer = np.where(timeline.labelled(of_forward, bool), timeline.layers(), -1)
     last = int(layer.max(initial=-1))
-    if last < 0:
-        return 0.0
-    ends = [float(columns["end_s"][layer == index].max()) for index in (0, last)]
     if last == 0:
-        return ends[0] - float(columns["start_s"].min())
-    return (ends[1] - ends[0]) / last
+        return float(columns["end_s"][layer == 0].max()) - float(columns["start_s"].min())
+    return between_layers_s(layer, columns["end_s"])
 
 
 def steady_layer_s(submission: Submission) -> float:
     """Steady seconds a layer, forward and back: between the ends of the first and the last layer's kernels, both
     ways."""
     timeline = submission.timeline
-    columns = timeline.columns()
-    layers = timeline.layers()
-    total_s = 0.0
-    for way in (True, False):
-        forward = timeline.labelled(lambda entry: entry.part in FORWARD_PARTS, bool)
-        kernel = timeline.labelled(lambda entry: entry.is_compute, bool)
-        layer = np.where(kernel & (forward == way), layers, -1)
-        first, last = int(layer[layer >= 0].min(initial=0)), int(layer.max(initial=-1))
-        if last > first:
-            ends = [float(columns["end_s"][layer == index].max()) for index in (first, last)]
-            total_s += abs(ends[1] - ends[0]) / (last - first)
-    return total_s or submission.makespan_s
+    end_s, layers = timeline.columns()["end_s"], timeline.layers()
+    forward = timeline.labelled(of_forward, bool)
+    back = timeline.labelled(lambda entry: entry.is_compute, bool) & ~forward
+    return sum(between_layers_s(np.where(way, layers, -1), end_s) for way in (forward, back)) or submission.makespan_s
+
+
+def of_forward(entry: Label) -> bool:
+    """Whether a label is of a kernel of a layer's forward."""
+    return entry.is_compute and entry.part in FORWARD_PARTS
+
+
+def between_layers_s(layer: NDArray[np.int64], end_s: Floats) -> float:
+    """Seconds from layer to layer between the ends of the lowest and the highest; −1 is no layer, of one it is 0."""
+    first, last = int(layer[layer >= 0].min(initial=0)), int(layer.max(initial=-1))
+    if last <= first:
+        return 0.0
+    ends = [float(end_s[layer == index].max()) for index in (first, last)]
+    return abs(ends[1] - ends[0]) / (last - first)
 
 
 def received_bytes_per_layer(submission: Submission, layers: int) -> dict[str, float]:

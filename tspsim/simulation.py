@@ -222,8 +222,7 @@ def run_block(question: Question, job: Job, costs: Costs) -> Submission:
     Kernels cost what they do in ``costs``, whose own record of errors stays that of the step.
     """
     plan = job.plan
-    degrees = {**plan.degrees, "pp": 1, "dp": plan.dp * plan.pp}
-    alone = replace(plan, degrees=degrees, vpp=1, schedule="1f1b", stage_layers=(), zero=0)
+    alone = plan.in_one_stage(plan.dp * plan.pp)
     job = Job(
         job.model.steady(BLOCKS),
         alone,

@@ -136,8 +136,7 @@ def sample(job: Job, cluster: Cluster) -> tuple[Job, Cluster]:
         small = cluster if nodes == cluster.nodes else replace(cluster, nodes=nodes, memo={})
         inside = plan.tsp * plan.tp * plan.sp
         if small.gpus % inside == 0 and small.gpus >= inside:
-            degrees = {**plan.degrees, "pp": 1, "dp": small.gpus // inside}
-            alone = replace(plan, degrees=degrees, vpp=1, schedule="1f1b", stage_layers=(), zero=0, shard_group=None)
+            alone = replace(plan.in_one_stage(small.gpus // inside), shard_group=None)
             try:
                 alone = located(alone, small.gpus, small.gpus_per_node)
             except ValueError:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import InputError
 from .plan import Job, Plan
+from .transport import TRANSPORTS
 
 #: Pieces that the MLP's weights are gathered in: finer ones hide no more, and multiply slower.
 PIECES = (1, 2, 4)
@@ -88,19 +89,14 @@ def folded_searched(values: Values) -> bool:
 
 
 def folded_word(plan: Plan) -> str:
-    ways = {"gather": f"p{plan.mlp_pieces}", "multi_ring": "r", "ring": ""}
-    return f"g{plan.attended_groups}{'b' * (plan.overlap_by == 'blocks')}{ways[plan.weight_transport]}"
+    way = TRANSPORTS[plan.weight_transport].word(plan)
+    return f"g{plan.attended_groups}{'b' * (plan.overlap_by == 'blocks')}{way}"
 
 
 def folded_sentence(plan: Plan) -> str:
-    groups = plan.attended_groups
-    ways = {
-        "gather": f"the MLP's weights gathered in {plan.mlp_pieces} piece{'s' * (plan.mlp_pieces > 1)}",
-        "multi_ring": "the MLP's weights round several rings at once",
-        "ring": "the MLP's weights round one ring",
-    }
+    groups, way = plan.attended_groups, TRANSPORTS[plan.weight_transport].sentence(plan)
     blocks = ", attended block by block" * (plan.overlap_by == "blocks")
-    return f"{groups} group{'s' * (groups > 1)} of heads{blocks}, {ways[plan.weight_transport]}"
+    return f"{groups} group{'s' * (groups > 1)} of heads{blocks}, {way}"
 
 
 CHOICES = (

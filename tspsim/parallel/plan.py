@@ -180,6 +180,11 @@ class Plan:
         """Groups of heads that TSP attends one after the other."""
         return self.head_groups or self.tsp
 
+    def in_one_stage(self, dp: int) -> Plan:
+        """The plan without a pipeline, of ``dp`` replicas that divide nothing: for a few layers alone."""
+        degrees = {**self.degrees, "pp": 1, "dp": dp}
+        return replace(self, degrees=degrees, vpp=1, schedule="1f1b", stage_layers=(), zero=0)
+
     def node_ranks(self, axis: str) -> int:
         """Ranks of a group along an axis that share a node."""
         return self.together.get(axis, self.degree(axis))
@@ -443,17 +448,16 @@ class Job:
 
     def _check_transport(self) -> None:
         """What TSP's weights are moved in must divide them."""
+        from . import rings
         from .transport import TRANSPORTS
 
         plan = self.plan
         refused = TRANSPORTS[plan.weight_transport].check(self) if plan.tsp > 1 else None
         if refused is not None:
             raise self._refuse(*refused)
-        here = plan.node_ranks("sp")
-        if plan.sp > 1 and plan.context_transport == "multi_ring" and not (here and plan.sp % here == 0):
-            raise self._refuse(
-                "context_transport", f"multi_ring needs as many of the {plan.sp} ranks of sp in every node"
-            )
+        uneven = rings.refused(plan, "sp") if plan.sp > 1 and plan.context_transport == "multi_ring" else None
+        if uneven is not None:
+            raise self._refuse("context_transport", uneven)
 
     def _check_experts(self, axis: str) -> None:
         model, plan, experts = self.model, self.plan, self.model.experts

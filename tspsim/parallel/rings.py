@@ -14,8 +14,16 @@ from functools import lru_cache
 
 from ..network.collectives.multi_ring import hamiltonian_cycles
 from ..program import RING_SHIFT
-from .plan import Job
+from .plan import Job, Plan
 from .script import Script
+
+
+def refused(plan: Plan, axis: str) -> str | None:
+    """Why an axis cannot go round so; None where it can."""
+    ranks, here = plan.degree(axis), plan.node_ranks(axis)
+    if here and ranks % here == 0:
+        return None
+    return f"multi_ring needs as many of the {ranks} ranks of {axis} in every node"
 
 
 def by_rail(job: Job, axis: str, step: int) -> bool:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from ..model.layer import LayerShard
 from . import rings
-from .plan import Job
+from .plan import Job, Plan
 from .script import Buffers, Script
 
 #: Pieces of others that a pool holds at once: the one in use, and the one that arrives.
@@ -33,8 +33,6 @@ class Transport(Protocol):
     ----------
     name
         What a plan calls it.
-    words
-        What it does, for reports and tables.
     keeps
         Under full recomputation the MLP's weights that a repeated layer gathered stay for its backward, and the next
         layer's first ones arrive beside this layer's.
@@ -48,9 +46,6 @@ class Transport(Protocol):
     def name(self) -> str: ...
 
     @property
-    def words(self) -> str: ...
-
-    @property
     def keeps(self) -> bool: ...
 
     @property
@@ -58,6 +53,14 @@ class Transport(Protocol):
 
     @property
     def gathers_heads(self) -> bool: ...
+
+    def word(self, plan: Plan) -> str:
+        """What a plan's name says of it."""
+        ...
+
+    def sentence(self, plan: Plan) -> str:
+        """How the MLP's weights come, for people."""
+        ...
 
     def check(self, job: Job) -> tuple[str, str] | None:
         """The key of the plan that does not go with the job, and why; None where all do."""
@@ -109,10 +112,15 @@ class Ring:
     """The published way: shards hop from neighbour to neighbour, D − 1 times, and gradients behind them, D times."""
 
     name: str = "ring"
-    words: str = "shards hop from neighbour to neighbour, over one link of a GPU on a mesh"
     keeps: bool = False
     adds: bool = True
     gathers_heads: bool = False
+
+    def word(self, plan: Plan) -> str:
+        return ""
+
+    def sentence(self, plan: Plan) -> str:
+        return "the MLP's weights round one ring"
 
     def check(self, job: Job) -> tuple[str, str] | None:
         return None
@@ -154,16 +162,19 @@ class MultiRing:
     """The ring's hops over all links of a mesh, and over several nodes in two levels (:mod:`tspsim.parallel.rings`)."""
 
     name: str = "multi_ring"
-    words: str = "shards hop in pieces along rings that share no link"
     keeps: bool = True
     adds: bool = True
     gathers_heads: bool = False
 
+    def word(self, plan: Plan) -> str:
+        return "r"
+
+    def sentence(self, plan: Plan) -> str:
+        return "the MLP's weights round several rings at once"
+
     def check(self, job: Job) -> tuple[str, str] | None:
-        ranks, here = job.plan.tsp, job.plan.node_ranks("tsp")
-        if here and ranks % here == 0:
-            return None
-        return "weight_transport", f"multi_ring needs as many of the {ranks} ranks of tsp in every node"
+        refused = rings.refused(job.plan, "tsp")
+        return ("weight_transport", refused) if refused else None
 
     def pieces(self, job: Job) -> int:
         return job.plan.tsp
@@ -206,10 +217,15 @@ class Gather:
     take; their gradients come home by a reduce-scatter a piece."""
 
     name: str = "gather"
-    words: str = "a piece of every rank's shard is all-gathered ahead of its use"
     keeps: bool = True
     adds: bool = False
     gathers_heads: bool = True
+
+    def word(self, plan: Plan) -> str:
+        return f"p{plan.mlp_pieces}"
+
+    def sentence(self, plan: Plan) -> str:
+        return f"the MLP's weights gathered in {plan.mlp_pieces} piece{'s' * (plan.mlp_pieces > 1)}"
 
     def check(self, job: Job) -> tuple[str, str] | None:
         model, ranks, pieces = job.model, job.plan.tsp, job.plan.mlp_pieces
