@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 import tspsim
-from tspsim.search import Sweep
+from tspsim.studies import Sweep
 
 SCENARIO = "tsp-vs-tpsp-1024-mi300x"
 OVER = ("workload.sequence=16Ki..92Ki+4Ki", "cluster.nodes=1..25")

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import tspsim
 from tspsim.scenario import Scenario
-from tspsim.search.crews import crew_of
-from tspsim.search.planner import load_planned, read_map
-from tspsim.search.planner.survey import survey
-from tspsim.search.planner.territory import Cell, Side
+from tspsim.studies.executors import crew_of
+from tspsim.studies.planner import load_planned, read_map
+from tspsim.studies.planner.map_search import survey
+from tspsim.studies.planner.scheme_map import Cell, Side
 
 DOCS = Path(__file__).parent
 NUMBERS, PAGE = DOCS / "planner-map.csv", DOCS / "planner.md"

@@ -22,7 +22,7 @@ from tspsim.network import collective, load_cluster
 from tspsim.network.collectives.multi_ring import hamiltonian_cycles
 from tspsim.operators import MemoryBound
 from tspsim.parallel import Job, rings
-from tspsim.parallel.script import Script
+from tspsim.parallel.builder import ProgramBuilder
 from tspsim.program import RING_SHIFT, Collective, Compute, Program
 from tspsim.result import PlanResult
 from tspsim.simulation import Question, look_up, run_plan
@@ -268,7 +268,7 @@ def test_what_a_rank_gets_is_what_the_one_before_it_held(job: Job, data: st.Data
 
 def written(count: int, a_layer: int, layers: int, *, apart: bool) -> Program:
     """Layers that bring ``a_layer`` things each and use them in order, all moves written before the uses."""
-    script = Script("all", job_of(architecture(512)))
+    script = ProgramBuilder("all", job_of(architecture(512)))
 
     def layer() -> None:
         buffers = script.buffers("weights", count, a_layer)

@@ -25,17 +25,17 @@ from tspsim.question import Question, look_up
 from tspsim.report.plan import yaml_of
 from tspsim.result import PlanResult
 from tspsim.scenario import Plan as PlanKeys
-from tspsim.search.crews import Here, Processes
-from tspsim.search.front import front_of
-from tspsim.search.planner import Planner, load_planned, read_budget, read_map
-from tspsim.search.planner.branch import Search
-from tspsim.search.planner.limits import leanest, limits
-from tspsim.search.planner.space import Candidate, Space, name_of, plan_keys
-from tspsim.search.planner.survey import survey
-from tspsim.search.planner.territory import Cell, Side
-from tspsim.search.planner.why import parts_s
-from tspsim.search.worker import answer
 from tspsim.simulation import Costs, run_plan
+from tspsim.studies.executors import Here, Processes
+from tspsim.studies.front import front_of
+from tspsim.studies.planner import Planner, load_planned, read_budget, read_map
+from tspsim.studies.planner.branch import Search
+from tspsim.studies.planner.limits import leanest, limits
+from tspsim.studies.planner.map_search import survey
+from tspsim.studies.planner.scheme_map import Cell, Side
+from tspsim.studies.planner.space import Candidate, Space, name_of, plan_keys
+from tspsim.studies.planner.why import parts_s
+from tspsim.studies.worker import answer
 
 MODEL = """
 name: small
@@ -299,7 +299,7 @@ def test_an_answer_does_not_depend_on_the_number_of_processes(model: str) -> Non
 
 def test_an_interrupted_search_gives_the_best_so_far(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     planner = Planner(tspsim.load(scenario(model)), top=50, jobs=1)
-    from tspsim.search.planner.workers import Simulators
+    from tspsim.studies.planner.workers import Simulators
 
     ask, rounds = Simulators.ask, []
 
@@ -328,7 +328,7 @@ def test_what_was_simulated_before_ctrl_c_is_not_lost(model: str, monkeypatch: p
                 raise KeyboardInterrupt
             yield answer([question])
 
-    monkeypatch.setattr("tspsim.search.planner.workers.answers", interrupted)
+    monkeypatch.setattr("tspsim.studies.planner.workers.answers", interrupted)
     planned = Planner(tspsim.load(scenario(model)), jobs=1).run()
     assert planned.interrupted
     assert [found.candidate.name for found in planned.best] == asked[:1]

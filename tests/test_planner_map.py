@@ -11,9 +11,9 @@ from types import ModuleType
 
 import pytest
 
-from tspsim.search.crews import Here
-from tspsim.search.planner import read_map
-from tspsim.search.planner.survey import survey
+from tspsim.studies.executors import Here
+from tspsim.studies.planner import read_map
+from tspsim.studies.planner.map_search import survey
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 

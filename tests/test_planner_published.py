@@ -11,7 +11,7 @@ import pytest
 
 import tspsim
 from tspsim.scenario import Plan
-from tspsim.search.planner import Planner
+from tspsim.studies.planner import Planner
 
 TABLE = Path(os.environ.get("TSPSIM_SHARED_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 TABLE = TABLE / "published" / "training.csv"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tspsim.purchase.checkpoints import daly_interval_s, expected_s, schedule, young_interval_s
-from tspsim.purchase.terms import DAY_S, NODE_MTBF_S, Failures
+from tspsim.scenario.project import DAY_S, NODE_MTBF_S, Failures
+from tspsim.studies.purchase.checkpoints import daly_interval_s, expected_s, schedule, young_interval_s
 
 HOUR_S = 3600.0
 

@@ -13,13 +13,13 @@ import pytest
 from tspsim import catalog
 from tspsim.errors import InputError
 from tspsim.network import build_cluster
-from tspsim.purchase import Decision, decide, expand
-from tspsim.purchase.fabric import Bill
-from tspsim.purchase.terms import Parts
 from tspsim.report.comparison_page import page
 from tspsim.scenario import ClusterInline, load
-from tspsim.search.doubt import Z_LOW
+from tspsim.scenario.project import Parts
 from tspsim.simulation import simulate
+from tspsim.studies.purchase import Decision, decide, expand
+from tspsim.studies.purchase.fabric import Bill
+from tspsim.studies.uncertainty import Z_LOW
 
 PURCHASES = [name for name in catalog.names("scenarios") if load(name).offers]
 
@@ -198,13 +198,13 @@ def test_fabric_prices_have_a_doubt_of_their_own() -> None:
     """Added at half its price to twice it, nine times of ten; the GPU's own price does not move."""
     parts = {"nic": "9000 USD", "years": 1, "in_price": False, "range": [0.5, 2.0]}
     row = decided(purchase(project={"fabric": parts})).rows[0]
-    offer, hour = row.doubt, row.rates.fabric_usd_per_gpu_hour
+    offer, hour = row.uncertainty, row.rates.fabric_usd_per_gpu_hour
     assert offer is not None and hour == pytest.approx(9000 / 8766)
     plain = offer.per_token("tokens_per_dollar", {})
     for normal, factor in ((Z_LOW, 0.5), (-Z_LOW, 2.0)):
         moved = offer.per_token("tokens_per_dollar", {"fabric prices": normal})
         assert moved / plain == pytest.approx((1.40 + factor * hour) / (1.40 + hour))
-    shown = decided(purchase(project={"fabric": {**parts, "in_price": True}})).rows[0].doubt
+    shown = decided(purchase(project={"fabric": {**parts, "in_price": True}})).rows[0].uncertainty
     assert shown is not None and "fabric prices" not in shown.factors
 
 

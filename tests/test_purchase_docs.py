@@ -11,10 +11,10 @@ from types import ModuleType
 import pytest
 from pydantic import BaseModel
 
-from tspsim.purchase.terms import Failures, Parts, Power, Project
 from tspsim.scenario import Offer, load
-from tspsim.search import Sweep
-from tspsim.search.axes import Point
+from tspsim.scenario.project import Failures, Parts, Power, Project
+from tspsim.studies import Sweep
+from tspsim.studies.axes import Point
 
 DOCS = Path(__file__).parent.parent / "docs"
 TEXT = (DOCS / "purchase.md").read_text(encoding="utf-8")
@@ -56,8 +56,8 @@ def test_every_sweep_of_the_page_runs_at_its_ends(scenario: str, over: list[str]
         nodes = getattr(question.cluster, "nodes", 1)
         return [*point.overrides, "workload.sequence=4Ki", f"cluster.nodes={min(16, nodes)}"]
 
-    from tspsim.search.axes import choose
     from tspsim.simulation import simulate
+    from tspsim.studies.axes import choose
 
     for point in (sweep.points[0], sweep.points[-1]):
         result = simulate(choose(load(scenario, brief(point)), point.plans))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tspsim.errors import InputError
-from tspsim.search.axes import MOST_POINTS, choose, column, expand, points, read_axis, split
+from tspsim.studies.axes import MOST_POINTS, choose, column, expand, points, read_axis, split
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ import pytest
 
 import tspsim
 from tspsim.errors import InputError, TspsimError
-from tspsim.search import worker
-from tspsim.search.crews import LARGEST_CHUNK, MOST_DEATHS, Here, answers, chunk_size, crew_of
-from tspsim.search.question import Library, Question
-from tspsim.search.store import Store
-from tspsim.search.worker import Answer
+from tspsim.studies import worker
+from tspsim.studies.executors import LARGEST_CHUNK, MOST_DEATHS, Here, answers, chunk_size, crew_of
+from tspsim.studies.question import Library, Question
+from tspsim.studies.store import Store
+from tspsim.studies.worker import Answer
 
 SCENARIO = tspsim.load("tsp-8x-h100")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import tspsim
 from tspsim.errors import InputError, UnknownNameError
-from tspsim.search.doubt import FAMILIES, TRANSFERS, Factor, Offer, changes, compare, offer_of, rerun, tornado
+from tspsim.studies.uncertainty import FAMILIES, TRANSFERS, Factor, Offer, changes, compare, offer_of, rerun, tornado
 
 #: exp(±1.645 σ) holds nine times of ten; here σ = 0.1 and 0.2.
 Z = NormalDist().inv_cdf(0.95)

@@ -14,10 +14,10 @@ from search_fixtures import run_sweep, write_catalog
 import tspsim
 from tspsim.cli import main
 from tspsim.errors import InputError, UnknownNameError
-from tspsim.search import Sweep
-from tspsim.search.question import Library
-from tspsim.search.store import Store
-from tspsim.search.table import Table
+from tspsim.studies import Sweep
+from tspsim.studies.question import Library
+from tspsim.studies.store import Store
+from tspsim.studies.table import Table
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_the_key_follows_the_catalog_and_the_version(catalog: Path, monkeypatch:
     before = key_of()
     write_catalog(catalog, layers=3)
     changed = key_of()
-    monkeypatch.setattr("tspsim.search.question.__version__", "9.9.9")
+    monkeypatch.setattr("tspsim.studies.question.__version__", "9.9.9")
     assert len({before, changed, key_of()}) == 3
 
 

@@ -40,7 +40,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Lookups:
-    """How names become things; who asks often brings ones that remember (:mod:`tspsim.search.worker`)."""
+    """How names become things; who asks often brings ones that remember (:mod:`tspsim.studies.worker`)."""
 
     build_cluster: Callable[..., Cluster] = build_cluster
     load_cluster: Callable[[str], Cluster] = load_cluster

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tspsim.purchase import decide, expand
 from tspsim.report.comparison import write_comparison
 from tspsim.report.gallery import write_gallery
 from tspsim.scenario import load
 from tspsim.simulation import simulate
+from tspsim.studies.purchase import decide, expand
 
 pytestmark = pytest.mark.browser
 

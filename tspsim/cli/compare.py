@@ -19,11 +19,11 @@ def compare(scenarios: tuple[str, ...], html_file: str | None, json_file: str | 
 
     A scenario with offers becomes one scenario an offer; its page and JSON also have scaling, the project, and doubts.
     """
-    from ..purchase import decide
-    from ..purchase.offers import expand_all
     from ..report import comparison
     from ..result import SCHEMA_VERSION
     from ..scenario import load
+    from ..studies.purchase import decide
+    from ..studies.purchase.offers import expand_all
 
     asked = [load(name) for name in scenarios]
     questions = expand_all(asked)

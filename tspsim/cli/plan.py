@@ -35,7 +35,7 @@ def plan(
     are; --budget none goes on until nothing better can be left. Ctrl-C gives the best so far.
     """
     from ..report import plan as shown
-    from ..search.planner import Planner, load_planned, read_budget, read_map
+    from ..studies.planner import Planner, load_planned, read_budget, read_map
 
     budget_s = read_budget(budget)
     points = read_map(map_text) if map_text is not None else None

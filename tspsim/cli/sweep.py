@@ -38,8 +38,8 @@ def sweep(
     VALUES are separated by commas, or ranges: 1..8 (steps of one), 1..4+0.5 (equal steps), 32Ki..1Mi*2 (equal
     factors). The path plans chooses plans by name: --over plans=TSP8,TP8.
     """
-    from ..search import Sweep
-    from ..search.table import check_suffix
+    from ..studies import Sweep
+    from ..studies.table import check_suffix
 
     if jobs is not None and scheduler is not None:
         raise InputError("names other workers than --scheduler; give one of the two", file="--jobs")

@@ -21,13 +21,13 @@ from ..model import Block
 from ..model.layer import LayerShard
 from ..operators import MemoryBound
 from .adapters import Halves
+from .builder import ProgramBuilder
 from .expert import routed_shard
 from .pipeline import FORWARD, Chunk, Task
 from .plan import Job
-from .script import Script
 
 
-class Held(NamedTuple):
+class ParameterGroup(NamedTuple):
     """Parameters on one rank that ``copies`` ranks along ``axis`` hold alike, and so sum their gradients over.
 
     ZeRO divides their state among ``shards`` neighbours of those; groups of so many hold the same (hybrid sharding).
@@ -56,7 +56,7 @@ class Held(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Share:
+class OwnedParameters:
     """What one rank of a replica owns, in parameters: ``weight_shards`` ranks hold a copy of the weights together.
 
     Routed experts are spread otherwise (``Job.expert_shards``), and other ranks hold the same ones.
@@ -65,12 +65,12 @@ class Share:
     job: Job
     weight_shards: int
 
-    def replicated(self, parameters: float) -> Held:
+    def replicated(self, parameters: float) -> ParameterGroup:
         """Parameters that all ranks of the replica axis hold."""
         job = self.job
-        return Held(job.replica_axis, job.copies, parameters, job.plan.shard_group or job.copies)
+        return ParameterGroup(job.replica_axis, job.copies, parameters, job.plan.shard_group or job.copies)
 
-    def layer(self, block: Block) -> tuple[Held, ...]:
+    def layer(self, block: Block) -> tuple[ParameterGroup, ...]:
         """One layer, by who else holds it; a single entry unless its experts are spread on an axis of their own."""
         job = self.job
         whole = job.model.block_parameters(block)
@@ -82,21 +82,21 @@ class Share:
             self.experts(routed / job.expert_shards),
         )
 
-    def experts(self, parameters: float) -> Held:
+    def experts(self, parameters: float) -> ParameterGroup:
         """Parameters of routed experts, that all ranks hold which have these."""
         job = self.job
         groups = ("expert shard", "expert replicate") if job.plan.ep > 1 else ("shard", "replicate")
         if job.plan.ep == 1 and job.plan.tsp > 1:
             groups = ("shard+tsp", "replicate")
-        return Held(job.expert_axis, job.expert_copies, parameters, job.expert_state_shards, groups)
+        return ParameterGroup(job.expert_axis, job.expert_copies, parameters, job.expert_state_shards, groups)
 
-    def trained_layer(self, block: Block) -> tuple[Held, ...]:
+    def trained_layer(self, block: Block) -> tuple[ParameterGroup, ...]:
         """What of a layer is trained: all of it, or with frozen weights its adapters."""
         if self.job.work.adapters is None:
             return self.layer(block)
         return self.adapters(block)
 
-    def adapters(self, block: Block) -> tuple[Held, ...]:
+    def adapters(self, block: Block) -> tuple[ParameterGroup, ...]:
         """The adapters of a layer. Their whole halves are on every tensor-parallel rank; TSP has each own a part."""
         common, routed = self.halves(block)
         parts = [self.replicated(common.split + common.whole / self.job.plan.tsp)]
@@ -116,27 +116,27 @@ class Share:
         if self.job.work.adapters is None or self.job.plan.tp == 1:
             return 0.0
 
-        def whole(block: Block) -> tuple[Held, ...]:
+        def whole(block: Block) -> tuple[ParameterGroup, ...]:
             common, routed = self.halves(block)
             return self.replicated(common.whole), self.experts(routed.whole)
 
         return sum(held.share(divided=self.job.plan.zero > 0) for held in self.in_layers(chunks, whole))
 
-    def trained_layers(self, chunks: Sequence[Chunk]) -> tuple[Held, ...]:
+    def trained_layers(self, chunks: Sequence[Chunk]) -> tuple[ParameterGroup, ...]:
         """What of a stage's layers is trained on one rank, by who else holds it."""
         return together(*self.in_layers(chunks, self.trained_layer))
 
-    def trained(self, chunks: Sequence[Chunk]) -> tuple[Held, ...]:
+    def trained(self, chunks: Sequence[Chunk]) -> tuple[ParameterGroup, ...]:
         """What of a stage is trained on one rank: its layers, and unless the model is frozen its tables."""
         return self.owned(chunks) if self.job.work.adapters is None else self.trained_layers(chunks)
 
-    def embedding(self, chunk: Chunk) -> Held:
+    def embedding(self, chunk: Chunk) -> ParameterGroup:
         """The embedding, where it stands: half of what is outside layers, or all of it where it is the head too."""
         model = self.job.model
         here = model.parameters_outside_layers / (1 if model.tied_embeddings else 2)
         return self.replicated(here / self.weight_shards if chunk.has_embedding else 0.0)
 
-    def head(self, chunk: Chunk) -> Held:
+    def head(self, chunk: Chunk) -> ParameterGroup:
         """The head, where it stands (a tied one only where the embedding is not), and what joins the modules for
         further tokens."""
         model = self.job.model
@@ -147,16 +147,18 @@ class Share:
             here = 0.0 if chunk.has_embedding else model.parameters_outside_layers
         return self.replicated((here + self.job.multi_token * model.join_parameters) / self.weight_shards)
 
-    def tables(self, chunks: Sequence[Chunk]) -> Held:
+    def tables(self, chunks: Sequence[Chunk]) -> ParameterGroup:
         """Embedding and head of a stage."""
         parts = [table for chunk in chunks for table in (self.embedding(chunk), self.head(chunk))]
         return self.replicated(sum(part.parameters for part in parts))
 
-    def owned(self, chunks: Sequence[Chunk]) -> tuple[Held, ...]:
+    def owned(self, chunks: Sequence[Chunk]) -> tuple[ParameterGroup, ...]:
         """Parameters of a stage on one rank, by who else holds them."""
         return together(*self.in_layers(chunks, self.layer), self.tables(chunks))
 
-    def in_layers(self, chunks: Sequence[Chunk], one: Callable[[Block], tuple[Held, ...]]) -> list[Held]:
+    def in_layers(
+        self, chunks: Sequence[Chunk], one: Callable[[Block], tuple[ParameterGroup, ...]]
+    ) -> list[ParameterGroup]:
         """What ``one`` layer of each kind counts, for all of a stage's layers."""
         return [
             held._replace(parameters=held.parameters * count)
@@ -165,9 +167,9 @@ class Share:
         ]
 
 
-def together(*parts: Held) -> tuple[Held, ...]:
+def together(*parts: ParameterGroup) -> tuple[ParameterGroup, ...]:
     """Parts that the same ranks hold become one; the order of first appearance stays."""
-    sums: dict[tuple[str, int], Held] = {}
+    sums: dict[tuple[str, int], ParameterGroup] = {}
     for held in parts:
         known = sums.get((held.axis, held.copies))
         total = held.parameters if known is None else known.parameters + held.parameters
@@ -175,14 +177,14 @@ def together(*parts: Held) -> tuple[Held, ...]:
     return tuple(sums.values())
 
 
-def gather_weights(script: Script, job: Job, share: Share, block: Block, task: Task) -> int | None:
+def gather_weights(builder: ProgramBuilder, job: Job, share: OwnedParameters, block: Block, task: Task) -> int | None:
     """A layer's weights from the ranks that hold shares of them, ahead of the layer; None where nobody divides."""
     if not gathers(job, task):
         return None
     gathered = None
     for axis, size in divided_bytes(job, share, block).items():
-        script.part = "weights"
-        gathered = script.collective("all_gather", axis, size, "gather layer weights", stream="parameters")
+        builder.part = "weights"
+        gathered = builder.collective("all_gather", axis, size, "gather layer weights", stream="parameters")
     return gathered
 
 
@@ -194,21 +196,21 @@ def gathers(job: Job, task: Task) -> bool:
     return job.plan.zero == 3 or (first_use and job.work.stack.overlap_weights)
 
 
-def gather_table(script: Script, job: Job, table: Held, task: Task, name: str) -> None:
+def gather_table(builder: ProgramBuilder, job: Job, table: ParameterGroup, task: Task, name: str) -> None:
     """Embedding or head, ahead of the kernels that follow; frozen ones are gathered where they are divided."""
     frozen = job.work.adapters is not None
     if not (gathers(job, task) and table.shards > 1 and table.parameters) or (frozen and job.plan.zero < 3):
         return
-    script.part = "weights"
-    waits = [] if job.work.stack.overlap_weights else [script.compute(f"{name} wanted")]
+    builder.part = "weights"
+    waits = [] if job.work.stack.overlap_weights else [builder.compute(f"{name} wanted")]
     size = table.parameters * job.weight_bytes
-    gathered = script.collective(
+    gathered = builder.collective(
         "all_gather", table.shard_axis, size, f"gather {name}", after=waits, stream="parameters"
     )
-    script.compute(f"{name} here", after=[gathered])
+    builder.compute(f"{name} here", after=[gathered])
 
 
-def divided_bytes(job: Job, share: Share, block: Block) -> Mapping[str, float]:
+def divided_bytes(job: Job, share: OwnedParameters, block: Block) -> Mapping[str, float]:
     """Bytes of a layer's weights that ranks divide, by the axis of those ranks.
 
     Frozen weights change in no step: ZeRO 3 alone, which divides them, gathers them, and the adapters with them.
@@ -223,15 +225,15 @@ def divided_bytes(job: Job, share: Share, block: Block) -> Mapping[str, float]:
     return sizes
 
 
-def wait_for_weights(script: Script, job: Job, gathered: int | None, ready: Sequence[int]) -> None:
+def wait_for_weights(builder: ProgramBuilder, job: Job, gathered: int | None, ready: Sequence[int]) -> None:
     """The layer that was just written begins when its weights are here; overlapped, they are gathered a layer ahead."""
     if gathered is None:
         return
-    script.hold_until(gathered)
-    script.after_previous_layer(gathered, ready[-1], "weights", turns=2 if job.work.stack.overlap_weights else 1)
+    builder.hold_until(gathered)
+    builder.after_previous_layer(gathered, ready[-1], "weights", turns=2 if job.work.stack.overlap_weights else 1)
 
 
-def reduce_layer(script: Script, job: Job, held: Sequence[Held], task: Task) -> None:
+def reduce_layer(builder: ProgramBuilder, job: Job, held: Sequence[ParameterGroup], task: Task) -> None:
     """Sum a layer's gradients beside the backward of the layers before, after a scheme's own exchange of them.
 
     A stack that does not overlap them sums all at the end of the step (:func:`finish_step`), or from ZeRO 2 on, which
@@ -239,44 +241,50 @@ def reduce_layer(script: Script, job: Job, held: Sequence[Held], task: Task) -> 
     """
     plan, overlap = job.plan, job.work.stack.overlap_gradients
     if plan.zero >= 2 or (task.micro_batch == job.micro_batches - 1 and overlap):
-        sum_beside(script, job, held, "layer gradients", script.exchanged_gradients)
+        sum_beside(builder, job, held, "layer gradients", builder.exchanged_gradients)
 
 
-def reduce_table(script: Script, job: Job, table: Held, name: str, exchanged: Sequence[int] = ()) -> None:
+def reduce_table(
+    builder: ProgramBuilder, job: Job, table: ParameterGroup, name: str, exchanged: Sequence[int] = ()
+) -> None:
     """Sum the gradients of embedding or head, from ZeRO 2 on, which has no room for them; else they wait for the end
     of the step."""
     if job.plan.zero >= 2 and job.work.adapters is None:
-        sum_beside(script, job, [table], f"{name} gradients", exchanged)
+        sum_beside(builder, job, [table], f"{name} gradients", exchanged)
 
 
-def sum_beside(script: Script, job: Job, held: Sequence[Held], what: str, exchanged: Sequence[int]) -> None:
+def sum_beside(
+    builder: ProgramBuilder, job: Job, held: Sequence[ParameterGroup], what: str, exchanged: Sequence[int]
+) -> None:
     """Sum gradients that have just been made, or ``exchanged`` by their scheme, beside what comes next."""
     summed = [each for each in held if each.copies > 1 and each.parameters]
     if not summed:
         return
-    script.part = "gradients"
-    ready = [script.compute(f"{what} ready"), *exchanged]
-    last = [sum_gradients(script, job, each, f"sum {what}", ready) for each in summed]
+    builder.part = "gradients"
+    ready = [builder.compute(f"{what} ready"), *exchanged]
+    last = [sum_gradients(builder, job, each, f"sum {what}", ready) for each in summed]
     if not job.work.stack.overlap_gradients:
-        script.compute(f"{what} summed", after=last)
+        builder.compute(f"{what} summed", after=last)
 
 
-def sum_gradients(script: Script, job: Job, held: Held, name: str, after: Sequence[int]) -> int:
+def sum_gradients(builder: ProgramBuilder, job: Job, held: ParameterGroup, name: str, after: Sequence[int]) -> int:
     """Over all ranks that hold the weights: whole on each, or with ZeRO each rank its share; between groups that divide
     state among themselves the shares are summed as well."""
     size = held.parameters * job.work.optimizer.gradients
     if not job.plan.zero:
-        return script.collective("all_reduce", held.axis, size, name, after=after, stream="gradients")
+        return builder.collective("all_reduce", held.axis, size, name, after=after, stream="gradients")
     summed = list(after)
     if held.shards > 1:
-        summed = [script.collective("reduce_scatter", held.shard_axis, size, name, after=after, stream="gradients")]
+        summed = [builder.collective("reduce_scatter", held.shard_axis, size, name, after=after, stream="gradients")]
     if held.shards < held.copies:
         share = size / held.shards
-        summed = [script.collective("all_reduce", held.sum_axis, share, name, after=summed, stream="gradients")]
+        summed = [builder.collective("all_reduce", held.sum_axis, share, name, after=summed, stream="gradients")]
     return summed[-1]
 
 
-def finish_step(script: Script, job: Job, share: Share, chunks: Sequence[Chunk], exchanged: Sequence[int]) -> None:
+def finish_step(
+    builder: ProgramBuilder, job: Job, share: OwnedParameters, chunks: Sequence[Chunk], exchanged: Sequence[int]
+) -> None:
     """Gradients of embedding and head, the norm of all gradients, and the optimizer's pass over what a rank owns.
 
     ``exchanged`` ends the scheme's own exchange of gradients.
@@ -285,7 +293,7 @@ def finish_step(script: Script, job: Job, share: Share, chunks: Sequence[Chunk],
     waits = list(exchanged)
     owned = share.trained(chunks)
     widest = max(owned, key=lambda held: held.copies)
-    late: tuple[Held, ...] = ()
+    late: tuple[ParameterGroup, ...] = ()
     name = "sum table gradients"
     if plan.zero < 2 and not stack.overlap_gradients:
         late, name = owned, "sum gradients"
@@ -293,23 +301,23 @@ def finish_step(script: Script, job: Job, share: Share, chunks: Sequence[Chunk],
         late = (share.tables(chunks),)
     for held in late:
         if held.copies > 1 and held.parameters:
-            ready = script.compute("last gradients ready", after=exchanged)
-            waits.append(sum_gradients(script, job, held, name, [ready]))
+            ready = builder.compute("last gradients ready", after=exchanged)
+            waits.append(sum_gradients(builder, job, held, name, [ready]))
     alike = share.alike_on_tensor_ranks(chunks) * optimizer.gradients
     if alike:
-        ready = script.compute("adapters' gradients ready", after=exchanged)
+        ready = builder.compute("adapters' gradients ready", after=exchanged)
         waits.append(
-            script.collective("all_reduce", "tp", alike, "sum adapters over tp", after=[ready], stream="gradients")
+            builder.collective("all_reduce", "tp", alike, "sum adapters over tp", after=[ready], stream="gradients")
         )
     if widest.copies > 1:
-        waits.append(script.collective("all_reduce", widest.axis, 4, "gradient norm", stream="gradients"))
+        waits.append(builder.collective("all_reduce", widest.axis, 4, "gradient norm", stream="gradients"))
     elements = sum(held.share(divided=plan.zero > 0) for held in owned)
     size = elements * (optimizer.gradients + optimizer.weights + 2.0 * (optimizer.state + optimizer.temporaries))
-    updated = script.compute("optimizer step", MemoryBound("adamw", size, name="optimizer"), after=waits)
+    updated = builder.compute("optimizer step", MemoryBound("adamw", size, name="optimizer"), after=waits)
     if plan.zero in (1, 2) and not stack.overlap_weights:
         for held in owned:
             if held.shards > 1 and held.parameters:
                 size = held.parameters * optimizer.weights
-                script.collective(
+                builder.collective(
                     "all_gather", held.shard_axis, size, "gather weights", after=[updated], stream="parameters"
                 )

@@ -21,9 +21,9 @@ from ..model.routed import RoutedShard
 from ..network.collectives.experts import touched
 from ..operators import Gemm, Operator
 from ..program import Tokens
+from .builder import ProgramBuilder
 from .plan import Job
 from .recompute import cheap_again
-from .script import Script
 from .weave import EXCHANGE
 
 #: What to wait for → what its end is: the forward or backward of shared experts, as the scheme has it.
@@ -111,47 +111,47 @@ def local_activation_backward(job: Job, layer: LayerShard, tokens: int) -> tuple
 # --- expert groups ------------------------------------------------------------------------------------------
 
 
-def forward(script: Script, job: Job, layer: LayerShard, after: list[int], shared: Shared | None) -> int:
+def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int], shared: Shared | None) -> int:
     """Norm and router, dispatch, experts, combine; shared experts before the dispatch, or beside it."""
     routed, tokens = routed_shard(job), own_tokens(job)
-    chosen = script.compute(
+    chosen = builder.compute(
         "norm, router", layer.norm(tokens), routed.router(tokens), routed.choose(tokens), after=after
     )
     beside = job.plan.expert_overlap != "none"
     done = shared([chosen]) if shared and not beside else []
-    arrived = exchange(script, job, routed, "dispatch", [chosen, *done], pack=True)
+    arrived = exchange(builder, job, routed, "dispatch", [chosen, *done], pack=True)
     if shared and beside:
         done = shared([chosen])
-    multiplied = script.compute("experts", *_multiply(routed), *_gather_sums(job, routed), after=arrived)
-    back = exchange(script, job, routed, "combine", [multiplied])
+    multiplied = builder.compute("experts", *_multiply(routed), *_gather_sums(job, routed), after=arrived)
+    back = exchange(builder, job, routed, "combine", [multiplied])
     rows = sent_rows(job) or routed.all_rows
-    return script.compute("sum of experts", routed.sum_rows(rows, tokens), after=[*back, *done])
+    return builder.compute("sum of experts", routed.sum_rows(rows, tokens), after=[*back, *done])
 
 
-def backward(script: Script, job: Job, layer: LayerShard, shared: Shared | None) -> int:
+def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, shared: Shared | None) -> int:
     """The forward mirrored: gradients of the sums are dispatched, those of the rows come back."""
     routed, tokens = routed_shard(job), own_tokens(job)
     beside = job.plan.expert_overlap != "none"
     done = shared([]) if shared and not beside else []
-    arrived = exchange(script, job, routed, "dispatch gradients", done, pack=True)
+    arrived = exchange(builder, job, routed, "dispatch gradients", done, pack=True)
     if shared and beside:
         done = shared([])
-    multiplied = script.compute(
+    multiplied = builder.compute(
         "experts backward",
         routed.copy(routed.all_rows, "d rows to experts"),
-        *script.gradients(routed.down()),
+        *builder.gradients(routed.down()),
         *cheap_again(job, routed.activation()),
         routed.activation_backward(),
-        *script.gradients(routed.gate_up()),
+        *builder.gradients(routed.gate_up()),
         *_gather_sums(job, routed),
         after=arrived,
     )
-    back = exchange(script, job, routed, "combine gradients", [multiplied])
+    back = exchange(builder, job, routed, "combine gradients", [multiplied])
     rows = sent_rows(job) or routed.all_rows
-    return script.compute(
+    return builder.compute(
         "router, norm backward",
         routed.sum_rows(rows, tokens),
-        *script.gradients(routed.router(tokens)),
+        *builder.gradients(routed.router(tokens)),
         *cheap_again(job, layer.norm(tokens)),
         layer.norm_backward(tokens),
         after=[*back, *done],
@@ -171,7 +171,7 @@ def weight_gradients(job: Job, layer: LayerShard, tokens: int) -> tuple[Gemm, ..
 
 
 def exchange(
-    script: Script, job: Job, routed: RoutedShard, name: str, after: Sequence[int], *, pack: bool = False
+    builder: ProgramBuilder, job: Job, routed: RoutedShard, name: str, after: Sequence[int], *, pack: bool = False
 ) -> list[int]:
     """An all-to-all of rows over the expert group; with ``pack`` a rank puts its tokens' rows in order first.
 
@@ -181,7 +181,7 @@ def exchange(
         return list(after)
     experts, rows = routed.experts, sent_rows(job)
     if pack:
-        after = [script.compute(f"pack rows for {name}", routed.copy(rows, "pack rows"), after=after)]
+        after = [builder.compute(f"pack rows for {name}", routed.copy(rows, "pack rows"), after=after)]
     row_bytes = job.model.hidden * job.activation_bytes
     phase, tokens = None, None
     if job.plan.expert_dispatch == "ranks":
@@ -191,7 +191,7 @@ def exchange(
         tokens = Tokens(own_tokens(job) * load, row_bytes, *choice)
     size = rows * row_bytes
     return [
-        script.collective(
+        builder.collective(
             "all_to_all", "ep", size, name, after=after, stream=EXCHANGE, algorithm=phase, tokens=tokens
         )
     ]

@@ -21,48 +21,48 @@ from ..model import Block
 from ..model.layer import LayerShard, gradients
 from ..operators import MemoryBound, Operator
 from . import expert, folded_tables, travel
+from .builder import ProgramBuilder
 from .memory import Residency
 from .partition import Segments, local_segments
 from .plan import Job
 from .recompute import cheap_again, heads_again
-from .script import Script
 from .sequence import own_segments, slice_segments
 from .step import Scheme
 from .transport import BUFFERS, Arrivals, piece_of, transport_of
 
 
-def forward_layer(script: Script, job: Job, layer: LayerShard, position: int) -> list[int]:
-    script.part = "attention"
+def forward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
+    builder.part = "attention"
     overlap = job.plan.overlap is not False
-    attended = (attention_overlapped if overlap else attention_in_turn)(script, job, layer, position)
-    script.part = "mlp"
+    attended = (attention_overlapped if overlap else attention_in_turn)(builder, job, layer, position)
+    builder.part = "mlp"
 
     def mlp(after: list[int]) -> list[int]:
-        return [(mlp_overlapped if overlap else mlp_in_turn)(script, job, layer, after[0])]
+        return [(mlp_overlapped if overlap else mlp_in_turn)(builder, job, layer, after[0])]
 
     if not layer.kind.experts:
         return mlp([attended])
-    return [expert.forward(script, job, layer, [attended], mlp if layer.ffn else None)]
+    return [expert.forward(builder, job, layer, [attended], mlp if layer.ffn else None)]
 
 
-def backward_layer(script: Script, job: Job, layer: LayerShard, position: int) -> list[int]:
+def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
     """Derived, not published: the MLP's weights come again, unless they stayed, and their gradients go home; then every
     group of heads once more, dK and dV reduce-scattered, and the attention weights' gradients reduced to their owners
     in one reduce-scatter. With full recomputation the attention's weights are still here from the forward.
     """
-    script.part = "mlp backward"
+    builder.part = "mlp backward"
     if layer.kind.experts:
 
         def shared(after: list[int]) -> list[int]:
-            return [mlp_backward(script, job, layer)]
+            return [mlp_backward(builder, job, layer)]
 
-        expert.backward(script, job, layer, shared if layer.ffn else None)
+        expert.backward(builder, job, layer, shared if layer.ffn else None)
     else:
-        mlp_backward(script, job, layer)
+        mlp_backward(builder, job, layer)
         again = cheap_again(job, layer.norm(job.tokens))
-        script.compute("norm backward", *again, layer.norm_backward(job.tokens))
-    script.part = "attention backward"
-    return [attention_backward(script, job, layer, position)]
+        builder.compute("norm backward", *again, layer.norm_backward(job.tokens))
+    builder.part = "attention backward"
+    return [attention_backward(builder, job, layer, position)]
 
 
 # --- attention ----------------------------------------------------------------------------------------------
@@ -73,62 +73,62 @@ def group_of(job: Job, layer: LayerShard) -> LayerShard:
     return replace(layer, shards=job.plan.attended_groups)
 
 
-def attention_overlapped(script: Script, job: Job, layer: LayerShard, position: int) -> int:
+def attention_overlapped(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> int:
     """Groups of heads, software-pipelined by one: QKV of group r+1 is multiplied before attention of group r, so that
     the gather of r+1 runs beside it. Returns the last instruction."""
     groups, tokens, group = job.plan.attended_groups, job.tokens, group_of(job, layer)
     ahead = min(travel.ATTENTION_BUFFERS, groups)
-    if script.recomputing:
+    if builder.recomputing:
         # A layer that is repeated for its backward keeps its own weights; the next one's first arrive beside them.
         ahead = groups + (ahead if transport_of(job).keeps else 0)
-    buffers = script.buffers("attention weights", ahead, groups)
+    buffers = builder.buffers("attention weights", ahead, groups)
     gathered: list[tuple[int, list[int]]] = []
     attended: list[int] = []
 
     def project(step: int) -> None:
-        moved = bring_weights(script, job, group, step, [])
+        moved = bring_weights(builder, job, group, step, [])
         buffers.fill(step, *moved)
         operators: tuple[Operator, ...] = (*group.projections(tokens), group.rope(tokens))
         if step == 0:
-            script.compute("norm", layer.norm(tokens), *layer.down_projections(tokens), after=whole)
-        projected = script.compute(f"QKV {step + 1}/{groups}", *operators, after=moved[-1:])
-        gathered.append((projected, gather_context(script, job, group, step, [projected])))
+            builder.compute("norm", layer.norm(tokens), *layer.down_projections(tokens), after=whole)
+        projected = builder.compute(f"QKV {step + 1}/{groups}", *operators, after=moved[-1:])
+        gathered.append((projected, gather_context(builder, job, group, step, [projected])))
 
-    whole = gather_attention_whole(script, job, layer, [])
+    whole = gather_attention_whole(builder, job, layer, [])
     project(0)
     for step in range(groups):
         if step + 1 < groups:
             project(step + 1)
-        attended.append(attend(script, job, group, position, step, *gathered[step]))
-        if not script.recomputing:
+        attended.append(attend(builder, job, group, position, step, *gathered[step]))
+        if not builder.recomputing:
             buffers.used(step, attended[step])
     return attended[-1]
 
 
-def attention_in_turn(script: Script, job: Job, layer: LayerShard, position: int) -> int:
+def attention_in_turn(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> int:
     """Nothing overlaps: every exchange is waited for before the next instruction."""
     groups, group = job.plan.attended_groups, group_of(job, layer)
-    whole = gather_attention_whole(script, job, layer, [])
-    last = script.compute("norm", layer.norm(job.tokens), *layer.down_projections(job.tokens), after=whole)
+    whole = gather_attention_whole(builder, job, layer, [])
+    last = builder.compute("norm", layer.norm(job.tokens), *layer.down_projections(job.tokens), after=whole)
     for step in range(groups):
-        moved = bring_weights(script, job, group, step, [last])
-        projected = script.compute(
+        moved = bring_weights(builder, job, group, step, [last])
+        projected = builder.compute(
             f"QKV {step + 1}/{groups}", *group.projections(job.tokens), group.rope(job.tokens), after=moved[-1:]
         )
-        gathered = gather_context(script, job, group, step, [projected])
-        last = attend(script, job, group, position, step, projected, gathered)
+        gathered = gather_context(builder, job, group, step, [projected])
+        last = attend(builder, job, group, position, step, projected, gathered)
     return last
 
 
-def attention_backward(script: Script, job: Job, layer: LayerShard, position: int) -> int:
+def attention_backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> int:
     plan, tokens, work = job.plan, job.tokens, job.work
     groups, group = plan.attended_groups, group_of(job, layer)
     overlap = plan.overlap is not False
     kept = plan.recomputation == "full"
     # A repeated layer's weights are in the buffers that its forward filled.
-    buffers = script.buffers("attention weights", min(travel.ATTENTION_BUFFERS, groups), groups)
+    buffers = builder.buffers("attention weights", min(travel.ATTENTION_BUFFERS, groups), groups)
     # Adapters are needed from the first group on, the projections to latents behind the last one.
-    early = [] if kept or work.adapters is None else gather_attention_whole(script, job, layer, [])
+    early = [] if kept or work.adapters is None else gather_attention_whole(builder, job, layer, [])
     reduced: list[int] = []
     last: list[int] = []
 
@@ -136,7 +136,7 @@ def attention_backward(script: Script, job: Job, layer: LayerShard, position: in
         """dQ, dK and dV of a group through its QKV weights, once its dK and dV are whole."""
         nonlocal last
         last = [
-            script.compute(
+            builder.compute(
                 f"QKV {step + 1}/{groups} backward",
                 group.rope(tokens),
                 *(gradient for product in group.projections(tokens) for gradient in gradients(product)),
@@ -149,11 +149,11 @@ def attention_backward(script: Script, job: Job, layer: LayerShard, position: in
         needed: list[int] = []
         if not kept:
             waits = [] if overlap else last
-            moved = bring_weights(script, job, group, step, waits)
-            gathered = gather_context(script, job, group, step, waits)
+            moved = bring_weights(builder, job, group, step, waits)
+            gathered = gather_context(builder, job, group, step, waits)
             buffers.fill(step, *moved, *gathered)
             needed = [*(() if step else early), moved[-1], gathered[-1]]
-        reduced.append(attend_backward(script, job, group, position, step, needed))
+        reduced.append(attend_backward(builder, job, group, position, step, needed))
         if not overlap:
             project(step)
         elif step:
@@ -161,9 +161,9 @@ def attention_backward(script: Script, job: Job, layer: LayerShard, position: in
     if overlap:
         project(groups - 1)
     if layer.down_weights:
-        needed = early or ([] if kept else gather_attention_whole(script, job, layer, last))
+        needed = early or ([] if kept else gather_attention_whole(builder, job, layer, last))
         d_down = [gradient for product in layer.down_projections(tokens) for gradient in gradients(product)]
-        last = [script.compute("latents backward", *d_down, after=needed)]
+        last = [builder.compute("latents backward", *d_down, after=needed)]
     load = travel.attention(job, group)
     trained = groups * load.trained_in_shard + load.trained_in_whole
     if work.adapters is not None:
@@ -171,30 +171,30 @@ def attention_backward(script: Script, job: Job, layer: LayerShard, position: in
     if trained:
         size = trained * work.optimizer.gradients
         name = "attention gradients to owners"
-        summed = script.collective("reduce_scatter", "tsp", size, name, after=last, stream="weight gradients")
-        script.exchanged_gradients = [summed]
+        summed = builder.collective("reduce_scatter", "tsp", size, name, after=last, stream="weight gradients")
+        builder.exchanged_gradients = [summed]
     normed = *cheap_again(job, layer.norm(tokens)), layer.norm_backward(tokens)
-    return script.compute("norm backward", *normed, after=[] if overlap else script.exchanged_gradients)
+    return builder.compute("norm backward", *normed, after=[] if overlap else builder.exchanged_gradients)
 
 
-def gather_attention_whole(script: Script, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
+def gather_attention_whole(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
     """What no head divides and every rank needs whole for its tokens: latent attention's projections to latents, and
     halves of adapters."""
     size = travel.attention(job, layer).whole_bytes
     name = "projections to latents" if layer.down_weights else "adapters of attention"
-    return [script.collective("all_gather", "tsp", size, name, after=after, stream="weights")] if size else []
+    return [builder.collective("all_gather", "tsp", size, name, after=after, stream="weights")] if size else []
 
 
-def bring_weights(script: Script, job: Job, group: LayerShard, step: int, after: list[int]) -> list[int]:
+def bring_weights(builder: ProgramBuilder, job: Job, group: LayerShard, step: int, after: list[int]) -> list[int]:
     """Weights of a group of heads: gathered, where every rank owns some of its heads, or from those that own it, one
     after the other."""
     plan, size = job.plan, travel.attention(job, group).shard_bytes
     if transport_of(job).gathers_heads and owned_by_all(job):
         name = f"weights, group {step + 1}/{plan.attended_groups}"
-        return [script.collective("all_gather", "tsp", size, name, after=after, stream="weights")]
+        return [builder.collective("all_gather", "tsp", size, name, after=after, stream="weights")]
     owners = plan.tsp // plan.attended_groups
     return [
-        script.collective(
+        builder.collective(
             "broadcast",
             "tsp",
             size / owners,
@@ -224,18 +224,18 @@ def slices_of(job: Job) -> int:
     return job.plan.overlap_chunks if job.plan.overlap_by == "blocks" and job.plan.overlap is not False else 1
 
 
-def gather_context(script: Script, job: Job, group: LayerShard, step: int, after: list[int]) -> list[int]:
+def gather_context(builder: ProgramBuilder, job: Job, group: LayerShard, step: int, after: list[int]) -> list[int]:
     """K and V of a group of heads, in as many gathers as there are slices."""
     parts = slices_of(job)
     name = f"gather K,V {step + 1}/{job.plan.attended_groups}"
     size = context_bytes(job, group) / parts
     return [
-        script.collective("all_gather", "tsp", size, name, after=after, stream="context") for _ in range(parts)
+        builder.collective("all_gather", "tsp", size, name, after=after, stream="context") for _ in range(parts)
     ]
 
 
 def attend(
-    script: Script, job: Job, group: LayerShard, position: int, step: int, projected: int, gathered: list[int]
+    builder: ProgramBuilder, job: Job, group: LayerShard, position: int, step: int, projected: int, gathered: list[int]
 ) -> int:
     """Local queries over the whole context with one group of heads, and its part of the output projection. By blocks
     the rank's own tokens are attended while the others' arrive."""
@@ -244,20 +244,20 @@ def attend(
     if len(gathered) == 1:
         segments = local_segments(plan.partition, work.sequence, plan.tsp, position, job.sequences, work.causal)
         kernel = group.attention(segments, causal=work.causal)
-        return script.compute(name, kernel, output, after=gathered)
+        return builder.compute(name, kernel, output, after=gathered)
     segments, causal = own_segments(job, position)
-    last = script.compute(f"{name} own block", group.attention(segments, causal=causal), after=[projected])
+    last = builder.compute(f"{name} own block", group.attention(segments, causal=causal), after=[projected])
     for part, here in enumerate(gathered):
         segments = slice_segments(job, position, part, len(gathered))
         kernels: list[Operator] = [group.attention(segments, causal=False), group.merge(job.tokens)] if segments else []
         if part == len(gathered) - 1:
             kernels.append(output)
-        last = script.compute(f"{name} slice {part + 1}/{len(gathered)}", *kernels, after=[here])
+        last = builder.compute(f"{name} slice {part + 1}/{len(gathered)}", *kernels, after=[here])
     return last
 
 
 def attend_backward(
-    script: Script, job: Job, group: LayerShard, position: int, step: int, after: list[int]
+    builder: ProgramBuilder, job: Job, group: LayerShard, position: int, step: int, after: list[int]
 ) -> int:
     """dO of a group of heads, its attention's backward, and the sums of dK and dV that go to their owners; returns the
     last sum. By blocks a slice's sums travel while the next slice is worked on."""
@@ -271,19 +271,19 @@ def attend_backward(
         return [*again, group.attention(segments, causal=causal, direction="backward")] if segments else []
 
     def home(last: int) -> int:
-        return script.collective("reduce_scatter", "tsp", size, summed, after=[last], stream="context")
+        return builder.collective("reduce_scatter", "tsp", size, summed, after=[last], stream="context")
 
     if parts == 1:
         segments = local_segments(plan.partition, work.sequence, plan.tsp, position, job.sequences, work.causal)
-        last = script.compute(f"{name} backward", *before, *kernels(segments, work.causal), after=after)
+        last = builder.compute(f"{name} backward", *before, *kernels(segments, work.causal), after=after)
         return home(last)
-    last = script.compute(f"{name} d output", *before, after=after)
+    last = builder.compute(f"{name} d output", *before, after=after)
     sums = last
     for part in range(parts):
         each = kernels(slice_segments(job, position, part, parts), causal=False)
-        last = script.compute(f"{name} slice {part + 1}/{parts} backward", *each)
+        last = builder.compute(f"{name} slice {part + 1}/{parts} backward", *each)
         sums = home(last)
-    script.compute(f"{name} own block backward", *kernels(*own_segments(job, position)))
+    builder.compute(f"{name} own block backward", *kernels(*own_segments(job, position)))
     return sums
 
 
@@ -295,35 +295,35 @@ def keeps_mlp(job: Job) -> bool:
     return job.training and job.plan.recomputation == "full" and transport_of(job).keeps
 
 
-def mlp_overlapped(script: Script, job: Job, layer: LayerShard, last: int) -> int:
+def mlp_overlapped(builder: ProgramBuilder, job: Job, layer: LayerShard, last: int) -> int:
     """The piece that is here is multiplied while the next one arrives in the other buffer."""
     transport, piece = transport_of(job), piece_of(job, layer)
     pieces = transport.pieces(job)
-    kept = script.recomputing and keeps_mlp(job)
+    kept = builder.recomputing and keeps_mlp(job)
     size = travel.mlp(job, piece).shard_bytes
-    needed = [last, *gather_mlp_whole(script, job, layer, [])]
-    arrivals = Arrivals(script, job, size, pieces, "MLP weights", "MLP weights", kept=kept)
+    needed = [last, *gather_mlp_whole(builder, job, layer, [])]
+    arrivals = Arrivals(builder, job, size, pieces, "MLP weights", "MLP weights", kept=kept)
     applied = last
     for number in range(pieces):
         arrivals.set_out(number)
-        applied = apply_mlp(script, job, piece, number, [*([] if number else needed), *arrivals.of(number)])
+        applied = apply_mlp(builder, job, piece, number, [*([] if number else needed), *arrivals.of(number)])
         if not kept:
             arrivals.used(number, applied)
     return applied
 
 
-def mlp_in_turn(script: Script, job: Job, layer: LayerShard, last: int) -> int:
+def mlp_in_turn(builder: ProgramBuilder, job: Job, layer: LayerShard, last: int) -> int:
     transport, piece = transport_of(job), piece_of(job, layer)
     pieces = transport.pieces(job)
-    waits = [last, *gather_mlp_whole(script, job, layer, [last])]
-    arrivals = Arrivals(script, job, travel.mlp(job, piece).shard_bytes, pieces, "MLP weights")
+    waits = [last, *gather_mlp_whole(builder, job, layer, [last])]
+    arrivals = Arrivals(builder, job, travel.mlp(job, piece).shard_bytes, pieces, "MLP weights")
     for number in range(pieces):
         arrivals.bring(number, waits)
-        waits = [apply_mlp(script, job, piece, number, arrivals.of(number) or waits)]
+        waits = [apply_mlp(builder, job, piece, number, arrivals.of(number) or waits)]
     return waits[-1]
 
 
-def mlp_backward(script: Script, job: Job, layer: LayerShard) -> int:
+def mlp_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> int:
     """Piece by piece: its columns' gradients, and its weights' gradient on the way home.
 
     Returns the last kernel.
@@ -333,10 +333,10 @@ def mlp_backward(script: Script, job: Job, layer: LayerShard) -> int:
     gradient_bytes = load.trained_in_shard * job.work.optimizer.gradients
     overlap = job.plan.overlap is not False
     kept = keeps_mlp(job)
-    whole = [] if job.plan.recomputation == "full" else gather_mlp_whole(script, job, layer, [])
+    whole = [] if job.plan.recomputation == "full" else gather_mlp_whole(builder, job, layer, [])
     # Of a repeated layer that keeps its weights the buffers are those its forward filled.
     pool = "MLP weights" if kept else "MLP weights, backward"
-    arrivals = Arrivals(script, job, load.shard_bytes, pieces, "MLP weights, backward,", pool, kept=kept)
+    arrivals = Arrivals(builder, job, load.shard_bytes, pieces, "MLP weights, backward,", pool, kept=kept)
     applied = -1
     waits: list[int] = []
     for number in range(pieces):
@@ -353,28 +353,28 @@ def mlp_backward(script: Script, job: Job, layer: LayerShard) -> int:
         if gradient_bytes and transport.adds:
             operators = (*operators, MemoryBound("add", 3.0 * gradient_bytes, name="add to travelling gradient"))
         needed = [*([] if number else whole), *arrivals.of(number)]
-        applied = script.compute(f"MLP {number + 1}/{pieces} backward", *operators, after=needed)
+        applied = builder.compute(f"MLP {number + 1}/{pieces} backward", *operators, after=needed)
         arrivals.used(number, applied)
         waits = [applied]
         if gradient_bytes:
-            home = transport.take_home(script, job, number, gradient_bytes, "MLP gradients", [applied])
+            home = transport.take_home(builder, job, number, gradient_bytes, "MLP gradients", [applied])
             if not overlap:
-                waits = [script.compute("gradients here", after=[home])]
+                waits = [builder.compute("gradients here", after=[home])]
     return applied
 
 
-def gather_mlp_whole(script: Script, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
+def gather_mlp_whole(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
     """Halves of adapters that the MLP's columns do not divide."""
     size = travel.mlp(job, layer).whole_bytes
     name = "adapters of the MLP"
-    return [script.collective("all_gather", "tsp", size, name, after=after, stream="weights")] if size else []
+    return [builder.collective("all_gather", "tsp", size, name, after=after, stream="weights")] if size else []
 
 
-def apply_mlp(script: Script, job: Job, piece: LayerShard, number: int, after: list[int]) -> int:
+def apply_mlp(builder: ProgramBuilder, job: Job, piece: LayerShard, number: int, after: list[int]) -> int:
     operators = (piece.gate_up(job.tokens), piece.activation(job.tokens), piece.down(job.tokens))
     # Experts have had their norm before the router.
     norm = () if number or piece.kind.experts else (piece.norm(job.tokens),)
-    return script.compute(f"MLP {number + 1}/{transport_of(job).pieces(job)}", *norm, *operators, after=after)
+    return builder.compute(f"MLP {number + 1}/{transport_of(job).pieces(job)}", *norm, *operators, after=after)
 
 
 # --- memory -------------------------------------------------------------------------------------------------

@@ -6,40 +6,40 @@ from dataclasses import replace
 
 from ..model.layer import LayerShard, gradients
 from ..operators import Operator
+from .builder import ProgramBuilder
 from .plan import Job
-from .script import Script
 from .transport import Arrivals, transport_of
 
 
-def embed(script: Script, job: Job, layer: LayerShard) -> None:
+def embed(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
     """Rows live with their owner: token numbers go there (four bytes each), rows come back, all-to-all."""
-    asked = script.collective("all_gather", "tsp", 4 * job.group_tokens, "token numbers", stream="context")
-    found = script.compute("embedding lookup", layer.embedding(job.tokens), after=[asked])
+    asked = builder.collective("all_gather", "tsp", 4 * job.group_tokens, "token numbers", stream="context")
+    found = builder.compute("embedding lookup", layer.embedding(job.tokens), after=[asked])
     size = job.tokens * job.model.hidden * job.activation_bytes
-    rows = script.collective("all_to_all", "tsp", size, "embedding rows", after=[found], stream="context")
-    script.compute("place rows", layer.embedding(job.tokens), after=[rows])
+    rows = builder.collective("all_to_all", "tsp", size, "embedding rows", after=[found], stream="context")
+    builder.compute("place rows", layer.embedding(job.tokens), after=[rows])
 
 
-def embed_backward(script: Script, job: Job, layer: LayerShard) -> None:
+def embed_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
     """Rows' gradients go to the rows' owners, all-to-all, and are added there."""
     size = job.tokens * job.model.hidden * job.activation_bytes
-    home = script.collective("all_to_all", "tsp", size, "embedding gradients", stream="context")
-    script.compute("embedding backward", layer.embedding(job.tokens), after=[home])
+    home = builder.collective("all_to_all", "tsp", size, "embedding gradients", stream="context")
+    builder.compute("embedding backward", layer.embedding(job.tokens), after=[home])
 
 
-def head(script: Script, job: Job, layer: LayerShard) -> None:
+def head(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
     """The head's vocabulary shards travel as the MLP's do."""
-    script.compute("final norm", layer.norm(job.tokens))
+    builder.compute("final norm", layer.norm(job.tokens))
     piece = head_piece(job, layer)
-    circulate_head(script, job, piece, "language-model head", piece.head(job.tokens))
+    circulate_head(builder, job, piece, "language-model head", piece.head(job.tokens))
 
 
-def head_backward(script: Script, job: Job, layer: LayerShard) -> None:
+def head_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
     """Each shard's logits again with their loss and gradients; the weights' gradients travel one step behind."""
     piece = head_piece(job, layer)
     product = piece.head(job.tokens)
-    circulate_head(script, job, piece, "head backward", product, piece.loss(job.tokens), *gradients(product))
-    script.compute("final norm backward", layer.norm_backward(job.tokens))
+    circulate_head(builder, job, piece, "head backward", product, piece.loss(job.tokens), *gradients(product))
+    builder.compute("final norm backward", layer.norm_backward(job.tokens))
 
 
 def head_piece(job: Job, layer: LayerShard) -> LayerShard:
@@ -47,20 +47,20 @@ def head_piece(job: Job, layer: LayerShard) -> LayerShard:
     return replace(layer, shards=transport_of(job).head_pieces(job))
 
 
-def circulate_head(script: Script, job: Job, layer: LayerShard, name: str, *operators: Operator) -> None:
+def circulate_head(builder: ProgramBuilder, job: Job, layer: LayerShard, name: str, *operators: Operator) -> None:
     """The head in the transport's pieces: the logits of one are here at once."""
     shards, trained = transport_of(job).head_pieces(job), len(operators) > 1 and job.work.adapters is None
     elements = job.model.hidden * layer.vocab
     overlap, transport = job.plan.overlap is not False, transport_of(job)
-    arrivals = Arrivals(script, job, elements * job.weight_bytes, shards, "head weights")
+    arrivals = Arrivals(builder, job, elements * job.weight_bytes, shards, "head weights")
     waits: list[int] = []
     for piece in range(shards):
         if overlap:
             arrivals.set_out(piece)
         else:
             arrivals.bring(piece, waits)
-        waits = [script.compute(f"{name} {piece + 1}/{shards}", *operators, after=arrivals.of(piece))]
+        waits = [builder.compute(f"{name} {piece + 1}/{shards}", *operators, after=arrivals.of(piece))]
         arrivals.used(piece, waits[0])
         if trained:
             size = elements * job.work.optimizer.gradients
-            script.exchanged_gradients = [transport.take_home(script, job, piece, size, "head gradients", waits)]
+            builder.exchanged_gradients = [transport.take_home(builder, job, piece, size, "head gradients", waits)]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..model import Block
-from .data import Held, Share, divided_bytes
+from .data import OwnedParameters, ParameterGroup, divided_bytes
 from .expert import routed_shard, sent_rows
 from .pipeline import Chunk, most_in_flight
 from .plan import Job
@@ -51,12 +51,12 @@ def peak_memory(job: Job, residency: Residency) -> Mapping[str, float]:
 def stage_memory(job: Job, residency: Residency, stage: int) -> Mapping[str, float]:
     """Bytes by part of a rank of one pipeline stage."""
     plan, optimizer, chunks = job.plan, job.work.optimizer, job.chunks(stage)
-    share, compute_shards = Share(job, residency.weight_shards(job)), residency.compute_shards(job)
+    share, compute_shards = OwnedParameters(job, residency.weight_shards(job)), residency.compute_shards(job)
     owned, trained = share.owned(chunks), share.trained(chunks)
     kinds = job.blocks(chunks)
     layer_bytes = max((workspace(job, compute_shards, block) for block in kinds), default=0.0)
 
-    def state(parameters: tuple[Held, ...], bytes_per_parameter: float, level: int) -> float:
+    def state(parameters: tuple[ParameterGroup, ...], bytes_per_parameter: float, level: int) -> float:
         """Bytes of what replicas divide from ZeRO ``level`` on."""
         return bytes_per_parameter * sum(held.share(divided=plan.zero >= level) for held in parameters)
 
@@ -87,7 +87,7 @@ def stage_memory(job: Job, residency: Residency, stage: int) -> Mapping[str, flo
     return {name: size for name, size in parts.items() if size > 0.0}
 
 
-def whole(job: Job, share: Share, chunks: Sequence[Chunk], layer_bytes: float) -> float:
+def whole(job: Job, share: OwnedParameters, chunks: Sequence[Chunk], layer_bytes: float) -> float:
     """Bytes of what stands whole though replicas divide it: a layer's gradient on its way to be scattered, with ZeRO 3
     beside the layer at work and the one gathered ahead; or a table with its gradient, where that is more than those
     with the workspace of a layer (``layer_bytes``), for it stands when no layer is at work."""
@@ -104,7 +104,7 @@ def whole(job: Job, share: Share, chunks: Sequence[Chunk], layer_bytes: float) -
     return most
 
 
-def divided(parts: tuple[Held, ...]) -> float:
+def divided(parts: tuple[ParameterGroup, ...]) -> float:
     """Parameters that replicas divide."""
     return sum(held.parameters for held in parts if held.shards > 1)
 

@@ -14,8 +14,8 @@ from functools import lru_cache
 
 from ..network.collectives.multi_ring import hamiltonian_cycles
 from ..program import RING_SHIFT
+from .builder import ProgramBuilder
 from .plan import Job, Plan
-from .script import Script
 
 
 def refused(plan: Plan, axis: str) -> str | None:
@@ -37,34 +37,48 @@ def lead(job: Job, axis: str, step: int) -> int:
 
 
 def bring(
-    script: Script, job: Job, axis: str, step: int, size_bytes: float, name: str, after: Sequence[int], stream: str
+    builder: ProgramBuilder,
+    job: Job,
+    axis: str,
+    step: int,
+    size_bytes: float,
+    name: str,
+    after: Sequence[int],
+    stream: str,
 ) -> int:
     """Write the transfer that brings the blocks of a step; a rank sends what it got :func:`lead` steps before."""
     if not by_rail(job, axis, step):
-        return hop(script, axis, size_bytes, f"{name} hop {step}", after, stream)
+        return hop(builder, axis, size_bytes, f"{name} hop {step}", after, stream)
     here = job.plan.node_ranks(axis)
     where = f"{name} from {step // here} nodes before"
-    return script.pass_on(axis, here, size_bytes, where, after=after, stream=f"{stream} by rail")
+    return builder.pass_on(axis, here, size_bytes, where, after=after, stream=f"{stream} by rail")
 
 
 def take_home(
-    script: Script, job: Job, axis: str, step: int, size_bytes: float, name: str, after: Sequence[int], stream: str
+    builder: ProgramBuilder,
+    job: Job,
+    axis: str,
+    step: int,
+    size_bytes: float,
+    name: str,
+    after: Sequence[int],
+    stream: str,
 ) -> int:
     """Write what brings the gradients of a step's blocks on: round their node with what every rank adds, and after the
     last hop of a round from the rank where a block came in to the one that owns it."""
     here, done = job.plan.node_ranks(axis), list(after)
     if here > 1:
-        done = [hop(script, axis, size_bytes, f"{name} hop {step + 1}", done, stream)]
+        done = [hop(builder, axis, size_bytes, f"{name} hop {step + 1}", done, stream)]
     rounds, place = divmod(step, here)
     if rounds and place == here - 1:
         where = f"{name} to {rounds} nodes before"
-        done = [script.pass_on(axis, -rounds * here, size_bytes, where, after=done, stream=f"{stream} by rail")]
+        done = [builder.pass_on(axis, -rounds * here, size_bytes, where, after=done, stream=f"{stream} by rail")]
     return done[0]
 
 
-def hop(script: Script, axis: str, size_bytes: float, name: str, after: Sequence[int], stream: str) -> int:
+def hop(builder: ProgramBuilder, axis: str, size_bytes: float, name: str, after: Sequence[int], stream: str) -> int:
     """One hop inside the nodes, along all rings at once."""
-    return script.collective(RING_SHIFT, axis, size_bytes, name, after=after, stream=stream, algorithm="multi_ring")
+    return builder.collective(RING_SHIFT, axis, size_bytes, name, after=after, stream=stream, algorithm="multi_ring")
 
 
 def owners(job: Job, axis: str, position: int, step: int) -> tuple[int, ...]:

@@ -14,36 +14,36 @@ from math import gcd
 from ..model.layer import LayerShard
 from ..operators import Operator
 from . import rings
+from .builder import ProgramBuilder
 from .partition import block_segments, local_segments, sliced_segments
 from .plan import Job
-from .script import Script
 
-Attend = Callable[[Script, Job, LayerShard, int, int], int]
+Attend = Callable[[ProgramBuilder, Job, LayerShard, int, int], int]
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """``(script, job, layer shard, position on the axis, what to wait for) → last instruction``, both ways."""
+    """``(builder, job, layer shard, position on the axis, what to wait for) → last instruction``, both ways."""
 
     forward: Attend
     backward: Attend
 
 
-def attend_local(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
+def attend_local(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
     """One shard, no exchange: the whole context is here."""
     work = job.work
     segments = local_segments(job.plan.partition, work.sequence, 1, 0, job.sequences, work.causal)
-    return script.compute("attention", layer.attention(segments, causal=work.causal), after=[after])
+    return builder.compute("attention", layer.attention(segments, causal=work.causal), after=[after])
 
 
-def attend_local_backward(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
+def attend_local_backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
     work = job.work
     segments = local_segments(job.plan.partition, work.sequence, 1, 0, job.sequences, work.causal)
-    return attention_backward(script, job, layer, segments, work.causal, "attention backward", [after])
+    return attention_backward(builder, job, layer, segments, work.causal, "attention backward", [after])
 
 
 def attention_backward(
-    script: Script,
+    builder: ProgramBuilder,
     job: Job,
     layer: LayerShard,
     segments: tuple[tuple[int, int], ...],
@@ -57,26 +57,26 @@ def attention_backward(
     again: tuple[Operator, ...] = ()
     if job.plan.recomputation == "selective":
         again = (layer.attention(segments, causal=causal, buckets=buckets),)
-    return script.compute(name, *(again if segments else ()), *((kernel,) if segments else ()), after=after)
+    return builder.compute(name, *(again if segments else ()), *((kernel,) if segments else ()), after=after)
 
 
-def all_gather(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
+def all_gather(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
     """K and V of all shards are gathered, then attended; overlapped, head bucket by head bucket or block by block.
 
     The gathered K and V are kept for the backward, so recomputation does not gather again.
     """
     plan, work = job.plan, job.work
-    if plan.overlap and plan.overlap_by == "blocks" and not script.recomputing:
-        return by_blocks(script, job, layer, position, after)
+    if plan.overlap and plan.overlap_by == "blocks" and not builder.recomputing:
+        return by_blocks(builder, job, layer, position, after)
     segments = local_segments(plan.partition, work.sequence, plan.sp, position, job.sequences, work.causal)
     buckets = gcd(plan.overlap_chunks, layer.kv_heads) if plan.overlap and plan.overlap_by == "heads" else 1
     size = 2 * job.group_tokens * layer.kv_width * job.activation_bytes / buckets
     last = after
     for bucket in range(buckets):
         gathered = after
-        if not script.recomputing:
-            gathered = script.collective("all_gather", "sp", size, "gather K,V", after=[after], stream="context")
-        last = script.compute(
+        if not builder.recomputing:
+            gathered = builder.collective("all_gather", "sp", size, "gather K,V", after=[after], stream="context")
+        last = builder.compute(
             f"attention {bucket + 1}/{buckets}" if buckets > 1 else "attention",
             layer.attention(segments, causal=work.causal, buckets=buckets),
             after=[gathered],
@@ -84,21 +84,21 @@ def all_gather(script: Script, job: Job, layer: LayerShard, position: int, after
     return last
 
 
-def by_blocks(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
+def by_blocks(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
     """All heads attend a rank's own block while the first slice of the others' arrives, then slice after slice; partial
     results are merged. A call has as many thread blocks as the whole, which a bucket of few heads has not."""
     parts = job.plan.overlap_chunks
     size = 2 * job.group_tokens * layer.kv_width * job.activation_bytes / parts
     gathered = [
-        script.collective("all_gather", "sp", size, f"gather K,V {part + 1}/{parts}", after=[after], stream="context")
+        builder.collective("all_gather", "sp", size, f"gather K,V {part + 1}/{parts}", after=[after], stream="context")
         for part in range(parts)
     ]
     segments, causal = own_segments(job, position)
-    last = script.compute("attention own block", layer.attention(segments, causal=causal), after=[after])
+    last = builder.compute("attention own block", layer.attention(segments, causal=causal), after=[after])
     for part, here in enumerate(gathered):
         segments = slice_segments(job, position, part, parts)
         operators = (layer.attention(segments, causal=False), layer.merge(job.tokens)) if segments else ()
-        last = script.compute(f"attention slice {part + 1}/{parts}", *operators, after=[here])
+        last = builder.compute(f"attention slice {part + 1}/{parts}", *operators, after=[here])
     return last
 
 
@@ -115,7 +115,7 @@ def slice_segments(job: Job, position: int, part: int, parts: int) -> tuple[tupl
     return sliced_segments(plan.partition, work.sequence, shards, position, held, job.sequences, work.causal)
 
 
-def all_gather_backward(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
+def all_gather_backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
     """dK and dV of the whole context go to the shards that own them: a reduce-scatter, by blocks one a slice, while the
     next is worked on."""
     plan, work = job.plan, job.work
@@ -126,19 +126,19 @@ def all_gather_backward(script: Script, job: Job, layer: LayerShard, position: i
         for part in range(parts):
             segments = slice_segments(job, position, part, parts)
             name = f"attention slice {part + 1}/{parts} backward"
-            last = attention_backward(script, job, layer, segments, False, name, [last])
+            last = attention_backward(builder, job, layer, segments, False, name, [last])
             name = f"sum dK,dV {part + 1}/{parts}"
-            reduced = script.collective("reduce_scatter", "sp", size / parts, name, after=[last], stream="context")
+            reduced = builder.collective("reduce_scatter", "sp", size / parts, name, after=[last], stream="context")
         segments, causal = own_segments(job, position)
-        attention_backward(script, job, layer, segments, causal, "attention own block backward", [last])
-        return script.compute("dK,dV here", after=[reduced])
+        attention_backward(builder, job, layer, segments, causal, "attention own block backward", [last])
+        return builder.compute("dK,dV here", after=[reduced])
     segments = local_segments(plan.partition, work.sequence, plan.sp, position, job.sequences, work.causal)
-    attended = attention_backward(script, job, layer, segments, work.causal, "attention backward", [after])
-    reduced = script.collective("reduce_scatter", "sp", size, "sum dK,dV", after=[attended], stream="context")
-    return script.compute("dK,dV here", after=[reduced])
+    attended = attention_backward(builder, job, layer, segments, work.causal, "attention backward", [after])
+    reduced = builder.collective("reduce_scatter", "sp", size, "sum dK,dV", after=[attended], stream="context")
+    return builder.compute("dK,dV here", after=[reduced])
 
 
-def ring(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
+def ring(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
     """Σ−1 hops: attend the block that is here while the neighbour's travels (exposed with ``overlap: false``)."""
     plan = job.plan
     size = 2 * job.tokens * layer.kv_width * job.activation_bytes
@@ -153,14 +153,14 @@ def ring(script: Script, job: Job, layer: LayerShard, position: int, after: int)
             for later in setting_out(job, step):
                 # Two buffers: the block that arrives next lands where the one before this was read from.
                 waits = [arrived[later - lead_of(job, later)], last]
-                arrived[later] = bring_context(script, job, later, size, "K,V", waits)
-        last = script.compute(f"attention block {step + 1}", *operators, after=[arrived[step]])
+                arrived[later] = bring_context(builder, job, later, size, "K,V", waits)
+        last = builder.compute(f"attention block {step + 1}", *operators, after=[arrived[step]])
         if not overlap and step < plan.sp - 1:
-            arrived[step + 1] = bring_context(script, job, step + 1, size, "K,V", [last])
+            arrived[step + 1] = bring_context(builder, job, step + 1, size, "K,V", [last])
     return last
 
 
-def ring_backward(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
+def ring_backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
     """K, V travel again with the gradients that every rank adds to; one more hop brings those home."""
     plan = job.plan
     block = 2 * job.tokens * layer.kv_width * job.activation_bytes
@@ -170,17 +170,17 @@ def ring_backward(script: Script, job: Job, layer: LayerShard, position: int, af
         segments, causal = step_segments(job, position, step)
         for later in setting_out(job, step) if plan.overlap is not False else range(step + 1, min(step + 2, plan.sp)):
             waits = [arrived[later - lead_of(job, later)]] if plan.overlap is not False else [last]
-            arrived[later] = bring_context(script, job, later, block, "K,V, backward,", waits)
+            arrived[later] = bring_context(builder, job, later, block, "K,V, backward,", waits)
         name = f"attention block {step + 1} backward"
-        last = attention_backward(script, job, layer, segments, causal, name, [arrived[step], last])
+        last = attention_backward(builder, job, layer, segments, causal, name, [arrived[step], last])
         if plan.context_transport == "multi_ring":
-            sent = rings.take_home(script, job, "sp", step, block, "dK,dV", [last], "context gradients")
+            sent = rings.take_home(builder, job, "sp", step, block, "dK,dV", [last], "context gradients")
             home = [*home, sent]
         else:
             name = f"dK,dV hop {step + 1}"
-            home = [script.ring_hop("sp", block, name, after=[last], stream="context gradients")]
+            home = [builder.ring_hop("sp", block, name, after=[last], stream="context gradients")]
     # The last hop is the one that brings a rank its own gradients.
-    return script.compute("dK,dV here", after=home)
+    return builder.compute("dK,dV here", after=home)
 
 
 def step_segments(job: Job, position: int, step: int) -> tuple[tuple[tuple[int, int], ...], bool]:
@@ -204,18 +204,18 @@ def setting_out(job: Job, step: int) -> list[int]:
     return [later for later in range(step + 1, job.plan.sp) if later - lead_of(job, later) == step]
 
 
-def bring_context(script: Script, job: Job, step: int, size_bytes: float, name: str, after: list[int]) -> int:
+def bring_context(builder: ProgramBuilder, job: Job, step: int, size_bytes: float, name: str, after: list[int]) -> int:
     """What brings the K and V of a step: over one link of a GPU on a mesh, or over all."""
     if job.plan.context_transport == "multi_ring":
-        return rings.bring(script, job, "sp", step, size_bytes, name, after, "context")
-    return script.ring_hop("sp", size_bytes, f"{name} hop {step}", after=after, stream="context")
+        return rings.bring(builder, job, "sp", step, size_bytes, name, after, "context")
+    return builder.ring_hop("sp", size_bytes, f"{name} hop {step}", after=after, stream="context")
 
 
-def ulysses(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
+def ulysses(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
     """All-to-all from token shards to head shards, attention over the whole sequence, all-to-all back."""
     plan, work = job.plan, job.work
     rows = job.tokens * job.activation_bytes
-    inside = script.collective(
+    inside = builder.collective(
         "all_to_all",
         "sp",
         rows * (layer.query_width + 2 * layer.kv_width),
@@ -224,28 +224,28 @@ def ulysses(script: Script, job: Job, layer: LayerShard, position: int, after: i
         stream="context",
     )
     segments = local_segments(plan.partition, work.sequence, 1, 0, job.sequences, work.causal)
-    attended = script.compute(
+    attended = builder.compute(
         "attention", layer.attention(segments, causal=work.causal, buckets=plan.sp), after=[inside]
     )
-    return script.collective(
+    return builder.collective(
         "all_to_all", "sp", rows * layer.query_width, "heads to tokens", after=[attended], stream="context"
     )
 
 
-def ulysses_backward(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
+def ulysses_backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
     """The forward's two all-to-alls the other way: dO to heads, dQ, dK, dV to tokens."""
     plan, work = job.plan, job.work
     rows = job.tokens * job.activation_bytes
-    inside = script.collective(
+    inside = builder.collective(
         "all_to_all", "sp", rows * layer.query_width, "d tokens to heads", after=[after], stream="context"
     )
     segments = local_segments(plan.partition, work.sequence, 1, 0, job.sequences, work.causal)
     attended = attention_backward(
-        script, job, layer, segments, work.causal, "attention backward", [inside], buckets=plan.sp
+        builder, job, layer, segments, work.causal, "attention backward", [inside], buckets=plan.sp
     )
     size = rows * (layer.query_width + 2 * layer.kv_width)
-    back = script.collective("all_to_all", "sp", size, "d heads to tokens", after=[attended], stream="context")
-    return script.compute("dQ,dK,dV here", after=[back])
+    back = builder.collective("all_to_all", "sp", size, "d heads to tokens", after=[attended], stream="context")
+    return builder.compute("dQ,dK,dV here", after=[back])
 
 
 EXCHANGES: dict[str, Exchange] = {

@@ -13,16 +13,16 @@ from ..model.layer import LayerShard
 from ..operators import Gemm, Operator
 from ..program import Program
 from . import data
+from .builder import ProgramBuilder
 from .expert import own_tokens
 from .memory import Residency
 from .pipeline import BACKWARD, FORWARD, Chunk, Task
 from .plan import Job
-from .script import Script
 from .weave import flat, woven
 
-Piece = Callable[[Script, Job, LayerShard], None]
-LayerPiece = Callable[[Script, Job, LayerShard, int], list[int]]
-WeightPiece = Callable[[Script, Job, LayerShard], None]
+Piece = Callable[[ProgramBuilder, Job, LayerShard], None]
+LayerPiece = Callable[[ProgramBuilder, Job, LayerShard, int], list[int]]
+WeightPiece = Callable[[ProgramBuilder, Job, LayerShard], None]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Scheme:
         Write their backward (of the head: from the loss on).
     layer_weights
         Write the gradients of a layer's weights alone, where ``layer_backward`` can leave them out
-        (``script.weight_gradients`` is False); None where it cannot.
+        (``builder.weight_gradients`` is False); None where it cannot.
     residency
         What stays in memory.
     """
@@ -80,12 +80,12 @@ class Writer:
             for block in dict.fromkeys(job.model.blocks)
         }
         self.layer = next(iter(self.kinds.values()))
-        self.script = Script(", ".join(names) or "all ranks", job)
-        self.share = data.Share(job, scheme.residency.weight_shards(job))
+        self.builder = ProgramBuilder(", ".join(names) or "all ranks", job)
+        self.share = data.OwnedParameters(job, scheme.residency.weight_shards(job))
         self.exchanged_gradients: list[int] = []
 
     def write(self) -> Program:
-        script, job = self.script, self.job
+        builder, job = self.builder, self.job
         tasks = job.tasks(self.stage)
         while tasks:
             task = tasks.pop(0)
@@ -94,9 +94,9 @@ class Writer:
             else:
                 self.do(task)
         if job.training:
-            script.part = "optimizer"
-            data.finish_step(script, job, self.share, self.chunks, self.exchanged_gradients)
-        return script.program()
+            builder.part = "optimizer"
+            data.finish_step(builder, job, self.share, self.chunks, self.exchanged_gradients)
+        return builder.program()
 
     def do(self, task: Task) -> None:
         chunk = self.chunks[task.chunk]
@@ -109,97 +109,97 @@ class Writer:
 
     def weave(self, *tasks: Task) -> None:
         """Tasks whose pieces take turns; their own order stays."""
-        whole, alone = self.script, []
+        whole, alone = self.builder, []
         for task in tasks:
-            self.script = Script(whole.role, self.job)
+            self.builder = ProgramBuilder(whole.role, self.job)
             self.do(task)
-            alone.append(flat(self.script.program()))
-        self.script = whole
+            alone.append(flat(self.builder.program()))
+        self.builder = whole
         for instruction in woven(alone, offset=whole.length):
             whole.add(instruction)
 
     def forward(self, chunk: Chunk, task: Task) -> None:
-        script, job, scheme = self.script, self.job, self.scheme
+        builder, job, scheme = self.builder, self.job, self.scheme
         if not chunk.has_embedding:
             self.receive("activations", 1)
         elif job.model.vocab:
-            data.gather_table(script, job, self.share.embedding(chunk), task, "embedding weights")
-            script.part = "embedding"
-            scheme.embed(script, job, self.layer)
+            data.gather_table(builder, job, self.share.embedding(chunk), task, "embedding weights")
+            builder.part = "embedding"
+            scheme.embed(builder, job, self.layer)
 
         def layer(shard: LayerShard) -> list[int]:
-            gathered = data.gather_weights(script, job, self.share, shard.kind, task)
-            ready = scheme.layer(script, job, shard, self.position)
-            data.wait_for_weights(script, job, gathered, ready)
+            gathered = data.gather_weights(builder, job, self.share, shard.kind, task)
+            ready = scheme.layer(builder, job, shard, self.position)
+            data.wait_for_weights(builder, job, gathered, ready)
             return ready
 
         ready = self.layers(chunk, layer)
         if not chunk.has_head:
             self.send("activations", 1, ready)
         elif job.model.vocab:
-            data.gather_table(script, job, self.share.head(chunk), task, "head weights")
-            script.part = "head"
-            scheme.head(script, job, self.layer)
+            data.gather_table(builder, job, self.share.head(chunk), task, "head weights")
+            builder.part = "head"
+            scheme.head(builder, job, self.layer)
         for module in self.further_tokens(chunk):
-            script.compute("join with next token", *self.join(), after=ready)
+            builder.compute("join with next token", *self.join(), after=ready)
             ready = self.layers(module, layer)
-            script.part = "head"
-            scheme.head(script, job, self.layer)
-        script.further_token = False
+            builder.part = "head"
+            scheme.head(builder, job, self.layer)
+        builder.further_token = False
 
     def backward(self, chunk: Chunk, task: Task) -> None:
-        script, job, scheme = self.script, self.job, self.scheme
+        builder, job, scheme = self.builder, self.job, self.scheme
         put_off = job.plan.schedule == "zb-h1"
         # The gradients of layers are put off, never the head's: it is here, with its loss, once.
-        script.weight_gradients = True
-        script.exchanged_gradients = []
+        builder.weight_gradients = True
+        builder.exchanged_gradients = []
         if not chunk.has_head:
             self.receive("gradients", -1)
         elif job.model.vocab:
-            script.part = "head backward"
-            scheme.head_backward(script, job, self.layer)
+            builder.part = "head backward"
+            scheme.head_backward(builder, job, self.layer)
 
         def layer(shard: LayerShard) -> list[int]:
-            gathered = data.gather_weights(script, job, self.share, shard.kind, task)
+            gathered = data.gather_weights(builder, job, self.share, shard.kind, task)
             if job.plan.recomputation == "full":
-                script.recomputing = True
-                scheme.layer(script, job, shard, self.position)
-                script.recomputing = False
-            ready = scheme.layer_backward(script, job, shard, self.position)
-            data.wait_for_weights(script, job, gathered, ready)
-            if script.weight_gradients:
-                data.reduce_layer(script, job, self.share.trained_layer(shard.kind), task)
+                builder.recomputing = True
+                scheme.layer(builder, job, shard, self.position)
+                builder.recomputing = False
+            ready = scheme.layer_backward(builder, job, shard, self.position)
+            data.wait_for_weights(builder, job, gathered, ready)
+            if builder.weight_gradients:
+                data.reduce_layer(builder, job, self.share.trained_layer(shard.kind), task)
             return ready
 
-        brought_home = script.exchanged_gradients
+        brought_home = builder.exchanged_gradients
         for module in self.further_tokens(chunk):
-            script.part = "head backward"
-            scheme.head_backward(script, job, self.layer)
-            brought_home = script.exchanged_gradients
+            builder.part = "head backward"
+            scheme.head_backward(builder, job, self.layer)
+            brought_home = builder.exchanged_gradients
             self.layers(module, layer, step=-1)
             products = [operator for operator in self.join() if isinstance(operator, Gemm)]
-            script.part = "head backward"
-            script.compute("join backward", *(each for product in products for each in script.gradients(product)))
-        script.further_token, script.weight_gradients = False, not put_off
+            builder.part = "head backward"
+            builder.compute("join backward", *(each for product in products for each in builder.gradients(product)))
+        builder.further_token, builder.weight_gradients = False, not put_off
         if chunk.has_head and job.model.vocab:
-            data.reduce_table(script, job, self.share.head(chunk), "head", brought_home)
+            data.reduce_table(builder, job, self.share.head(chunk), "head", brought_home)
         ready = self.layers(chunk, layer, step=-1)
         if chunk.has_embedding and job.model.vocab and job.work.adapters is None:
-            script.part = "embedding backward"
-            scheme.embed_backward(script, job, self.layer)
-            data.reduce_table(script, job, self.share.embedding(chunk), "embedding")
+            builder.part = "embedding backward"
+            scheme.embed_backward(builder, job, self.layer)
+            data.reduce_table(builder, job, self.share.embedding(chunk), "embedding")
         if not chunk.has_embedding:
             self.send("gradients", -1, ready)
 
     def weights(self, chunk: Chunk, task: Task) -> None:
         """ZB-H1's third kind of task: the gradients of the weights that the backward left out."""
-        script, write = self.script, self.scheme.layer_weights
+        builder, write = self.builder, self.scheme.layer_weights
         assert write is not None
 
         def layer(shard: LayerShard) -> list[int]:
-            script.part = "weight gradients"
-            write(script, self.job, shard)
-            data.reduce_layer(script, self.job, self.share.trained_layer(shard.kind), task)
+            builder.part = "weight gradients"
+            write(builder, self.job, shard)
+            data.reduce_layer(builder, self.job, self.share.trained_layer(shard.kind), task)
             return []
 
         self.layers(chunk, layer, step=-1)
@@ -211,7 +211,7 @@ class Writer:
         """
         if chunk.has_head and self.job.model.vocab:
             for module in range(self.job.multi_token):
-                self.script.further_token = True
+                self.builder.further_token = True
                 yield Chunk(self.job.model.layers + module, 1, False, True)
 
     def join(self) -> tuple[Operator, ...]:
@@ -226,40 +226,40 @@ class Writer:
         Layers of one kind are written once and repeated, others one after the other. Returns when the last one is
         complete, in the program's indices; of no layers at all, the program's last instruction so far.
         """
-        script, job = self.script, self.job
+        builder, job = self.builder, self.job
         if not chunk.layers:
-            return [script.length - 1]
+            return [builder.length - 1]
         blocks = job.model.blocks[chunk.first_layer : chunk.first_layer + chunk.layers] or job.model.blocks[-1:]
         first = chunk.first_layer
         if step < 0:
             blocks, first = blocks[::-1], first + chunk.layers - 1
-        script.begin_run()
+        builder.begin_run()
         if len(set(blocks)) == 1:
-            script.begin_layers(first)
+            builder.begin_layers(first)
             ready = write(self.kinds[blocks[0]])
-            start = script.end_layers(chunk.layers, step)
+            start = builder.end_layers(chunk.layers, step)
         else:
             for index, block in enumerate(blocks):
-                script.begin_layers(first + step * index)
+                builder.begin_layers(first + step * index)
                 ready = write(self.kinds[block])
-                start = script.end_layer()
-        self.exchanged_gradients = [start + index for index in script.exchanged_gradients]
+                start = builder.end_layer()
+        self.exchanged_gradients = [start + index for index in builder.exchanged_gradients]
         return [start + index for index in ready]
 
     def send(self, what: str, offset: int, after: list[int]) -> None:
-        script, wrap = self.script, self.job.plan.vpp > 1
-        script.part = "pipeline"
-        script.send("pp", offset, self.message_bytes, f"{what} to the next stage", after=after, wrap=wrap)
+        builder, wrap = self.builder, self.job.plan.vpp > 1
+        builder.part = "pipeline"
+        builder.send("pp", offset, self.message_bytes, f"{what} to the next stage", after=after, wrap=wrap)
 
     def receive(self, what: str, offset: int) -> None:
         """Kernels wait for what the stage before sends; tensor-parallel ranks got a piece each and gather it."""
-        script, job = self.script, self.job
-        script.part = "pipeline"
-        got = script.receive("pp", offset, self.message_bytes, f"{what} received", wrap=job.plan.vpp > 1)
+        builder, job = self.builder, self.job
+        builder.part = "pipeline"
+        got = builder.receive("pp", offset, self.message_bytes, f"{what} received", wrap=job.plan.vpp > 1)
         if job.plan.tp > 1 and not job.plan.sequence_regions:
             whole = self.message_bytes * job.plan.tp
-            got = script.collective("all_gather", "tp", whole, f"gather {what}", after=[got])
-        script.compute(f"{what} here", after=[got])
+            got = builder.collective("all_gather", "tp", whole, f"gather {what}", after=[got])
+        builder.compute(f"{what} here", after=[got])
 
     @property
     def message_bytes(self) -> float:

@@ -15,88 +15,88 @@ from functools import partial
 from ..model.layer import LayerShard, gradients
 from ..operators import Gemm, Operator
 from . import expert, sequence
+from .builder import ProgramBuilder
 from .memory import Residency
 from .plan import Job
 from .recompute import cheap_again, heads_again
-from .script import Script
 from .step import Scheme
 
 
-def embed(script: Script, job: Job, layer: LayerShard) -> None:
+def embed(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
     """Every rank looks up the rows it owns; the sum over ``tp`` completes them."""
-    looked_up = script.compute("embedding lookup", layer.embedding(job.tokens))
-    reduce_rows(script, job, job.tokens, looked_up, "sum embedding")
+    looked_up = builder.compute("embedding lookup", layer.embedding(job.tokens))
+    reduce_rows(builder, job, job.tokens, looked_up, "sum embedding")
 
 
-def forward_layer(script: Script, job: Job, layer: LayerShard, position: int) -> list[int]:
+def forward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
     plan = job.plan
     chunks = plan.overlap_chunks if plan.overlap and plan.tp > 1 else 1
     tokens = job.tokens // chunks
-    script.part = "attention"
-    entering = list(column_products(script, job, layer, tokens, [[]] * chunks, "QKV"))
-    attended = attend(script, job, layer, position, entering[-1][1])
+    builder.part = "attention"
+    entering = list(column_products(builder, job, layer, tokens, [[]] * chunks, "QKV"))
+    attended = attend(builder, job, layer, position, entering[-1][1])
     reduced = []
     for _ in range(chunks):
-        projected = script.compute("output projection", layer.output(tokens), after=[attended])
-        reduced.append([reduce_rows(script, job, tokens, projected, "sum attention")])
-    script.part = "mlp"
+        projected = builder.compute("output projection", layer.output(tokens), after=[attended])
+        reduced.append([reduce_rows(builder, job, tokens, projected, "sum attention")])
+    builder.part = "mlp"
     if travels(job, layer):
-        shared = partial(shared_experts, script, job, layer) if layer.ffn else None
+        shared = partial(shared_experts, builder, job, layer) if layer.ffn else None
         ready = [index for chunk in reduced for index in chunk]
-        leaving = [expert.forward(script, job, layer, ready, shared)] * chunks
+        leaving = [expert.forward(builder, job, layer, ready, shared)] * chunks
     else:
         leaving = [
-            reduce_rows(script, job, tokens, multiplied, "sum MLP")
-            for _, multiplied in column_products(script, job, layer, tokens, reduced, "MLP")
+            reduce_rows(builder, job, tokens, multiplied, "sum MLP")
+            for _, multiplied in column_products(builder, job, layer, tokens, reduced, "MLP")
         ]
-    if not script.recomputing:
+    if not builder.recomputing:
         for chunk, ((consumer, _), producer) in enumerate(zip(entering, leaving, strict=True)):
-            script.after_previous_layer(consumer, producer, f"tokens {chunk}")
+            builder.after_previous_layer(consumer, producer, f"tokens {chunk}")
     return leaving
 
 
-def head(script: Script, job: Job, layer: LayerShard) -> None:
-    normed = script.compute("final norm", layer.norm(residual_tokens(job)))
-    ready = gather_rows(script, job, job.tokens, [normed], "gather for head")
-    script.compute("language-model head", layer.head(job.tokens), after=ready)
+def head(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
+    normed = builder.compute("final norm", layer.norm(residual_tokens(job)))
+    ready = gather_rows(builder, job, job.tokens, [normed], "gather for head")
+    builder.compute("language-model head", layer.head(job.tokens), after=ready)
 
 
-def head_backward(script: Script, job: Job, layer: LayerShard) -> None:
+def head_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
     """Loss over a sharded vocabulary: maxima and sums of exponentials meet, two fp32 numbers a token."""
     ready: list[int] = []
     if job.plan.tp > 1:
-        ready = [script.collective("all_reduce", "tp", 8 * job.tokens, "softmax sums")]
-    script.compute("loss", layer.loss(job.tokens), after=ready)
+        ready = [builder.collective("all_reduce", "tp", 8 * job.tokens, "softmax sums")]
+    builder.compute("loss", layer.loss(job.tokens), after=ready)
     head_ = (layer.head(job.tokens),)
-    column_gradients(script, job, head_, job.model.hidden, "language-model head backward", "sum d head")
-    script.compute("final norm backward", layer.norm_backward(residual_tokens(job)))
+    column_gradients(builder, job, head_, job.model.hidden, "language-model head backward", "sum d head")
+    builder.compute("final norm backward", layer.norm_backward(residual_tokens(job)))
 
 
-def embed_backward(script: Script, job: Job, layer: LayerShard) -> None:
+def embed_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
     """Rows' gradients are added where the rows are."""
-    script.compute("embedding backward", layer.embedding(job.tokens))
+    builder.compute("embedding backward", layer.embedding(job.tokens))
 
 
-def backward_layer(script: Script, job: Job, layer: LayerShard, position: int) -> list[int]:
+def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
     tokens = job.tokens
-    script.part = "mlp backward"
+    builder.part = "mlp backward"
     if travels(job, layer):
-        shared = partial(shared_experts_backward, script, job, layer) if layer.ffn else None
-        normed = expert.backward(script, job, layer, shared)
+        shared = partial(shared_experts_backward, builder, job, layer) if layer.ffn else None
+        normed = expert.backward(builder, job, layer, shared)
     else:
         entering, leaving, between = mlp_products(job, layer)
-        ready = gather_rows(script, job, tokens, [], "gather d MLP")
-        d_down = [gradient for product in leaving for gradient in script.gradients(product)]
-        script.compute("down projection backward", *d_down, *between, after=ready)
-        summed = column_gradients(script, job, entering, job.model.hidden, "gate and up backward", "sum d MLP")
-        normed = script.compute("norm backward", *norm_backward(job, layer, residual_tokens(job)), after=summed)
-    script.part = "attention backward"
-    ready = gather_rows(script, job, tokens, [normed], "gather d attention")
-    d_output = (*script.gradients(layer.output(tokens)), *heads_again(job, layer, tokens))
-    projected = script.compute("output projection backward", *d_output, after=ready)
-    attend_backward(script, job, layer, position, projected)
+        ready = gather_rows(builder, job, tokens, [], "gather d MLP")
+        d_down = [gradient for product in leaving for gradient in builder.gradients(product)]
+        builder.compute("down projection backward", *d_down, *between, after=ready)
+        summed = column_gradients(builder, job, entering, job.model.hidden, "gate and up backward", "sum d MLP")
+        normed = builder.compute("norm backward", *norm_backward(job, layer, residual_tokens(job)), after=summed)
+    builder.part = "attention backward"
+    ready = gather_rows(builder, job, tokens, [normed], "gather d attention")
+    d_output = (*builder.gradients(layer.output(tokens)), *heads_again(job, layer, tokens))
+    projected = builder.compute("output projection backward", *d_output, after=ready)
+    attend_backward(builder, job, layer, position, projected)
     summed = column_gradients(
-        script,
+        builder,
         job,
         layer.projections(tokens),
         layer.entry_width,
@@ -105,8 +105,8 @@ def backward_layer(script: Script, job: Job, layer: LayerShard, position: int) -
         layer.rope(tokens),
     )
     residual = residual_tokens(job)
-    down = [gradient for product in layer.down_projections(residual) for gradient in script.gradients(product)]
-    return [script.compute("norm backward", *down, *norm_backward(job, layer, residual), after=summed)]
+    down = [gradient for product in layer.down_projections(residual) for gradient in builder.gradients(product)]
+    return [builder.compute("norm backward", *down, *norm_backward(job, layer, residual), after=summed)]
 
 
 def travels(job: Job, layer: LayerShard) -> bool:
@@ -127,39 +127,39 @@ def norm_backward(job: Job, layer: LayerShard, tokens: int) -> tuple[Operator, .
     return *cheap_again(job, layer.norm(tokens)), layer.norm_backward(tokens)
 
 
-def shared_experts(script: Script, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
+def shared_experts(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
     """Experts that all tokens visit, split by columns as a dense MLP is."""
     tokens = job.tokens
-    ready = gather_rows(script, job, tokens, after, "gather for shared experts")
+    ready = gather_rows(builder, job, tokens, after, "gather for shared experts")
     products = layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens)
-    multiplied = script.compute("shared experts", *products, after=ready)
-    return [reduce_rows(script, job, tokens, multiplied, "sum shared experts")]
+    multiplied = builder.compute("shared experts", *products, after=ready)
+    return [reduce_rows(builder, job, tokens, multiplied, "sum shared experts")]
 
 
-def shared_experts_backward(script: Script, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
+def shared_experts_backward(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
     tokens = job.tokens
-    ready = gather_rows(script, job, tokens, after, "gather d shared experts")
-    d_down = script.gradients(layer.down(tokens))
+    ready = gather_rows(builder, job, tokens, after, "gather d shared experts")
+    d_down = builder.gradients(layer.down(tokens))
     between = *cheap_again(job, layer.activation(tokens)), layer.activation_backward(tokens)
-    script.compute("shared experts' down backward", *d_down, *between, after=ready)
+    builder.compute("shared experts' down backward", *d_down, *between, after=ready)
     entering = (layer.gate_up(tokens),)
     return column_gradients(
-        script, job, entering, job.model.hidden, "shared experts' gate and up backward", "sum d shared experts"
+        builder, job, entering, job.model.hidden, "shared experts' gate and up backward", "sum d shared experts"
     )
 
 
-def attend(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
+def attend(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
     exchange = sequence.EXCHANGES[job.plan.exchange].forward if job.plan.sp > 1 else sequence.attend_local
-    return exchange(script, job, layer, position, after)
+    return exchange(builder, job, layer, position, after)
 
 
-def attend_backward(script: Script, job: Job, layer: LayerShard, position: int, after: int) -> int:
+def attend_backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
     exchange = sequence.EXCHANGES[job.plan.exchange].backward if job.plan.sp > 1 else sequence.attend_local_backward
-    return exchange(script, job, layer, position, after)
+    return exchange(builder, job, layer, position, after)
 
 
 def column_products(
-    script: Script, job: Job, layer: LayerShard, tokens: int, waits: Sequence[list[int]], name: str
+    builder: ProgramBuilder, job: Job, layer: LayerShard, tokens: int, waits: Sequence[list[int]], name: str
 ) -> Iterator[tuple[int, int]]:
     """Add and norm, then the column-split products (QKV, or the whole MLP up to its row-split one), chunk by chunk.
 
@@ -178,39 +178,39 @@ def column_products(
         products = (layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens))
     if not job.plan.sequence_regions or job.plan.tp == 1:
         for wait in waits:
-            both = script.compute(f"norm, {name}", layer.norm(tokens), *down, *products, after=wait)
+            both = builder.compute(f"norm, {name}", layer.norm(tokens), *down, *products, after=wait)
             yield both, both
         return
     normed: list[int] = []
     gathered: list[list[int]] = []
     for chunk in range(len(waits)):
         while len(normed) < min(chunk + 2, len(waits)):
-            normed.append(script.compute("norm", layer.norm(tokens // job.plan.tp), *down, after=waits[len(normed)]))
-            gathered.append(gather_rows(script, job, tokens, normed[-1:], f"gather for {name}", width))
-        yield normed[chunk], script.compute(name, *products, after=gathered[chunk])
+            normed.append(builder.compute("norm", layer.norm(tokens // job.plan.tp), *down, after=waits[len(normed)]))
+            gathered.append(gather_rows(builder, job, tokens, normed[-1:], f"gather for {name}", width))
+        yield normed[chunk], builder.compute(name, *products, after=gathered[chunk])
 
 
 def column_gradients(
-    script: Script, job: Job, products: Sequence[Gemm], width: int, name: str, sum_name: str, *before: Operator
+    builder: ProgramBuilder, job: Job, products: Sequence[Gemm], width: int, name: str, sum_name: str, *before: Operator
 ) -> list[int]:
     """Gradients of column-split products and the sum of their common input's, ``width`` elements a token; returns what
     the input's gradient waits for."""
-    each = [script.gradients(product) for product in products]
+    each = [builder.gradients(product) for product in products]
     d_input = [one[0] for one in each]
     d_weight = [gradient for one in each for gradient in one[1:]]
     if job.plan.tp == 1:
-        return [script.compute(name, *before, *d_input, *d_weight)]
-    multiplied = script.compute(f"{name}, input", *before, *d_input)
+        return [builder.compute(name, *before, *d_input, *d_weight)]
+    multiplied = builder.compute(f"{name}, input", *before, *d_input)
     if not d_weight or job.plan.overlap:
-        summed = reduce_rows(script, job, job.tokens, multiplied, sum_name, width)
+        summed = reduce_rows(builder, job, job.tokens, multiplied, sum_name, width)
         if d_weight:
-            script.compute(f"{name}, weight", *d_weight)
+            builder.compute(f"{name}, weight", *d_weight)
         return [summed]
-    both = script.compute(f"{name}, weight", *d_weight)
-    return [reduce_rows(script, job, job.tokens, both, sum_name, width)]
+    both = builder.compute(f"{name}, weight", *d_weight)
+    return [reduce_rows(builder, job, job.tokens, both, sum_name, width)]
 
 
-def layer_weights(script: Script, job: Job, layer: LayerShard) -> None:
+def layer_weights(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
     """All products' weight gradients, put off by a zero-bubble schedule."""
     tokens = job.tokens
     products = (*layer.down_projections(residual_tokens(job)), *layer.projections(tokens), layer.output(tokens))
@@ -220,27 +220,27 @@ def layer_weights(script: Script, job: Job, layer: LayerShard) -> None:
         if layer.kind.experts
         else tuple(gradients(product)[1] for product in mlp)
     )
-    script.compute("weight gradients", *(gradients(product)[1] for product in products), *later)
+    builder.compute("weight gradients", *(gradients(product)[1] for product in products), *later)
 
 
-def reduce_rows(script: Script, job: Job, tokens: int, after: int, name: str, width: int = 0) -> int:
+def reduce_rows(builder: ProgramBuilder, job: Job, tokens: int, after: int, name: str, width: int = 0) -> int:
     """Sum partial rows (``width`` elements each, h when left out) over ``tp``: everywhere, or with sequence regions
     each rank its own 1/T of the tokens."""
     if job.plan.tp == 1:
         return after
     size = tokens * (width or job.model.hidden) * job.activation_bytes
     kind = "reduce_scatter" if job.plan.sequence_regions else "all_reduce"
-    return script.collective(kind, "tp", size, name, after=[after])
+    return builder.collective(kind, "tp", size, name, after=[after])
 
 
 def gather_rows(
-    script: Script, job: Job, tokens: int, after: list[int], name: str, width: int = 0
+    builder: ProgramBuilder, job: Job, tokens: int, after: list[int], name: str, width: int = 0
 ) -> list[int]:
     """With sequence regions: every rank's 1/T of the tokens to all. Returns what the whole rows wait for."""
     if job.plan.tp == 1 or not job.plan.sequence_regions:
         return after
     size = tokens * (width or job.model.hidden) * job.activation_bytes
-    return [script.collective("all_gather", "tp", size, name, after=after, stream="gather rows")]
+    return [builder.collective("all_gather", "tp", size, name, after=after, stream="gather rows")]
 
 
 def residual_tokens(job: Job, tokens: int | None = None) -> int:

@@ -15,8 +15,8 @@ from typing import Protocol
 
 from ..model.layer import LayerShard
 from . import rings
+from .builder import Buffers, ProgramBuilder
 from .plan import Job, Plan
-from .script import Buffers, Script
 
 #: Pieces of others that a pool holds at once: the one in use, and the one that arrives.
 BUFFERS = 2
@@ -95,13 +95,13 @@ class Transport(Protocol):
         ...
 
     def bring(
-        self, script: Script, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
+        self, builder: ProgramBuilder, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
     ) -> int:
         """Write what brings a piece; returns the instruction to wait for."""
         ...
 
     def take_home(
-        self, script: Script, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
+        self, builder: ProgramBuilder, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
     ) -> int:
         """Write what brings a piece's gradient on its way, or home; returns the instruction to wait for."""
         ...
@@ -147,14 +147,14 @@ class Ring:
         return piece - 1
 
     def bring(
-        self, script: Script, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
+        self, builder: ProgramBuilder, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
     ) -> int:
-        return script.ring_hop("tsp", size_bytes, f"{name} hop {piece}", after=after, stream="weights")
+        return builder.ring_hop("tsp", size_bytes, f"{name} hop {piece}", after=after, stream="weights")
 
     def take_home(
-        self, script: Script, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
+        self, builder: ProgramBuilder, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
     ) -> int:
-        return script.ring_hop("tsp", size_bytes, f"{name} hop {piece + 1}", after=after, stream="weight gradients")
+        return builder.ring_hop("tsp", size_bytes, f"{name} hop {piece + 1}", after=after, stream="weight gradients")
 
 
 @dataclass(frozen=True)
@@ -201,14 +201,14 @@ class MultiRing:
         return piece - self.lead(job, piece)
 
     def bring(
-        self, script: Script, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
+        self, builder: ProgramBuilder, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
     ) -> int:
-        return rings.bring(script, job, "tsp", piece, size_bytes, name, after, "weights")
+        return rings.bring(builder, job, "tsp", piece, size_bytes, name, after, "weights")
 
     def take_home(
-        self, script: Script, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
+        self, builder: ProgramBuilder, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
     ) -> int:
-        return rings.take_home(script, job, "tsp", piece, size_bytes, name, after, "weight gradients")
+        return rings.take_home(builder, job, "tsp", piece, size_bytes, name, after, "weight gradients")
 
 
 @dataclass(frozen=True)
@@ -256,16 +256,16 @@ class Gather:
         return None
 
     def bring(
-        self, script: Script, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
+        self, builder: ProgramBuilder, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
     ) -> int:
-        return script.collective(
+        return builder.collective(
             "all_gather", "tsp", size_bytes, f"{name} piece {piece + 1}", after=after, stream="weights"
         )
 
     def take_home(
-        self, script: Script, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
+        self, builder: ProgramBuilder, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
     ) -> int:
-        return script.collective(
+        return builder.collective(
             "reduce_scatter", "tsp", size_bytes, f"{name} piece {piece + 1}", after=after, stream="weight gradients"
         )
 
@@ -303,7 +303,7 @@ class Arrivals:
 
     def __init__(
         self,
-        script: Script,
+        builder: ProgramBuilder,
         job: Job,
         size_bytes: float,
         pieces: int,
@@ -312,7 +312,7 @@ class Arrivals:
         *,
         kept: bool = False,
     ) -> None:
-        self.script, self.job, self.transport = script, job, transport_of(job)
+        self.builder, self.job, self.transport = builder, job, transport_of(job)
         self.size_bytes, self.pieces, self.name = size_bytes, pieces, name
         self.pool, self.kept = pool, kept
         self._arrived: dict[int, int] = {}
@@ -331,7 +331,7 @@ class Arrivals:
         if not self.transport.travels(piece):
             return
         sent_on = self.of(self.transport.sends_on(self.job, piece))
-        arrived = self.transport.bring(self.script, self.job, piece, self.size_bytes, self.name, [*sent_on, *after])
+        arrived = self.transport.bring(self.builder, self.job, piece, self.size_bytes, self.name, [*sent_on, *after])
         self._arrived[piece] = arrived
         buffers, filling = self._buffers(piece)
         if buffers is not None:
@@ -353,4 +353,4 @@ class Arrivals:
             return None, 0
         suffix, filling, fillings = self.transport.place(self.job, piece, self.pieces)
         count = BUFFERS + (fillings if self.kept else 0)
-        return self.script.buffers(self.pool + suffix, count, fillings), filling
+        return self.builder.buffers(self.pool + suffix, count, fillings), filling

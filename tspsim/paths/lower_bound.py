@@ -350,7 +350,7 @@ def _write(job: Job, stage: int, chunk: Chunk, visit: Visit) -> Program:
     """The program of one visit alone."""
     writer = Writer(scheme_of(job.plan), job, 0, stage)
     {FORWARD: writer.forward, BACKWARD: writer.backward, WEIGHTS: writer.weights}[visit.kind](chunk, visit)
-    return writer.script.program()
+    return writer.builder.program()
 
 
 def _kernels(program: Program) -> Iterator[tuple[Compute, int]]:

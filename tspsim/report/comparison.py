@@ -14,8 +14,8 @@ from .view import dollars_per_million_tokens, price_range
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tspsim.purchase.decision import Decision
     from tspsim.result import PlanResult, Result
+    from tspsim.studies.purchase.decision import Decision
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def write_comparison(
     Parameters
     ----------
     results, decision
-        What is compared, and what :func:`tspsim.purchase.decide` made of it, if it was asked.
+        What is compared, and what :func:`tspsim.studies.purchase.decide` made of it, if it was asked.
     title, description
         Instead of the scenarios' names.
     reports

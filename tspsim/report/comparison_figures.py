@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tspsim.search.front import front_of
+from tspsim.studies.front import front_of
 
 from .figures import ACCENT, ALARM, QUIET, category_axis, value_axis
 from .fronts import Line, Marks, front_figure
 from .numbers import compact, digits, label, percent
 
 if TYPE_CHECKING:
-    from tspsim.purchase.decision import Decision, Row
-    from tspsim.search.doubt import Verdict
+    from tspsim.studies.purchase.decision import Decision, Row
+    from tspsim.studies.uncertainty import Verdict
 
 #: Colours of Okabe and Ito (2008), then darker relatives.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#8a94a6", "#882255", "#999933")

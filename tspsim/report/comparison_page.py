@@ -12,9 +12,9 @@ from .numbers import compact, digits, gib, percent, seconds
 from .view import dollars_per_million_tokens
 
 if TYPE_CHECKING:
-    from tspsim.purchase.decision import Decision
-    from tspsim.purchase.decision import Row as OfferRow
     from tspsim.result import Result
+    from tspsim.studies.purchase.decision import Decision
+    from tspsim.studies.purchase.decision import Row as OfferRow
 
 HEADLINE = """
 <p class="kicker">{{ kicker }}</p>
@@ -136,7 +136,7 @@ def page(
     results
         What is compared, in order.
     decision
-        What :func:`tspsim.purchase.decide` made of them.
+        What :func:`tspsim.studies.purchase.decide` made of them.
     links
         Number of a result → address of its own report.
     plotly_js

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from .numbers import compact, digits, percent, plain, seconds
 
 if TYPE_CHECKING:
-    from tspsim.purchase.decision import Decision
-    from tspsim.purchase.decision import Row as OfferRow
     from tspsim.result import Result
+    from tspsim.studies.purchase.decision import Decision
+    from tspsim.studies.purchase.decision import Row as OfferRow
 
 
 def scaling(decision: Decision) -> dict[str, Any]:

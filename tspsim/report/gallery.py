@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tspsim.purchase import decide
-from tspsim.purchase.offers import expand
 from tspsim.result import PlanResult, Result
 from tspsim.scenario import Scenario, load
-from tspsim.search.axes import choose
-from tspsim.search.table import Table, make_columns, numbers_of
 from tspsim.simulation import simulate
+from tspsim.studies.axes import choose
+from tspsim.studies.purchase import decide
+from tspsim.studies.purchase.offers import expand
+from tspsim.studies.table import Table, make_columns, numbers_of
 
 from .comparison import slug
 from .comparison_page import page

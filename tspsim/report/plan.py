@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tspsim.result import PlanResult
-    from tspsim.search.planner import Planned
-    from tspsim.search.planner.limits import Lean
-    from tspsim.search.planner.territory import Cell
+    from tspsim.studies.planner import Planned
+    from tspsim.studies.planner.limits import Lean
+    from tspsim.studies.planner.scheme_map import Cell
 
 #: Parts of a step that differ by less than this share of it are not told.
 WORTH_TELLING = 0.002
@@ -222,7 +222,7 @@ def verdict(cell: Cell) -> str:
 
 def yaml_of(planned: Planned) -> str:
     """The best plan as a line of YAML, with the sequences a replica that its batch needs where none is stated."""
-    from tspsim.search.planner.space import plan_keys
+    from tspsim.studies.planner.space import plan_keys
 
     found = planned.best[0]
     pairs = ", ".join(f"{key}: {_yaml(value)}" for key, value in plan_keys(found.candidate.plan).items())

@@ -11,7 +11,7 @@ from .numbers import GIB, compact, label, seconds
 from .plan import verdict
 
 if TYPE_CHECKING:
-    from tspsim.search.planner import Planned
+    from tspsim.studies.planner import Planned
 
 #: Colours of Okabe and Ito (2008).
 COLOURS = ("#0072b2", "#8a94a6", "#e69f00", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#882255")

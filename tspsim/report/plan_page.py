@@ -10,7 +10,7 @@ from .plan import chapters, elsewhere, front, kicker, rows_of, sure, territory, 
 from .view import price_range
 
 if TYPE_CHECKING:
-    from tspsim.search.planner import Planned
+    from tspsim.studies.planner import Planned
 
 HEADLINE = """
 <p class="kicker">{{ kicker }}</p>

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ..errors import UnknownNameError, did_you_mean, shorten
-from ..purchase.terms import Parts, Project
 from ..units import UsdPerHour, UsdPerKilowattHour
 from .cluster import ClusterChoice, ClusterInline, Faults
 from .plan import Plan, Recomputation
+from .project import Parts, Project
 from .section import Name, Prose, Section, refuse
 from .workload import Workload
 

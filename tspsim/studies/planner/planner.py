@@ -14,17 +14,17 @@ from ...result import Memory
 from ...scenario import Plan as PlanKeys
 from ...scenario import Scenario
 from ...simulation import run_plan
-from ..crews import crew_of
+from ..executors import crew_of
 from ..front import front_of
 from ..question import Library
 from .answer import Planned, Stated
 from .branch import Best, Found, Search
-from .elsewhere import places, ranked
 from .limits import leanest, limits
+from .map_search import survey
+from .scheme_map import Points
 from .searches import Searches
+from .sensitivity import places, ranked
 from .space import Space
-from .survey import survey
-from .territory import Points
 from .why import compare, parts_s
 from .workers import Simulators, scenario_of
 

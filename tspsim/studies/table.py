@@ -113,7 +113,7 @@ def check_suffix(path: Path) -> None:
 
 
 def numbers_of(document: Mapping[str, Any]) -> dict[str, Cell]:
-    """One answer's cells (see :class:`~tspsim.search.worker.Answer` for the document)."""
+    """One answer's cells (see :class:`~tspsim.studies.worker.Answer` for the document)."""
     plan = document["plan"]
     cells: dict[str, Cell] = {"cluster": document["cluster"], "device": document["device"], "gpus": document["gpus"]}
     cells |= {f"degree_{axis}": degree for axis, degree in plan.get("degrees", {}).items()}

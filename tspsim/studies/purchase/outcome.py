@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..scenario import Scenario
+from ...scenario import Scenario
 from .checkpoints import Schedule
 from .costs import Rates
 

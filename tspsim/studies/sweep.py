@@ -13,7 +13,7 @@ from ..result import PlanResult, Result
 from ..scenario import Scenario, load
 from ..units import format_time
 from .axes import Axis, Cell, Point, choose, points, read_axis
-from .crews import answers, crew_of
+from .executors import answers, crew_of
 from .question import Entry, Library, Question, ask
 from .store import Store
 from .table import Table, make_columns, numbers_of, plan_result
@@ -37,7 +37,7 @@ class Sweep:
     source
         Catalog name or path of a scenario.
     over
-        ``path=values``, as :mod:`tspsim.search.axes` reads them.
+        ``path=values``, as :mod:`tspsim.studies.axes` reads them.
     zipped
         Axes step together instead of making a product.
     overrides

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..errors import UnknownNameError
-from ..hardware import Device
-from ..network import Cluster
-from ..scenario import Scenario
+from ...errors import UnknownNameError
+from ...hardware import Device
+from ...network import Cluster
+from ...scenario import Scenario
+from ...scenario.project import Power, Project
 from .fabric import Bill
-from .terms import Power, Project
 
 STATED = "stated"
 

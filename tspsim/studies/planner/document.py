@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .answer import Planned
     from .branch import Found
     from .limits import Lean
-    from .territory import Side
+    from .scheme_map import Side
 
 
 def document(planned: Planned) -> dict[str, Any]:

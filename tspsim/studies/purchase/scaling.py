@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..errors import InputError
-from ..network import Cluster
-from ..scenario import Plan, Scenario
+from ...errors import InputError
+from ...network import Cluster
+from ...scenario import Plan, Scenario
 from .needs import at_nodes, step_of
 
 WEAK_NODES = (1, 4, 16, 128, 2048)

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..errors import InputError
-from ..network import Cluster
-from ..scenario import MOST_NODES, ClusterInline, Plan, Scenario
+from ...errors import InputError
+from ...network import Cluster
+from ...scenario import MOST_NODES, ClusterInline, Plan, Scenario
+from ...scenario.project import Project
 from .checkpoints import Schedule, schedule
 from .outcome import Outcome
-from .terms import Project
 
 #: Simulated tokens/s of a scenario with one plan; None where the plan does not fit or run.
 Ask = Callable[[Scenario], float | None]

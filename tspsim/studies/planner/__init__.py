@@ -5,6 +5,6 @@ from __future__ import annotations
 from .answer import Planned
 from .asked import load_planned, read_budget
 from .planner import Planner
-from .territory import read_map
+from .scheme_map import read_map
 
 __all__ = ["Planned", "Planner", "load_planned", "read_budget", "read_map"]

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from .terms import Failures
+from ...scenario.project import Failures
 
 
 def young_interval_s(checkpoint_s: float, mtbf_s: float) -> float:

@@ -10,7 +10,7 @@ from ...errors import TspsimError
 from ...result import PlanResult
 from ...scenario import Plan as PlanKeys
 from ...scenario import Scenario
-from ..crews import Crew, answers
+from ..executors import Crew, answers
 from ..question import Library, Question
 from ..table import plan_result
 from .branch import Interrupted

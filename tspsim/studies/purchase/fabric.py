@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..network import Cluster
-from .terms import Parts
+from ...network import Cluster
+from ...scenario.project import Parts
 
 HOURS_A_YEAR = 8766.0
 

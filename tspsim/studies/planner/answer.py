@@ -10,9 +10,9 @@ from ...question import Question
 from ...result import PlanResult
 from ...scenario import Scenario
 from .branch import Found
-from .elsewhere import Elsewhere
 from .limits import Limits
-from .territory import Cell
+from .scheme_map import Cell
+from .sensitivity import Elsewhere
 from .why import Part
 
 

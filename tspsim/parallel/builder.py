@@ -41,7 +41,7 @@ class Buffers:
                     yield move, self._uses[earlier], -layers, number
 
 
-class Script:
+class ProgramBuilder:
     """Collects instructions in issue order; every method returns the index to wait for.
 
     ``part`` (``attention``, ``mlp``, …) is written on each instruction until it is changed. Nothing outside a run of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..scenario import Scenario
-from .terms import Project
+from ...scenario import Scenario
+from ...scenario.project import Project
 
 
 def expand(scenario: Scenario) -> list[Scenario]:

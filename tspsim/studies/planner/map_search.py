@@ -13,11 +13,11 @@ from functools import partial
 from ...errors import TspsimError
 from ...parallel import Job
 from ...scenario import Scenario
-from ..crews import Crew, Here
+from ..executors import Crew, Here
 from ..question import Library
 from .branch import Best
+from .scheme_map import Cell, Point, Points, Side
 from .searches import Searches
-from .territory import Cell, Point, Points, Side
 from .workers import Simulators
 
 #: A side's plan is the best to this share, proven; closer is not looked for.

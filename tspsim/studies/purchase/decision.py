@@ -7,19 +7,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ..errors import TspsimError, UnknownNameError
-from ..result import PlanResult, Result
-from ..scenario import Scenario
-from ..search import doubt
-from ..search.crews import answers, crew_of
-from ..search.question import Library, Question, ask
-from ..simulation import run_plan
+from ...errors import TspsimError, UnknownNameError
+from ...result import PlanResult, Result
+from ...scenario import Scenario
+from ...scenario.project import DAY_S, Project
+from ...simulation import run_plan
+from .. import uncertainty
+from ..executors import answers, crew_of
+from ..question import Library, Question, ask
 from .checkpoints import schedule
 from .costs import Rates, rates_of
 from .needs import Need, need
 from .outcome import Outcome, outcome_of
 from .scaling import Asked, Point, asked_of, curve
-from .terms import DAY_S, Project
 
 Progress = Callable[[str, float], None]
 
@@ -44,7 +44,7 @@ class Row:
     outcome: Outcome | None = None
     weak: tuple[Point, ...] = ()
     strong: tuple[Point, ...] = ()
-    doubt: doubt.Offer | None = field(default=None, repr=False)
+    uncertainty: uncertainty.Offer | None = field(default=None, repr=False)
 
     @property
     def gpus(self) -> int:
@@ -84,9 +84,9 @@ class Decision:
 
     project: Project | None
     rows: tuple[Row, ...]
-    measure: doubt.Measure
+    measure: uncertainty.Measure
     winner: Row | None
-    verdicts: tuple[doubt.Verdict, ...]
+    verdicts: tuple[uncertainty.Verdict, ...]
 
     def ranked(self, measure: str) -> list[Row]:
         """Rows by a measure, the best first; those without it last, in their order."""
@@ -136,7 +136,7 @@ def decide(
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> Decision:
-    """Weigh the results of scenarios that :func:`tspsim.purchase.expand` made (or of any others).
+    """Weigh the results of scenarios that :func:`tspsim.studies.purchase.expand` made (or of any others).
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def decide(
         rows = _with_curves(scenarios, rows, library, jobs, tell)
         rows = _with_needs(scenarios, rows, library, tell)
     project = next((scenario.project for scenario in scenarios if scenario.project), None)
-    measure: doubt.Measure = "tokens_per_dollar" if all(row.rates.usd for row in rows) else "tokens_per_s"
+    measure: uncertainty.Measure = "tokens_per_dollar" if all(row.rates.usd for row in rows) else "tokens_per_s"
     winner, verdicts = _verdicts(rows, measure)
     return Decision(project, tuple(rows), measure, winner, verdicts)
 
@@ -230,16 +230,16 @@ def _row(scenario: Scenario, result: Result, library: Library) -> Row:
     if best is None:
         return Row(scenario.name, result, None, rates)
     basis = scenario.project.price if scenario.project else "neocloud"
-    offer = doubt.offer_of(scenario, best.name, basis=basis, name=scenario.name, lookups=library.lookups)
+    offer = uncertainty.offer_of(scenario, best.name, basis=basis, name=scenario.name, lookups=library.lookups)
     outcome = None
     if scenario.project is not None and scenario.project.tokens is not None:
         work_s = scenario.project.tokens / best.tokens_per_s
         run = schedule(work_s, question.cluster.nodes, scenario.project.failures)
         outcome = outcome_of(scenario, question.cluster.gpus, rates, run)
-    return Row(scenario.name, result, best, rates, outcome=outcome, doubt=_with_fabric(offer, scenario, rates))
+    return Row(scenario.name, result, best, rates, outcome=outcome, uncertainty=_with_fabric(offer, scenario, rates))
 
 
-def _with_fabric(offer: doubt.Offer, scenario: Scenario, rates: Rates) -> doubt.Offer:
+def _with_fabric(offer: uncertainty.Offer, scenario: Scenario, rates: Rates) -> uncertainty.Offer:
     """The offer at the same terms as in the ranking: with its fabric, whose prices have a doubt of their own."""
     usd = rates.usd or 0.0
     parts = scenario.project.fabric if scenario.project else None
@@ -251,19 +251,21 @@ def _with_fabric(offer: doubt.Offer, scenario: Scenario, rates: Rates) -> doubt.
         usd_per_gpu_hour=usd - rates.fabric_usd_per_gpu_hour,
         added_usd_per_gpu_hour=rates.fabric_usd_per_gpu_hour,
         added=name,
-        factors={**offer.factors, name: doubt.Factor(*parts.range)},
+        factors={**offer.factors, name: uncertainty.Factor(*parts.range)},
     )
 
 
-def _verdicts(rows: Sequence[Row], measure: doubt.Measure) -> tuple[Row | None, tuple[doubt.Verdict, ...]]:
+def _verdicts(rows: Sequence[Row], measure: uncertainty.Measure) -> tuple[Row | None, tuple[uncertainty.Verdict, ...]]:
     """The winner against every other offer, the nearest first."""
     key = "tokens_per_usd" if measure == "tokens_per_dollar" else "tokens_per_s"
-    able = [row for row in rows if row.doubt is not None and row.measure(key)]
+    able = [row for row in rows if row.uncertainty is not None and row.measure(key)]
     winner = max(able, key=lambda row: row.measure(key) or 0.0, default=None)
-    if winner is None or winner.doubt is None:
+    if winner is None or winner.uncertainty is None:
         return None, ()
     verdicts = [
-        doubt.compare(winner.doubt, row.doubt, measure) for row in able if row is not winner and row.doubt is not None
+        uncertainty.compare(winner.uncertainty, row.uncertainty, measure)
+        for row in able
+        if row is not winner and row.uncertainty is not None
     ]
     return winner, tuple(sorted(verdicts, key=lambda verdict: (verdict.ratio, verdict.b)))
 
