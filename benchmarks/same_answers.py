@@ -45,9 +45,8 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
         for index, (before, after) in enumerate(zip(old, new, strict=True)):
             yield from differences(before, after, f"{path}[{index}]")
     elif isinstance(old, float) or isinstance(new, float):
-        if not (isinstance(old, int | float) and isinstance(new, int | float)):
-            yield f"{path}: {old!r} is now {new!r}"
-        elif not math.isclose(old, new, rel_tol=TOLERANCE, abs_tol=1e-15):
+        numbers = isinstance(old, int | float) and isinstance(new, int | float)
+        if not numbers or not math.isclose(old, new, rel_tol=TOLERANCE, abs_tol=1e-15):
             yield f"{path}: {old!r} is now {new!r}"
     elif old != new:
         yield f"{path}: {str(old)[:100]!r} is now {str(new)[:100]!r}"
