@@ -18,8 +18,8 @@ def validate(data: str | None, rows_folder: str | None, json_file: str | None, h
     from pathlib import Path
 
     from .. import validation
-    from ..validation.page import write_page
-    from ..validation.terminal import summary
+    from ..report.validation import summary
+    from ..report.validation_page import write_page
 
     outputs = Outputs(json=json_file, html=html_file)
     with progress_bar() as progress:

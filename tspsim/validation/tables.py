@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tspsim.hardware.tables import times_of
-
 from . import collectives, experts, kernels, layers, published, serving, training, training_operators
 from .answers import Answers, unpredicted
+from .kernel_tables import times_of
 
 if TYPE_CHECKING:
     import pandas as pd
