@@ -23,6 +23,8 @@ from tspsim.parallel.memory import stage_memory
 from tspsim.scenario import load
 from tspsim.simulation import Question, look_up, run_plan
 
+from .devices import LOOKUPS
+
 #: What joins the nodes of a GPU's usual training machine, where a source does not say (data sheets of DGX and HGX
 #: systems: 200 Gb/s a GPU with A100, 800 with B300, 400 with the others).
 FABRICS = {"a100-40gb": "rails-200g", "a100-80gb": "rails-200g", "b300": "rails-800g"}
@@ -184,7 +186,7 @@ def _micro_batches(run: Run) -> int:
 
 def question_of(run: Run, micro_batches: int) -> Question:
     """The run as the simulator is asked for it, with some micro-batches a replica."""
-    return look_up(load(scenario(run, micro_batches)))
+    return look_up(load(scenario(run, micro_batches)), LOOKUPS)
 
 
 def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
