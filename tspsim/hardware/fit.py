@@ -20,8 +20,8 @@ from tspsim.errors import InputError
 from tspsim.fitting import POOR_PRIOR, minimise, used_rows
 
 from .families import FAMILIES
-from .kernels import CARRYING_ROWS, Kernel, carries, find, machine_of
-from .machine import Machine
+from .kernels import CARRYING_ROWS, Kernel, carries, find, limits_of
+from .limits import DeviceLimits
 from .specification import DeviceSpec, KernelFit
 from .spread import error_of, spread_of
 from .tables import GROUP_COLUMNS
@@ -149,7 +149,7 @@ def fit_group(
     With a ``lender`` its switches stand, and the rows only move its parameters.
     """
     model = FAMILIES[family]
-    rows = _Rows.of(machine_of(spec, dtype), family, dtype, second_dtype, group)
+    rows = _Rows.of(limits_of(spec, dtype), family, dtype, second_dtype, group)
     used = used_in_fit(group, model.shape)
     count = int(used.sum())
     if lender is None:
@@ -189,7 +189,7 @@ def fit_group(
 class _Rows:
     """Calls of one group with their measured seconds."""
 
-    machine: Machine
+    machine: DeviceLimits
     family: str
     dtype: str
     second_dtype: str
@@ -197,7 +197,7 @@ class _Rows:
     measured: Any
 
     @classmethod
-    def of(cls, machine: Machine, family: str, dtype: str, second_dtype: str, group: pd.DataFrame) -> _Rows:
+    def of(cls, machine: DeviceLimits, family: str, dtype: str, second_dtype: str, group: pd.DataFrame) -> _Rows:
         shape = {name: group[name].to_numpy(float) for name in FAMILIES[family].shape}
         return cls(machine, family, dtype, second_dtype, shape, group["time_us"].to_numpy(float) * 1e-6)
 

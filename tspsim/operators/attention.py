@@ -98,7 +98,7 @@ class DecodeAttention(Operator):
     heads, kv_heads, head_dim
         Query heads, key/value heads and the width of one, on this rank.
     dtype, kv_dtype
-        Types that are multiplied, and that K and V are kept in (None: the same).
+        Types that are multiplied, and that K and V are kept in.
     """
 
     rows: tuple[tuple[int, int], ...]
@@ -106,7 +106,7 @@ class DecodeAttention(Operator):
     kv_heads: int
     head_dim: int
     dtype: str = "bf16"
-    kv_dtype: str | None = None
+    kv_dtype: str = "bf16"
     name: str = "decode attention"
     role: Role = Role.ATTENTION
 
@@ -130,7 +130,7 @@ class DecodeAttention(Operator):
     @property
     def hbm_bytes(self) -> float:
         """K and V read once; Q read and the output written."""
-        element, kept = DTYPE_BYTES[self.dtype], DTYPE_BYTES[self.kv_dtype or self.dtype]
+        element, kept = DTYPE_BYTES[self.dtype], DTYPE_BYTES[self.kv_dtype]
         queries = self.batch * self.heads * (element + 2.0)
         return (queries + 2.0 * self.context * self.kv_heads * kept) * self.head_dim
 
@@ -139,4 +139,4 @@ class DecodeAttention(Operator):
         pieces = " + ".join(f"{sequences}×1×{tokens}" for tokens, sequences in self.rows[:3])
         more = f" + {len(self.rows) - 3} more" if len(self.rows) > 3 else ""
         heads = f"{self.heads}/{self.kv_heads} heads of {self.head_dim}"
-        return f"{pieces}{more}, {heads} {self.kv_dtype or self.dtype}"
+        return f"{pieces}{more}, {heads} {self.kv_dtype}"
