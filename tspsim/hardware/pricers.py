@@ -27,14 +27,14 @@ Pricer = Callable[["Device", Priced], "Estimate"]
 
 #: Modules that register pricers when they are imported.
 ENTRY_POINTS = "tspsim.pricers"
-_PRICERS: dict[type[Operator], Pricer[Any]] = {}
+PRICERS: dict[type[Operator], Pricer[Any]] = {}
 
 
 def pricer(*classes: type[Priced]) -> Callable[[Pricer[Priced]], Pricer[Priced]]:
     """Register a function as what prices operators of these very classes."""
 
     def register(function: Pricer[Priced]) -> Pricer[Priced]:
-        _PRICERS.update(dict.fromkeys(classes, function))
+        PRICERS.update(dict.fromkeys(classes, function))
         return function
 
     return register
@@ -48,8 +48,8 @@ def price(device: Device, operator: Operator) -> Estimate:
     TspsimError
         Nobody registered a pricer for its class.
     """
-    _load_entry_points()
-    found = _PRICERS.get(type(operator))
+    load_entry_points()
+    found = PRICERS.get(type(operator))
     if found is None:
         cls = type(operator)
         raise TspsimError(
@@ -60,6 +60,6 @@ def price(device: Device, operator: Operator) -> Estimate:
 
 
 @cache
-def _load_entry_points() -> None:
+def load_entry_points() -> None:
     for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
         entry.load()

@@ -15,17 +15,18 @@ from ..operators import Attention, Computes, Gemm, MemoryBound, Role
 from .architecture import Architecture
 from .parts import Block
 
+_BACK = Computes.INPUT_GRADIENT
+
 
 def gradients(product: Gemm) -> tuple[Gemm, Gemm]:
     """Of C[m, n] = A[m, k]·B[k, n]: dA = dC·Bᵀ (the activations' gradient) and dB = Aᵀ·dC (the weights').
 
     In narrow formats dC is quantised once, in both orientations, and A was: the second product finds them so.
     """
-    m, n, k = product.m, product.n, product.k
-    of_a, of_b = Computes.INPUT_GRADIENT, Computes.WEIGHT_GRADIENT
+    m, n, k, weights = product.m, product.n, product.k, Computes.WEIGHT_GRADIENT
     return (
-        replace(product, n=k, k=n, name=f"{product.name}, d input", quantised=False, computes=of_a),
-        replace(product, m=k, n=n, k=m, name=f"{product.name}, d weight", quantised=True, computes=of_b),
+        replace(product, n=k, k=n, name=f"{product.name}, d input", quantised=False, computes=_BACK),
+        replace(product, m=k, n=n, k=m, name=f"{product.name}, d weight", quantised=True, computes=weights),
     )
 
 
@@ -205,13 +206,14 @@ class LayerShard:
     def norm_backward(self, tokens: int) -> MemoryBound:
         """Reads the input and both gradients that meet there, writes one."""
         size = 4.0 * tokens * self.model.hidden * self.activation_bytes
-        return MemoryBound("add_rmsnorm", size, tokens, name="norm backward", role=Role.NORM)
+        return MemoryBound("add_rmsnorm", size, tokens, name="norm backward", role=Role.NORM, computes=_BACK)
 
     def activation_backward(self, tokens: int) -> MemoryBound:
         """Reads the columns and their gradient, writes the gradients: five of f gated, three not."""
         moved = 5.0 if self.model.gated else 3.0
         size = moved * tokens * self.ffn * self.activation_bytes
-        return MemoryBound("swiglu", size, tokens, name="activation backward", role=Role.ACTIVATION)
+        role = Role.ACTIVATION
+        return MemoryBound("swiglu", size, tokens, name="activation backward", role=role, computes=_BACK)
 
     def down(self, tokens: int) -> Gemm:
         return Gemm(tokens, self.model.hidden, self.ffn, self.dtype, name="down projection", role=Role.DOWN)

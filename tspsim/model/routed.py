@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..operators import Gemm, GroupedGemm, MemoryBound, Role
+from ..operators import Computes, Gemm, GroupedGemm, MemoryBound, Role
 from .architecture import Architecture
 from .parts import Experts
 
@@ -75,7 +75,7 @@ class RoutedShard:
         return self._between(3.0 if self.model.gated else 2.0, "experts' activation")
 
     def activation_backward(self) -> MemoryBound:
-        return self._between(5.0 if self.model.gated else 3.0, "experts' activation backward")
+        return self._between(5.0 if self.model.gated else 3.0, "experts' activation backward", Computes.INPUT_GRADIENT)
 
     def down(self) -> GroupedGemm:
         return self._product(self.model.hidden, self.width, "experts' down projection", Role.EXPERTS_DOWN)
@@ -83,6 +83,6 @@ class RoutedShard:
     def _product(self, n: int, k: int, name: str, role: Role) -> GroupedGemm:
         return GroupedGemm(self.rows, n, k, self.dtype, self.local, name=name, role=role)
 
-    def _between(self, moved: float, name: str) -> MemoryBound:
-        size = moved * self.all_rows * self.width * self.activation_bytes
-        return MemoryBound("swiglu", size, self.all_rows, name=name, role=Role.EXPERTS_ACTIVATION)
+    def _between(self, moved: float, name: str, computes: Computes = Computes.OUTPUT) -> MemoryBound:
+        size, role = moved * self.all_rows * self.width * self.activation_bytes, Role.EXPERTS_ACTIVATION
+        return MemoryBound("swiglu", size, self.all_rows, name=name, role=role, computes=computes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from .base import DTYPE_BYTES, Operator, Role
+from .base import DTYPE_BYTES, Computes, Operator, Role
 from .memory_bound import MemoryBound
 from .products import Gemm
 
@@ -40,6 +40,10 @@ class Attention(Operator):
     role: Role = Role.ATTENTION
 
     kind = "attention"
+
+    @property
+    def computes(self) -> Computes:
+        return Computes.OUTPUT if self.direction == "forward" else Computes.INPUT_GRADIENT
 
     @property
     def pairs(self) -> float:
@@ -80,7 +84,7 @@ class Attention(Operator):
             batch = self.heads * self.segments.count((queries, context))
             scores, outputs = (queries, context, self.head_dim), (queries, self.head_dim, context)
             shapes = (scores, outputs) if self.direction == "forward" else (scores, outputs, outputs, outputs)
-            kernels += [Gemm(m, n, k, self.dtype, batch, name=self.name) for m, n, k in shapes]
+            kernels += [Gemm(m, n, k, self.dtype, batch, self.name, computes=self.computes) for m, n, k in shapes]
             for op, moved in SCORE_BYTES[self.direction].items():
                 size = moved * batch * queries * context
                 kernels.append(MemoryBound(op, size, batch * queries, name=f"{op} of scores"))

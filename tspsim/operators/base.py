@@ -77,7 +77,7 @@ class Role(StrEnum):
 
 
 class Computes(StrEnum):
-    """Which of its three products a product with weights is: Y = X·W, dX = dY·Wᵀ or dW = Xᵀ·dY."""
+    """What an operator makes: of a product Y = X·W, dX = dY·Wᵀ or dW = Xᵀ·dY."""
 
     OUTPUT = "output"
     INPUT_GRADIENT = "input gradient"
@@ -93,8 +93,8 @@ class Operator:
         The family that breakdowns and ranges count it to: ``gemm``, ``attention``, ``memory_bound``, or one's own.
     name
         For display alone.
-    role, computes
-        What it is in the layer, and which product of a role with weights.
+    role
+        What it is in the layer.
     dtype
         Operand type on the matrix units; empty where it does not use them.
     """
@@ -103,8 +103,12 @@ class Operator:
     kind: ClassVar[str] = "other"
     name: str = "operator"
     role: Role = Role.OTHER
-    computes: Computes = Computes.OUTPUT
     dtype: str = ""
+
+    @property
+    def computes(self) -> Computes:
+        """What of its role it makes."""
+        return Computes.OUTPUT
 
     @property
     def flops(self) -> float:

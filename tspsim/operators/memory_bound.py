@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from .base import Operator, Role
+from .base import Computes, Operator, Role
 
 #: Memory-bound kernels of a layer that a compiler fuses and an eager framework runs as several.
 FUSED = frozenset({"add_rmsnorm", "rope", "swiglu", "add", "softmax"})
@@ -24,6 +24,7 @@ class MemoryBound(Operator):
     flops_count: float = 0.0
     name: str = "memory"
     role: Role = Role.OTHER
+    computes: Computes = Computes.OUTPUT
 
     kind = "memory_bound"
 
