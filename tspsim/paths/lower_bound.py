@@ -24,7 +24,7 @@ import numpy as np
 
 from ..engine.steady import KEPT
 from ..network import Cluster, ExpertExchange, collective, point_to_point
-from ..operators import Attention, Operator
+from ..operators import Operator, Role
 from ..parallel import CHOICES, Job, Mesh, scheme_of
 from ..parallel.choices import legal, talks
 from ..parallel.pipeline import BACKWARD, FORWARD, WEIGHTS, Chunk
@@ -121,7 +121,7 @@ class LowerBound:
         """Kernels of one micro-batch through a whole model, attention at the device's peak."""
         programs = [_write(job, 0, job.chunks(0)[0], Visit(kind, MIDDLE, 0)) for kind in self._kinds(job)]
         return sum(
-            times * (operator.flops / self.peak if isinstance(operator, Attention) else self._operator_s(operator))
+            times * (operator.flops / self.peak if operator.role is Role.ATTENTION else self._operator_s(operator))
             for program in programs
             for step, times in _kernels(program)
             for operator in step.operators
