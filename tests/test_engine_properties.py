@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from tspsim.engine.core import Interference, Submission
 from tspsim.engine.fluid import Fluid, Transfer
+from tspsim.mesh import Mesh
 from tspsim.network import Cluster
-from tspsim.parallel import Mesh
 from tspsim.program import Collective, Program
 
 #: Near enough for sums of many numbers.

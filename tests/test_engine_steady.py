@@ -17,8 +17,9 @@ from tspsim import simulation
 from tspsim.engine import steady
 from tspsim.engine.assignment import Assignment, content
 from tspsim.engine.core import DeadlockError, Interference, Submission
+from tspsim.mesh import Mesh
 from tspsim.network import Cluster
-from tspsim.parallel import Mesh, build_mesh
+from tspsim.parallel import build_mesh
 from tspsim.program import Compute, Instruction, Launch, Program, Repeat, Tokens
 from tspsim.scenario import load
 from tspsim.simulation import Costs, look_up

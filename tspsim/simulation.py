@@ -23,8 +23,9 @@ from .engine.core import Interference, Submission, no_collection
 from .engine.steady import execute
 from .errors import UnreachableError
 from .hardware import Device
+from .mesh import Mesh
 from .operators import Operator
-from .parallel import Job, Mesh, Plan, build_mesh, peak_memory, scheme_of, write_program
+from .parallel import Job, Plan, build_mesh, peak_memory, scheme_of, write_program
 from .parallel.stack import Stack
 from .question import Lookups, Question, look_up
 from .result import Memory, PlanResult, Range, RankClass, Result

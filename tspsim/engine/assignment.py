@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TspsimError
+from ..mesh import Mesh
 from ..operators import Operator
-from ..parallel.mesh import Mesh
 from ..program import (
     RING_SHIFT,
     Collective,

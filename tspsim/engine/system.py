@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ..mesh import Mesh
 from ..network import Cluster, ExpertExchange, Traffic, collective, point_to_point
 from ..network.symmetry import owned, surroundings
-from ..parallel.mesh import Mesh
 from .assignment import Assignment, Cost, Role, Template, Templates, prepare
 from .fluid import Channel
 from .folding import number, refine

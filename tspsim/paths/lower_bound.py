@@ -23,9 +23,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..engine.steady import KEPT
+from ..mesh import Mesh
 from ..network import Cluster, ExpertExchange, collective, point_to_point
 from ..operators import Attention, Operator
-from ..parallel import CHOICES, Job, Mesh, scheme_of
+from ..parallel import CHOICES, Job, scheme_of
 from ..parallel.choices import legal, talks
 from ..parallel.pipeline import BACKWARD, FORWARD, WEIGHTS, Chunk
 from ..parallel.pipeline import Task as Visit
