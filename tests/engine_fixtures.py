@@ -181,6 +181,6 @@ def play(
     if isinstance(programs, Program):
         programs = (programs,)
     role_of = mesh.positions[by] % len(programs)
-    submission = engine.submit(Assignment(mesh, tuple(programs), role_of, slowness or {}), at_s)
+    submission = engine.launch(engine.prepare(Assignment(mesh, tuple(programs), role_of, slowness or {})), at_s)
     engine.run()
     return submission

@@ -128,7 +128,7 @@ def test_a_transfer_is_never_faster_than_alone_and_ends_when_all_of_it_has_moved
     with patch.object(Fluid, "leave", look_and_leave):
         submission = play(cluster, chosen, mesh, interference=interference)
     assert left == pytest.approx([0.0] * len(left), abs=1e-6)
-    assert len(left) == sum(channel.uses for channel in submission.system.channels)
+    assert len(left) == sum(submission.system.uses().values())
 
 
 # Order.

@@ -249,7 +249,7 @@ def shipped(name: str) -> tuple[Question, Result, dict[str, Submission]]:
     submissions: dict[str, Submission] = {}
 
     def run_and_keep(question: Question, mesh: Mesh, job: Job, *rest: Any, **options: Any) -> Submission:
-        submission = run(question, mesh, job, *rest, **options, every_turn=True)
+        submission = run(question, mesh, job, *rest, **options, every_iteration=True)
         submissions.setdefault(job.plan.name, submission)  # a steady block that is run besides comes second
         return submission
 

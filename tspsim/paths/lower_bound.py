@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..engine.steady import KEPT
+from ..engine.steady import SIMULATED_ITERATIONS
 from ..mesh import Mesh
 from ..network import Cluster, ExpertExchange, collective, point_to_point
 from ..operators import Attention, Operator
@@ -143,7 +143,7 @@ class LowerBound:
         steps = sum(len(item.steps) for part in parts for item in part.task.items if isinstance(item, Layers))
         plan = job.plan
         shards = plan.token_shards if plan.tsp > 1 or (plan.sp > 1 and plan.exchange == "ring") else 1
-        turns = job.micro_batches if plan.pp > 1 else min(job.micro_batches, KEPT)
+        turns = job.micro_batches if plan.pp > 1 else min(job.micro_batches, SIMULATED_ITERATIONS)
         return steps * job.model.layers * turns * shards
 
     def _model_s(self, job: Job) -> float:
