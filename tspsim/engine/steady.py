@@ -95,8 +95,8 @@ def tick_of(system: System, assignment: Assignment) -> float:
     """A power of two of which all times of a run are multiples that a double can hold.
 
     ``system`` may be that of an excerpt; the tick suits the whole programs. A run may take :data:`MARGIN` times as
-    long as the instructions of its first rank one after the other; beyond that, times are rounded as doubles are. A tick
-    is 10⁻¹⁴ of that sum.
+    long as the instructions of its first rank one after the other; beyond that, times are rounded as doubles are. A
+    tick is 10⁻¹⁴ of that sum.
     """
     first = system.ranks[0]
     program = assignment.programs[int(assignment.role_of[first.rank.number])]
@@ -109,7 +109,7 @@ MARGIN = 64.0
 
 @dataclass(frozen=True)
 class Cut:
-    """A repetition not all of which is run: from item ``first`` on ``total`` times ``items`` items, or one Repeat (0)."""
+    """A repetition run in part: from item ``first`` on ``total`` times ``items`` items, or one Repeat (0)."""
 
     first: int
     items: int
