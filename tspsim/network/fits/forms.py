@@ -19,7 +19,7 @@ from ..collectives.between import across
 from ..collectives.choices import Choice, Cost
 from ..collectives.curves import Measured
 from ..collectives.custom_all_reduce import Custom
-from ..collectives.experts import Exchange
+from ..collectives.experts import ExchangeCost
 from .residuals import Errors, rounded, wider_of
 from .rows import Row
 
@@ -276,6 +276,6 @@ def entry_of(cost: Cost) -> Entry | None:
     """What of the node's file a cost rests on; None for its library's own latencies."""
     if isinstance(cost, Measured):
         return cost.curve
-    if isinstance(cost, Exchange):
+    if isinstance(cost, ExchangeCost):
         return cost.curve
     return cost.kernels if isinstance(cost, Custom) else None

@@ -8,8 +8,10 @@ from typing import Protocol
 
 from ...errors import InputError
 from ..cluster import Cluster
-from ..collectives.choices import Choice, considered, exchange_choice, expert_curve
-from ..collectives.experts import ExpertExchange, copies
+from ..collectives import KINDS, ExpertExchange
+from ..collectives.choices import Choice
+from ..collectives.experts import copies, exchange_choice, expert_curve
+from ..collectives.library import considered
 from ..collectives.schedule import Group
 
 
@@ -69,7 +71,7 @@ class Measurement:
         return self.kind, self.ranks, self.library
 
     def ways(self, cluster: Cluster) -> tuple[Choice, ...]:
-        return considered(Group(cluster, tuple(range(self.ranks))), self.kind, None, self.library)
+        return considered(Group(cluster, tuple(range(self.ranks))), KINDS.get(self.kind), None, self.library)
 
 
 @dataclass(frozen=True)
