@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ..operators import Attention, Operator
-from .plan import Work
+from .work import Work
 
 Lowering = Callable[[Sequence[Operator]], tuple[Operator, ...]]
 

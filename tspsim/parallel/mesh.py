@@ -6,7 +6,7 @@ its entries are ranks. Groups along an axis are its lines.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -63,6 +63,17 @@ class Mesh:
             positions[groups.reshape(-1)] = np.tile(np.arange(groups.shape[1]), len(groups))
             table[axis] = positions
         return table
+
+    def coordinates(self, axes: Sequence[str]) -> tuple[list[dict[str, int]], NDArray[np.int64]]:
+        """The coordinates on some axes, outermost first, that ranks have, in order; and which of them every rank has
+        (array indexed by rank)."""
+        numbers = np.zeros(self.ranks.size, dtype=np.int64)
+        for axis in axes:
+            numbers = numbers * self.sizes[axis] + self.positions[axis]
+        taken = np.flatnonzero(np.bincount(numbers))
+        places = np.unravel_index(taken, [self.sizes[axis] for axis in axes])
+        rows = zip(*(place.tolist() for place in places), strict=True)
+        return [dict(zip(axes, row, strict=True)) for row in rows], np.searchsorted(taken, numbers)
 
     def group_of(self, axis: str) -> NDArray[np.int64]:
         """Number of every rank's group along an axis, as :meth:`groups` counts them (array indexed by rank)."""
