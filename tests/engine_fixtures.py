@@ -105,7 +105,10 @@ def job_of(
 
 def programs_of(job: Job) -> tuple[Program, ...]:
     """The program of every position on the token axis."""
-    return tuple(write_program(scheme_of(job.plan), job, position) for position in range(job.plan.token_shards))
+    return tuple(
+        write_program(scheme_of(job.plan), job, {job.plan.token_axis: position})
+        for position in range(job.plan.token_shards)
+    )
 
 
 def replica_flops(job: Job, kind: str | None = None) -> float:

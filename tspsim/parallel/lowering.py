@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..operators import Operator
-from .plan import Work
+from .work import Work
 
 Lowering = Callable[[Sequence[Operator]], tuple[Operator, ...]]
 

@@ -137,7 +137,7 @@ def job_of(model: Architecture, passes: str, batch: int, sequence: int, tp: int 
 
 def kernels_of(job: Job, without: str = "") -> Kernels:
     """What the first rank computes, but for one part of the program."""
-    issued = write_program(scheme_of(job.plan), job, 0, 0).unrolled()
+    issued = write_program(scheme_of(job.plan), job).unrolled()
     computes = (each.instruction for each in issued if isinstance(each.instruction, Compute))
     return Counter(operator for compute in computes if compute.part != without for operator in compute.operators)
 
