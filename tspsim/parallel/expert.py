@@ -18,7 +18,7 @@ from math import ceil
 from ..model import Experts
 from ..model.layer import LayerShard, gradients
 from ..model.routed import RoutedShard
-from ..network.collectives.experts import touched
+from ..network import places_reached
 from ..operators import Gemm, Operator
 from ..program import Tokens
 from .builder import ProgramBuilder
@@ -44,7 +44,7 @@ def distinct_ranks(ranks: int, experts: Experts) -> float:
     >>> [round(distinct_ranks(ranks, many), 3) for ranks in (1, 2, 8, 64)]
     [1.0, 1.922, 3.6, 7.178]
     """
-    return touched(ranks, experts.topk, experts.groups, experts.kept_groups)
+    return places_reached(ranks, experts.topk, experts.groups, experts.kept_groups)
 
 
 def sent_rows(job: Job) -> float:

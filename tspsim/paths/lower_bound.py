@@ -22,10 +22,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..engine.steady import KEPT
+from ..engine.steady import SIMULATED_ITERATIONS
+from ..mesh import Mesh
 from ..network import Cluster, ExpertExchange, collective, point_to_point
 from ..operators import Operator, Role
-from ..parallel import CHOICES, Job, Mesh, scheme_of
+from ..parallel import CHOICES, Job, scheme_of
 from ..parallel.choices import legal, talks
 from ..parallel.pipeline import BACKWARD, FORWARD, WEIGHTS, Chunk
 from ..parallel.pipeline import Task as Visit
@@ -142,7 +143,7 @@ class LowerBound:
         steps = sum(len(item.steps) for part in parts for item in part.task.items if isinstance(item, Layers))
         plan = job.plan
         shards = plan.token_shards if plan.tsp > 1 or (plan.sp > 1 and plan.exchange == "ring") else 1
-        turns = job.micro_batches if plan.pp > 1 else min(job.micro_batches, KEPT)
+        turns = job.micro_batches if plan.pp > 1 else min(job.micro_batches, SIMULATED_ITERATIONS)
         return steps * job.model.layers * turns * shards
 
     def _model_s(self, job: Job) -> float:
