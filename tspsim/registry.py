@@ -61,6 +61,10 @@ class Registry(Generic[T]):
             raise UnknownNameError(self.what, name, self._all())
         return found
 
+    def remove(self, name: str) -> None:
+        """Forget the one of this name."""
+        del self._objects[name]
+
     def names(self) -> tuple[str, ...]:
         """All names, in order of registration."""
         return tuple(self._all())
@@ -81,7 +85,7 @@ class Registry(Generic[T]):
     def _all(self) -> dict[str, T]:
         if not self._loaded:
             self._loaded = True  # before loading: what is loaded may ask
-            for entry in entry_points(group=self.group):
+            for entry in sorted(entry_points(group=self.group), key=lambda each: each.name):
                 thing = entry.load()
                 name = getattr(thing, "name", None)
                 if isinstance(name, str) and self._objects.get(name) is not thing:
