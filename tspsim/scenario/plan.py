@@ -12,14 +12,25 @@ from ..parallel.balance import BALANCES
 from ..parallel.dispatch import DISPATCHES, OVERLAPS
 from ..parallel.pipeline import stated_orders
 from ..units import PositiveCount
-from .section import Degree, Name, OneOf, Section, refuse
+from .section import Degree, OneOf, Section, refuse
 
 Axis = Literal["tsp", "tp", "sp", "pp", "dp"]
-CollectiveKind = Literal["all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all"]
 Value = TypeVar("Value")
 #: A key that the simulator chooses where it is not stated, or stated as ``auto``.
 Chosen = Annotated[Value | None, BeforeValidator(lambda value: None if value == "auto" else value)]
 Recomputation = Literal["none", "selective", "cheap", "full"]
+
+
+def _kinds() -> tuple[str, ...]:
+    from ..network import KINDS  # imports numpy: only for a plan that names an algorithm
+
+    return KINDS.names()
+
+
+def _algorithms() -> tuple[str, ...]:
+    from ..network import ALGORITHMS
+
+    return ALGORITHMS.names()
 
 
 class Placement(Section):
@@ -89,7 +100,9 @@ class Plan(Section):
     overlap_by: Chosen[Literal["heads", "blocks"]] = Field(
         None, description="what overlapped gathers of K and V are cut by: heads, or blocks of tokens"
     )
-    algorithms: dict[CollectiveKind, Name] = Field({}, description="kind of collective: its algorithm")
+    algorithms: dict[Annotated[str, OneOf(_kinds)], Annotated[str, OneOf(_algorithms)]] = Field(
+        {}, description="kind of collective: its algorithm"
+    )
     placement: Placement | None = None
 
     @field_validator("name")
