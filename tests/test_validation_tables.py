@@ -247,7 +247,7 @@ def test_processes_change_no_answer(tmp_path: Path) -> None:
     for path in (GEMM, "published/training_megatron_a100.csv"):
         write(tmp_path, path, (found / path).read_text(encoding="utf-8"))
     alone = validate(tmp_path)
-    spread = validate(tmp_path, spread=partial(in_order, 2))
+    spread = validate(tmp_path, mapper=partial(in_order, 2))
     assert spread.to_json() == alone.to_json()
     assert [outcome.csv() for outcome in spread.outcomes] == [outcome.csv() for outcome in alone.outcomes]
 
