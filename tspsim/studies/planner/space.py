@@ -24,7 +24,7 @@ from ...model import Architecture
 from ...network import Cluster
 from ...parallel import CHOICES, Job, Plan, Work, build_mesh, located
 from ...parallel.choices import legal, talks
-from ...parallel.pipeline import stated_orders
+from ...parallel.pipeline import ORDERS
 
 RECOMPUTATION = ("none", "selective", "cheap", "full")
 EXCHANGES = ("all_gather", "ring", "ulysses")
@@ -196,7 +196,7 @@ class Space:
         if pp == 1:
             return
         if family.training:
-            yield from ((1, name) for name in stated_orders() if name != usual)
+            yield from ((1, name) for name in ORDERS if name != usual)
         for vpp in range(2, layers // pp + 1):
             if layers % pp or layers % (pp * vpp) == 0:
                 yield vpp, usual
