@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from ..errors import InputError
-from ..outputs import print_rich, printable, short, writable
+from ..errors import InputError, printable
+from .outputs import print_rich, short, writable
 
 if TYPE_CHECKING:
     from ..validation.nccl_tests import Log
@@ -49,7 +49,7 @@ def calibrate(
     """
     from pathlib import Path
 
-    from ..report.files import atomic_write
+    from ..files import atomic_write
     from ..validation.calibrate import calibrate as fit
     from ..validation.calibrate import places
     from ..validation.terminal import calibrated

@@ -88,7 +88,7 @@ def write_page(validation: Validation, path: Path) -> None:
     InputError
         The file cannot be written.
     """
-    from tspsim.report.files import atomic_write
+    from tspsim.files import atomic_write
 
     figures: dict[str, Any] = {}
     sections = [("summary", "", SUMMARY, _summary(validation))]

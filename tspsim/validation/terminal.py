@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..outputs import printable
+from ..errors import printable
 from .calibrate import Calibration
 from .run import Validation
 

@@ -7,7 +7,7 @@ from typing import Any
 from tspsim.report.numbers import compact, gib, plain, words
 from tspsim.report.view import View
 
-from . import Section
+from .section import Section
 
 TEMPLATE = """
 {% if defaults %}<h3>Defaults that decide</h3>
