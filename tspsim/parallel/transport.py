@@ -2,21 +2,21 @@
 its part of a piece's gradient goes to the piece's owners.
 
 The bytes are the same whichever way: (D − 1)/D of the matrix comes to every rank. What differs is the links that carry
-them, the size of a piece, and the buffers it takes. A transport is one object here, and an entry in
-:data:`TRANSPORTS`; :mod:`tspsim.parallel.folded` asks it and compares no names.
+them, the size of a piece, and the buffers it takes. A transport is one object that
+registers itself; :mod:`tspsim.parallel.folded` asks it and compares no names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Protocol
 
 from ..model.layer import LayerShard
 from . import rings
 from .builder import Buffers, ProgramBuilder
-from .plan import Job, Plan
+from .plan import Job, Plan, Refusal
+from .registries import WEIGHT_TRANSPORTS
 
 #: Pieces of others that a pool holds at once: the one in use, and the one that arrives.
 BUFFERS = 2
@@ -62,7 +62,7 @@ class Transport(Protocol):
         """How the MLP's weights come, for people."""
         ...
 
-    def check(self, job: Job) -> tuple[str, str] | None:
+    def check(self, job: Job) -> Refusal | None:
         """The key of the plan that does not go with the job, and why; None where all do."""
         ...
 
@@ -122,7 +122,7 @@ class Ring:
     def sentence(self, plan: Plan) -> str:
         return "the MLP's weights round one ring"
 
-    def check(self, job: Job) -> tuple[str, str] | None:
+    def check(self, job: Job) -> Refusal | None:
         return None
 
     def pieces(self, job: Job) -> int:
@@ -172,7 +172,7 @@ class MultiRing:
     def sentence(self, plan: Plan) -> str:
         return "the MLP's weights round several rings at once"
 
-    def check(self, job: Job) -> tuple[str, str] | None:
+    def check(self, job: Job) -> Refusal | None:
         refused = rings.refused(job.plan, "tsp")
         return ("weight_transport", refused) if refused else None
 
@@ -227,7 +227,7 @@ class Gather:
     def sentence(self, plan: Plan) -> str:
         return f"the MLP's weights gathered in {plan.mlp_pieces} piece{'s' * (plan.mlp_pieces > 1)}"
 
-    def check(self, job: Job) -> tuple[str, str] | None:
+    def check(self, job: Job) -> Refusal | None:
         model, ranks, pieces = job.model, job.plan.tsp, job.plan.mlp_pieces
         for columns in (model.ffn, model.experts.shared_width if model.experts else 0):
             if columns % (ranks * pieces):
@@ -270,14 +270,13 @@ class Gather:
         )
 
 
-TRANSPORTS: Mapping[str, Transport] = MappingProxyType(
-    {transport.name: transport for transport in (Ring(), MultiRing(), Gather())}
-)
+for _transport in (Ring(), MultiRing(), Gather()):
+    WEIGHT_TRANSPORTS.register(_transport)
 
 
 def transport_of(job: Job) -> Transport:
     """The transport of a job's plan."""
-    return TRANSPORTS[job.plan.weight_transport]
+    return WEIGHT_TRANSPORTS.get(job.plan.weight_transport)
 
 
 def piece_of(job: Job, layer: LayerShard) -> LayerShard:
