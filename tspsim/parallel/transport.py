@@ -31,8 +31,8 @@ class Transport(Protocol):
 
     Attributes
     ----------
-    name
-        What a plan calls it.
+    name, summary
+        What a plan calls it, and a line for the catalogue.
     keeps
         Under full recomputation the MLP's weights that a repeated layer gathered stay for its backward, and the next
         layer's first ones arrive beside this layer's.
@@ -44,6 +44,9 @@ class Transport(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def summary(self) -> str: ...
 
     @property
     def keeps(self) -> bool: ...
@@ -112,6 +115,7 @@ class Ring:
     """The published way: shards hop from neighbour to neighbour, D − 1 times, and gradients behind them, D times."""
 
     name: str = "ring"
+    summary: str = "the MLP's shards hop from neighbour to neighbour, as published"
     keeps: bool = False
     adds: bool = True
     gathers_heads: bool = False
@@ -162,6 +166,7 @@ class MultiRing:
     """The ring's hops over all links of a mesh, and over several nodes in two levels (:mod:`tspsim.parallel.rings`)."""
 
     name: str = "multi_ring"
+    summary: str = "the hops in parts, over all links of a mesh"
     keeps: bool = True
     adds: bool = True
     gathers_heads: bool = False
@@ -217,6 +222,7 @@ class Gather:
     take; their gradients come home by a reduce-scatter a piece."""
 
     name: str = "gather"
+    summary: str = "pieces of every rank's shard are all-gathered ahead of their use"
     keeps: bool = True
     adds: bool = False
     gathers_heads: bool = True

@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from ..errors import InputError, shorten
-from ..parallel import CONTEXT_METHODS, SCHEMES, WEIGHT_TRANSPORTS, Option, mesh_axes, scheme_axes
+from ..parallel import CONTEXT_METHODS, SCHEMES, WEIGHT_TRANSPORTS, Option, context, mesh_axes, scheme_axes
 from ..parallel.registries import scheme_name
 from ..units import PositiveCount
 from .section import Degree, Name, OneOf, Section, refuse
@@ -92,7 +92,7 @@ class Plan(Section):
         None, description="pieces that gather brings them in"
     )
     head_groups: Chosen[Degree] = Field(None, description="groups of heads that TSP attends; published: one a rank")
-    context_transport: Chosen[Literal["ring", "multi_ring"]] = Field(
+    context_transport: Chosen[Annotated[str, OneOf(lambda: context.ring.TRANSPORTS)]] = Field(
         None, description="exchange: ring over one link of a GPU, or in pieces over all of them"
     )
     overlap_by: Chosen[Literal["heads", "blocks"]] = Field(

@@ -13,6 +13,9 @@ from ..registries import CONTEXT_METHODS
 from .attention import attention_backward, others_context, shard_of
 from .method import ContextMethod
 
+#: Links that blocks take: one of a GPU's, or all that it has to the others of its node.
+TRANSPORTS = ("ring", "multi_ring")
+
 
 def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
     """Σ−1 hops: attend the block that is here while the neighbour's travels (exposed with ``overlap: false``)."""
@@ -104,7 +107,7 @@ def check(job: Job) -> Refusal | None:
 LINKS = Choice(
     switches=("context_transport",),
     first=("context_transport",),
-    options=lambda job, mesh: iter([{"context_transport": name} for name in ("ring", "multi_ring")[: 1 + mesh]]),
+    options=lambda job, mesh: iter([{"context_transport": name} for name in TRANSPORTS[: 1 + mesh]]),
     word=lambda plan: "r" if plan.context_transport == "multi_ring" else "",
     sentence=lambda plan: f"K and V round {'several rings' if plan.context_transport == 'multi_ring' else 'one ring'}",
 )
