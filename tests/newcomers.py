@@ -6,10 +6,13 @@ weights; a layer's weights come to every rank in one piece.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tspsim.model.layer import LayerShard, gradients
 from tspsim.parallel import Choice, ContextMethod, Job, Option, Plan, Received, Residency, Scheme
 from tspsim.parallel.builder import ProgramBuilder
 from tspsim.parallel.context.attention import attention_backward, others_context
+from tspsim.parallel.ledger import Buffer, Lifetime
 from tspsim.parallel.partition import local_segments
 from tspsim.units import PositiveCount
 
@@ -51,7 +54,7 @@ ANNOUNCE = ContextMethod(
     forward=announce,
     backward=announce_backward,
     received_bytes=others_context,
-    gathered_bytes=lambda job, in_flight: others_context(job) * (2 if job.training else 1),
+    buffers=lambda job: [Buffer("gathered_context", others_context(job) * (1 + job.training), Lifetime.LAYER)],
     choices=lambda plan: (PARTS,),
     options=(Option("announced_parts", PositiveCount, 1, "broadcasts a shard's K and V are cut into"),),
 )
@@ -133,6 +136,11 @@ def received(job: Job, in_switch: bool) -> tuple[Received, ...]:
     return (Received("wp", away * (weights_of(job, layer) + context_of(job, layer))),)
 
 
+def kept(job: Job) -> Iterator[Buffer]:
+    yield Buffer("gathered_context", context_of(job, whole_layer(job)), Lifetime.LAYER)
+    yield Buffer("in_flight_weights", weights_of(job, whole_layer(job)), Lifetime.LAYER)
+
+
 def ranks_of(plan: Plan) -> int:
     return plan.degree("wp")
 
@@ -153,9 +161,8 @@ WHOLE = Scheme(
     residency=Residency(
         weight_shards=lambda job: ranks_of(job.plan),
         compute_shards=lambda job: 1,
-        gathered_context=lambda job, in_flight: context_of(job, whole_layer(job)),
-        in_flight_weights=lambda job: weights_of(job, whole_layer(job)),
+        buffers=kept,
     ),
     received=received,
-    assumption="WP's weights come before a layer begins (`wp`).",
+    assumption="The weights of WP come before a layer begins (`wp`).",
 )

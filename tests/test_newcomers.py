@@ -158,7 +158,7 @@ def test_reports_and_the_catalogue_tell_of_them(model: str, tmp_path: Path, monk
     (tmp_path / "new.yaml").write_text(json.dumps(asked))
     assert main(["run", "new.yaml", "--html", "new.html", "--json", "new.json"]) == 0
     page = (tmp_path / "new.html").read_text(encoding="utf-8")
-    assert "announced parts" in page and "WP's weights come before a layer begins" in page
+    assert "announced parts" in page and "The weights of WP come before a layer begins" in page
     told = json.loads((tmp_path / "new.json").read_text())
     assert [plan["settings"]["exchange"] for plan in told["plans"]] == ["announce", "all_gather"]
     spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")

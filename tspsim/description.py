@@ -95,7 +95,7 @@ def settings_of(plan: Plan) -> dict[str, Any]:
     stated: dict[str, Any] = {name: getattr(plan, name) for name in SWITCHES}
     stated |= {
         "overlap": scheme_of(plan).overlaps(plan) if plan.overlap is None else plan.overlap,
-        "schedule": "interleaved" if plan.vpp > 1 else plan.schedule,
+        "schedule": plan.order.name,
     }
     for choice in choices_of(plan):
         stated |= choice.settings_of(plan)

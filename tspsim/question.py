@@ -104,7 +104,7 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         plan = Plan(
             entry.name,
             entry.degrees(cluster.gpus),
-            **{name: getattr(entry, name) for name in (*SWITCHES, "stage_layers")},
+            **{name: getattr(entry, name) for name in (*SWITCHES, "stage_layers", "expert_balance")},
             algorithms={str(kind): name for kind, name in entry.algorithms.items()},
             node_axes=entry.placement.node if entry.placement else (),
             rail_axes=entry.placement.rails if entry.placement else (),

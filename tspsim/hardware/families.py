@@ -10,11 +10,11 @@ from typing import Any
 from tspsim.operators import DTYPE_BYTES
 
 from . import decode, gemm, memory_bound, moe, prefill
-from .machine import Machine, Parameter
+from .limits import DeviceLimits, Parameter
 
 #: Shape columns by name: floats, or arrays of shape (rows,).
 Shape = Mapping[str, Any]
-Cost = Callable[[Machine, Mapping[str, float], Mapping[str, Any], Shape, str, str], Any]
+Cost = Callable[[DeviceLimits, Mapping[str, float], Mapping[str, Any], Shape, str, str], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Family:
     Attributes
     ----------
     seconds
-        ``seconds(machine, parameters, switches, shape, dtype, second_dtype)``; the second type is the one K
+        ``seconds(limits, parameters, switches, shape, dtype, second_dtype)``; the second type is the one K
         and V, or expert weights, are kept in.
     shape
         The columns that a shape consists of.
@@ -50,25 +50,25 @@ class Family:
 
 
 def _gemm(
-    machine: Machine, p: Mapping[str, float], switches: Mapping[str, Any], shape: Shape, dtype: str, _: str
+    limits: DeviceLimits, p: Mapping[str, float], switches: Mapping[str, Any], shape: Shape, dtype: str, _: str
 ) -> Any:
     size = DTYPE_BYTES[dtype]
     m, n, k, batch = (shape[name] for name in _GEMM_SHAPE)
-    return gemm.seconds(machine, p, m, n, k, batch, bytes_a=size, bytes_b=size, **switches)
+    return gemm.seconds(limits, p, m, n, k, batch, bytes_a=size, bytes_b=size, **switches)
 
 
 def _both_gradients(
-    machine: Machine, p: Mapping[str, float], switches: Mapping[str, Any], shape: Shape, dtype: str, _: str
+    limits: DeviceLimits, p: Mapping[str, float], switches: Mapping[str, Any], shape: Shape, dtype: str, _: str
 ) -> Any:
     m, n, k, batch = (shape[name] for name in _GEMM_SHAPE)
     sides = {"m": m, "n": n, "k": k, "batch": batch}
     of_a, of_b = sides | {"n": k, "k": n}, sides | {"m": k, "k": m}
-    return sum(_gemm(machine, p, switches, product, dtype, dtype) for product in (of_a, of_b))
+    return sum(_gemm(limits, p, switches, product, dtype, dtype) for product in (of_a, of_b))
 
 
 def _attention(backward: bool) -> Cost:
     def seconds(
-        machine: Machine,
+        limits: DeviceLimits,
         p: Mapping[str, float],
         switches: Mapping[str, Any],
         shape: Shape,
@@ -78,7 +78,7 @@ def _attention(backward: bool) -> Cost:
         batch, q, kv, heads, kv_heads, head_dim, causal = (shape[name] for name in _ATTENTION_SHAPE)
         segments = tuple(zip(q, kv, strict=True)) if isinstance(q, tuple) else ((q, kv),)
         return prefill.seconds(
-            machine, p, segments, batch, heads, kv_heads, head_dim, causal,
+            limits, p, segments, batch, heads, kv_heads, head_dim, causal,
             backward=backward, bytes_q=DTYPE_BYTES[dtype], bytes_kv=DTYPE_BYTES[kv_dtype], **switches,
         )  # fmt: skip
 
@@ -86,7 +86,7 @@ def _attention(backward: bool) -> Cost:
 
 
 def _decode(
-    machine: Machine,
+    limits: DeviceLimits,
     p: Mapping[str, float],
     switches: Mapping[str, Any],
     shape: Shape,
@@ -94,18 +94,18 @@ def _decode(
     kv_dtype: str,
 ) -> Any:
     return decode.seconds(
-        machine, p, *(shape[name] for name in _DECODE_SHAPE), bytes_kv=DTYPE_BYTES[kv_dtype]
+        limits, p, *(shape[name] for name in _DECODE_SHAPE), bytes_kv=DTYPE_BYTES[kv_dtype]
     )
 
 
 def _memory_bound(
-    machine: Machine, p: Mapping[str, float], switches: Mapping[str, Any], shape: Shape, dtype: str, _: str
+    limits: DeviceLimits, p: Mapping[str, float], switches: Mapping[str, Any], shape: Shape, dtype: str, _: str
 ) -> Any:
-    return memory_bound.seconds(machine, p, *(shape[name] for name in _MEMORY_SHAPE))
+    return memory_bound.seconds(limits, p, *(shape[name] for name in _MEMORY_SHAPE))
 
 
 def _moe(
-    machine: Machine,
+    limits: DeviceLimits,
     p: Mapping[str, float],
     switches: Mapping[str, Any],
     shape: Shape,
@@ -113,7 +113,7 @@ def _moe(
     weight_dtype: str,
 ) -> Any:
     sizes = {"bytes_a": DTYPE_BYTES[dtype], "bytes_w": DTYPE_BYTES[weight_dtype]}
-    return moe.seconds(machine, p, *(shape[name] for name in _MOE_SHAPE), **sizes)
+    return moe.seconds(limits, p, *(shape[name] for name in _MOE_SHAPE), **sizes)
 
 
 _GEMM_SHAPE = ("m", "n", "k", "batch")

@@ -13,14 +13,15 @@ from .choice import Choice, Option
 from .choices import choices_of, options_of, switches_of
 from .context import ContextMethod, method_of, usual_method
 from .memory import Residency, peak_memory
-from .mesh import Mesh, build_mesh, located
-from .plan import SWITCHES, Job, Optimizer, Plan, Work
+from .mesh import build_mesh, located
+from .plan import SWITCHES, Job, Plan
 from .registries import CONTEXT_METHODS, SCHEMES, WEIGHT_TRANSPORTS, mesh_axes, scheme_axes
 from .routing import Routing
 from .scheme import Received, Scheme, scheme_of
 from .stack import IDEAL, Stack
 from .stack_spec import StackSpec, load_stack
-from .step import write_program
+from .step import axes_of, write_program
+from .work import Optimizer, Work
 
 __all__ = [
     "CONTEXT_METHODS",
@@ -32,7 +33,6 @@ __all__ = [
     "Choice",
     "ContextMethod",
     "Job",
-    "Mesh",
     "Optimizer",
     "Option",
     "Plan",
@@ -43,6 +43,7 @@ __all__ = [
     "Stack",
     "StackSpec",
     "Work",
+    "axes_of",
     "build_mesh",
     "choices_of",
     "context",

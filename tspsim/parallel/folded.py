@@ -15,6 +15,7 @@ the border of a layer as well.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ..model import Block
@@ -23,9 +24,11 @@ from ..operators import MemoryBound, Operator
 from . import expert, folded_choice, folded_tables, travel
 from .builder import ProgramBuilder
 from .context.attention import own_segments, slice_segments
+from .ledger import Buffer, Lifetime
 from .memory import Residency
 from .partition import Segments, local_segments
-from .plan import Job, Refusal
+from .pipeline import Refusal
+from .plan import Job
 from .recompute import cheap_again, heads_again
 from .registries import SCHEMES
 from .scheme import Received, Scheme
@@ -381,7 +384,13 @@ def apply_mlp(builder: ProgramBuilder, job: Job, piece: LayerShard, number: int,
 # --- memory -------------------------------------------------------------------------------------------------
 
 
-def gathered_context(job: Job, in_flight: int) -> float:
+def buffers(job: Job) -> Iterator[Buffer]:
+    """Both while a layer works."""
+    yield Buffer("gathered_context", gathered_context(job), Lifetime.LAYER)
+    yield Buffer("in_flight_weights", in_flight_weights(job), Lifetime.LAYER)
+
+
+def gathered_context(job: Job) -> float:
     """K and V of groups of heads over the whole context.
 
     Forward: the group at work, and overlapped the one that arrives. Training: a group and its gradients; with full
@@ -425,7 +434,7 @@ def in_flight_weights(job: Job) -> float:
 # --- what others ask ----------------------------------------------------------------------------------------
 
 
-def check(job: Job) -> Refusal | None:
+def check(job: Job) -> Refusal:
     model, plan = job.model, job.plan
     if model.heads % plan.tsp:
         return "tsp", f"{plan.tsp} does not divide the {model.heads} attention heads of {model.name}"
@@ -462,8 +471,7 @@ SCHEME = SCHEMES.register(
         residency=Residency(
             weight_shards=lambda job: job.plan.tsp,
             compute_shards=lambda job: 1,
-            gathered_context=gathered_context,
-            in_flight_weights=in_flight_weights,
+            buffers=buffers,
         ),
         received=received,
         check=check,

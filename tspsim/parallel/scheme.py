@@ -15,7 +15,8 @@ from ..model.layer import LayerShard
 from .builder import ProgramBuilder
 from .choice import Choice, Option
 from .memory import Residency
-from .plan import Job, Plan, Refusal
+from .pipeline import Refusal
+from .plan import Job, Plan
 from .registries import SCHEMES
 
 Piece = Callable[[ProgramBuilder, Job, LayerShard], None]
@@ -106,7 +107,7 @@ class Scheme:
     layer_weights: WeightPiece | None
     residency: Residency
     received: Callable[[Job, bool], tuple[Received, ...]]
-    check: Callable[[Job], Refusal | None] = lambda job: None
+    check: Callable[[Job], Refusal] = lambda job: None
     head_shards: Callable[[Job], int] = lambda job: 1
     overlaps: Callable[[Plan], bool] = lambda plan: False
     by_position: Callable[[Plan], bool] = lambda plan: True

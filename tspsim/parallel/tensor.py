@@ -22,7 +22,8 @@ from .choice import Choice
 from .context import method_of
 from .context.method import refused
 from .memory import Residency
-from .plan import Job, Plan, Refusal
+from .pipeline import Refusal
+from .plan import Job, Plan
 from .recompute import cheap_again, heads_again
 from .registries import SCHEMES
 from .scheme import Received, Scheme
@@ -220,7 +221,7 @@ def layer_weights(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
     products = (*layer.down_projections(residual_tokens(job)), *layer.projections(tokens), layer.output(tokens))
     mlp = (layer.gate_up(tokens), layer.down(tokens))
     later = (
-        expert.weight_gradients(job, layer, tokens)
+        expert.weight_gradients(builder, job, layer, tokens)
         if layer.kind.experts
         else tuple(gradients(product)[1] for product in mlp)
     )
@@ -252,7 +253,7 @@ def residual_tokens(job: Job, tokens: int | None = None) -> int:
     return (job.tokens if tokens is None else tokens) // (job.plan.tp if job.plan.sequence_regions else 1)
 
 
-def check(job: Job) -> Refusal | None:
+def check(job: Job) -> Refusal:
     plan = job.plan
     if plan.sequence_regions and job.tokens % plan.tp:
         return "sequence_regions", f"{job.tokens} tokens a rank are not a multiple of tp = {plan.tp}"
@@ -309,8 +310,7 @@ SCHEME = SCHEMES.register(
         residency=Residency(
             weight_shards=lambda job: job.plan.tp,
             compute_shards=lambda job: job.plan.tp,
-            gathered_context=lambda job, in_flight: method_of(job.plan).gathered_bytes(job, in_flight),
-            in_flight_weights=lambda job: 0.0,
+            buffers=lambda job: method_of(job.plan).buffers(job),
         ),
         received=received,
         check=check,

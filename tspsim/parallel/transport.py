@@ -15,7 +15,8 @@ from typing import Protocol
 from ..model.layer import LayerShard
 from . import rings
 from .builder import Buffers, ProgramBuilder
-from .plan import Job, Plan, Refusal
+from .pipeline import Refusal
+from .plan import Job, Plan
 from .registries import WEIGHT_TRANSPORTS
 
 #: Pieces of others that a pool holds at once: the one in use, and the one that arrives.
@@ -65,7 +66,7 @@ class Transport(Protocol):
         """How the MLP's weights come, for people."""
         ...
 
-    def check(self, job: Job) -> Refusal | None:
+    def check(self, job: Job) -> Refusal:
         """The key of the plan that does not go with the job, and why; None where all do."""
         ...
 
@@ -126,7 +127,7 @@ class Ring:
     def sentence(self, plan: Plan) -> str:
         return "the MLP's weights round one ring"
 
-    def check(self, job: Job) -> Refusal | None:
+    def check(self, job: Job) -> Refusal:
         return None
 
     def pieces(self, job: Job) -> int:
@@ -177,7 +178,7 @@ class MultiRing:
     def sentence(self, plan: Plan) -> str:
         return "the MLP's weights round several rings at once"
 
-    def check(self, job: Job) -> Refusal | None:
+    def check(self, job: Job) -> Refusal:
         refused = rings.refused(job.plan, "tsp")
         return ("weight_transport", refused) if refused else None
 
@@ -233,7 +234,7 @@ class Gather:
     def sentence(self, plan: Plan) -> str:
         return f"the MLP's weights gathered in {plan.mlp_pieces} piece{'s' * (plan.mlp_pieces > 1)}"
 
-    def check(self, job: Job) -> Refusal | None:
+    def check(self, job: Job) -> Refusal:
         model, ranks, pieces = job.model, job.plan.tsp, job.plan.mlp_pieces
         for columns in (model.ffn, model.experts.shared_width if model.experts else 0):
             if columns % (ranks * pieces):

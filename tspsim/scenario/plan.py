@@ -21,6 +21,9 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from ..errors import InputError, shorten
 from ..parallel import CONTEXT_METHODS, SCHEMES, WEIGHT_TRANSPORTS, Option, context, mesh_axes, scheme_axes
+from ..parallel.balance import BALANCES
+from ..parallel.dispatch import DISPATCHES, OVERLAPS
+from ..parallel.pipeline import stated_orders
 from ..parallel.registries import scheme_name
 from ..units import PositiveCount
 from .section import Degree, Name, OneOf, Section, refuse
@@ -69,18 +72,23 @@ class Plan(Section):
     overlap_chunks: Annotated[PositiveCount, Field(le=1024)] = 4
     recomputation: Recomputation | None = Field(None, description="default: full in training, else none")
     micro_batch: PositiveCount | None = Field(None, description="sequences; default: 1 in training, else all")
-    schedule: Literal["1f1b", "zb-h1"] = Field("1f1b", description="of a pipeline; interleaved with vpp > 1")
+    schedule: Annotated[str, OneOf(stated_orders)] = Field(
+        "1f1b", description="of a pipeline; interleaved with vpp > 1"
+    )
     stage_layers: tuple[Annotated[StrictInt, Field(ge=0)], ...] = Field(
         (), description="layers of every chunk; the first may be the embedding alone, the last the head; default: even"
     )
     zero: Annotated[int, Field(ge=0, le=3)] = Field(0, description="what replicas divide: 3 is FSDP")
     shard_group: Degree | None = Field(None, description="ranks that divide it (hybrid sharding); default: all")
-    expert_dispatch: Literal["ranks", "links", "experts"] = Field(
+    expert_dispatch: Annotated[str, OneOf(DISPATCHES.names)] = Field(
         "ranks", description="a token travels once to each rank of its experts by a library or at the links' rate, or "
         "once to each expert"
     )  # fmt: skip
-    expert_overlap: Literal["none", "shared_experts", "micro_batches"] = Field(
+    expert_overlap: Annotated[str, OneOf(OVERLAPS.names)] = Field(
         "none", description="what hides dispatch and combine: shared experts, and a backward behind another's forward"
+    )
+    expert_balance: Annotated[str, OneOf(BALANCES.names)] = Field(
+        "busiest", description="what ranks get of an uneven load; busiest: all are counted as the one that has most"
     )
     tsp_schedule: Literal["auto", "published"] = Field(
         "auto", description="what the keys below are where they are not stated: fastest here, or TSP word by word"

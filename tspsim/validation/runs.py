@@ -21,7 +21,9 @@ from tspsim.network.load import usual_node
 from tspsim.parallel import peak_memory, scheme_of
 from tspsim.parallel.memory import stage_memory
 from tspsim.scenario import load
-from tspsim.simulation import look_up, run_plan
+from tspsim.simulation import Question, look_up, run_plan
+
+from .devices import LOOKUPS
 
 #: What joins the nodes of a GPU's usual training machine, where a source does not say (data sheets of DGX and HGX
 #: systems: 200 Gb/s a GPU with A100, 800 with B300, 400 with the others).
@@ -33,7 +35,7 @@ LEAST_FIRST = ("none", "selective", "cheap", "full")
 
 @dataclass(frozen=True)
 class Run:
-    """A training run and its plan, in the field's words; ``recomputation`` None is not stated.
+    """A run and its plan, in the field's words; ``recomputation`` None is not stated.
 
     ``global_batch`` and ``micro_batch`` are sequences; ``cp`` shards the sequence; replicas are what is left. Where
     replicas can share a node they do, before stages, in the order of Megatron, nanotron and torchtitan: tp, cp, dp, pp.
@@ -63,6 +65,7 @@ class Run:
     adapter_rank: int = 0
     adapter_targets: tuple[str, ...] = ()
     adapter_experts: str = "each"
+    pass_: str = "training"
     fabric: str = ""
     optimizer: str | tuple[tuple[str, float], ...] = "adamw"
 
@@ -121,7 +124,7 @@ def memory_of(run: Run) -> Step:
     step = Step(math.nan, math.nan, math.nan, math.inf, False, "full")
     for recomputation in _policies(run):
         micro_batches = _micro_batches(run)
-        question = look_up(load(scenario(replace(run, recomputation=recomputation), min(micro_batches, 2 * run.pp))))
+        question = question_of(replace(run, recomputation=recomputation), min(micro_batches, 2 * run.pp))
         plan = question.plans[0]
         job, residency = question.job(plan), scheme_of(plan).residency
         peak, first = sum(peak_memory(job, residency).values()), stage_memory(job, residency, 0)
@@ -158,7 +161,7 @@ def _step(run: Run) -> Step:
 
 
 def _simulated(run: Run, micro_batches: int) -> Step:
-    question = look_up(load(scenario(run, micro_batches)))
+    question = question_of(run, micro_batches)
     result = run_plan(question, question.plans[0])
     assert run.recomputation is not None
     peak = result.memory.peak_bytes
@@ -181,6 +184,11 @@ def _micro_batches(run: Run) -> int:
     return run.global_batch // (run.dp * run.micro_batch)
 
 
+def question_of(run: Run, micro_batches: int) -> Question:
+    """The run as the simulator is asked for it, with some micro-batches a replica."""
+    return look_up(load(scenario(run, micro_batches)), LOOKUPS)
+
+
 def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
     """The scenario of a run with some micro-batches a replica."""
     node, nodes = machine(run.device, run.gpus)
@@ -190,7 +198,7 @@ def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
         cluster["fabric"] = run.fabric or FABRICS.get(run.device, USUAL_FABRIC)
     workload: dict[str, Any] = {
         "model": str(_model_file(run.model)),
-        "pass": "training",
+        "pass": run.pass_,
         "sequence": run.sequence,
         "sequences_per_replica": run.micro_batch * micro_batches,
         "multi_token": run.multi_token,

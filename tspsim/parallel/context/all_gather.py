@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import gcd
 
 from ...model.layer import LayerShard
 from ..builder import ProgramBuilder
 from ..choice import Choice
+from ..ledger import Buffer, Lifetime
 from ..partition import local_segments
 from ..plan import Job, Plan
 from ..registries import CONTEXT_METHODS
@@ -79,11 +81,13 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int
     return builder.compute("dK,dV here", after=[reduced])
 
 
-def gathered_bytes(job: Job, in_flight: int) -> float:
-    """The whole context of one layer; while training that of every layer and micro-batch ``in_flight`` is kept for its
+def buffers(job: Job) -> Iterator[Buffer]:
+    """The whole context of one layer; while training that of every layer and micro-batch in flight is kept for its
     backward, because the gather lies outside what recomputation repeats, and one more is the gradient under way."""
     one_layer = 2 * job.group_tokens * shard_of(job).kv_width * job.activation_bytes
-    return one_layer * (in_flight + 1 if job.training else 1)
+    yield Buffer("gathered_context", one_layer, Lifetime.LAYER)
+    if job.training:
+        yield Buffer("gathered_context", one_layer, Lifetime.IN_FLIGHT)
 
 
 CUT = Choice(
@@ -106,7 +110,7 @@ METHOD = CONTEXT_METHODS.register(
         forward=forward,
         backward=backward,
         received_bytes=others_context,
-        gathered_bytes=gathered_bytes,
+        buffers=buffers,
         choices=choices,
         can_overlap=True,
         word="gather",

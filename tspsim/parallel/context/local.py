@@ -29,5 +29,5 @@ LOCAL = ContextMethod(
     forward=forward,
     backward=backward,
     received_bytes=lambda job: 0.0,
-    gathered_bytes=lambda job, in_flight: 0.0,
+    buffers=lambda job: (),
 )

@@ -6,13 +6,15 @@ answers for them: bytes received in closed form, memory, what it asks of a plan,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ...model.layer import LayerShard
 from ..builder import ProgramBuilder
 from ..choice import Choice, Option
-from ..plan import Job, Plan, Refusal
+from ..ledger import Buffer
+from ..pipeline import Refusal
+from ..plan import Job, Plan
 from ..registries import CONTEXT_METHODS
 
 #: (builder, job, layer shard, position on the axis, what to wait for) → the instruction whose end means that the local
@@ -32,8 +34,8 @@ class ContextMethod:
         Write the attention of one layer.
     received_bytes
         Job → payload a rank receives and did not hold, in a layer's forward: no fewer for the thinnest layer.
-    gathered_bytes
-        (job, layers × micro-batches in flight) → bytes of other shards' K and V alive at the peak.
+    buffers
+        Job → what it keeps: other shards' K and V.
     head_shards
         Plan → ranks of ``sp`` that heads are spread over while they are attended.
     check
@@ -63,9 +65,9 @@ class ContextMethod:
     forward: Attend
     backward: Attend
     received_bytes: Callable[[Job], float]
-    gathered_bytes: Callable[[Job, int], float]
+    buffers: Callable[[Job], Iterable[Buffer]]
     head_shards: Callable[[Plan], int] = lambda plan: 1
-    check: Callable[[Job], Refusal | None] = lambda job: None
+    check: Callable[[Job], Refusal] = lambda job: None
     choices: Callable[[Plan], tuple[Choice, ...]] = lambda plan: ()
     options: tuple[Option, ...] = ()
     overlaps: bool = False
@@ -78,7 +80,7 @@ class ContextMethod:
     assumption: str = ""
 
 
-def refused(job: Job, method: ContextMethod) -> Refusal | None:
+def refused(job: Job, method: ContextMethod) -> Refusal:
     """Why a job cannot attend its context so; None where it can."""
     if job.work.document is not None and not method.documents:
         others = " or ".join(each.name for each in CONTEXT_METHODS.values() if each.documents)

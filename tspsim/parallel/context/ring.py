@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ...model.layer import LayerShard
 from ...operators import Operator
 from .. import rings
 from ..builder import ProgramBuilder
 from ..choice import Choice
+from ..ledger import Buffer, Lifetime
 from ..partition import block_segments, sliced_segments
-from ..plan import Job, Plan, Refusal
+from ..pipeline import Refusal
+from ..plan import Job, Plan
 from ..registries import CONTEXT_METHODS
 from .attention import attention_backward, others_context, shard_of
 from .method import ContextMethod
@@ -90,16 +94,16 @@ def bring_context(builder: ProgramBuilder, job: Job, step: int, size_bytes: floa
     return builder.ring_hop("sp", size_bytes, f"{name} hop {step}", after=after, stream="context")
 
 
-def gathered_bytes(job: Job, in_flight: int) -> float:
+def buffers(job: Job) -> Iterator[Buffer]:
     """The block that is here and the one that arrives, with their gradients while training; once more where blocks come
     by the rails besides."""
     plan = job.plan
     block = 2 * job.tokens * shard_of(job).kv_width * job.activation_bytes
     levels = 2 if plan.context_transport == "multi_ring" and plan.node_ranks("sp") < plan.sp else 1
-    return block * (4 if job.training else 2) * levels
+    yield Buffer("gathered_context", block * (4 if job.training else 2) * levels, Lifetime.LAYER)
 
 
-def check(job: Job) -> Refusal | None:
+def check(job: Job) -> Refusal:
     uneven = rings.refused(job.plan, "sp") if job.plan.context_transport == "multi_ring" else None
     return ("context_transport", uneven) if uneven else None
 
@@ -124,7 +128,7 @@ METHOD = CONTEXT_METHODS.register(
         forward=forward,
         backward=backward,
         received_bytes=others_context,
-        gathered_bytes=gathered_bytes,
+        buffers=buffers,
         check=check,
         choices=choices,
         overlaps=True,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ...model.layer import LayerShard
 from ..builder import ProgramBuilder
+from ..ledger import Buffer, Lifetime
 from ..partition import local_segments
-from ..plan import Job, Refusal
+from ..pipeline import Refusal
+from ..plan import Job
 from ..registries import CONTEXT_METHODS
 from .attention import attention_backward, shard_of
 from .method import ContextMethod
@@ -54,12 +58,13 @@ def exchanged_elements(job: Job) -> float:
     return job.tokens * (2 * layer.query_width + 2 * layer.kv_width)
 
 
-def gathered_bytes(job: Job, in_flight: int) -> float:
+def buffers(job: Job) -> Iterator[Buffer]:
     """The exchanged copies of one layer, and their gradients."""
-    return exchanged_elements(job) * job.activation_bytes * (2 if job.training else 1)
+    exchanged = exchanged_elements(job) * job.activation_bytes
+    yield Buffer("gathered_context", exchanged * (2 if job.training else 1), Lifetime.LAYER)
 
 
-def check(job: Job) -> Refusal | None:
+def check(job: Job) -> Refusal:
     shards, heads = job.head_shards, job.model.kv_heads
     if shards <= heads:
         return None
@@ -73,7 +78,7 @@ METHOD = CONTEXT_METHODS.register(
         forward=forward,
         backward=backward,
         received_bytes=lambda job: (job.plan.sp - 1) / job.plan.sp * exchanged_elements(job) * job.activation_bytes,
-        gathered_bytes=gathered_bytes,
+        buffers=buffers,
         head_shards=lambda plan: plan.sp,
         check=check,
         distinct=True,

@@ -66,7 +66,7 @@ def leanest(space: Space, room_bytes: float | None = None) -> Lean | None:
 
 def lean_jobs(space: Space) -> Iterator[Job]:
     """Legal plans among which that of least memory is."""
-    training = space.work.pass_ == "training"
+    step = space.work.step
     for degrees in space.degrees():
         dp, lone = degrees["dp"], Plan("", degrees)
         work = replace(space.work, sequences=space.batch // dp)
@@ -74,7 +74,7 @@ def lean_jobs(space: Space) -> Iterator[Job]:
             space.expert_degrees(space.cluster.gpus // lone.pp),
             space.exchanges(lone),
             (False, True) if lone.tp > 1 else (False,),
-            (2, 3) if training and dp * lone.sp > 1 else (0,),
+            (2, 3) if step.trains and dp * lone.sp > 1 else (0,),
         )
         for ep, exchange, regions, zero in every:
             plan = Plan(
@@ -82,7 +82,7 @@ def lean_jobs(space: Space) -> Iterator[Job]:
                 {**degrees, "ep": ep},
                 exchange=exchange,
                 sequence_regions=regions,
-                recomputation="full" if training else "none",
+                recomputation=step.recomputation,
                 micro_batch=1,
                 zero=zero,
             )

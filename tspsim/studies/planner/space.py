@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import Any
 
 from ...errors import InputError
+from ...mesh import Mesh
 from ...model import Architecture
 from ...network import Cluster
 from ...parallel import (
@@ -26,7 +27,6 @@ from ...parallel import (
     SCHEMES,
     SWITCHES,
     Job,
-    Mesh,
     Plan,
     Work,
     build_mesh,
@@ -37,6 +37,7 @@ from ...parallel import (
     scheme_axes,
 )
 from ...parallel.choices import legal, schedules_of
+from ...parallel.pipeline import stated_orders
 
 RECOMPUTATION = ("none", "selective", "cheap", "full")
 #: Axes that a placement may lay across nodes while replicas fill the node; tensor parallelism and TSP stay innermost.
@@ -105,7 +106,7 @@ def name_of(plan: Plan) -> str:
     words += ["sr"] if plan.sequence_regions else []
     words += ["ov"] if plan.overlap else []
     words += [word for choice in choices_of(plan) if (word := choice.word(plan))]
-    words += ["zb"] if plan.schedule == "zb-h1" else []
+    words += [plan.order.word] if plan.order.word else []
     words += ["@" + "+".join(plan.rail_axes)] if plan.rail_axes else []
     return " ".join(words)
 
@@ -137,7 +138,7 @@ class Space:
 
     def families(self) -> Iterator[Job]:
         """Every choice of degrees, micro-batch, recomputation and exchange, as the job of its simplest plan."""
-        training = self.work.pass_ == "training"
+        training = self.work.step.trains
         for degrees in self.degrees():
             lone = Plan("", degrees)
             sequences = self.batch // lone.dp
@@ -211,15 +212,16 @@ class Space:
 
     def _pipelines(self, family: Job) -> Iterator[tuple[int, str]]:
         """Chunks a stage and schedule; where layers can be cut into equal chunks, only such cuts."""
-        yield 1, "1f1b"
+        usual = family.plan.schedule
+        yield 1, usual
         layers, pp = self.model.layers, family.plan.pp
         if pp == 1:
             return
         if family.training:
-            yield 1, "zb-h1"
+            yield from ((1, name) for name in stated_orders() if name != usual)
         for vpp in range(2, layers // pp + 1):
             if layers % pp or layers % (pp * vpp) == 0:
-                yield vpp, "1f1b"
+                yield vpp, usual
 
     def placements(self, plan: Plan) -> Sequence[tuple[tuple[str, ...], Mesh]]:
         """Axes laid along rails while replicas fill the node, and the mesh; each mesh once, the usual one first."""
