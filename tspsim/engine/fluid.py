@@ -212,7 +212,7 @@ class Fluid:
         self._active: dict[int, list[Transfer]] = {}
         self._changed: dict[int, None] = {}
         self._solved: dict[tuple[int, ...], list[float]] = {}
-        self._settling = False
+        self.settling = False
 
     def arrive(self, channel: Channel, use: int) -> Transfer:
         """A rank is ready for its part in a use of a channel; the last to arrive starts it."""
@@ -242,7 +242,8 @@ class Fluid:
                     toggled[device] = None
                 device.moving += 1
         self._changed[channel.region] = None
-        self.settle_later()
+        if not self.settling:
+            self.settle_later()
 
     def leave(self, transfer: Transfer) -> None:
         """All bytes are through: the links are free again."""
@@ -251,14 +252,15 @@ class Fluid:
         active.remove(transfer)
         if active:
             self._changed[channel.region] = None
-            self.settle_later()
+            if not self.settling:
+                self.settle_later()
         toggled = self._toggled
         if toggled is not None:
             for device in channel.devices:
                 device.moving -= 1
                 if not device.moving and device.computing:
                     toggled[device] = None
-            if toggled:
+            if toggled and not self.settling:
                 self.settle_later()
 
     def reshare(self) -> None:
@@ -268,13 +270,12 @@ class Fluid:
         for transfer in moving:
             self._active.setdefault(transfer.channel.region, []).append(transfer)
             self._changed[transfer.channel.region] = None
+        if moving and not self.settling:
             self.settle_later()
 
     def settle_later(self) -> None:
         """Ask for a settling at the end of this instant (once)."""
-        if self._settling:
-            return
-        self._settling = True
+        self.settling = True
         settle = Completion(self.env)
         settle._ok = True
         settle._value = None
@@ -282,7 +283,7 @@ class Fluid:
         self.env.schedule(settle, priority=LAST)
 
     def _settle(self, _event: simpy.Event) -> None:
-        self._settling = False
+        self.settling = False
         if self._before_settling is not None:
             self._before_settling()
         changed, self._changed = self._changed, {}

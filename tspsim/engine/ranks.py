@@ -93,18 +93,15 @@ class Computation(Completion):
 
     due_s: float
 
-    def __init__(self, machine: Machine, device: Device) -> None:
-        self.env = machine.env
+    def __init__(self, env: simpy.Environment, machine: Machine, device: Device) -> None:
+        self.env = env
         self.callbacks = []
         self.machine = machine
         self.device = device
-        computing = device.computing
-        computing.append(self)
-        if len(computing) == 1:
-            self.stretch = machine.compute_slowdown if device.moving else 1.0
-        else:
-            self.stretch = machine.stretch(device)
+        if device.computing:
             machine.toggle(device)
+        device.computing.append(self)
+        self.stretch = machine.stretch(device) if len(device.computing) > 1 or device.moving else 1.0
 
     def finish(self) -> None:
         computing = self.device.computing
@@ -172,7 +169,7 @@ class Machine:
             start_s[index] = env.now
             if duration_s > 0.0:
                 if is_compute:
-                    computation = Computation(self, device)
+                    computation = Computation(env, self, device)
                     enter(computation, duration_s * (computation.stretch * slowness))
                     yield computation
                 else:
@@ -194,7 +191,8 @@ class Machine:
     def toggle(self, device: Device) -> None:
         """Kernels of a device get a new end when this instant is over."""
         self._toggled[device] = None
-        self.fluid.settle_later()
+        if not self.fluid.settling:
+            self.fluid.settle_later()
 
     def _adjust_computations(self) -> None:
         """At the end of an instant: kernels get a new end whose device does more or less beside them than before."""
@@ -269,6 +267,7 @@ class Queue:
                 return
             self.start_s = self.machine.env.now
             self._finish()
+        self.ended()
 
     def _moved(self, transfer: Any) -> None:
         """One of the current instruction's transfers is over."""
@@ -289,5 +288,3 @@ class Queue:
         if over.awaited and over.number in rank.waiting:
             for call in rank.waiting.pop(over.number):
                 call()
-        if self.current is None:
-            self.ended()
