@@ -1,7 +1,8 @@
 """What the engine costs beside bare SimPy: ``python benchmarks/engine.py [--repeats N] [--json FILE]``.
 
 TSP8-published and TP8 of ``tsp-vs-tpsp-1024-mi300x`` run with every rank (1,024 ranks, 32 layers) and every iteration
-and, in the same process and turn by turn, a SimPy loop with nothing but the same number of processes, timeouts and joins:
+and, in the same process and turn by turn, a SimPy loop with nothing but the same number of processes, timeouts and
+joins:
 
     processes   one a stream of every rank
     timeouts    one a kernel of every rank, one a transfer
