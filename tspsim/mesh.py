@@ -6,7 +6,7 @@ its entries are ranks, of the whole cluster or of a part of it. Groups along an 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -69,6 +69,18 @@ class Mesh:
             groups = self.groups(axis)
             table[axis] = self.per_rank(groups, np.tile(np.arange(groups.shape[1]), len(groups)))
         return table
+
+    def coordinates(self, axes: Sequence[str]) -> tuple[list[dict[str, int]], NDArray[np.int64]]:
+        """The coordinates on some axes, outermost first, that ranks have, in order; and which of them every rank has
+        (by rank, −1 outside the mesh)."""
+        ranks = self.ranks.reshape(-1)
+        numbers = np.zeros(ranks.size, dtype=np.int64)
+        for axis in axes:
+            numbers = numbers * self.sizes[axis] + self.positions[axis][ranks]
+        taken, which = np.unique(numbers, return_inverse=True)
+        places = np.unravel_index(taken, [self.sizes[axis] for axis in axes])
+        rows = zip(*(place.tolist() for place in places), strict=True)
+        return [dict(zip(axes, row, strict=True)) for row in rows], self.per_rank(ranks, which)
 
     def group_of(self, axis: str) -> NDArray[np.int64]:
         """Number of every rank's group along an axis, as :meth:`groups` counts them (by rank, −1 outside the mesh)."""

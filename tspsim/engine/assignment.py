@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from ..errors import TspsimError
 from ..mesh import Mesh
+from ..network import KINDS
 from ..operators import Operator
 from ..program import (
-    RING_SHIFT,
     Collective,
     Compute,
     Instruction,
@@ -75,10 +75,9 @@ class Template:
 
     def received_bytes(self, members: int) -> float:
         """Payload a rank receives and did not hold, mean over the group."""
-        if self.is_message or self.kind == RING_SHIFT:
+        if self.is_message:
             return float(self.size_bytes)
-        factor = 2.0 if self.kind == "all_reduce" else 1.0
-        return factor * (self.size_bytes * (members - 1) / members)
+        return KINDS.get(self.kind).received_bytes(self.size_bytes, members)
 
 
 class Templates:
