@@ -153,6 +153,7 @@ class Partition:
         self._templates: dict[Hashable, Templates] = {}
         self._numbers = count()
         self._prepared: list[Prepared] = []
+        self._instances: dict[tuple[int, bytes, int], list[Instance]] = {}
 
     def prepare(self, assignment: Assignment, cost: Cost) -> Prepared:
         """Cost an assignment and take note of it."""
@@ -220,21 +221,36 @@ class Partition:
             return [(rank, 1) for rank in ranks.tolist()], [
                 instance
                 for templates in tables
-                for instance in component_instances(cluster, templates.mesh.ranks.reshape(-1), templates, 1)
+                for instance in self._among(templates.mesh.ranks.reshape(-1), templates, 1)
             ]
         (templates,) = tables
         mesh = templates.mesh
         met = {part for template, _ in templates for part in mesh.parts(template.axis)}
         components = mesh_components(mesh, tuple(axis for axis in mesh.axes if axis in met))
-        if self.every_rank:
-            chosen = [(index, 1) for index in range(len(components))]
-        else:
-            chosen = distinct_components(cluster, components, self._kinds, templates)
+        chosen = [(index, 1) for index in range(len(components))]
+        if not self.every_rank:
+            distinct = distinct_components(cluster, components, self._kinds)
+            # Only of what shares no link with others is one of each kind enough.
+            if len(distinct) < len(components) and all(
+                owned(cluster, components[index], instance.traffic.links)
+                for index, copies in distinct
+                if copies > 1 or len(distinct) > 1
+                for instance in self._among(components[index], templates, copies)
+            ):
+                chosen = distinct
         return [(int(rank), copies) for index, copies in chosen for rank in components[index]], [
-            instance
-            for index, copies in chosen
-            for instance in component_instances(cluster, components[index], templates, copies)
+            instance for index, copies in chosen for instance in self._among(components[index], templates, copies)
         ]
+
+    def _among(self, component: NDArray[np.int64], templates: Templates, copies: int) -> Iterator[Instance]:
+        """Every template used by every group that lies in the component; each is looked for once."""
+        place = component.tobytes()
+        for template, index in templates:
+            key = index, place, copies
+            if key not in self._instances:
+                found = template_instances(self.cluster, component, templates.mesh, template, index, copies)
+                self._instances[key] = list(found)
+            yield from self._instances[key]
 
 
 def mesh_components(mesh: Mesh, axes: Sequence[str]) -> NDArray[np.int64]:
@@ -246,52 +262,43 @@ def mesh_components(mesh: Mesh, axes: Sequence[str]) -> NDArray[np.int64]:
 
 
 def distinct_components(
-    cluster: Cluster, components: NDArray[np.int64], kinds: NDArray[np.int64], templates: Templates
+    cluster: Cluster, components: NDArray[np.int64], kinds: NDArray[np.int64]
 ) -> list[tuple[int, int]]:
-    """``(component, how many stand like it)``, one of each kind; all of them where components share links."""
+    """``(component, how many stand like it)``, one of each kind; all where the cluster does not tell."""
     around = surroundings(cluster, components)
     if around is None:
         return [(index, 1) for index in range(len(components))]
     rows = np.concatenate([kinds[components], around], axis=1)
     _, first, counts = np.unique(rows, axis=0, return_index=True, return_counts=True)
-    chosen = sorted(zip(first.tolist(), counts.tolist(), strict=True))
-    private = all(
-        owned(cluster, components[index], instance.traffic.links)
-        for index, copies in chosen
-        if copies > 1 or len(chosen) > 1
-        for instance in component_instances(cluster, components[index], templates, copies)
-    )
-    return chosen if private else [(index, 1) for index in range(len(components))]
+    return sorted(zip(first.tolist(), counts.tolist(), strict=True))
 
 
-def component_instances(
-    cluster: Cluster, component: NDArray[np.int64], templates: Templates, copies: int
+def template_instances(
+    cluster: Cluster, component: NDArray[np.int64], mesh: Mesh, template: Template, index: int, copies: int
 ) -> Iterator[Instance]:
-    """Every template used by every group that lies in the component."""
-    mesh = templates.mesh
+    """A template used by every group that lies in the component."""
     per_node, per_node_links = cluster.gpus_per_node, cluster.layout.node_links
-    for template, index in templates:
-        groups = mesh.groups(template.axis)
-        numbers = dict.fromkeys(mesh.group_of(template.axis)[component].tolist())
-        # Where all nodes are alike, what happens inside one happens inside the others, so many links further on.
-        inside: dict[tuple[int, ...], tuple[int, Traffic, tuple[float, ...]]] = {}
-        for group in groups[list(numbers)].tolist():
-            for ranks in message_pairs(group, template) if template.is_message else [tuple(group)]:
-                node = ranks[0] // per_node
-                place = tuple([rank - node * per_node for rank in ranks])
-                alone = not cluster.factors and min(place) >= 0 and max(place) < per_node
-                if alone and place in inside:
-                    first, like, shares = inside[place]
-                    step = (node - first) * per_node_links
-                    traffic = replace(like, links=tuple([link + step for link in like.links]))
-                    yield Instance(index, template.is_message, ranks, traffic, shares, copies)
-                    continue
-                traffic = moved(cluster, ranks, template)
-                shares = link_shares(cluster, traffic)
-                if alone:
-                    inside[place] = (node, traffic, shares)
-                detoured = bool(cluster.layout.dead) and moved(cluster.sound, ranks, template).links != traffic.links
-                yield Instance(index, template.is_message, ranks, traffic, shares, copies, detoured)
+    groups = mesh.groups(template.axis)
+    numbers = dict.fromkeys(mesh.group_of(template.axis)[component].tolist())
+    # Where all nodes are alike, what happens inside one happens inside the others, so many links further on.
+    inside: dict[tuple[int, ...], tuple[int, Traffic, tuple[float, ...]]] = {}
+    for group in groups[list(numbers)].tolist():
+        for ranks in message_pairs(group, template) if template.is_message else [tuple(group)]:
+            node = ranks[0] // per_node
+            place = tuple([rank - node * per_node for rank in ranks])
+            alone = not cluster.factors and min(place) >= 0 and max(place) < per_node
+            if alone and place in inside:
+                first, like, shares = inside[place]
+                step = (node - first) * per_node_links
+                traffic = replace(like, links=tuple([link + step for link in like.links]))
+                yield Instance(index, template.is_message, ranks, traffic, shares, copies)
+                continue
+            traffic = moved(cluster, ranks, template)
+            shares = link_shares(cluster, traffic)
+            if alone:
+                inside[place] = (node, traffic, shares)
+            detoured = bool(cluster.layout.dead) and moved(cluster.sound, ranks, template).links != traffic.links
+            yield Instance(index, template.is_message, ranks, traffic, shares, copies, detoured)
 
 
 def moved(cluster: Cluster, ranks: tuple[int, ...], template: Template) -> Traffic:
