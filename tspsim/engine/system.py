@@ -141,30 +141,35 @@ class Partition:
 
     One partition serves all: it is the coarsest that is stable under the groups and links of every assignment, so that
     ranks of a class stay alike whatever is launched when, as long as it is launched whole. It is made when it is first
-    needed after something was prepared.
+    needed after something was prepared that may part ranks.
     """
 
     def __init__(self, cluster: Cluster, *, every_rank: bool = False) -> None:
         self.cluster = cluster
         self.every_rank = every_rank
         self.devices: dict[int, Device] = {}
-        self.stable = True
+        self.stable = False
         self._kinds = np.zeros(cluster.gpus, dtype=np.int64)
         self._templates: dict[Hashable, Templates] = {}
         self._numbers = count()
         self._prepared: list[Prepared] = []
         self._instances: dict[tuple[int, bytes, int], list[Instance]] = {}
+        self._carried: list[tuple[Instance, Channel]] = []
 
     def prepare(self, assignment: Assignment, cost: Cost) -> Prepared:
         """Cost an assignment and take note of it."""
-        mesh = assignment.mesh
+        mesh, known = assignment.mesh, assignment.mesh.key in self._templates
         templates = self._templates.setdefault(mesh.key, Templates(mesh, self._numbers))
+        before = len(templates.numbers), int(self._kinds.max())
         roles = [make_ready(program, cost, templates) for program in assignment.programs]
         kinds = rank_kinds(assignment, roles, self.cluster.gpus)
         prepared = Prepared(assignment, roles, templates, kinds)
         self._prepared.append(prepared)
         _, self._kinds = np.unique(self._kinds * (int(kinds.max()) + 2) + kinds + 1, return_inverse=True)
-        self.stable = False
+        # Ranks that meet as they did and are told apart as they were stay in their classes.
+        self.stable = self.stable and known and before == (len(templates.numbers), int(self._kinds.max()))
+        if self.stable:
+            prepared.system = system_of(prepared, self.devices.values(), self._carried)
         return prepared
 
     def settle(self, in_flight: Iterable[Prepared]) -> None:
@@ -204,10 +209,10 @@ class Partition:
         self.devices = {device.number: device for device in by_class.values()}
         device_of = {rank: by_class[cls] for (rank, _), cls in zip(members, rank_class, strict=True)}
         channels = connect(instances, instance_class, device_of)
+        self._carried = [(instance, channels[cls]) for instance, cls in zip(instances, instance_class, strict=True)]
         for prepared in self._prepared:
             if prepared.system is None or any(each.rank.number not in same for each in prepared.system.ranks):
-                carried = [(instance, channels[cls]) for instance, cls in zip(instances, instance_class, strict=True)]
-                prepared.system = system_of(prepared, self.devices.values(), carried)
+                prepared.system = system_of(prepared, self.devices.values(), self._carried)
         self.stable = True
 
     def _built(self) -> tuple[list[tuple[int, int]], list[Instance]]:
