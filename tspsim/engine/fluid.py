@@ -13,15 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import simpy
 from simpy.events import EventPriority
 
 from ..network.sharing import shares
-
-if TYPE_CHECKING:
-    from .ranks import Device
 
 #: After everything else that happens at an instant (SimPy takes smaller numbers first; NORMAL is 1).
 LAST = EventPriority(2)
@@ -135,6 +132,33 @@ class Channel:
         for each in fields(self):
             if each.name != "pending":
                 setattr(self, each.name, getattr(other, each.name))
+
+
+@dataclass(slots=True, eq=False)
+class Device:
+    """One simulated GPU, for ``size`` that always do the same; it stays while submissions come and go.
+
+    Attributes
+    ----------
+    number
+        Of the GPU.
+    channels
+        Those it takes part in, by the keys of :attr:`.ranks.ReadyInstruction.meets`; a neighbour past the end of an
+        axis has none.
+    computing
+        Kernels under way, of one stream each: they share its rate equally.
+    stretch
+        Times as long that they take as alone.
+    moving
+        Transfers that it takes part in at the moment (only where kernels slow beside them).
+    """
+
+    number: int
+    size: int
+    channels: dict[int, Channel] = field(default_factory=dict)
+    computing: list[Activity] = field(default_factory=list)
+    stretch: float = 1.0
+    moving: int = 0
 
 
 class Transfer(Completion):

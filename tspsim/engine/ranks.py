@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import simpy
 
-from .fluid import Calendar, Channel, Completion, Fluid, Transfer
+from .fluid import Calendar, Completion, Device, Fluid, Transfer
 
 
 class ReadyInstruction(NamedTuple):
@@ -30,30 +30,6 @@ class ReadyInstruction(NamedTuple):
     meets: tuple[tuple[int, int], ...]
     is_compute: bool
     awaited: bool
-
-
-@dataclass(slots=True, eq=False)
-class Device:
-    """One simulated GPU, for ``size`` that always do the same; it stays while submissions come and go.
-
-    Attributes
-    ----------
-    number
-        Of the GPU.
-    channels
-        Those it takes part in, by the keys of :attr:`ReadyInstruction.meets`; a neighbour past the end of an axis has
-        none.
-    computing
-        Kernels under way, of one stream each: they share its rate equally.
-    moving
-        Transfers that it takes part in at the moment (only where kernels slow beside them).
-    """
-
-    number: int
-    size: int
-    channels: dict[int, Channel] = field(default_factory=dict)
-    computing: list[Computation] = field(default_factory=list)
-    moving: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -84,12 +60,12 @@ class Rank:
 
 
 class Computation(Completion):
-    """A kernel under way, and the event of its end.
+    """A kernel under way, and the event of its end; it is slower beside others and while data moves through the device.
 
-    It takes ``stretch`` times as long as alone: more beside other kernels, and while data moves through its device.
+    A device that is free takes it at its speed of the moment; one that is not settles with the instant who gets what.
     """
 
-    __slots__ = ("device", "due_s", "machine", "stretch")
+    __slots__ = ("device", "due_s", "machine")
 
     due_s: float
 
@@ -100,8 +76,9 @@ class Computation(Completion):
         self.device = device
         if device.computing:
             machine.toggle(device)
+        else:
+            device.stretch = machine.compute_slowdown if device.moving else 1.0
         device.computing.append(self)
-        self.stretch = machine.stretch(device) if len(device.computing) > 1 or device.moving else 1.0
 
     def finish(self) -> None:
         computing = self.device.computing
@@ -170,7 +147,7 @@ class Machine:
             if duration_s > 0.0:
                 if is_compute:
                     computation = Computation(env, self, device)
-                    enter(computation, duration_s * (computation.stretch * slowness))
+                    enter(computation, duration_s * (device.stretch * slowness))
                     yield computation
                 else:
                     launch = Launching(env)
@@ -182,11 +159,6 @@ class Machine:
                 for call in waiting.pop(index):
                     call()
         ended()
-
-    def stretch(self, device: Device) -> float:
-        """Times as long that a kernel takes on a device at the moment."""
-        kernels = len(device.computing)
-        return kernels * self.compute_slowdown if device.moving else float(kernels)
 
     def toggle(self, device: Device) -> None:
         """Kernels of a device get a new end when this instant is over."""
@@ -202,12 +174,11 @@ class Machine:
         self._toggled.clear()
         now = self.env.now
         for device in toggled:
-            stretch = self.stretch(device)
-            for computation in device.computing:
-                if computation.stretch != stretch:
-                    left_s = (computation.due_s - now) * stretch / computation.stretch
-                    computation.stretch = stretch
-                    self.calendar.enter(computation, left_s)
+            before = device.stretch
+            device.stretch = len(device.computing) * (self.compute_slowdown if device.moving else 1.0)
+            if device.stretch != before:
+                for computation in device.computing:
+                    self.calendar.enter(computation, (computation.due_s - now) * device.stretch / before)
 
 
 class Queue:

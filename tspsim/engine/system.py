@@ -21,9 +21,9 @@ from ..mesh import Mesh
 from ..network import Cluster, ExpertExchange, Traffic, collective, point_to_point
 from ..network.symmetry import owned, surroundings
 from .assignment import Assignment, Cost, Role, Template, Templates, make_ready
-from .fluid import Channel
+from .fluid import Channel, Device
 from .folding import number, refine
-from .ranks import Device, Rank
+from .ranks import Rank
 from .timeline import Labels
 
 
