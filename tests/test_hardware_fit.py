@@ -20,7 +20,7 @@ from tspsim.calibration.run import document
 from tspsim.errors import InputError
 from tspsim.hardware import load_device, measure
 from tspsim.hardware.families import FAMILIES
-from tspsim.hardware.kernels import machine_of
+from tspsim.hardware.kernels import limits_of
 from tspsim.hardware.specification import DeviceSpec
 from tspsim.validation.kernel_tables import calls
 
@@ -38,7 +38,7 @@ def gemm_table(spec: DeviceSpec, scatter: float, rows: int = 400) -> tuple[pd.Da
     m, n, k = (2.0 ** random.integers(low, 14, rows) for low in (0, 7, 7))
     shape = {"m": m, "n": n, "k": k, "batch": np.ones(rows)}
     switches = {"tiles": "all", "splits": 16}
-    seconds = FAMILIES["gemm"].seconds(machine_of(spec, "bf16"), truth, switches, shape, "bf16", "bf16")
+    seconds = FAMILIES["gemm"].seconds(limits_of(spec, "bf16"), truth, switches, shape, "bf16", "bf16")
     seconds = seconds * np.exp(random.normal(0.0, scatter, rows))
     seconds[::40] *= 5.0
     table = pd.DataFrame({"gpu": "H200", "dtype": "bf16", "m": m, "n": n, "k": k, "time_us": seconds * 1e6})
@@ -113,7 +113,7 @@ def test_a_few_rows_move_the_kernel_that_would_be_borrowed_and_keep_a_wide_range
     shape = {"m": [1024.0, 2048, 4096, 8192], "n": [4096.0] * 4, "k": [4096.0] * 4, "batch": [1.0] * 4}
     columns = {name: np.array(values) for name, values in shape.items()}
     seconds = FAMILIES["gemm"].seconds(
-        machine_of(spec, "bf16"), slower, own.switches, columns, "bf16", "bf16"
+        limits_of(spec, "bf16"), slower, own.switches, columns, "bf16", "bf16"
     )
     table = pd.DataFrame({"gpu": "H200", "dtype": "bf16", **shape, "time_us": seconds * 1e6})
     rows = calls("gemm.csv", table.assign(library="slow"))

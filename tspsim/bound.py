@@ -28,8 +28,6 @@ from .result import SCHEMA_VERSION, Memory
 from .scenario import Scenario
 from .simulation import Question, look_up, scheduled
 
-#: Bytes of a training step over its forward's, at least: what moved has a gradient or is needed again.
-TRAINING_BYTES = 2.0
 #: Best share of the dense peak that a bf16 GEMM reaches on any GPU measured (H100: 794.5 of 989.5 TFLOP/s,
 #: stas00/ml-engineering, maximum achievable matmul FLOPS). A claim above it is possible, but not plausible.
 BEST_MEASURED_SHARE = 0.8
@@ -244,7 +242,7 @@ def batch_in_words(question: Question) -> str:
 def plan_bound(question: Question, job: Job) -> PlanBound:
     """The floors of one plan."""
     work, model, device = job.work, question.model, question.device
-    training = work.pass_ == "training"
+    times_over = work.step.bytes_over_forward
     # The cluster's FLOP/s serve dp replicas at once, so a replica has its own GPUs' share.
     replica_flops_per_s = device.peak_of(work.precision) * question.cluster.gpus / job.plan.dp
     tokens = work.tokens_per_replica
@@ -258,8 +256,8 @@ def plan_bound(question: Question, job: Job) -> PlanBound:
     block = Floor(block_flops / replica_flops_per_s, block_hbm_s, block_links_s)
     whole = Floor(
         tokens * work.flops_per_token(model) / replica_flops_per_s,
-        (TRAINING_BYTES if training else 1.0) * (model.layers * block_hbm_s + head_hbm_s),
-        (TRAINING_BYTES if training else 1.0) * model.layers * block_links_s,
+        times_over * (model.layers * block_hbm_s + head_hbm_s),
+        times_over * model.layers * block_links_s,
     )
     memory = Memory(peak_memory(job, scheme_of(job.plan).residency), device.visible_memory_bytes)
     return PlanBound(job.plan.name, memory, tokens * job.plan.dp, whole, block)

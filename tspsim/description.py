@@ -105,7 +105,7 @@ def settings_of(plan: Plan) -> dict[str, Any]:
         "recomputation": plan.recomputation,
         "micro_batch": plan.micro_batch,
         "vpp": plan.vpp,
-        "schedule": "interleaved" if plan.vpp > 1 else plan.schedule,
+        "schedule": plan.order.name,
         "zero": plan.zero,
         "shard_group": plan.shard_group,
         "expert_dispatch": plan.expert_dispatch,

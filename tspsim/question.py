@@ -105,6 +105,7 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
             shard_group=entry.shard_group,
             expert_dispatch=entry.expert_dispatch,
             expert_overlap=entry.expert_overlap,
+            expert_balance=entry.expert_balance,
             algorithms={str(kind): name for kind, name in entry.algorithms.items()},
             node_axes=entry.placement.node if entry.placement else (),
             rail_axes=entry.placement.rails if entry.placement else (),

@@ -40,7 +40,7 @@ def defaults_in_words(work: Work, plans: Sequence[Plan]) -> tuple[str, ...]:
         f"Each GPU keeps {work.runtime_reserve_bytes / 2**30:.3g} GiB for its context, collective buffers and "
         "fragmentation (`workload.runtime_reserve`).",
     ]
-    if work.pass_ == "training":
+    if work.step.trains:
         sentences.append(
             f"The optimizer is {work.optimizer.name}: {work.optimizer.bytes_per_parameter:g} bytes a parameter "
             "(`workload.optimizer`)."
@@ -58,7 +58,7 @@ def notes_of(job: Job) -> tuple[str, ...]:
         )
     experts = job.model.experts
     if experts is not None:
-        busiest = job.work.routing.busiest(experts.count, job.plan.ep)
+        busiest = job.expert_loads.busiest
         if job.plan.ep > 1 and busiest > 1.005:
             found = f"the busiest of {job.plan.ep} expert ranks gets {busiest:.2f} times the mean"
             notes.append(f"{found}; all wait for it")

@@ -155,7 +155,8 @@ def simulated_s(job: Job, cluster: Cluster, device: Device, cost: Callable[[Oper
     mesh = build_mesh(plan, cluster.gpus, cluster.gpus_per_node)
     with no_collection():
         # All wait for the shard whose kernels take longest: its program for every rank folds to few.
-        programs = [write_program(scheme, job, position) for position in sorted({0, plan.token_shards - 1})]
+        ends = sorted({0, plan.token_shards - 1})
+        programs = [write_program(scheme, job, {plan.token_axis: position}) for position in ends]
         slowest = max(programs, key=lambda program: kernels_s(program, cost))
         submission = execute(
             cluster,

@@ -26,7 +26,7 @@ from ..network.collectives.between import across
 from ..network.collectives.choices import Choice, Cost
 from ..network.collectives.curves import Measured
 from ..network.collectives.custom_all_reduce import Custom
-from ..network.collectives.experts import Exchange
+from ..network.collectives.experts import ExchangeCost
 from .least_squares import POOR_PRIOR, PRIOR, Bounds, minimise
 from .measurements import MeasuredTransfer
 from .residuals import TransferErrors, rounded, wider_of
@@ -286,6 +286,6 @@ def entry_of(cost: Cost) -> Entry | None:
     """What of the node's file a cost rests on; None for its library's own latencies."""
     if isinstance(cost, Measured):
         return cost.curve
-    if isinstance(cost, Exchange):
+    if isinstance(cost, ExchangeCost):
         return cost.curve
     return cost.kernels if isinstance(cost, Custom) else None

@@ -18,8 +18,8 @@ import numpy as np
 
 from ..errors import InputError
 from ..hardware.families import FAMILIES
-from ..hardware.kernels import CARRYING_ROWS, Kernel, carries, find, machine_of
-from ..hardware.machine import Machine
+from ..hardware.kernels import CARRYING_ROWS, Kernel, carries, find, limits_of
+from ..hardware.limits import DeviceLimits
 from ..hardware.specification import DeviceSpec, KernelFit
 from ..validation.kernel_tables import GROUP_COLUMNS
 from .least_squares import POOR_PRIOR, minimise, used_rows
@@ -148,7 +148,7 @@ def fit_group(
     With a ``lender`` its switches stand, and the rows only move its parameters.
     """
     model = FAMILIES[family]
-    rows = _Rows.of(machine_of(spec, dtype), family, dtype, second_dtype, group)
+    rows = _Rows.of(limits_of(spec, dtype), family, dtype, second_dtype, group)
     used = used_in_fit(group, model.shape)
     count = int(used.sum())
     if lender is None:
@@ -188,7 +188,7 @@ def fit_group(
 class _Rows:
     """Calls of one group with their measured seconds."""
 
-    machine: Machine
+    machine: DeviceLimits
     family: str
     dtype: str
     second_dtype: str
@@ -196,7 +196,7 @@ class _Rows:
     measured: Any
 
     @classmethod
-    def of(cls, machine: Machine, family: str, dtype: str, second_dtype: str, group: pd.DataFrame) -> _Rows:
+    def of(cls, machine: DeviceLimits, family: str, dtype: str, second_dtype: str, group: pd.DataFrame) -> _Rows:
         shape = {name: group[name].to_numpy(float) for name in FAMILIES[family].shape}
         return cls(machine, family, dtype, second_dtype, shape, group["time_us"].to_numpy(float) * 1e-6)
 

@@ -8,8 +8,10 @@ from typing import Protocol
 
 from ..errors import InputError
 from ..network.cluster import Cluster
-from ..network.collectives.choices import Choice, considered, exchange_choice, expert_curve
-from ..network.collectives.experts import ExpertExchange, copies
+from ..network.collectives import KINDS, ExpertExchange
+from ..network.collectives.choices import Choice
+from ..network.collectives.experts import copies, exchange_choice, expert_curve
+from ..network.collectives.library import considered
 from ..network.collectives.schedule import Group
 
 
@@ -69,7 +71,7 @@ class MeasuredCollective:
         return self.kind, self.ranks, self.library
 
     def ways(self, cluster: Cluster) -> tuple[Choice, ...]:
-        return considered(Group(cluster, tuple(range(self.ranks))), self.kind, None, self.library)
+        return considered(Group(cluster, tuple(range(self.ranks))), KINDS.get(self.kind), None, self.library)
 
 
 @dataclass(frozen=True)

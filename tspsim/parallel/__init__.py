@@ -10,12 +10,13 @@ from . import folded, tensor
 from .adapters import Adapters
 from .choices import CHOICES, options_of
 from .memory import Residency, peak_memory
-from .mesh import Mesh, build_mesh, located
-from .plan import AXES, Job, Optimizer, Plan, Work
+from .mesh import build_mesh, located
+from .plan import AXES, Job, Plan
 from .routing import Routing
 from .stack import IDEAL, Stack
 from .stack_spec import StackSpec, load_stack
-from .step import Scheme, write_program
+from .step import Scheme, axes_of, write_program
+from .work import Optimizer, Work
 
 __all__ = [
     "AXES",
@@ -24,7 +25,6 @@ __all__ = [
     "SCHEMES",
     "Adapters",
     "Job",
-    "Mesh",
     "Optimizer",
     "Plan",
     "Residency",
@@ -33,6 +33,7 @@ __all__ = [
     "Stack",
     "StackSpec",
     "Work",
+    "axes_of",
     "build_mesh",
     "load_stack",
     "located",

@@ -15,6 +15,7 @@ the border of a layer as well.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ..model import Block
@@ -22,6 +23,7 @@ from ..model.layer import LayerShard, gradients
 from ..operators import MemoryBound, Operator
 from . import expert, folded_tables, travel
 from .builder import ProgramBuilder
+from .ledger import Buffer, Lifetime
 from .memory import Residency
 from .partition import Segments, local_segments
 from .plan import Job
@@ -380,7 +382,13 @@ def apply_mlp(builder: ProgramBuilder, job: Job, piece: LayerShard, number: int,
 # --- memory -------------------------------------------------------------------------------------------------
 
 
-def gathered_context(job: Job, in_flight: int) -> float:
+def buffers(job: Job) -> Iterator[Buffer]:
+    """Both while a layer works."""
+    yield Buffer("gathered_context", gathered_context(job), Lifetime.LAYER)
+    yield Buffer("in_flight_weights", in_flight_weights(job), Lifetime.LAYER)
+
+
+def gathered_context(job: Job) -> float:
     """K and V of groups of heads over the whole context.
 
     Forward: the group at work, and overlapped the one that arrives. Training: a group and its gradients; with full
@@ -434,7 +442,6 @@ SCHEME = Scheme(
     residency=Residency(
         weight_shards=lambda job: job.plan.tsp,
         compute_shards=lambda job: 1,
-        gathered_context=gathered_context,
-        in_flight_weights=in_flight_weights,
+        buffers=buffers,
     ),
 )

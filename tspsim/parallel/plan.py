@@ -10,10 +10,11 @@ from math import gcd, prod
 from ..errors import InputError
 from ..model import Architecture, Block
 from ..operators import DTYPE_BYTES
-from .adapters import Adapters
-from .pipeline import FORWARD, SCHEDULES, Chunk, Task, chunk_layers, stage_chunks
-from .routing import BALANCED, Routing
-from .stack import IDEAL, Stack
+from ..steps import Step, Task
+from .balance import Balanced, balanced
+from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch, ExpertOverlap
+from .pipeline import ORDERS, Chunk, PipelineOrder, chunk_layers, stage_chunks
+from .work import Work
 
 #: Mesh axes, from the one whose ranks talk most to the one whose ranks talk least: the default placement puts
 #: them on the graph in this order, the first along the node.
@@ -50,7 +51,8 @@ class Plan:
     vpp
         Chunks of layers a pipeline stage holds (virtual stages).
     schedule
-        Order of micro-batches on a stage: ``1f1b`` (interleaved with vpp > 1) or ``zb-h1``.
+        Order of micro-batches on a stage, a name in :data:`tspsim.parallel.pipeline.ORDERS`: ``1f1b`` (interleaved
+        with vpp > 1) or ``zb-h1``.
     stage_layers
         Layers of every chunk, first to last; empty: as even as can be.
     zero
@@ -59,13 +61,11 @@ class Plan:
     shard_group
         Ranks that divide it among themselves, the groups holding the same (hybrid sharding); None: all of them.
     expert_dispatch
-        ``ranks``: a token travels once to each rank that holds any of its experts, by the node's expert-parallel
-        library (DeepEP, mori). ``links``: the same rows as fast as links carry them (HybridEP on NVL72). ``experts``:
-        once to each of its experts, by a plain all-to-all (Megatron-Core's all-to-all dispatcher).
+        How tokens travel to their experts: a name in :data:`tspsim.parallel.dispatch.DISPATCHES`.
     expert_overlap
-        What hides the exchanges with experts: ``none``; ``shared_experts``: those run beside the dispatch to routed
-        ones, instead of before it; ``micro_batches``: these as well, and one micro-batch's forward runs between the
-        pieces of another's backward (:mod:`tspsim.parallel.weave`).
+        What hides that: a name in :data:`tspsim.parallel.dispatch.OVERLAPS`.
+    expert_balance
+        What every rank of an expert group gets of its load: a name in :data:`tspsim.parallel.balance.BALANCES`.
     weight_transport
         How the MLP's weights come to the ranks of the folded axis: a name in
         :data:`tspsim.parallel.transport.TRANSPORTS`.
@@ -106,6 +106,7 @@ class Plan:
     shard_group: int | None = None
     expert_dispatch: str = "ranks"
     expert_overlap: str = "none"
+    expert_balance: str = "busiest"
     weight_transport: str = "ring"
     mlp_pieces: int = 4
     head_groups: int | None = None
@@ -180,6 +181,21 @@ class Plan:
         """Groups of heads that TSP attends one after the other."""
         return self.head_groups or self.tsp
 
+    @property
+    def order(self) -> PipelineOrder:
+        """The order of micro-batches on a stage."""
+        order = ORDERS.get(self.schedule)
+        return order.of_chunks if self.vpp > 1 and order.of_chunks else order
+
+    @property
+    def dispatch(self) -> ExpertDispatch:
+        return DISPATCHES.get(self.expert_dispatch)
+
+    @property
+    def hiding(self) -> ExpertOverlap:
+        """What hides the exchanges with experts."""
+        return OVERLAPS.get(self.expert_overlap)
+
     def in_one_stage(self, dp: int) -> Plan:
         """The plan without a pipeline, of ``dp`` replicas that divide nothing: for a few layers alone."""
         degrees = {**self.degrees, "pp": 1, "dp": dp}
@@ -188,82 +204,6 @@ class Plan:
     def node_ranks(self, axis: str) -> int:
         """Ranks of a group along an axis that share a node."""
         return self.together.get(axis, self.degree(axis))
-
-
-@dataclass(frozen=True)
-class Optimizer:
-    """Bytes a parameter while training: ``weights`` and ``gradients`` as kept, ``state`` of the optimizer, the
-    ``temporaries`` an unfused step makes, and ``buffers`` that replicas never divide."""
-
-    name: str
-    weights: float
-    gradients: float
-    state: float
-    temporaries: float
-    buffers: float = 0.0
-
-    @property
-    def bytes_per_parameter(self) -> float:
-        return self.weights + self.gradients + self.state + self.temporaries + self.buffers
-
-
-@dataclass(frozen=True)
-class Work:
-    """What one step has to do: ``sequences`` of ``sequence`` tokens in every replica.
-
-    ``routing`` is how tokens fall on experts; with ``multi_token`` the model's modules for further tokens are trained.
-    ``document`` tokens are packed beside each other in a sequence and attend only themselves (None: one a sequence).
-    With ``adapters`` the model itself is frozen, and kept in ``precision`` alone. ``stack`` is the software.
-    """
-
-    pass_: str
-    sequence: int
-    sequences: int
-    precision: str
-    optimizer: Optimizer
-    runtime_reserve_bytes: float
-    causal: bool = True
-    routing: Routing = BALANCED
-    multi_token: bool = False
-    document: int | None = None
-    adapters: Adapters | None = None
-    stack: Stack = IDEAL
-
-    @property
-    def tokens_per_replica(self) -> int:
-        return self.sequence * self.sequences
-
-    @property
-    def context(self) -> int:
-        """Tokens that attend each other: a sequence, or a document packed into it."""
-        return self.document or self.sequence
-
-    def flops_per_token(self, model: Architecture) -> float:
-        """Model FLOPs of a token's whole pass, without what experts drop.
-
-        The backward multiplies twice for every product of the forward; where the weights are frozen their own gradients
-        are left out, attention's are not (adapters are not counted).
-        """
-        kept = 1.0 - self.dropped_share(model)
-        forward = model.forward_flops_per_token(self.context, self.causal, kept)
-        if self.pass_ != "training":
-            return forward
-        frozen = model.forward_flops_per_token(0, self.causal, kept) if self.adapters is not None else 0.0
-        return 3.0 * forward - frozen
-
-    def block_flops_per_token(self, model: Architecture) -> float:
-        """FLOPs of a token's forward through one block: mean over all blocks, or over those that repeat behind dense
-        ones at the start, whichever is less."""
-        kept = 1.0 - self.dropped_share(model)
-        every = model.layer_forward_flops_per_token(self.context, self.causal, kept)
-        if model.experts is None or not model.experts.first_dense:
-            return every
-        repeating = replace(model, experts=replace(model.experts, first_dense=0))
-        return min(every, repeating.layer_forward_flops_per_token(self.context, self.causal, kept))
-
-    def dropped_share(self, model: Architecture) -> float:
-        """Share of the assignments of tokens to experts that is dropped; 0 without experts."""
-        return self.routing.dropped(model.experts.count) if model.experts is not None else 0.0
 
 
 @dataclass(frozen=True)
@@ -287,8 +227,13 @@ class Job:
         return max(2.0, DTYPE_BYTES[self.work.precision])
 
     @property
+    def step(self) -> Step:
+        return self.work.step
+
+    @property
     def training(self) -> bool:
-        return self.work.pass_ == "training"
+        """Whether a backward follows the forward."""
+        return self.work.step.trains
 
     @property
     def replica_axis(self) -> str:
@@ -353,7 +298,7 @@ class Job:
     @property
     def sequences(self) -> int:
         """Sequences of one micro-batch."""
-        return self.plan.micro_batch or (1 if self.training else self.work.sequences)
+        return self.plan.micro_batch or self.step.micro_batch(self.work.sequences)
 
     @property
     def micro_batches(self) -> int:
@@ -379,20 +324,23 @@ class Job:
         return stage_chunks(self.chunk_sizes, self.plan.pp, stage)
 
     @property
-    def weaves(self) -> bool:
-        """Whether forwards and backwards of different micro-batches are woven into each other."""
-        return self.training and self.plan.expert_overlap == "micro_batches"
+    def order(self) -> PipelineOrder:
+        """The order of a stage's tasks: the plan's, or where forwards and backwards are interleaved what stands in."""
+        order = self.plan.order
+        if self.training and self.plan.hiding.micro_batches and order.of_micro_batches:
+            return order.of_micro_batches
+        return order
 
     def tasks(self, stage: int) -> list[Task]:
         """What a stage does in a step, in order."""
         plan = self.plan
-        if not self.training:
-            chunks = range(plan.vpp)
-            return [Task(FORWARD, index, chunk) for index in range(self.micro_batches) for chunk in chunks]
-        schedule = "interleaved" if plan.vpp > 1 else plan.schedule
-        if self.weaves:
-            schedule = "woven"
-        return SCHEDULES[schedule](plan.pp, stage, self.micro_batches, plan.vpp)
+        return self.step.tasks(self.order, plan.pp, stage, self.micro_batches, plan.vpp)
+
+    @property
+    def expert_loads(self) -> Balanced:
+        """What each rank of an expert group gets to do, by the plan's policy."""
+        assert self.model.experts is not None
+        return balanced(self.work.routing, self.plan.expert_balance, self.model.experts.count, self.plan.ep)
 
     @property
     def head_shards(self) -> int:
@@ -469,7 +417,7 @@ class Job:
         if experts.shared_width % columns:
             columns_of = f"the {experts.shared_width} columns of the shared experts of {model.name}"
             raise self._refuse(axis, f"{columns} does not divide {columns_of}")
-        if plan.expert_overlap == "micro_batches" and (plan.ep == 1 or plan.schedule == "zb-h1"):
+        if plan.hiding.micro_batches and (plan.ep == 1 or plan.order.of_micro_batches is None):
             raise self._refuse("expert_overlap", "micro_batches hides exchanges of ep > 1 in 1f1b; use none")
         if plan.ep == 1:
             if experts.width % plan.tp:
@@ -556,12 +504,9 @@ class Job:
         empty = [index for index, layers in enumerate(plan.stage_layers) if not layers]
         if any(index not in (0, chunks - 1) or not self.model.vocab for index in empty):
             raise self._refuse("stage_layers", "only the embedding's chunk and the head's may have no layer")
-        if plan.vpp > 1 and self.micro_batches % plan.pp:
-            raise self._refuse(
-                "vpp", f"interleaving needs micro-batches in groups of pp = {plan.pp}, not {self.micro_batches}"
-            )
-        if plan.schedule == "zb-h1" and (plan.vpp > 1 or plan.tsp > 1):
-            raise self._refuse("schedule", "zb-h1 runs with vpp 1 and tensor or sequence parallelism; use 1f1b")
+        refused = self.order.check(self)
+        if refused is not None:
+            raise self._refuse(*refused)
 
     def _refuse(self, key: str, message: str) -> InputError:
         return InputError(message, key=f"plans.{self.plan.name}.{key}")

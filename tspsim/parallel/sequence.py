@@ -7,7 +7,7 @@ local result is complete. Liu et al. 2023 (Ring Attention), Jacobs et al. 2023 (
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import gcd
 
@@ -15,6 +15,7 @@ from ..model.layer import LayerShard
 from ..operators import Operator
 from . import rings
 from .builder import ProgramBuilder
+from .ledger import Buffer, Lifetime
 from .partition import block_segments, local_segments, sliced_segments
 from .plan import Job
 
@@ -255,27 +256,28 @@ EXCHANGES: dict[str, Exchange] = {
 }
 
 
-def gathered_context(job: Job, in_flight: int) -> float:
-    """Other shards' K and V alive at the peak, bytes.
+def buffers(job: Job) -> Iterator[Buffer]:
+    """Other shards' K and V.
 
-    Gathered: the whole context of one layer; while training that of every layer and micro-batch ``in_flight`` is kept
+    Gathered: the whole context of one layer; while training that of every layer and micro-batch in flight is kept
     for its backward, because the gather lies outside what recomputation repeats, and one more is the gradient under
     way. Ring: the block that is here and the one that arrives, with their gradients while training (once more where
-    blocks come by the rails besides). Ulysses: the
-    exchanged copies of one layer.
+    blocks come by the rails besides). Ulysses: the exchanged copies of one layer.
     """
-    plan, work, model = job.plan, job.work, job.model
+    plan, work = job.plan, job.work
     if plan.sp == 1:
-        return 0.0
-    layer = LayerShard(model, plan.tp, work.precision, job.activation_bytes)
-    training = job.training
+        return
+    layer = LayerShard(job.model, plan.tp, work.precision, job.activation_bytes)
     if plan.exchange == "all_gather":
         one_layer = 2 * job.group_tokens * layer.kv_width * job.activation_bytes
-        return one_layer * (in_flight + 1 if training else 1)
-    if plan.exchange == "ring":
+        yield Buffer("gathered_context", one_layer, Lifetime.LAYER)
+        if job.training:
+            yield Buffer("gathered_context", one_layer, Lifetime.IN_FLIGHT)
+    elif plan.exchange == "ring":
         block = 2 * job.tokens * layer.kv_width * job.activation_bytes
         # Over several nodes two more come by the rails.
         levels = 2 if plan.context_transport == "multi_ring" and plan.node_ranks("sp") < plan.sp else 1
-        return block * (4 if training else 2) * levels
-    exchanged = job.tokens * (2 * layer.query_width + 2 * layer.kv_width) * job.activation_bytes
-    return exchanged * (2 if training else 1)
+        yield Buffer("gathered_context", block * (4 if job.training else 2) * levels, Lifetime.LAYER)
+    else:
+        exchanged = job.tokens * (2 * layer.query_width + 2 * layer.kv_width) * job.activation_bytes
+        yield Buffer("gathered_context", exchanged * (2 if job.training else 1), Lifetime.LAYER)

@@ -216,7 +216,7 @@ def layer_weights(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
     products = (*layer.down_projections(residual_tokens(job)), *layer.projections(tokens), layer.output(tokens))
     mlp = (layer.gate_up(tokens), layer.down(tokens))
     later = (
-        expert.weight_gradients(job, layer, tokens)
+        expert.weight_gradients(builder, job, layer, tokens)
         if layer.kind.experts
         else tuple(gradients(product)[1] for product in mlp)
     )
@@ -261,7 +261,6 @@ SCHEME = Scheme(
     residency=Residency(
         weight_shards=lambda job: job.plan.tp,
         compute_shards=lambda job: job.plan.tp,
-        gathered_context=sequence.gathered_context,
-        in_flight_weights=lambda job: 0.0,
+        buffers=sequence.buffers,
     ),
 )

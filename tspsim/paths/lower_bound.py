@@ -22,15 +22,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..engine.steady import KEPT
+from ..engine.steady import SIMULATED_ITERATIONS
+from ..mesh import Mesh
 from ..network import Cluster, ExpertExchange, collective, point_to_point
-from ..operators import Attention, Operator
-from ..parallel import CHOICES, Job, Mesh, scheme_of
+from ..operators import Operator, Role
+from ..parallel import CHOICES, Job, scheme_of
 from ..parallel.choices import legal, talks
-from ..parallel.pipeline import BACKWARD, FORWARD, WEIGHTS, Chunk
-from ..parallel.pipeline import Task as Visit
-from ..parallel.step import Writer
+from ..parallel.pipeline import Chunk
+from ..parallel.step import Writer, write_program
 from ..program import Collective, Compute, Instruction, Launch, Program, Repeat
+from ..steps import BACKWARD, FORWARD, WEIGHTS
+from ..steps import Task as Visit
 from .groups import Floats, Groups
 from .tasks import Part, Stage, longest_path
 from .walk import RECEIVE, SEND, Layers, Step, Task
@@ -119,9 +121,10 @@ class LowerBound:
 
     def _least_s(self, job: Job) -> float:
         """Kernels of one micro-batch through a whole model, attention at the device's peak."""
-        programs = [_write(job, 0, job.chunks(0)[0], Visit(kind, MIDDLE, 0)) for kind in self._kinds(job)]
+        kinds = job.step.kinds(job.order)
+        programs = [_write(job, 0, job.chunks(0)[0], Visit(kind, MIDDLE, 0)) for kind in kinds]
         return sum(
-            times * (operator.flops / self.peak if isinstance(operator, Attention) else self._operator_s(operator))
+            times * (operator.flops / self.peak if operator.role is Role.ATTENTION else self._operator_s(operator))
             for program in programs
             for step, times in _kernels(program)
             for operator in step.operators
@@ -142,7 +145,7 @@ class LowerBound:
         steps = sum(len(item.steps) for part in parts for item in part.task.items if isinstance(item, Layers))
         plan = job.plan
         shards = plan.token_shards if plan.tsp > 1 or (plan.sp > 1 and plan.exchange == "ring") else 1
-        turns = job.micro_batches if plan.pp > 1 else min(job.micro_batches, KEPT)
+        turns = job.micro_batches if plan.pp > 1 else min(job.micro_batches, SIMULATED_ITERATIONS)
         return steps * job.model.layers * turns * shards
 
     def _model_s(self, job: Job) -> float:
@@ -152,17 +155,12 @@ class LowerBound:
             whole = replace(job.plan, degrees={**job.plan.degrees, "pp": 1}, vpp=1, stage_layers=(), zero=0)
             alone = replace(job, plan=whole)
             chunk = alone.chunks(0)[0]
-            programs = [_write(alone, 0, chunk, Visit(kind, MIDDLE, 0)) for kind in self._kinds(job)]
+            kinds = job.step.kinds(job.order)
+            programs = [_write(alone, 0, chunk, Visit(kind, MIDDLE, 0)) for kind in kinds]
             self._compute[key] = sum(
                 times * self._kernel_s(step) for program in programs for step, times in _kernels(program)
             )
         return self._compute[key]
-
-    @staticmethod
-    def _kinds(job: Job) -> tuple[str, ...]:
-        if not job.training:
-            return (FORWARD,)
-        return (FORWARD, BACKWARD, WEIGHTS) if job.plan.schedule == "zb-h1" else (FORWARD, BACKWARD)
 
     def _kernel_s(self, kernel: Compute) -> float:
         return sum(self._operator_s(operator) for operator in kernel.operators)
@@ -198,7 +196,8 @@ class LowerBound:
         """One layer between two others, in every kind of task."""
         chunk = Chunk(1, 1, has_embedding=False, has_head=False)
         groups, alone = Groups(mesh, 0, self.cluster), replace(job, plan=replace(job.plan, zero=0))
-        return [self._part(alone, groups, 0, (chunk,), Visit(kind, MIDDLE, 0)) for kind in self._kinds(job)]
+        kinds = job.step.kinds(job.order)
+        return [self._part(alone, groups, 0, (chunk,), Visit(kind, MIDDLE, 0)) for kind in kinds]
 
     def outline_s(self, job: Job, mesh: Mesh) -> float:
         """A step without what replicas say to each other: alike for all ZeRO stages, and quicker to find."""
@@ -248,10 +247,11 @@ class LowerBound:
 
         forward = middle(FORWARD)
         first = self._part(job, groups, stage, chunks, Visit(FORWARD, 0, 0)) if whole else forward[0]
-        if not job.training:
+        kinds = job.step.kinds(job.order)
+        if BACKWARD not in kinds:
             return Stage(forward, (), (), first, forward[-1])
         backward = middle(BACKWARD)
-        weights = middle(WEIGHTS) if job.plan.schedule == "zb-h1" else ()
+        weights = middle(WEIGHTS) if WEIGHTS in kinds else ()
         last = (weights or backward)[0]
         if whole:
             last = self._finish(job, groups, stage, Visit(WEIGHTS if weights else BACKWARD, final, 0))
@@ -261,7 +261,7 @@ class LowerBound:
         """Seconds of a message between stages, at least."""
         if job.plan.pp == 1:
             return 0.0
-        size = round(Writer(scheme_of(job.plan), job, 0, 0).message_bytes)
+        size = round(Writer(scheme_of(job.plan), job, {}).message_bytes)
         ranks = [group.rank for group in groups]
         return min(self._message(a, b, size, groups[0])[0] for a, b in itertools.pairwise(ranks))
 
@@ -288,7 +288,7 @@ class LowerBound:
     def _finish(self, job: Job, groups: Groups, stage: int, visit: Visit) -> Part:
         """The last visit of a step, with what follows it."""
         facts = {name: getattr(job, name) for name in Job.__dataclass_fields__}
-        program = Writer(scheme_of(job.plan), _Visits(**facts, visits=(visit,)), 0, stage).write()
+        program = write_program(scheme_of(job.plan), _Visits(**facts, visits=(visit,)), {"pp": stage})
         return self._compile(program, groups)
 
     def _compile(self, program: Program, groups: Groups) -> Part:
@@ -348,8 +348,8 @@ class LowerBound:
 
 def _write(job: Job, stage: int, chunk: Chunk, visit: Visit) -> Program:
     """The program of one visit alone."""
-    writer = Writer(scheme_of(job.plan), job, 0, stage)
-    {FORWARD: writer.forward, BACKWARD: writer.backward, WEIGHTS: writer.weights}[visit.kind](chunk, visit)
+    writer = Writer(scheme_of(job.plan), job, {"pp": stage})
+    writer.visit(visit, chunk)
     return writer.builder.program()
 
 
@@ -367,7 +367,7 @@ def _signature(job: Job) -> Hashable:
     plan = job.plan
     degrees = tuple(plan.degree(axis) for axis in ("tsp", "tp", "sp", "ep"))
     switches = (plan.partition, plan.exchange, plan.sequence_regions, plan.overlap, plan.overlap_chunks)
-    ways = (plan.recomputation, job.sequences, plan.schedule == "zb-h1", tuple(plan.algorithms.items()))
+    ways = (plan.recomputation, job.sequences, job.order.splits_backward, tuple(plan.algorithms.items()))
     return (job.work.sequence, degrees, switches, _switches(job, _CHOSEN), ways)
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tspsim.errors import InputError
-from tspsim.network import Cluster, ExpertExchange, Traffic, exchange_experts
-from tspsim.network.collectives.experts import MULTIPROCESSORS
+from tspsim.network import MULTIPROCESSORS, Cluster, ExpertExchange, Traffic, exchange_experts
 
 from .answers import Answers
 from .collectives import RACKS, cluster_of, tell

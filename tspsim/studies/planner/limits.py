@@ -66,7 +66,7 @@ def leanest(space: Space, room_bytes: float | None = None) -> Lean | None:
 
 def lean_jobs(space: Space) -> Iterator[Job]:
     """Legal plans among which that of least memory is."""
-    training = space.work.pass_ == "training"
+    step = space.work.step
     for tsp, tp, sp, pp in space.degrees():
         dp = space.cluster.gpus // (tsp * tp * sp * pp)
         work = replace(space.work, sequences=space.batch // dp)
@@ -74,7 +74,7 @@ def lean_jobs(space: Space) -> Iterator[Job]:
             space.expert_degrees(tsp * tp * sp * dp),
             EXCHANGES if sp > 1 else EXCHANGES[:1],
             (False, True) if tp > 1 else (False,),
-            (2, 3) if training and dp * sp > 1 else (0,),
+            (2, 3) if step.trains and dp * sp > 1 else (0,),
         )
         for ep, exchange, regions, zero in ways:
             plan = Plan(
@@ -82,7 +82,7 @@ def lean_jobs(space: Space) -> Iterator[Job]:
                 {"tsp": tsp, "tp": tp, "sp": sp, "pp": pp, "ep": ep, "dp": dp},
                 exchange=exchange,
                 sequence_regions=regions,
-                recomputation="full" if training else "none",
+                recomputation=step.recomputation,
                 micro_batch=1,
                 zero=zero,
             )

@@ -19,10 +19,12 @@ from functools import cached_property
 from typing import Any
 
 from ...errors import InputError
+from ...mesh import Mesh
 from ...model import Architecture
 from ...network import Cluster
-from ...parallel import CHOICES, Job, Mesh, Plan, Work, build_mesh, located
+from ...parallel import CHOICES, Job, Plan, Work, build_mesh, located
 from ...parallel.choices import legal, talks
+from ...parallel.pipeline import ORDERS
 
 RECOMPUTATION = ("none", "selective", "cheap", "full")
 EXCHANGES = ("all_gather", "ring", "ulysses")
@@ -93,7 +95,7 @@ def name_of(plan: Plan) -> str:
     words += ["sr"] if plan.sequence_regions else []
     words += ["ov"] if plan.overlap else []
     words += [word for choice in CHOICES if choice.applies(plan) and (word := choice.word(plan))]
-    words += ["zb"] if plan.schedule == "zb-h1" else []
+    words += [plan.order.word] if plan.order.word else []
     words += ["@" + "+".join(plan.rail_axes)] if plan.rail_axes else []
     return " ".join(words)
 
@@ -125,7 +127,7 @@ class Space:
 
     def families(self) -> Iterator[Job]:
         """Every choice of degrees, micro-batch, recomputation and exchange, as the job of its simplest plan."""
-        training = self.work.pass_ == "training"
+        training = self.work.step.trains
         for tsp, tp, sp, pp in self.degrees():
             dp = self.cluster.gpus // (tsp * tp * sp * pp)
             sequences = self.batch // dp
@@ -188,15 +190,16 @@ class Space:
 
     def _pipelines(self, family: Job) -> Iterator[tuple[int, str]]:
         """Chunks a stage and schedule; where layers can be cut into equal chunks, only such cuts."""
-        yield 1, "1f1b"
+        usual = family.plan.schedule
+        yield 1, usual
         layers, pp = self.model.layers, family.plan.pp
         if pp == 1:
             return
         if family.training:
-            yield 1, "zb-h1"
+            yield from ((1, name) for name in ORDERS if name != usual)
         for vpp in range(2, layers // pp + 1):
             if layers % pp or layers % (pp * vpp) == 0:
-                yield vpp, "1f1b"
+                yield vpp, usual
 
     def placements(self, plan: Plan) -> Sequence[tuple[tuple[str, ...], Mesh]]:
         """Axes laid along rails while replicas fill the node, and the mesh; each mesh once, the usual one first."""

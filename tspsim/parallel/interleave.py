@@ -1,4 +1,4 @@
-"""Two tasks of a stage woven into each other, so that kernels of one run while the other's tokens travel to experts.
+"""Two tasks of a stage interleaved, so that kernels of one run while the other's tokens travel to experts.
 
 A task's instructions are cut before every kernel that waits for an exchange with experts. Pieces of the two take turns,
 each list in its own order, both ending together.
@@ -33,7 +33,7 @@ def pieces(instructions: Sequence[Instruction]) -> list[list[int]]:
     return cut
 
 
-def woven(tasks: Sequence[Sequence[Instruction]], offset: int = 0) -> Iterator[Instruction]:
+def interleaved(tasks: Sequence[Sequence[Instruction]], offset: int = 0) -> Iterator[Instruction]:
     """Instructions of all tasks, piece by piece; ``offset`` instructions stand before them in the program."""
     turns = sorted(
         ((number + 1) / len(cut), task, piece)
