@@ -7,7 +7,7 @@ numbers in a file and not code.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -15,7 +15,10 @@ from ..errors import InputError
 from ..units import BytesPerSecond, PositiveCount, Seconds
 from .calibration import Basis, BetweenNodes, Curve, CustomAllReduce, ExpertCurve, FabricFactors, Fraction, Strict
 from .collectives import KINDS
-from .wiring import Cable, Wiring, wired
+from .wiring import Cable, Wiring, links_of, wired
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 Value = TypeVar("Value")
 Ratio = Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
@@ -177,6 +180,23 @@ class NodeSpec(Strict):
         """The graph of its links; raises InputError."""
         link = self.link
         return wired(self.intra, self.gpus, Cable(link.bandwidth.value, link.per_gpu, link.latency.value))
+
+    def joined_by(self, graph: nx.DiGraph[Any]) -> NodeSpec:
+        """Its GPUs and library on other links; nothing that was measured on its own applies. Raises InputError."""
+        gpus, a_nic = sum(isinstance(vertex, int) for vertex in graph), self.gpus // self.nics
+        nics = gpus // a_nic if gpus % a_nic == 0 else gpus
+        unmeasured: dict[str, Any] = {
+            "curves": (), "across": None, "custom_all_reduce": (), "experts": (), "in_switch_latency": None,
+            "own_chunk": None, "default_library": None,
+        }  # fmt: skip
+        other = self.model_copy(
+            update={
+                "intra": {"graph": links_of(graph)}, "gpus": gpus, "nics": nics, "rails": nics,
+                "collectives": self.collectives.model_copy(update=unmeasured),
+            }
+        )  # fmt: skip
+        _ = other.wiring().towards
+        return other
 
 
 class NicSpec(Strict):
