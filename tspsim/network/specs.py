@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from ..errors import InputError
 from ..units import BytesPerSecond, PositiveCount, Seconds
-from .calibration import Basis, BetweenNodes, Curve, CustomAllReduce, ExpertCurve, FabricFactors, Fraction, Strict
-from .collectives import KINDS
+from .calibration import Basis, BetweenNodes, Curve, CustomAllReduce, ExpertCurve, FabricFactors, Fraction, Kind, Strict
 from .wiring import Cable, Wiring, links_of, wired
 
 if TYPE_CHECKING:
@@ -73,17 +72,8 @@ class Protocol(Strict):
     basis: Basis = "library"
 
 
-def _known(listed: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    for kind, names in listed.items():
-        if kind not in KINDS:
-            raise ValueError(f"there is no collective '{kind}'; there are {', '.join(KINDS)}")
-        if not names:
-            raise ValueError(f"{kind} needs an algorithm")
-    return listed
-
-
 #: Names of the algorithms that a tuner chooses from, for each kind of collective; a kind left out: all that can run it.
-Considered = Annotated[dict[str, tuple[str, ...]], AfterValidator(_known)]
+Considered = dict[Kind, Annotated[tuple[str, ...], Field(min_length=1)]]
 
 
 class CollectivesSpec(Strict):

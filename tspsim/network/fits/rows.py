@@ -8,9 +8,10 @@ from typing import Protocol
 
 from ...errors import InputError
 from ..cluster import Cluster
-from ..collectives import KINDS, ExpertExchange
 from ..collectives.choices import Choice
+from ..collectives.exchange import ExpertExchange
 from ..collectives.experts import copies, exchange_choice, expert_curve
+from ..collectives.kinds import KINDS
 from ..collectives.library import considered
 from ..collectives.schedule import Group
 
