@@ -44,7 +44,7 @@ FILES = [
     (
         "pass: forward",
         "pass: forwrd",
-        "workload.pass: 'forwrd' is not allowed; use forward, training, prefill or decode "
+        "workload.pass: 'forwrd' is not allowed; use forward, training, prefill, decode, mixed or verify "
         "(did you mean 'forward'?)",
     ),
     (

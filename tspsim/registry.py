@@ -7,10 +7,17 @@ itself, or a module that registers when it is imported.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, Protocol, TypeVar
 
 from .errors import UnknownNameError
+
+
+@cache
+def installed(group: str) -> tuple[EntryPoint, ...]:
+    """Entry points of a group in all installed packages, by name; looked up once."""
+    return tuple(sorted(entry_points(group=group), key=lambda each: each.name))
 
 
 class Named(Protocol):
@@ -85,7 +92,7 @@ class Registry(Generic[T]):
     def _all(self) -> dict[str, T]:
         if not self._loaded:
             self._loaded = True  # before loading: what is loaded may ask
-            for entry in sorted(entry_points(group=self.group), key=lambda each: each.name):
+            for entry in installed(self.group):
                 thing = entry.load()
                 name = getattr(thing, "name", None)
                 if isinstance(name, str) and self._objects.get(name) is not thing:

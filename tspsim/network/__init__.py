@@ -25,12 +25,12 @@ Any list of flows can be asked for its finish times:
 from .cluster import Cluster
 from .collectives.algorithm import ALGORITHMS, CollectiveAlgorithm
 from .collectives.exchange import MULTIPROCESSORS, ExpertExchange, places_reached
-from .collectives.kinds import KINDS, CollectiveKind
 from .collectives.library import collective, exchange_experts, point_to_point
 from .collectives.multi_ring import hamiltonian_cycles
 from .collectives.schedule import Group, Schedule, scheduled
 from .collectives.traffic import Traffic
 from .flows import Flow, finish_times
+from .kinds import KINDS, CollectiveKind
 from .load import build_cluster, load_cluster
 from .wiring import TOPOLOGIES, Topology
 

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from ..units import BytesPerSecond, PositiveBytes, PositiveCount, Seconds
-from .collectives.kinds import KINDS
+from .kinds import KINDS
 
 Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
 Factor = Annotated[float, Field(gt=0.0, le=100.0)]
@@ -107,6 +107,11 @@ class Curve(Strict):
     spread: Spread = UNMEASURED
     source: str = Field(min_length=3)
     basis: Basis = "fitted"
+
+    @property
+    def in_switch(self) -> bool:
+        """Whether the switch adds: there are no hops."""
+        return "in_switch" in self.algorithms
 
 
 class BetweenNodes(Strict):

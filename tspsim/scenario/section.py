@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic_core import PydanticCustomError, core_schema
+from pydantic_core import PydanticCustomError, PydanticKnownError, core_schema
 
 from ..units import PositiveCount
 
@@ -19,30 +19,33 @@ Prose = Annotated[str, Field(max_length=4000)]
 Degree = Annotated[PositiveCount, Field(le=MOST_RANKS)]
 
 
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
 @dataclass(frozen=True)
 class OneOf:
-    """The type of a key that takes one of some names: ``Literal`` of names that are asked for when a value is read."""
+    """Annotates a name that must be one of ``names()``, asked when a scenario is read: registries may have grown."""
 
-    names: Callable[[], tuple[str, ...]]
+    names: Callable[[], Sequence[str]]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        return core_schema.no_info_plain_validator_function(self._check)
+        return core_schema.no_info_plain_validator_function(
+            self._check, serialization=core_schema.plain_serializer_function_ser_schema(str)
+        )
 
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
         return {"enum": list(self.names()), "type": "string"}
 
-    def _check(self, value: object) -> object:
+    def _check(self, value: object) -> str:
         names = self.names()
-        if value in names:
-            return value
-        expected = ", ".join(map(repr, names))
-        raise PydanticCustomError("enum", "Input should be {expected}", {"expected": expected})
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+        if not isinstance(value, str) or value not in names:
+            quoted = [repr(name) for name in names]
+            expected = " or ".join(filter(None, (", ".join(quoted[:-1]), quoted[-1])))
+            raise PydanticKnownError("literal_error", {"expected": expected})
+        return value
 
 
 def refuse(sentence: str) -> PydanticCustomError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .kinds import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, CollectiveKind
+from ..kinds import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, CollectiveKind
 from .schedule import Group, Schedule, on_links
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 from tspsim.report.numbers import GIB, compact, gib, percent, plain, seconds
 from tspsim.report.view import View, dollars_per_million_tokens
+from tspsim.steps import STEPS
 
-from . import Section
+from .section import Section
 
 TEMPLATE = """
 <p class="kicker">{{ kicker }}</p>
@@ -73,7 +74,7 @@ def kicker(view: View) -> str:
     if model:
         parts.append(str(model))
     if workload.get("pass"):
-        parts.append(f"{workload['pass']} pass" if workload["pass"] == "forward" else str(workload["pass"]))
+        parts.append(STEPS.get(workload["pass"]).title)
     if isinstance(workload.get("sequence"), int):
         parts.append(f"{workload['sequence']:,} tokens a sequence")
     return " · ".join(parts)

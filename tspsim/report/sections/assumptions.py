@@ -6,8 +6,9 @@ from typing import Any
 
 from tspsim.report.numbers import compact, gib, plain, words
 from tspsim.report.view import View
+from tspsim.steps import STEPS
 
-from . import Section
+from .section import Section
 
 TEMPLATE = """
 {% if defaults %}<h3>Defaults that decide</h3>
@@ -35,7 +36,7 @@ def build(view: View) -> dict[str, Any]:
     workload = {
         key: value
         for key, value in view.workload.items()
-        if key != "optimizer" or view.workload.get("pass") == "training"
+        if key != "optimizer" or (view.workload.get("pass") in STEPS and STEPS.get(view.workload["pass"]).trains)
     }
     cluster = {key: value for key, value in result.cluster.items() if key != "device"}
     tables = [
