@@ -11,11 +11,12 @@ import yaml
 
 from tspsim.engine.assignment import Assignment
 from tspsim.engine.core import Engine, Interference, Submission
+from tspsim.mesh import Mesh
 from tspsim.model import Architecture, Experts, LatentAttention
 from tspsim.model.spec import describe
 from tspsim.network import Cluster
 from tspsim.operators import MemoryBound, Operator
-from tspsim.parallel import AXES, Adapters, Job, Mesh, Optimizer, Plan, Routing, Work, scheme_of, write_program
+from tspsim.parallel import AXES, Adapters, Job, Optimizer, Plan, Routing, Work, scheme_of, write_program
 from tspsim.parallel.routing import BALANCED
 from tspsim.program import Collective, Compute, Instruction, Program, SendReceive
 
@@ -183,6 +184,6 @@ def play(
     if isinstance(programs, Program):
         programs = (programs,)
     role_of = mesh.positions[by] % len(programs)
-    submission = engine.submit(Assignment(mesh, tuple(programs), role_of, slowness or {}), at_s)
+    submission = engine.launch(engine.prepare(Assignment(mesh, tuple(programs), role_of, slowness or {})), at_s)
     engine.run()
     return submission

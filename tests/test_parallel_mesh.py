@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import tspsim
 from tspsim.errors import InputError
-from tspsim.parallel import AXES, Job, Mesh, Plan, build_mesh
+from tspsim.mesh import Mesh
+from tspsim.parallel import AXES, Job, Plan, build_mesh
 
 GPUS_PER_NODE = 8
 

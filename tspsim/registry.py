@@ -1,29 +1,27 @@
-"""Kinds of things by name, open to other people's packages.
+"""Objects that register themselves under their names: what varies is one of them, and everybody asks it.
 
-What varies is an object that registers itself, and everybody asks the object: a registry knows names, never what they
-mean. Packages add theirs through an entry point whose group is the registry's; it names the object, or a module that
-registers some when it is imported.
+A third party registers through an entry point of its package, in the group that the registry names: either the object
+itself, or a module that registers when it is imported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from importlib.metadata import EntryPoint, distributions
+from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, Protocol, TypeVar
 
 from .errors import UnknownNameError
 
 
 @cache
-def _installed() -> tuple[EntryPoint, ...]:
-    """Entry points of installed packages that are for this one, read once."""
-    found = (point for package in distributions() for point in package.entry_points)
-    return tuple(point for point in found if point.group.startswith("tspsim."))
+def installed(group: str) -> tuple[EntryPoint, ...]:
+    """Entry points of a group in all installed packages, by name; looked up once."""
+    return tuple(sorted(entry_points(group=group), key=lambda each: each.name))
 
 
 class Named(Protocol):
-    """Anything with a name."""
+    """What a registry holds."""
 
     @property
     def name(self) -> str: ...
@@ -33,62 +31,70 @@ T = TypeVar("T", bound=Named)
 
 
 class Registry(Generic[T]):
-    """Objects of one kind by name, in the order in which they were registered.
+    """Objects by name, in the order in which they were registered; to iterate gives the names.
 
     Parameters
     ----------
     what
-        The kind in words, for errors: ``expert dispatch``.
+        What one is called in messages.
     group
-        Entry points of this group are loaded when the registry is first asked.
+        Entry points of this group are loaded when somebody first asks.
 
     Examples
     --------
     >>> from types import SimpleNamespace
-    >>> shapes = Registry("shape", "tspsim.shapes")
-    >>> ring = shapes.register(SimpleNamespace(name="ring"))
-    >>> shapes.names(), shapes.get("ring") is ring
-    (('ring',), True)
+    >>> planets = Registry("planet", "tspsim.planets")
+    >>> mars = planets.register(SimpleNamespace(name="mars", moons=2))
+    >>> planets.names(), planets.get("mars").moons
+    (('mars',), 2)
     """
 
     def __init__(self, what: str, group: str) -> None:
         self.what, self.group = what, group
-        self._known: dict[str, T] = {}
+        self._objects: dict[str, T] = {}
         self._loaded = False
 
-    def register(self, obj: T) -> T:
-        """Add an object under its name; a name is given once."""
-        if obj.name in self._known:
-            raise ValueError(f"{self.what} '{obj.name}' is registered twice")
-        self._known[obj.name] = obj
-        return obj
+    def register(self, thing: T) -> T:
+        """Enter ``thing`` under its name; a name that is taken is an error of the program."""
+        if thing.name in self._objects:
+            raise ValueError(f"{self.what} '{thing.name}' is registered twice")
+        self._objects[thing.name] = thing
+        return thing
 
     def get(self, name: str) -> T:
-        """The object of a name; raises UnknownNameError with the nearest."""
-        known = self._all()
-        if name not in known:
-            raise UnknownNameError(self.what, name, known)
-        return known[name]
+        """The one of this name; raises UnknownNameError with the nearest names."""
+        found = self._all().get(name)
+        if found is None:
+            raise UnknownNameError(self.what, name, self._all())
+        return found
+
+    def remove(self, name: str) -> None:
+        """Forget the one of this name."""
+        del self._objects[name]
 
     def names(self) -> tuple[str, ...]:
+        """All names, in order of registration."""
         return tuple(self._all())
 
     def values(self) -> tuple[T, ...]:
+        """All objects, in the same order."""
         return tuple(self._all().values())
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names())
-
-    def __len__(self) -> int:
-        return len(self._all())
 
     def __contains__(self, name: object) -> bool:
         return name in self._all()
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
     def _all(self) -> dict[str, T]:
         if not self._loaded:
-            self._loaded = True
-            for found in [point.load() for point in _installed() if point.group == self.group]:
-                if hasattr(found, "name") and found.name not in self._known:
-                    self.register(found)
-        return self._known
+            self._loaded = True  # before loading: what is loaded may ask
+            for entry in installed(self.group):
+                thing = entry.load()
+                name = getattr(thing, "name", None)
+                if isinstance(name, str) and self._objects.get(name) is not thing:
+                    self.register(thing)
+        return self._objects

@@ -23,8 +23,9 @@ from .engine.core import Interference, Submission, no_collection
 from .engine.steady import execute
 from .errors import UnreachableError
 from .hardware import Device
+from .mesh import Mesh
 from .operators import Operator
-from .parallel import Job, Mesh, Plan, axes_of, build_mesh, peak_memory, scheme_of, write_program
+from .parallel import Job, Plan, axes_of, build_mesh, peak_memory, scheme_of, write_program
 from .parallel.stack import Stack
 from .question import Lookups, Question, look_up
 from .result import Memory, PlanResult, Range, RankClass, Result
@@ -166,7 +167,8 @@ class Costs:
 
     def weigh(self, submission: Submission) -> None:
         """Remember how uncertain this run's transfers are: the ranges of all, by the time each takes."""
-        used = [(each.traffic, channel.uses * each.traffic.alone_s) for each, channel in submission.system.instances]
+        uses, instances = submission.system.uses(), submission.system.instances
+        used = [(each.traffic, uses[channel] * each.traffic.alone_s) for each, channel in instances]
         total = sum([seconds for _, seconds in used])
         if total > 0.0:
             low, high = (sum([getattr(t, end) * seconds for t, seconds in used]) / total for end in ("low", "high"))
@@ -189,7 +191,7 @@ class Costs:
 
 
 def run(
-    question: Question, mesh: Mesh, job: Job, costs: Costs, *, every_rank: bool, every_turn: bool = False
+    question: Question, mesh: Mesh, job: Job, costs: Costs, *, every_rank: bool, every_iteration: bool = False
 ) -> Submission:
     """Write the plan's programs, place them, and let the engine run them."""
     scheme = scheme_of(job.plan)
@@ -204,7 +206,7 @@ def run(
             Assignment(mesh, programs, role_of, slowness),
             interference=Interference(device.compute_slowdown, device.communication_slowdown),
             every_rank=every_rank,
-            every_turn=every_turn,
+            every_iteration=every_iteration,
         )
 
 

@@ -10,7 +10,7 @@ from . import folded, tensor
 from .adapters import Adapters
 from .choices import CHOICES, options_of
 from .memory import Residency, peak_memory
-from .mesh import Mesh, build_mesh, located
+from .mesh import build_mesh, located
 from .plan import AXES, Job, Plan
 from .routing import Routing
 from .stack import IDEAL, Stack
@@ -25,7 +25,6 @@ __all__ = [
     "SCHEMES",
     "Adapters",
     "Job",
-    "Mesh",
     "Optimizer",
     "Plan",
     "Residency",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..model import Experts
-from ..network.collectives.experts import touched
+from ..network import places_reached
 from ..registry import Registry
 
 
@@ -40,7 +40,7 @@ def distinct_ranks(ranks: int, experts: Experts) -> float:
     >>> [round(distinct_ranks(ranks, many), 3) for ranks in (1, 2, 8, 64)]
     [1.0, 1.922, 3.6, 7.178]
     """
-    return touched(ranks, experts.topk, experts.groups, experts.kept_groups)
+    return places_reached(ranks, experts.topk, experts.groups, experts.kept_groups)
 
 
 DISPATCHES: Registry[ExpertDispatch] = Registry("expert dispatch", "tspsim.expert_dispatch")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..model import Block
+from ..operators import Role
 from . import data, expert
 from .expert import routed_shard, sent_rows
 from .ledger import WORKSPACE, Buffer, Lifetime, peak
@@ -103,7 +104,7 @@ def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
     """
     model, plan, stack, adapters = job.model, job.plan, job.work.stack, job.work.adapters
 
-    def kept(product: str) -> bool:
+    def kept(product: Role) -> bool:
         return adapters is None or adapters.beside(product)
 
     residual = residual_tokens(job) * model.hidden
@@ -115,8 +116,8 @@ def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
             scores = 5.0 * job.tokens * job.work.sequence * model.heads / compute_shards
         cheap = plan.recomputation == "cheap"
         before = 2 if model.gated else 1
-        columns = before + (not cheap and kept("down projection"))
-        norms = 0 if cheap else kept("QKV projection") + kept("gate and up")
+        columns = before + (not cheap and kept(Role.DOWN))
+        norms = 0 if cheap else kept(Role.QKV) + kept(Role.GATE_UP)
         heads = 2 * model.attention_width + 2 * model.kv_width
         if cheap and model.latent:
             heads = model.heads * model.latent.value_dim
@@ -124,8 +125,8 @@ def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
         per_layer = (2 + norms) * residual + job.tokens * split / compute_shards + latents(job)
         if block.experts:
             routed = routed_shard(job)
-            columns = before + (not cheap and kept("experts' down projection"))
-            rows = model.hidden * kept("experts' gate and up")
+            columns = before + (not cheap and kept(Role.EXPERTS_DOWN))
+            rows = model.hidden * kept(Role.EXPERTS_GATE_UP)
             per_layer += routed.all_rows * (rows + columns * routed.width)
         per_layer *= stack.activation_factor
     return job.activation_bytes * per_layer + scores

@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from ..mesh import Mesh
 from ..network import Cluster, Traffic
-from ..parallel import Mesh
 
 Floats = NDArray[np.float64]
 

@@ -22,10 +22,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..engine.steady import KEPT
+from ..engine.steady import SIMULATED_ITERATIONS
+from ..mesh import Mesh
 from ..network import Cluster, ExpertExchange, collective, point_to_point
-from ..operators import Attention, Operator
-from ..parallel import CHOICES, Job, Mesh, scheme_of
+from ..operators import Operator, Role
+from ..parallel import CHOICES, Job, scheme_of
 from ..parallel.choices import legal, talks
 from ..parallel.pipeline import Chunk
 from ..parallel.step import Writer, write_program
@@ -123,7 +124,7 @@ class LowerBound:
         kinds = job.step.kinds(job.order)
         programs = [_write(job, 0, job.chunks(0)[0], Visit(kind, MIDDLE, 0)) for kind in kinds]
         return sum(
-            times * (operator.flops / self.peak if isinstance(operator, Attention) else self._operator_s(operator))
+            times * (operator.flops / self.peak if operator.role is Role.ATTENTION else self._operator_s(operator))
             for program in programs
             for step, times in _kernels(program)
             for operator in step.operators
@@ -144,7 +145,7 @@ class LowerBound:
         steps = sum(len(item.steps) for part in parts for item in part.task.items if isinstance(item, Layers))
         plan = job.plan
         shards = plan.token_shards if plan.tsp > 1 or (plan.sp > 1 and plan.exchange == "ring") else 1
-        turns = job.micro_batches if plan.pp > 1 else min(job.micro_batches, KEPT)
+        turns = job.micro_batches if plan.pp > 1 else min(job.micro_batches, SIMULATED_ITERATIONS)
         return steps * job.model.layers * turns * shards
 
     def _model_s(self, job: Job) -> float:

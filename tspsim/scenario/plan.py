@@ -12,10 +12,9 @@ from pydantic import BeforeValidator, Field, StrictBool, StrictInt, field_valida
 from ..errors import InputError, shorten
 from ..registry import Registry
 from ..units import PositiveCount
-from .section import Degree, Name, OneOf, Section, refuse
+from .section import Degree, OneOf, Section, refuse
 
 Axis = Literal["tsp", "tp", "sp", "pp", "dp"]
-CollectiveKind = Literal["all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all"]
 Value = TypeVar("Value")
 #: A key that the simulator chooses where it is not stated, or stated as ``auto``.
 Chosen = Annotated[Value | None, BeforeValidator(lambda value: None if value == "auto" else value)]
@@ -23,13 +22,17 @@ Recomputation = Literal["none", "selective", "cheap", "full"]
 
 
 def registered(module: str, registry: str) -> OneOf:
-    """Names in a registry of :mod:`tspsim.parallel`, which is imported when the first one is read: it loads numpy."""
+    """Names in a registry of a room that is imported when the first one is read: it loads numpy."""
 
     def names() -> Sequence[str]:
-        found: Registry[Any] = getattr(import_module(f"tspsim.parallel.{module}"), registry)
+        found: Registry[Any] = getattr(import_module(f"tspsim.{module}"), registry)
         return found.names()
 
     return OneOf(names)
+
+
+CollectiveKind = Annotated[str, registered("network", "KINDS")]
+CollectiveAlgorithm = Annotated[str, registered("network", "ALGORITHMS")]
 
 
 class Placement(Section):
@@ -65,7 +68,7 @@ class Plan(Section):
     overlap_chunks: Annotated[PositiveCount, Field(le=1024)] = 4
     recomputation: Recomputation | None = Field(None, description="default: full in training, else none")
     micro_batch: PositiveCount | None = Field(None, description="sequences; default: 1 in training, else all")
-    schedule: Annotated[str, registered("pipeline", "ORDERS")] = Field(
+    schedule: Annotated[str, registered("parallel.pipeline", "ORDERS")] = Field(
         "1f1b", description="of a pipeline; interleaved with vpp > 1"
     )
     stage_layers: tuple[Annotated[StrictInt, Field(ge=0)], ...] = Field(
@@ -73,14 +76,14 @@ class Plan(Section):
     )
     zero: Annotated[int, Field(ge=0, le=3)] = Field(0, description="what replicas divide: 3 is FSDP")
     shard_group: Degree | None = Field(None, description="ranks that divide it (hybrid sharding); default: all")
-    expert_dispatch: Annotated[str, registered("dispatch", "DISPATCHES")] = Field(
+    expert_dispatch: Annotated[str, registered("parallel.dispatch", "DISPATCHES")] = Field(
         "ranks", description="a token travels once to each rank of its experts by a library or at the links' rate, or "
         "once to each expert"
     )  # fmt: skip
-    expert_overlap: Annotated[str, registered("dispatch", "OVERLAPS")] = Field(
+    expert_overlap: Annotated[str, registered("parallel.dispatch", "OVERLAPS")] = Field(
         "none", description="what hides dispatch and combine: shared experts, and a backward behind another's forward"
     )
-    expert_balance: Annotated[str, registered("balance", "BALANCES")] = Field(
+    expert_balance: Annotated[str, registered("parallel.balance", "BALANCES")] = Field(
         "busiest", description="what ranks get of an uneven load; busiest: all are counted as the one that has most"
     )
     tsp_schedule: Literal["auto", "published"] = Field(
@@ -99,7 +102,7 @@ class Plan(Section):
     overlap_by: Chosen[Literal["heads", "blocks"]] = Field(
         None, description="what overlapped gathers of K and V are cut by: heads, or blocks of tokens"
     )
-    algorithms: dict[CollectiveKind, Name] = Field({}, description="kind of collective: its algorithm")
+    algorithms: dict[CollectiveKind, CollectiveAlgorithm] = Field({}, description="kind of collective: its algorithm")
     placement: Placement | None = None
 
     @field_validator("name")

@@ -19,9 +19,10 @@ from functools import cached_property
 from typing import Any
 
 from ...errors import InputError
+from ...mesh import Mesh
 from ...model import Architecture
 from ...network import Cluster
-from ...parallel import CHOICES, Job, Mesh, Plan, Work, build_mesh, located
+from ...parallel import CHOICES, Job, Plan, Work, build_mesh, located
 from ...parallel.choices import legal, talks
 from ...parallel.pipeline import ORDERS
 

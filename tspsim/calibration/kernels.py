@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tspsim.errors import InputError
-from tspsim.fitting import POOR_PRIOR, minimise, used_rows
-
-from .families import FAMILIES
-from .kernels import CARRYING_ROWS, Kernel, carries, find, machine_of
-from .machine import Machine
-from .specification import DeviceSpec, KernelFit
-from .spread import error_of, spread_of
-from .tables import GROUP_COLUMNS
+from ..errors import InputError
+from ..hardware.families import FAMILIES
+from ..hardware.kernels import CARRYING_ROWS, Kernel, carries, find, limits_of
+from ..hardware.limits import DeviceLimits
+from ..hardware.specification import DeviceSpec, KernelFit
+from ..validation.kernel_tables import GROUP_COLUMNS
+from .least_squares import POOR_PRIOR, minimise, used_rows
+from .residuals import kernel_error, kernel_spread
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +62,7 @@ _PLAIN = frozenset({"attention_backward", "grouped_gemm", "grouped_gemm_backward
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class KernelFits:
     """What a fit of one device did: the fits, and the groups it had to leave at their defaults (with why)."""
 
     fits: tuple[KernelFit, ...]
@@ -71,7 +70,7 @@ class Report:
 
 
 def used_in_fit(frame: pd.DataFrame, columns: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which rows a fit may use, by their shape alone (:func:`tspsim.fitting.used_rows`)."""
+    """Which rows a fit may use, by their shape alone (:func:`tspsim.calibration.least_squares.used_rows`)."""
     return used_rows(tuple(shape) for shape in frame[list(columns)].astype(float).itertuples(index=False))
 
 
@@ -84,7 +83,7 @@ def fit_device(
     starts: int = 2,
     families: Iterable[str] | None = None,
     relatives: Sequence[DeviceSpec] = (),
-) -> Report:
+) -> KernelFits:
     """Fit every group (family, types, library) of normalised ``rows`` that belong to ``spec``.
 
     Parameters
@@ -92,7 +91,7 @@ def fit_device(
     spec
         The device: its peaks, bandwidth, compute units.
     rows
-        Rows of :func:`tspsim.hardware.tables.calls`, of any number of tables.
+        Rows of :func:`tspsim.validation.kernel_tables.calls`, of any number of tables.
     date, source
         Written into every fit.
     starts
@@ -126,7 +125,7 @@ def fit_device(
             spec, family, dtype, second, library, group, date=date, source=source, starts=starts, lender=lender
         )
         fits.append(fit)
-    return Report(tuple(fits), tuple(skipped))
+    return KernelFits(tuple(fits), tuple(skipped))
 
 
 def _in_place(known: Sequence[KernelFit], new: Sequence[KernelFit]) -> tuple[KernelFit, ...]:
@@ -149,7 +148,7 @@ def fit_group(
     With a ``lender`` its switches stand, and the rows only move its parameters.
     """
     model = FAMILIES[family]
-    rows = _Rows.of(machine_of(spec, dtype), family, dtype, second_dtype, group)
+    rows = _Rows.of(limits_of(spec, dtype), family, dtype, second_dtype, group)
     used = used_in_fit(group, model.shape)
     count = int(used.sum())
     if lender is None:
@@ -165,11 +164,11 @@ def fit_group(
     residual = -rows.residual(switches, parameters)
     predicted = rows.seconds(switches, parameters)[used]
     if lender is not None:
-        spread = spread_of(predicted, residual[used], len(parameters), least=POOR_FACTOR)
+        spread = kernel_spread(predicted, residual[used], len(parameters), least=POOR_FACTOR)
     elif count < CROSSED_ROWS:
-        spread = spread_of(predicted, _crossed(rows[used], absent, switches, solve), 0)
+        spread = kernel_spread(predicted, _crossed(rows[used], absent, switches, solve), 0)
     else:
-        spread = spread_of(predicted, residual[used], len(parameters))
+        spread = kernel_spread(predicted, residual[used], len(parameters))
     return KernelFit(
         family=family,
         dtype=dtype,
@@ -179,7 +178,7 @@ def fit_group(
         switches=switches,
         spread=spread,
         rows_used=count,
-        held_out=error_of(residual[~used]) if (~used).any() else None,
+        held_out=kernel_error(residual[~used]) if (~used).any() else None,
         date=date,
         source=source,
     )
@@ -189,7 +188,7 @@ def fit_group(
 class _Rows:
     """Calls of one group with their measured seconds."""
 
-    machine: Machine
+    machine: DeviceLimits
     family: str
     dtype: str
     second_dtype: str
@@ -197,7 +196,7 @@ class _Rows:
     measured: Any
 
     @classmethod
-    def of(cls, machine: Machine, family: str, dtype: str, second_dtype: str, group: pd.DataFrame) -> _Rows:
+    def of(cls, machine: DeviceLimits, family: str, dtype: str, second_dtype: str, group: pd.DataFrame) -> _Rows:
         shape = {name: group[name].to_numpy(float) for name in FAMILIES[family].shape}
         return cls(machine, family, dtype, second_dtype, shape, group["time_us"].to_numpy(float) * 1e-6)
 
@@ -278,35 +277,3 @@ def _switches(family: str, rows: int) -> Iterable[dict[str, Any]]:
 
 #: Of some switches only these values are tried.
 _TRIED: Mapping[str, tuple[Any, ...]] = {"splits": (1, 16)}
-
-
-def to_yaml(fits: Iterable[KernelFit]) -> str:
-    """The ``kernels:`` part of a device file, one mapping a fit."""
-    return _kernels_yaml([fit.model_dump(mode="json", exclude_none=True) for fit in fits])
-
-
-def with_fits(text: str, fits: Iterable[KernelFit]) -> str:
-    """The text of a device file with these fits, each in place of its own for the same types and library.
-
-    Everything before ``kernels:`` stays as it is written; the fits stand in the order of their names.
-    """
-    import yaml
-
-    head, found, tail = text.partition("\nkernels:")
-    entries = {
-        _name(entry): entry for entry in (yaml.safe_load("kernels:" + tail)["kernels"] if found else ())
-    }
-    for fit in fits:
-        entry = fit.model_dump(mode="json", exclude_none=True)
-        entries[_name(entry)] = entry
-    return head.rstrip("\n") + "\n" + _kernels_yaml([entries[name] for name in sorted(entries)])
-
-
-def _name(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(str(entry.get(key, "")) for key in ("family", "dtype", "kv_dtype", "library"))
-
-
-def _kernels_yaml(entries: Sequence[Mapping[str, Any]]) -> str:
-    import yaml
-
-    return yaml.safe_dump({"kernels": list(entries)}, sort_keys=False, default_flow_style=None, width=110)

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...fitting import used_rows
-from ..calibration import UNMEASURED, Curve, FabricFactors
-from ..cluster import Cluster
-from ..collectives.between import Across
-from ..collectives.choices import Choice, Cost
-from ..specs import CollectivesSpec
-from .forms import Entry, Fit, Floats, Form, entry_of, fabric_form, forms_of, name_of
-from .residuals import errors_of, spread_of
-from .rows import Measurement, Row
+from ..network.calibration import UNMEASURED, Curve, FabricFactors
+from ..network.cluster import Cluster
+from ..network.collectives.between import Across
+from ..network.collectives.choices import Choice, Cost
+from ..network.specs import CollectivesSpec
+from .forms import Entry, Floats, Form, TransferFit, entry_of, fabric_form, forms_of, name_of
+from .least_squares import used_rows
+from .measurements import MeasuredCollective, MeasuredTransfer
+from .residuals import transfer_errors, transfer_spread
 
 #: From so many different rows used on they carry the numbers of a curve or an engine; fewer move factors alone.
 CARRYING_ROWS = 40
@@ -29,16 +29,16 @@ WORTH = 0.97
 
 
 @dataclass(frozen=True)
-class Fits:
+class TransferFits:
     """What was fitted, which rows could not be used and why, and what the rows were asked for and stays as it was."""
 
-    fits: tuple[Fit, ...]
+    fits: tuple[TransferFit, ...]
     left_out: tuple[str, ...]
     kept: tuple[str, ...]
 
 
-def fit_node(rows: Sequence[Row], source: str) -> tuple[CollectivesSpec, Fits]:
-    """Fit the curves, engines and expert exchanges of one node's file.
+def fit_node(rows: Sequence[MeasuredTransfer], source: str) -> tuple[CollectivesSpec, TransferFits]:
+    """TransferFit the curves, engines and expert exchanges of one node's file.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def fit_node(rows: Sequence[Row], source: str) -> tuple[CollectivesSpec, Fits]:
 
     Returns
     -------
-    (CollectivesSpec, Fits)
+    (CollectivesSpec, TransferFits)
         The version with most rows is the default library.
     """
     file = rows[0].cluster.node.collectives
@@ -69,11 +69,11 @@ def fit_node(rows: Sequence[Row], source: str) -> tuple[CollectivesSpec, Fits]:
     now = _with(start, found)
     versions = Counter(row.library for row in rows if row.library in now.versions)
     default = max(sorted(versions), key=lambda name: versions[name], default=now.default_library)
-    return now.model_copy(update={"default_library": default}), Fits(fits, tuple(left_out), kept)
+    return now.model_copy(update={"default_library": default}), TransferFits(fits, tuple(left_out), kept)
 
 
-def fit_fabric(rows: Sequence[Row], source: str) -> tuple[FabricFactors | None, Fits]:
-    """Fit the factors of one fabric to collectives of two nodes and more.
+def fit_fabric(rows: Sequence[MeasuredTransfer], source: str) -> tuple[FabricFactors | None, TransferFits]:
+    """TransferFit the factors of one fabric to collectives of two nodes and more.
 
     Parameters as of :func:`fit_node`; the factors are None where the fabric's own stay.
     """
@@ -87,13 +87,13 @@ def fit_fabric(rows: Sequence[Row], source: str) -> tuple[FabricFactors | None, 
         left_out.append(f"{fabric.name}: {len(rows) - len(where)} rows of a node that states no regimes between nodes")
     if (to_fit := int(used[where].sum())) < FEWEST_ROWS:
         left_out.append(f"{fabric.name}: {to_fit} of {len(where)} rows to fit, {FEWEST_ROWS} are needed")
-        return None, Fits((), tuple(left_out), ())
+        return None, TransferFits((), tuple(left_out), ())
     entry = fabric.collectives or FabricFactors(source="factors of one")
     form = fabric_form(fabric.name, entry, [rows[i] for i in where], [before.choices[i] for i in where])
     entries, fits, kept = _fitted(
         [(where, [form])], rows, used, before, lambda new: _on_fabric(new[id(entry)]), source
     )
-    return entries.get(id(entry)), Fits(fits, tuple(left_out), kept)
+    return entries.get(id(entry)), TransferFits(fits, tuple(left_out), kept)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class _Predicted:
     share: Floats
 
     @classmethod
-    def of(cls, rows: Sequence[Row], changed: Callable[[Cluster], Cluster]) -> _Predicted:
+    def of(cls, rows: Sequence[MeasuredTransfer], changed: Callable[[Cluster], Cluster]) -> _Predicted:
         known: dict[Any, tuple[Choice, ...]] = {}
         choices, costs, parts = [], [], []
         for row in rows:
@@ -124,12 +124,12 @@ class _Predicted:
 
 def _fitted(
     asked: Sequence[tuple[list[int], Sequence[Form]]],
-    rows: Sequence[Row],
+    rows: Sequence[MeasuredTransfer],
     used: NDArray[np.bool_],
     before: _Predicted,
     changed: Callable[[Mapping[int, Any]], Callable[[Cluster], Cluster]],
     source: str,
-) -> tuple[dict[int, Any], tuple[Fit, ...], tuple[str, ...]]:
+) -> tuple[dict[int, Any], tuple[TransferFit, ...], tuple[str, ...]]:
     """The best of each entry's forms: new entries by the identity of the old, what was fitted, and what stays.
 
     Errors and ranges are of the whole prediction, with all that moved in place.
@@ -141,7 +141,7 @@ def _fitted(
         mine = np.flatnonzero(used[where]).tolist()
         form, unseen = _best(forms, mine)
         if form is None:
-            error = errors_of(measured[where] - np.log(before.seconds[where]))
+            error = transfer_errors(measured[where] - np.log(before.seconds[where]))
             kept.append(f"{forms[0].what}: no fit to part of its {len(where)} rows told the others better ({error})")
         else:
             entries[id(form.entry)] = form.build(form.solved(mine))
@@ -152,9 +152,10 @@ def _fitted(
         seen = used[where]
         was, now = (measured[where] - np.log(each.seconds[where]) for each in (before, after))
         libraries = tuple(sorted({row.library for row in form.rows})) if isinstance(form.entry, Curve) else ()
-        fit = Fit(form.what, form.moved, libraries, int(seen.sum()), errors_of(was[~seen]), errors_of(now[~seen]))
+        errors = (transfer_errors(each[~seen]) for each in (was, now))
+        fit = TransferFit(form.what, form.moved, libraries, int(seen.sum()), *errors)
         now[seen] = unseen
-        spread = spread_of(now, after.share[where])
+        spread = transfer_spread(now, after.share[where])
         entries[id(form.entry)] = form.stated(entries[id(form.entry)], fit, spread, source)
         fits.append(fit)
     return entries, tuple(fits), tuple(kept)
@@ -175,7 +176,7 @@ def _best(forms: Sequence[Form], where: Sequence[int]) -> tuple[Form | None, Flo
 
 
 def _enough(
-    rows: Sequence[Row], ways: _Predicted, entry: Entry, used: NDArray[np.bool_]
+    rows: Sequence[MeasuredTransfer], ways: _Predicted, entry: Entry, used: NDArray[np.bool_]
 ) -> tuple[list[int], list[str]]:
     """Positions of the rows that rest on an entry, of libraries with enough of them, and what had too few."""
     mine = [i for i, cost in enumerate(ways.cost) if entry_of(cost) is entry]
@@ -189,18 +190,18 @@ def _enough(
     return [i for i in mine if rows[i].library not in few], reasons
 
 
-def _different(rows: Sequence[Row], where: Sequence[int]) -> int:
+def _different(rows: Sequence[MeasuredTransfer], where: Sequence[int]) -> int:
     """How many of some rows ask for something else than the others: measuring again tells no more of a curve."""
     return len({(rows[i].question, rows[i].size_bytes) for i in where})
 
 
-def _new_curves(rows: Sequence[Row], ways: _Predicted, used: NDArray[np.bool_]) -> list[Curve]:
+def _new_curves(rows: Sequence[MeasuredTransfer], ways: _Predicted, used: NDArray[np.bool_]) -> list[Curve]:
     """A curve for each kind that has none and rows to carry one: it starts as another of the node, with a hop."""
     node = rows[0].cluster.node
     like = next((curve for curve in node.collectives.curves if "in_switch" not in curve.algorithms), None)
     bare: dict[str, list[int]] = {}
     for i, (row, cost) in enumerate(zip(rows, ways.cost, strict=True)):
-        if isinstance(row, Measurement) and entry_of(cost) is None:
+        if isinstance(row, MeasuredCollective) and entry_of(cost) is None:
             bare.setdefault(row.kind, []).append(i)
     found: list[Curve] = []
     if like is None:
@@ -219,9 +220,9 @@ def _new_curves(rows: Sequence[Row], ways: _Predicted, used: NDArray[np.bool_]) 
     return found
 
 
-def _without_curve(rows: Sequence[Row], ways: _Predicted) -> list[str]:
+def _without_curve(rows: Sequence[MeasuredTransfer], ways: _Predicted) -> list[str]:
     bare = [row for row, cost in zip(rows, ways.cost, strict=True) if entry_of(cost) is None]
-    kinds = Counter(row.kind for row in bare if isinstance(row, Measurement))
+    kinds = Counter(row.kind for row in bare if isinstance(row, MeasuredCollective))
     node = rows[0].cluster.node.name
     return [
         f"{kind}: {count} rows where {node} has no measured curve; {CARRYING_ROWS} to fit make one"

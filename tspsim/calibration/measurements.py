@@ -6,14 +6,16 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ...errors import InputError
-from ..cluster import Cluster
-from ..collectives.choices import Choice, considered, exchange_choice, expert_curve
-from ..collectives.experts import ExpertExchange, copies
-from ..collectives.schedule import Group
+from ..errors import InputError
+from ..network.cluster import Cluster
+from ..network.collectives import KINDS, ExpertExchange
+from ..network.collectives.choices import Choice
+from ..network.collectives.experts import copies, exchange_choice, expert_curve
+from ..network.collectives.library import considered
+from ..network.collectives.schedule import Group
 
 
-class Row(Protocol):
+class MeasuredTransfer(Protocol):
     """One measured transfer of the first ranks of a cluster."""
 
     @property
@@ -46,7 +48,7 @@ class Row(Protocol):
 
 
 @dataclass(frozen=True)
-class Measurement:
+class MeasuredCollective:
     """One measured collective, ``size_bytes`` as nccl-tests counts them.
 
     ``library`` is a version or launch mode, or a serving engine's kernels; a version that the node does not know is
@@ -69,11 +71,11 @@ class Measurement:
         return self.kind, self.ranks, self.library
 
     def ways(self, cluster: Cluster) -> tuple[Choice, ...]:
-        return considered(Group(cluster, tuple(range(self.ranks))), self.kind, None, self.library)
+        return considered(Group(cluster, tuple(range(self.ranks))), KINDS.get(self.kind), None, self.library)
 
 
 @dataclass(frozen=True)
-class ExchangeMeasurement:
+class MeasuredExchange:
     """One measured phase of an expert exchange; ``library`` and ``size_bytes`` are those of the node's curve for it."""
 
     cluster: Cluster
@@ -88,7 +90,7 @@ class ExchangeMeasurement:
     @classmethod
     def of(
         cls, cluster: Cluster, phase: str, mode: str, ranks: int, exchange: ExpertExchange, seconds: float
-    ) -> ExchangeMeasurement:
+    ) -> MeasuredExchange:
         """With what the node's curve tells; raises InputError where it has none."""
         group = Group(cluster, tuple(range(ranks)))
         curve = expert_curve(group, phase, mode, None)

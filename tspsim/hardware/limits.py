@@ -11,7 +11,7 @@ import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class DeviceLimits:
     """A device as one kernel sees it.
 
     Attributes

@@ -13,15 +13,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...fitting import POOR_PRIOR, PRIOR, Bounds, minimise
-from ..calibration import Curve, CustomAllReduce, ExpertCurve, FabricFactors, LibraryFactors, Shot, Spread
-from ..collectives.between import across
-from ..collectives.choices import Choice, Cost
-from ..collectives.curves import Measured
-from ..collectives.custom_all_reduce import Custom
-from ..collectives.experts import Exchange
-from .residuals import Errors, rounded, wider_of
-from .rows import Row
+from ..network.calibration import (
+    Curve,
+    CustomAllReduce,
+    ExpertCurve,
+    FabricFactors,
+    LibraryFactors,
+    Shot,
+)
+from ..network.calibration import Spread as TransferSpread
+from ..network.collectives.between import across
+from ..network.collectives.choices import Choice, Cost
+from ..network.collectives.curves import Measured
+from ..network.collectives.custom_all_reduce import Custom
+from ..network.collectives.experts import ExchangeCost
+from .least_squares import POOR_PRIOR, PRIOR, Bounds, minimise
+from .measurements import MeasuredTransfer
+from .residuals import TransferErrors, rounded, wider_of
 
 Floats = NDArray[np.float64]
 Values = Mapping[str, float]
@@ -40,7 +48,7 @@ _SHARES = ("efficiency", "fabric_efficiency")
 
 
 @dataclass(frozen=True)
-class Fit:
+class TransferFit:
     """What one set of rows moved.
 
     Attributes
@@ -54,15 +62,15 @@ class Fit:
     rows_used
         Rows that the fit saw.
     before, after
-        Errors on the other rows as the file was, and as it is now; None where every row was used.
+        TransferErrors on the other rows as the file was, and as it is now; None where every row was used.
     """
 
     what: str
     moved: str
     libraries: tuple[str, ...]
     rows_used: int
-    before: Errors | None
-    after: Errors | None
+    before: TransferErrors | None
+    after: TransferErrors | None
 
 
 @dataclass(frozen=True)
@@ -76,7 +84,7 @@ class Form:
     entry: Entry
     what: str
     moved: str
-    rows: Sequence[Row]
+    rows: Sequence[MeasuredTransfer]
     known: Mapping[str, Bounds]
     build: Callable[[Values], Entry]
     costs: Callable[[Any, int], Sequence[Cost]]
@@ -121,7 +129,7 @@ class Form:
             out[fold == which] = self.residual(self.solved(others), inside) if others else self.start(inside)
         return out
 
-    def stated(self, entry: Entry, fit: Fit, spread: Spread, source: str) -> Entry:
+    def stated(self, entry: Entry, fit: TransferFit, spread: TransferSpread, source: str) -> Entry:
         """The entry with what is known of it; where only factors of libraries moved, beside those."""
         errors = f"{fit.after.rows} left out: {fit.after}" if fit.after else "none left out"
         names = f": {', '.join(fit.libraries)}" if fit.libraries else ""
@@ -137,7 +145,7 @@ class Form:
         return entry.model_copy(update=known)
 
 
-def forms_of(entry: Entry, rows: Sequence[Row], costs: Sequence[Cost], carrying: bool) -> list[Form]:
+def forms_of(entry: Entry, rows: Sequence[MeasuredTransfer], costs: Sequence[Cost], carrying: bool) -> list[Form]:
     """What rows may move of an entry of a node, the richest last; everything only where they carry it."""
     if isinstance(entry, Curve):
         return _curve_forms(entry, rows, costs, carrying)
@@ -147,7 +155,7 @@ def forms_of(entry: Entry, rows: Sequence[Row], costs: Sequence[Cost], carrying:
     return _engine_forms(entry, rows, costs, carrying)
 
 
-def _curve_forms(curve: Curve, rows: Sequence[Row], costs: Sequence[Any], carrying: bool) -> list[Form]:
+def _curve_forms(curve: Curve, rows: Sequence[MeasuredTransfer], costs: Sequence[Any], carrying: bool) -> list[Form]:
     """The factors of the libraries measured, and with them the curve's own numbers where rows carry them."""
     libraries = sorted({row.library for row in rows})
     known: dict[str, Bounds] = {}
@@ -186,7 +194,7 @@ def _curve_forms(curve: Curve, rows: Sequence[Row], costs: Sequence[Any], carryi
 
 
 def _engine_forms(
-    engine: CustomAllReduce, rows: Sequence[Row], costs: Sequence[Any], carrying: bool
+    engine: CustomAllReduce, rows: Sequence[MeasuredTransfer], costs: Sequence[Any], carrying: bool
 ) -> list[Form]:
     """A factor each of the latencies and bandwidths of an engine's ways; their own numbers where rows carry them."""
     shots: dict[str, Shot] = {name: shot for name in _SHOTS if (shot := getattr(engine, name)) is not None}
@@ -214,7 +222,9 @@ def _engine_forms(
     return [*forms, Form(engine, name_of(engine), "kernels", rows, own, build, costs_of)] if carrying else forms
 
 
-def _exchange_forms(curve: ExpertCurve, rows: Sequence[Row], costs: Sequence[Any], carrying: bool) -> list[Form]:
+def _exchange_forms(
+    curve: ExpertCurve, rows: Sequence[MeasuredTransfer], costs: Sequence[Any], carrying: bool
+) -> list[Form]:
     """A factor each of the latencies and bandwidths of an exchange's phase; its own numbers where rows carry them."""
     most = 1.0 / max(getattr(curve, name) for name in _SHARES)
     both = {"latency factor": _around(1.0), "bandwidth factor": _around(1.0, most)}
@@ -241,7 +251,7 @@ def _exchange_forms(curve: ExpertCurve, rows: Sequence[Row], costs: Sequence[Any
 
 
 def fabric_form(
-    name: str, entry: FabricFactors, rows: Sequence[Row], ways: Sequence[tuple[Choice, ...]]
+    name: str, entry: FabricFactors, rows: Sequence[MeasuredTransfer], ways: Sequence[tuple[Choice, ...]]
 ) -> Form:
     """What a fabric changes of latencies and bandwidths."""
     known = {factor: _around(getattr(entry, factor), 100.0) for factor in ("latency", "bandwidth")}
@@ -276,6 +286,6 @@ def entry_of(cost: Cost) -> Entry | None:
     """What of the node's file a cost rests on; None for its library's own latencies."""
     if isinstance(cost, Measured):
         return cost.curve
-    if isinstance(cost, Exchange):
+    if isinstance(cost, ExchangeCost):
         return cost.curve
     return cost.kernels if isinstance(cost, Custom) else None

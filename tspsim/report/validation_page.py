@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .run import Outcome, Validation
+from tspsim.validation import Outcome, Validation
+
+from .files import atomic_write
+from .numbers import label
+from .page import render_sections
+from .validation import ERRORS, share
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -88,46 +93,20 @@ def write_page(validation: Validation, path: Path) -> None:
     InputError
         The file cannot be written.
     """
-    from tspsim.report.files import atomic_write
-
     figures: dict[str, Any] = {}
-    sections = [("summary", "", SUMMARY, _summary(validation))]
+    sections: list[tuple[str, str, str, Mapping[str, Any]]] = [("summary", "", SUMMARY, _summary(validation))]
     for index, outcome in enumerate(validation.outcomes):
         if not _scored(outcome).any():
             continue
         key = _key(index)
         figures[key] = figure(outcome)
         sections.append((key, outcome.table.path, SECTION, _section(outcome, key)))
-    atomic_write(Path(path), _render(sections, figures))
-
-
-def _render(sections: Sequence[tuple[str, str, str, Mapping[str, Any]]], figures: dict[str, Any]) -> str:
-    """The report's page around sections of (key, title, template, values)."""
-    from markupsafe import Markup
-
-    from tspsim.report import page as shell
-
-    environment = shell._environment()
-    place = shell._placer(environment.get_template("figure.html").module, figures)
-    parts = [
-        {"key": key, "title": title, "body": Markup(environment.from_string(text).render(values, figure=place))}
-        for key, title, text, values in sections
-    ]
-    return environment.get_template("page.html").render(
-        title="Validation",
-        policy=shell._POLICY.format(scripts="'unsafe-inline'"),
-        sections=parts,
-        style=Markup(shell._asset("page.css")),
-        scripts=[Markup(shell._asset("page.js"))],
-        plotly=Markup(shell._bundle()),
-        data=Markup(shell.script_json({"figures": figures})),
-    )
+    page = render_sections(sections, figures, title="Validation", plotly_js="inline", styles=("page.css",))
+    atomic_write(Path(path), page)
 
 
 def figure(outcome: Outcome) -> dict[str, Any]:
     """Predicted over measured against measured, one colour a value of the table's first grouping column."""
-    from tspsim.report.numbers import label
-
     where = np.flatnonzero(_scored(outcome))
     where = where[:: -(-len(where) // MOST_POINTS)]
     groups = outcome.table.groups
@@ -237,16 +216,9 @@ def _error(outcome: Outcome, row: int) -> list[str]:
 
 
 def _shown(error: Mapping[str, Any]) -> dict[str, str]:
-    keys = {"median": "median_ape", "mean": "mape", "p90": "p90_ape"}
-    shown = {name: _percent(error[key]) for name, key in keys.items()}
-    bias = error["bias"]
-    shown["bias"] = "–" if bias is None else f"{100 * bias:+.1f} %"
-    shown["in_range"] = _percent(error["in_range"])
-    return shown
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.1f} %"
+    """Errors under the names of the templates."""
+    names = ("median", "mean", "p90", "bias", "in_range")
+    return {name: share(error[key], "+" if key == "bias" else "") for name, key in zip(names, ERRORS, strict=True)}
 
 
 def _short(value: float) -> float:

@@ -6,27 +6,24 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tspsim import catalog
-from tspsim.errors import InputError
-from tspsim.network import collective
-from tspsim.program import COLLECTIVE_KINDS
-
-from .collectives import cluster_of, custom_library, fabric_of
-from .devices import device_name
-from .experts import Asked, deepep, mori
-from .kernels import MICROSECONDS
+from .. import catalog
+from ..errors import InputError
+from ..network import Cluster, collective
+from ..network.calibration import Curve, CustomAllReduce, ExpertCurve, FabricFactors, Spread
+from ..network.specs import CollectivesSpec
+from ..program import COLLECTIVE_KINDS
+from ..validation.collectives import cluster_of, custom_library, fabric_of
+from ..validation.devices import device_name
+from ..validation.experts import ExpertPhase, deepep, mori
+from ..validation.kernels import MICROSECONDS
+from ..validation.run import read, whole_rows
+from ..validation.tables import TABLES
+from .collectives import fit_fabric, fit_node
+from .forms import TransferFit
+from .measurements import MeasuredCollective, MeasuredExchange, MeasuredTransfer
 from .nccl_tests import Log
-from .run import read, whole_rows
-from .tables import TABLES
-
-if TYPE_CHECKING:
-
-    from tspsim.network import Cluster
-    from tspsim.network.calibration import Curve, CustomAllReduce, ExpertCurve, FabricFactors, Spread
-    from tspsim.network.fits import Fit, Row
-    from tspsim.network.specs import CollectivesSpec
 
 COLLECTIVES = "collectives/all.csv"
 ENGINES = "collectives/custom_all_reduce.csv"
@@ -38,14 +35,14 @@ NEVER_MOVED = ("regimes between nodes (a fabric's factors scale them), lines of 
 
 
 @dataclass(frozen=True)
-class MeasuredCollectives:
+class MeasuredTransfers:
     """Rows of one device by the file they may move, and what was left out with its reason.
 
     ``nodes`` and ``fabrics`` are by catalog name.
     """
 
-    nodes: Mapping[str, Sequence[Row]]
-    fabrics: Mapping[str, Sequence[Row]]
+    nodes: Mapping[str, Sequence[MeasuredTransfer]]
+    fabrics: Mapping[str, Sequence[MeasuredTransfer]]
     left_out: tuple[str, ...]
 
     @property
@@ -54,16 +51,16 @@ class MeasuredCollectives:
 
 
 @dataclass(frozen=True)
-class CalibratedCollectives:
+class CalibratedTransfers:
     """What was fitted, and the new files of nodes and fabrics as plain data, by kind and name."""
 
-    fits: tuple[Fit, ...]
+    fits: tuple[TransferFit, ...]
     left_out: tuple[str, ...]
     kept: tuple[str, ...]
     documents: Mapping[tuple[str, str], Mapping[str, Any]]
 
 
-def measured_collectives(name: str, folder: Path | None, logs: Sequence[Log] = ()) -> MeasuredCollectives:
+def measured_transfers(name: str, folder: Path | None, logs: Sequence[Log] = ()) -> MeasuredTransfers:
     """Rows of a device in the collective tables of a folder, and in logs of nccl-tests.
 
     Raises
@@ -71,8 +68,8 @@ def measured_collectives(name: str, folder: Path | None, logs: Sequence[Log] = (
     InputError
         A table or log cannot be read.
     """
-    nodes: dict[str, list[Row]] = {}
-    fabrics: dict[str, list[Row]] = {}
+    nodes: dict[str, list[MeasuredTransfer]] = {}
+    fabrics: dict[str, list[MeasuredTransfer]] = {}
     left_out: list[str] = []
     tables = [(path, read(folder / path)) for path in COLLECTIVE_TABLES if folder and (folder / path).is_file()]
     tables += [(COLLECTIVES, log.rows(name)) for log in logs]
@@ -95,13 +92,11 @@ def measured_collectives(name: str, folder: Path | None, logs: Sequence[Log] = (
                 else:
                     fabrics.setdefault(cluster.fabric.name, []).append(each)
         left_out += [f"{path}: {reason} ({count} rows)" for reason, count in sorted(reasons.items())]
-    return MeasuredCollectives(nodes, fabrics, tuple(left_out))
+    return MeasuredTransfers(nodes, fabrics, tuple(left_out))
 
 
-def calibrate_collectives(measured: MeasuredCollectives, source: str) -> CalibratedCollectives:
-    """Fit the nodes and fabrics that rows are of; ``source`` says where the rows are from, and when."""
-    from tspsim.network.fits import fit_fabric, fit_node
-
+def calibrate_transfers(measured: MeasuredTransfers, source: str) -> CalibratedTransfers:
+    """TransferFit the nodes and fabrics that rows are of; ``source`` says where the rows are from, and when."""
     documents: dict[tuple[str, str], Mapping[str, Any]] = {}
     done = []
     for name, rows in sorted(measured.nodes.items()):
@@ -116,7 +111,7 @@ def calibrate_collectives(measured: MeasuredCollectives, source: str) -> Calibra
         if factors is not None:
             document = catalog.read_yaml(catalog.locate("fabrics", name))
             documents["fabrics", name] = document | {"collectives": _stated_factors(factors)}
-    return CalibratedCollectives(
+    return CalibratedTransfers(
         tuple(fit for fits in done for fit in fits.fits),
         (*measured.left_out, *(reason for fits in done for reason in fits.left_out)),
         (*(line for fits in done for line in fits.kept), *(NEVER_MOVED if done else ())),
@@ -124,7 +119,7 @@ def calibrate_collectives(measured: MeasuredCollectives, source: str) -> Calibra
     )
 
 
-def _collective(row: Mapping[str, Any]) -> list[Row]:
+def _collective(row: Mapping[str, Any]) -> list[MeasuredTransfer]:
     """A row of nccl-tests; raises InputError where it is no collective of the catalog's clusters."""
     written, gpus, kind = str(row.get("library", "")).strip(), int(row["gpus"]), str(row["op"])
     cluster = cluster_of(row["gpu"], int(row["nodes"]), gpus, fabric_of(written))
@@ -133,27 +128,27 @@ def _collective(row: Mapping[str, Any]) -> list[Row]:
     return [_measurement(row, cluster, kind, None, written or cluster.node.collectives.library)]
 
 
-def _engine(row: Mapping[str, Any]) -> list[Row]:
+def _engine(row: Mapping[str, Any]) -> list[MeasuredTransfer]:
     """An all-reduce by the kernels of a serving engine."""
     library = custom_library(str(row["library"]))
     return [_measurement(row, cluster_of(row["gpu"], 1, int(row["gpus"])), "all_reduce", library, library)]
 
 
-def _measurement(row: Mapping[str, Any], cluster: Cluster, kind: str, asked: str | None, library: str) -> Row:
-    from tspsim.network.fits import Measurement
-
+def _measurement(
+    row: Mapping[str, Any], cluster: Cluster, kind: str, asked: str | None, library: str
+) -> MeasuredTransfer:
     gpus, size = int(row["gpus"]), float(row["bytes"])
     if not collective(cluster, range(gpus), kind, size, library=asked).links:
         raise InputError("one GPU alone exchanges nothing")
-    return Measurement(cluster, kind, gpus, size, library, _seconds(row, "time_us"))
+    return MeasuredCollective(cluster, kind, gpus, size, library, _seconds(row, "time_us"))
 
 
-def _mori(row: Mapping[str, Any]) -> list[Row]:
+def _mori(row: Mapping[str, Any]) -> list[MeasuredTransfer]:
     """A phase of one of mori's kernels."""
     return [_exchange(mori(row), _seconds(row, "latency_us"))]
 
 
-def _deepep(row: Mapping[str, Any]) -> list[Row]:
+def _deepep(row: Mapping[str, Any]) -> list[MeasuredTransfer]:
     """The phases of DeepEP that a row has a time of: in normal mode that of transmitting."""
     found = []
     for asked in deepep(row):
@@ -166,12 +161,10 @@ def _deepep(row: Mapping[str, Any]) -> list[Row]:
     return found
 
 
-def _exchange(asked: Asked, seconds: float) -> Row:
-    from tspsim.network.fits import ExchangeMeasurement
-
+def _exchange(asked: ExpertPhase, seconds: float) -> MeasuredTransfer:
     if not asked.traffic().links:
         raise InputError("one GPU alone exchanges nothing")
-    return ExchangeMeasurement.of(asked.cluster, asked.phase, asked.mode, asked.ranks, asked.exchange, seconds)
+    return MeasuredExchange.of(asked.cluster, asked.phase, asked.mode, asked.ranks, asked.exchange, seconds)
 
 
 def _seconds(row: Mapping[str, Any], column: str) -> float:
@@ -184,7 +177,7 @@ def _seconds(row: Mapping[str, Any], column: str) -> float:
     return microseconds / MICROSECONDS
 
 
-_READ: Mapping[str, Callable[[Mapping[str, Any]], list[Row]]] = {
+_READ: Mapping[str, Callable[[Mapping[str, Any]], list[MeasuredTransfer]]] = {
     COLLECTIVES: _collective, ENGINES: _engine, MORI: _mori, DEEPEP: _deepep,
 }  # fmt: skip
 

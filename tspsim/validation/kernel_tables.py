@@ -7,18 +7,15 @@ is not one of these calls. Fitting, validation and a user's own tables all go th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tspsim.errors import InputError
 from tspsim.operators import DTYPE_BYTES
 
-from .families import FAMILIES
+from ..hardware.families import FAMILIES
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from .device import Device
 
 #: Tables that hold kernels, relative to a measurements folder.
 KERNEL_TABLES: tuple[str, ...] = (
@@ -100,42 +97,6 @@ def calls(table: str, frame: pd.DataFrame, column: str = "time_us") -> pd.DataFr
     out.loc[unknown, "reason"] = "type not modelled: " + frame.loc[unknown].get(
         "dtype", pd.Series("", frame.index)
     )
-    return out
-
-
-def predict(rows: pd.DataFrame, device_of: Callable[[str], Device]) -> pd.DataFrame:
-    """Predicted time of every normalised row, as one isolated kernel of its library.
-
-    Parameters
-    ----------
-    rows
-        What :func:`calls` returned; rows with a ``reason`` are left without a prediction.
-    device_of
-        From a ``gpu`` name to its device; an :class:`~tspsim.errors.InputError` becomes the rows' reason.
-
-    Returns
-    -------
-    DataFrame
-        ``predicted, low, high`` in microseconds and ``reason``, indexed as ``rows``.
-    """
-    import pandas as pd
-
-    out = pd.DataFrame(
-        {"predicted": float("nan"), "low": float("nan"), "high": float("nan")}, index=rows.index
-    )
-    out["reason"] = rows["reason"]
-    calls_of = rows[rows["reason"] == ""].groupby(["gpu", *GROUP_COLUMNS], sort=True, dropna=False)
-    for (gpu, family, dtype, second, library), group in calls_of:
-        shape = {name: group[name].to_numpy(float) for name in FAMILIES[str(family)].shape}
-        try:
-            estimate = device_of(str(gpu)).estimate(
-                str(family), str(dtype), str(library), str(second), **shape
-            )
-        except InputError as error:
-            out.loc[group.index, "reason"] = error.message
-            continue
-        for name, seconds in zip(("predicted", "low", "high"), estimate, strict=True):
-            out.loc[group.index, name] = seconds * 1e6
     return out
 
 

@@ -8,23 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tspsim import catalog
-from tspsim.errors import InputError, UnknownNameError, shorten
-from tspsim.hardware.tables import KERNEL_TABLES, times_of
-
-from .calibrate_collectives import COLLECTIVE_TABLES, calibrate_collectives, measured_collectives
-from .devices import device_name
-from .kernels import normalised
+from .. import catalog
+from ..errors import InputError, UnknownNameError, shorten
+from ..hardware.specification import DeviceSpec, KernelFit
+from ..validation.devices import device_name
+from ..validation.kernel_tables import KERNEL_TABLES, times_of
+from ..validation.kernels import normalised
+from ..validation.run import read, whole_rows
+from ..validation.tables import TABLES
+from .forms import TransferFit
+from .kernels import KernelFits, fit_device
 from .nccl_tests import Log, is_log
-from .run import read, whole_rows
-from .tables import TABLES
+from .network_files import COLLECTIVE_TABLES, calibrate_transfers, measured_transfers
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from tspsim.hardware.fit import Report
-    from tspsim.hardware.specification import DeviceSpec, KernelFit
-    from tspsim.network.fits import Fit
 
 #: Starting points of a fit.
 STARTS = 2
@@ -56,7 +54,7 @@ class Calibration:
 
     device: str
     fits: tuple[KernelFit, ...]
-    collectives: tuple[Fit, ...]
+    collectives: tuple[TransferFit, ...]
     rows: int
     left_out: tuple[str, ...]
     kept: tuple[str, ...]
@@ -148,7 +146,7 @@ def calibrate(
     found = [*(tables_of(folder) if folder is not None else []), *(str(log.file) for log in logs)]
     place = shorten(", ".join([*([str(folder)] if folder else []), *(str(log.file) for log in logs)]), 200)
     calls, left_out = measured_calls(name, folder)
-    measured = measured_collectives(name, folder, logs)
+    measured = measured_transfers(name, folder, logs)
     if not len(calls) and not measured.rows:
         lines = "; ".join([*left_out, *measured.left_out])
         raise InputError(
@@ -172,7 +170,7 @@ def calibrate(
         kept += _kept(spec, fits)
         if fits:
             documents["devices", name] = document
-    done = calibrate_collectives(measured, f"{source} ({date})")
+    done = calibrate_transfers(measured, f"{source} ({date})")
     left_out += done.left_out
     if not fits and not done.fits and not done.kept:
         raise InputError(f"too few rows of {name} in any group: {'; '.join(left_out)}", file=place)
@@ -182,11 +180,8 @@ def calibrate(
     )  # fmt: skip
 
 
-def _kernels(name: str, rows: pd.DataFrame, date: str, source: str) -> tuple[Report, DeviceSpec, dict[str, Any]]:
+def _kernels(name: str, rows: pd.DataFrame, date: str, source: str) -> tuple[KernelFits, DeviceSpec, dict[str, Any]]:
     """What was fitted to calls of a device, the device as it is, and its new file."""
-    from tspsim.hardware.fit import fit_device
-    from tspsim.hardware.specification import DeviceSpec
-
     spec = catalog.load("devices", name, DeviceSpec)
     relatives = tuple(catalog.load("devices", relative, DeviceSpec) for relative in spec.relatives)
     report = fit_device(spec, rows, date=date, source=source, starts=STARTS, relatives=relatives)

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tspsim.errors import InputError, UnknownNameError, shorten
-from tspsim.program import COLLECTIVE_KINDS
+from ..errors import InputError, UnknownNameError, shorten
+from ..program import COLLECTIVE_KINDS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,16 +1,29 @@
-"""The validation on the terminal: a table of errors, and what was skipped."""
+"""The validation on the terminal: a table of errors, and what was skipped; and what a calibration moved."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ..calibration import Calibration
 from ..outputs import printable
-from .calibrate import Calibration
-from .run import Validation
+from ..validation import Validation
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+
+#: What is said of a table's errors, in this order.
+ERRORS = ("median_ape", "mape", "p90_ape", "bias", "in_range")
+
+
+def share(value: float | None, sign: str = "") -> str:
+    """A share of one to a tenth of a percent; a dash where there is none.
+
+    >>> share(0.0371), share(0.0371, "+"), share(None)
+    ('3.7 %', '+3.7 %', '–')
+    """
+    return "–" if value is None else f"{100 * value:{sign}.1f} %"
 
 
 def summary(validation: Validation) -> Sequence[RenderableType]:
@@ -27,9 +40,8 @@ def summary(validation: Validation) -> Sequence[RenderableType]:
     reasons: list[RenderableType] = []
     for outcome in validation.outcomes:
         facts = outcome.summary()
-        errors = [facts[key] for key in ("median_ape", "mape", "p90_ape", "bias", "in_range")]
         cells = [outcome.table.path, outcome.table.column, f"{facts['rows']:,}", f"{facts['predicted']:,}"]
-        cells += ["–" if value is None else f"{100 * value:.1f} %" for value in errors]
+        cells += [share(facts[key]) for key in ERRORS]
         table.add_row(*(Text(printable(cell)) for cell in cells))
         for reason, rows in facts["skipped"].items():
             reasons.append(Text(printable(f"  {rows:>6,}  {outcome.table.path}: {reason}")))
@@ -57,7 +69,7 @@ def calibrated(calibration: Calibration) -> Sequence[RenderableType]:
         error = fit.held_out
         shown = ["0", "–", "–", "–"]
         if error is not None:
-            shown = [f"{error.rows:,}", *(f"{100 * value:.1f} %" for value in (error.median, error.mape, error.p90))]
+            shown = [f"{error.rows:,}", *map(share, (error.median, error.mape, error.p90))]
         cells = (fit.family, kind, fit.library, f"{fit.rows_used:,}", *shown)
         table.add_row(*(Text(printable(cell)) for cell in cells))
     title = f"{calibration.device}: {calibration.rows:,} rows; errors are on rows that were not used"

@@ -12,10 +12,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...errors import InputError, UnknownNameError, shorten
-from ...program import COLLECTIVE_KINDS, RING_SHIFT
 from ..cluster import Cluster
-from .choices import ALGORITHMS, Choice, cheapest, considered, exchange_choice, expert_curve, lines
-from .experts import PHASES, ExpertExchange, copies
+from . import custom_all_reduce, direct, experts, multi_ring, ring, tree, two_level  # noqa: F401  (each registers)
+from .algorithm import ALGORITHMS
+from .choices import Choice, cheapest, lines
+from .exchange import ExpertExchange
+from .experts import copies, exchange_choice, expert_curve
+from .kinds import ALL_TO_ALL, KINDS, CollectiveKind
 from .schedule import Group, scheduled
 from .traffic import NOTHING, Traffic
 
@@ -43,8 +46,8 @@ def collective(
     ranks
         GPU numbers, distinct.
     kind
-        ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``broadcast``, ``all_to_all``, or ``ring_shift``: a hop of
-        what travels round the ranks of every node.
+        A name in :data:`KINDS`: ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``broadcast``, ``all_to_all``, or
+        ``ring_shift``, a hop of what travels round the ranks of every node.
     size_bytes
         As nccl-tests counts: the gathered result of an all-gather, the whole input of a reduce-scatter, the
         vector of an all-reduce or broadcast, what one rank holds before an all-to-all, what one sends in a ring shift.
@@ -84,18 +87,16 @@ def collective(
     known: Traffic | None = cluster.memo.get(key)
     if known is not None:
         return known
-    group = _checked(cluster, members, kind, size_bytes, root)
-    if algorithm is not None and algorithm not in ALGORITHMS:
-        raise UnknownNameError("algorithm", algorithm, ALGORITHMS)
+    asked = KINDS.get(kind)
+    group = _checked(cluster, members, asked, size_bytes, root)
+    named = ALGORITHMS.get(algorithm) if algorithm is not None else None
     check_library(cluster, library)
     library = library or cluster.node.collectives.default_library
     traffic = NOTHING
     if group.size > 1 and size_bytes > 0:
-        if exchange is not None and algorithm is not None and algorithm in PHASES:
-            curve = expert_curve(group, *PHASES[algorithm], library)
-            if curve is not None and group.regular:
-                size_bytes = exchange.tokens * exchange.token_bytes * copies(curve, exchange, group.size)
-        traffic = _traffic(group, kind, float(size_bytes), algorithm, library, exchange)
+        if exchange is not None and named is not None:
+            size_bytes = named.size_bytes(group, size_bytes, library, exchange)
+        traffic = _traffic(group, asked, float(size_bytes), algorithm, library, exchange)
     return _kept(cluster, key, traffic)
 
 
@@ -130,7 +131,7 @@ def exchange_experts(
     >>> exchange_experts(load_cluster("hgx-h100-8"), range(8), "dispatch", few).algorithm
     'dispatch'
     """
-    group = _checked(cluster, tuple(ranks), "all_to_all", 0.0, 0)
+    group = _checked(cluster, tuple(ranks), ALL_TO_ALL, 0.0, 0)
     check_library(cluster, library)
     curve = expert_curve(group, phase, mode, library)
     if curve is None or not group.regular:
@@ -201,13 +202,42 @@ def point_to_point(cluster: Cluster, source: int, destination: int, size_bytes: 
     return _kept(cluster, key, traffic)
 
 
-def _checked(cluster: Cluster, ranks: tuple[int, ...], kind: str, size_bytes: float, root: int) -> Group:
-    if kind not in (*COLLECTIVE_KINDS, RING_SHIFT):
-        raise UnknownNameError("collective", kind, (*COLLECTIVE_KINDS, RING_SHIFT))
+def considered(
+    group: Group,
+    kind: CollectiveKind,
+    algorithm: str | None,
+    library: str | None,
+    exchange: ExpertExchange | None = None,
+) -> tuple[Choice, ...]:
+    """All ways of the named algorithm, or of all that the library's tuner knows; ``exchange`` instead of the typical.
+
+    Raises
+    ------
+    InputError
+        The algorithm or library cannot do this on these ranks.
+    """
+    if algorithm is None and (engine := custom_all_reduce.choices(group, kind, library)):
+        return engine
+    node = group.cluster.node
+    named = ALGORITHMS.get(algorithm) if algorithm is not None else None
+    if named is not None and kind.name in named.kinds and named.missing(group, library):
+        named = None
+    here = node.collectives.inside_node if len(group.members) == 1 else node.collectives.between_nodes
+    listed = here.get(kind.name, kind.considered) or ALGORITHMS.names()
+    wanted = [ALGORITHMS.get(name) for name in listed] if named is None else [named]
+    choices = [choice for each in wanted for choice in each.choices(group, kind, library, exchange)]
+    if not choices:
+        able = [each.name for each in ALGORITHMS.values() if each.schedules(group, kind)]
+        refused = f"algorithm '{named.name}'" if named else f"no algorithm of {node.name}"
+        raise InputError(f"{refused} cannot run {kind.name} on these {group.size} ranks; here: {', '.join(able)}")
+    return tuple(choices)
+
+
+def _checked(cluster: Cluster, ranks: tuple[int, ...], kind: CollectiveKind, size_bytes: float, root: int) -> Group:
     _check_size(size_bytes)
     gpus = tuple([cluster.check_gpu(rank) for rank in ranks])
     if len(set(gpus)) != len(gpus) or not gpus:
-        raise InputError(f"ranks {shorten(gpus)} of a {kind} must be distinct GPUs, at least one")
+        raise InputError(f"ranks {shorten(gpus)} of a {kind.name} must be distinct GPUs, at least one")
     if not 0 <= root < len(gpus):
         raise InputError(f"root {shorten(root)} is a position among {len(gpus)} ranks: 0 to {len(gpus) - 1}")
     return Group(cluster, gpus, root)
@@ -220,7 +250,7 @@ def _check_size(size_bytes: float) -> None:
 
 def _traffic(
     group: Group,
-    kind: str,
+    kind: CollectiveKind,
     size_bytes: float,
     algorithm: str | None,
     library: str | None,
@@ -234,10 +264,10 @@ def _traffic(
         node = group.ranks[0] // layout.gpus
         shift = node * layout.node_links
     ranks = tuple([rank - node * layout.gpus for rank in group.ranks])
-    source = ranks[group.root] if kind == "broadcast" else -1
+    source = ranks[group.root] if kind.rooted else -1
     # Choices are for a byte: the number of tokens does not matter to them.
     exchange = replace(exchange, tokens=1.0) if exchange else None
-    key = ("choices", kind, algorithm, library, frozenset(ranks), source, exchange)
+    key = ("choices", kind.name, algorithm, library, frozenset(ranks), source, exchange)
     choices: tuple[Choice, ...] | None = cluster.memo.get(key)
     if choices is None:
         choices = considered(Group(cluster, ranks, group.root), kind, algorithm, library, exchange)
