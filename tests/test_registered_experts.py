@@ -61,7 +61,7 @@ def strangers() -> Iterator[None]:
         registry.register(stranger)
     yield
     for registry, stranger in added:
-        del registry._known[stranger.name]
+        registry.remove(stranger.name)
 
 
 def parts_of(job: Job) -> Any:

@@ -69,7 +69,7 @@ class Routing:
             shares = np.array(self.shares, dtype=np.float64)
         elif self.load == "zipf":
             shares = generator.permutation(np.arange(1.0, experts + 1.0) ** -self.skew)
-        elif self.load == "dirichlet" and self.skew > 0.0:
+        elif self.load == "dirichlet" and self.skew > np.finfo(np.float64).eps:  # its inverse must be a number
             shares = generator.dirichlet(np.full(experts, 1.0 / self.skew))
         else:
             shares = np.ones(experts)
