@@ -16,7 +16,7 @@ from tspsim.model import Architecture, Experts, LatentAttention
 from tspsim.model.spec import describe
 from tspsim.network import Cluster
 from tspsim.operators import MemoryBound, Operator
-from tspsim.parallel import AXES, Adapters, Job, Optimizer, Plan, Routing, Work, scheme_of, write_program
+from tspsim.parallel import Adapters, Job, Optimizer, Plan, Routing, Work, mesh_axes, scheme_of, write_program
 from tspsim.parallel.routing import BALANCED
 from tspsim.program import Collective, Compute, Instruction, Program, SendReceive
 
@@ -94,7 +94,7 @@ def job_of(
     **switches: Any,
 ) -> Job:
     """A job that has passed its own check; ``switches`` are those of :class:`Plan`."""
-    degrees = dict.fromkeys(AXES, 1) | {"tsp": tsp, "tp": tp, "sp": sp, "ep": ep, "dp": dp}
+    degrees = dict.fromkeys(mesh_axes(), 1) | {"tsp": tsp, "tp": tp, "sp": sp, "ep": ep, "dp": dp}
     if pass_ == "training":
         switches.setdefault("recomputation", "full")
     work = Work(pass_, sequence, sequences, "bf16", ADAMW_UNFUSED, 2.0 * 2**30, routing=routing, adapters=adapters)

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 import tspsim
 from tspsim.errors import InputError
 from tspsim.mesh import Mesh
-from tspsim.parallel import AXES, Job, Plan, build_mesh
+from tspsim.parallel import Job, Plan, build_mesh, mesh_axes
 
+AXES = mesh_axes()
 GPUS_PER_NODE = 8
 
 

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from .model.layer import LayerShard
 from .parallel import Job, build_mesh, peak_memory, scheme_of
 from .parallel.memory import residual_tokens
 from .result import SCHEMA_VERSION, Memory
@@ -280,59 +279,6 @@ def head_hbm_bytes(job: Job) -> float:
     return job.model.hidden * job.model.vocab * job.weight_bytes / shards
 
 
-@dataclass(frozen=True)
-class Exchange:
-    """What a rank receives over one axis in a block's forward.
-
-    ``distinct``: every rank needs bytes of its own (all-to-all). Otherwise ranks of a node need the same,
-    which has to enter the node once.
-    """
-
-    axis: str
-    received_bytes: float
-    distinct: bool = False
-
-
-def exchanges(job: Job, *, in_switch: bool = False) -> tuple[Exchange, ...]:
-    """Payload a rank receives and did not hold, a block's forward, by axis.
-
-    Letters: n local tokens, h hidden, T and Σ the degrees, D that of TSP, a and c the widths of Q and of K.
-
-    - TP: two all-reduces of n·h, 2(T−1)/T of it each; with ``in_switch`` once, as a switch that adds returns
-      only the sum. Less where latents are gathered instead of rows, or tokens go to experts without shared ones.
-    - SP within TP: K and V of the other shards, 2·B·S·c/T·(Σ−1)/Σ; Ulysses (2a + 2c)·n/T·(Σ−1)/Σ.
-    - TSP: (D−1)/D of a layer's matrices, and of K and V of the whole context.
-    """
-    plan, model = job.plan, job.model
-    moved = []
-    thinnest = min(set(model.blocks), key=model.common_matrix_parameters)
-    if plan.tsp > 1:
-        away = (plan.tsp - 1) / plan.tsp
-        # Of the whole layer: groups of heads need not replicate keys and values, however many ranks there are.
-        layer = LayerShard(model, 1, job.work.precision, job.activation_bytes, thinnest)
-        weights = (layer.attention_weights + layer.mlp_weights) * job.weight_bytes
-        context = 2 * job.group_tokens * layer.kv_width * job.activation_bytes
-        moved.append(Exchange("tsp", away * (weights + context)))
-    if plan.tp > 1:
-        share = 1.0 if in_switch else 2.0 * (plan.tp - 1) / plan.tp
-        layer = LayerShard(model, plan.tp, job.work.precision, job.activation_bytes, thinnest)
-        entering = min(layer.entry_width, model.hidden) if plan.sequence_regions else model.hidden
-        reduced = 0.5 * (entering + model.hidden)
-        if layer.ffn or plan.ep == 1:
-            reduced += model.hidden
-        moved.append(Exchange("tp", share * job.tokens * reduced * job.activation_bytes))
-    if plan.sp > 1:
-        away = (plan.sp - 1) / plan.sp
-        layer = LayerShard(model, plan.tp, job.work.precision, job.activation_bytes)
-        if plan.exchange == "ulysses":
-            elements = job.tokens * (2 * layer.query_width + 2 * layer.kv_width)
-            moved.append(Exchange("sp", away * elements * job.activation_bytes, distinct=True))
-        else:
-            elements = 2 * job.group_tokens * layer.kv_width
-            moved.append(Exchange("sp", away * elements * job.activation_bytes))
-    return tuple(moved)
-
-
 def block_links_time_s(question: Question, job: Job) -> float:
     """Seconds that one block's transfers take at least: into the GPU, and into its node.
 
@@ -345,12 +291,12 @@ def block_links_time_s(question: Question, job: Job) -> float:
     nic = cluster.fabric.nic.bandwidth.value * node.nics / node.gpus if cluster.fabric is not None else 0.0
     mesh = build_mesh(job.plan, cluster.gpus, cluster.gpus_per_node)
     received = entering = 0.0
-    for exchange in exchanges(job, in_switch=node.collectives.in_switch_latency is not None):
+    for exchange in scheme_of(job.plan).received(job, node.collectives.in_switch_latency is not None):
         groups = mesh.groups(exchange.axis)
         ranks = groups.shape[1]
         together = most_together(groups // cluster.gpus_per_node)
-        away = exchange.received_bytes * (ranks - together) / (ranks - 1)
-        received += exchange.received_bytes
+        away = exchange.bytes * (ranks - together) / (ranks - 1)
+        received += exchange.bytes
         entering += away if exchange.distinct else away / together
     if not entering:
         return received / inside

@@ -25,7 +25,7 @@ from .errors import UnreachableError
 from .hardware import Device
 from .mesh import Mesh
 from .operators import Operator
-from .parallel import Job, Plan, axes_of, build_mesh, peak_memory, scheme_of, write_program
+from .parallel import Job, Plan, axes_of, build_mesh, peak_memory, scheme_axes, scheme_of, write_program
 from .parallel.stack import Stack
 from .question import Lookups, Question, look_up
 from .result import Memory, PlanResult, Range, RankClass, Result
@@ -84,7 +84,7 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
     plan = job.plan
     scheme = scheme_of(plan)
     memory = Memory(peak_memory(job, scheme.residency), device.visible_memory_bytes)
-    degrees = {axis: plan.degree(axis) for axis in ("tsp", "tp", "sp", "pp", "ep", "dp")}
+    degrees = {axis: plan.degree(axis) for axis in (*scheme_axes(), "pp", "ep", "dp")}
     settings = settings_of(plan)
     if not memory.fits:
         return PlanResult(plan.name, degrees, memory, settings, error=too_large(memory), notes=notes_of(job))

@@ -198,7 +198,7 @@ def _different(rows: Sequence[MeasuredTransfer], where: Sequence[int]) -> int:
 def _new_curves(rows: Sequence[MeasuredTransfer], ways: _Predicted, used: NDArray[np.bool_]) -> list[Curve]:
     """A curve for each kind that has none and rows to carry one: it starts as another of the node, with a hop."""
     node = rows[0].cluster.node
-    like = next((curve for curve in node.collectives.curves if "in_switch" not in curve.algorithms), None)
+    like = next((curve for curve in node.collectives.curves if not curve.in_switch), None)
     bare: dict[str, list[int]] = {}
     for i, (row, cost) in enumerate(zip(rows, ways.cost, strict=True)):
         if isinstance(row, MeasuredCollective) and entry_of(cost) is None:

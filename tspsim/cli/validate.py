@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from ..outputs import Outputs, json_text, print_rich, progress_bar
 from .grammar import jobs_option, json_option
+from .outputs import Outputs, json_text, print_rich, progress_bar
 
 
 @click.command()

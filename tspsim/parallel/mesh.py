@@ -10,24 +10,26 @@ import numpy as np
 
 from ..errors import InputError
 from ..mesh import Mesh
-from .plan import AXES, Plan
+from .plan import Plan
+from .registries import mesh_axes
 
 
 def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
     """Lay a plan's axes on the cluster.
 
-    Without a placement the axes run along GPU numbers in the order of :data:`~tspsim.parallel.plan.AXES`, so those
-    that talk most share a node; replicas that spread experts among them stand before the pipeline's stages. With
-    one, ``node_axes`` run along the node (first named = neighbouring GPUs), the rest of the node is filled with
-    data-parallel replicas, and ``rail_axes`` step from node to node along the rails. ``dp`` stands where it is named:
-    ``tp, sp, dp`` and then the pipeline is Megatron's order.
+    Without a placement the axes run along GPU numbers in the order of
+    :func:`~tspsim.parallel.registries.mesh_axes`, so those that talk most share a node; replicas that spread experts
+    among them stand before the pipeline's stages. With one, ``node_axes`` run along the node (first named =
+    neighbouring GPUs), the rest of the node is filled with data-parallel replicas, and ``rail_axes`` step from node to
+    node along the rails. ``dp`` stands where it is named: ``tp, sp, dp`` and then the pipeline is Megatron's order.
 
     Raises
     ------
     InputError
         If the degrees do not multiply to ``gpus``, or a node cannot be filled as placed.
     """
-    degrees = {axis: plan.degree(axis) for axis in AXES}
+    axes = mesh_axes()
+    degrees = {axis: plan.degree(axis) for axis in axes}
     if prod(degrees.values()) != gpus:
         raise InputError(
             f"degrees multiply to {prod(degrees.values())}, but the cluster has {gpus} GPUs",
@@ -35,7 +37,7 @@ def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
         )
     inner = list(plan.node_axes)
     outer = list(plan.rail_axes)
-    middle = [axis for axis in AXES if axis not in inner and axis not in outer and axis != "dp"]
+    middle = [axis for axis in axes if axis not in inner and axis not in outer and axis != "dp"]
     if not (inner or outer):
         inner, middle = middle, []
     order: list[tuple[str, int]] = [(axis, degrees[axis]) for axis in inner + middle]

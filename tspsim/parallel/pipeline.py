@@ -151,7 +151,7 @@ def check_groups(job: Job) -> Refusal:
 
 def check_zero_bubble(job: Job) -> Refusal:
     """One chunk a stage, and a scheme whose backward can leave the weights' gradients out."""
-    if job.plan.vpp > 1 or job.plan.tsp > 1:
+    if job.plan.vpp > 1 or job.scheme.layer_weights is None:
         return "schedule", "zb-h1 runs with vpp 1 and tensor or sequence parallelism; use 1f1b"
     return None
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from math import gcd, prod
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from ..model import Architecture, Block
@@ -14,11 +16,12 @@ from ..steps import Step, Task
 from .balance import Balanced, balanced
 from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch, ExpertOverlap
 from .pipeline import ORDERS, Chunk, PipelineOrder, chunk_layers, stage_chunks
+from .registries import SCHEMES, scheme_name
 from .work import Work
 
-#: Mesh axes, from the one whose ranks talk most to the one whose ranks talk least: the default placement puts
-#: them on the graph in this order, the first along the node.
-AXES = ("tp", "tsp", "sp", "pp", "dp")
+if TYPE_CHECKING:
+    from .scheme import Scheme
+
 #: Axes whose ranks may hold different experts, innermost first: an expert group is filled from them in this order.
 EXPERT_AXES = ("tp", "tsp", "sp", "dp")
 
@@ -30,12 +33,12 @@ class Plan:
     Attributes
     ----------
     degrees
-        Size of every axis in :data:`AXES`; their product is the number of GPUs. ``ep`` besides them is the size of the
+        Size of every mesh axis; their product is the number of GPUs. ``ep`` besides them is the size of the
         groups that experts are spread over: it multiplies nothing, its ranks are those of :data:`EXPERT_AXES`.
     partition
         ``zigzag`` (rank i of n holds token chunks i and 2n−1−i) or ``contiguous``.
     exchange
-        How sequence shards see each other's K and V: ``all_gather``, ``ring`` or ``ulysses``.
+        How sequence shards see each other's K and V: a registered context method.
     sequence_regions
         Megatron's sequence regions: reduce-scatter and all-gather around the norms instead of an all-reduce.
     overlap
@@ -53,8 +56,6 @@ class Plan:
     schedule
         Order of micro-batches on a stage, a name in :data:`tspsim.parallel.pipeline.ORDERS`: ``1f1b`` (interleaved
         with vpp > 1) or ``zb-h1``.
-    stage_layers
-        Layers of every chunk, first to last; empty: as even as can be.
     zero
         What data-parallel replicas divide among them: 0 nothing, 1 optimizer state, 2 and gradients, 3 and weights
         (Rajbhandari et al. 2020); 3 is FSDP.
@@ -64,11 +65,12 @@ class Plan:
         How tokens travel to their experts: a name in :data:`tspsim.parallel.dispatch.DISPATCHES`.
     expert_overlap
         What hides that: a name in :data:`tspsim.parallel.dispatch.OVERLAPS`.
+    stage_layers
+        Layers of every chunk, first to last; empty: as even as can be.
     expert_balance
         What every rank of an expert group gets of its load: a name in :data:`tspsim.parallel.balance.BALANCES`.
     weight_transport
-        How the MLP's weights come to the ranks of the folded axis: a name in
-        :data:`tspsim.parallel.transport.TRANSPORTS`.
+        How the MLP's weights come to the ranks of the folded axis: a registered transport.
     mlp_pieces
         Pieces in which ``gather`` brings them.
     head_groups
@@ -88,6 +90,8 @@ class Plan:
         Axis → ranks of one group along it that share a node, where every node has as many; absent: all of them.
     node_axes, rail_axes
         Axes laid along the node first, and those laid across nodes; see :func:`tspsim.parallel.mesh.build_mesh`.
+    options
+        Keys that the scheme or the context method brings with it.
     """
 
     name: str
@@ -101,11 +105,11 @@ class Plan:
     micro_batch: int | None = None
     vpp: int = 1
     schedule: str = "1f1b"
-    stage_layers: tuple[int, ...] = ()
     zero: int = 0
     shard_group: int | None = None
     expert_dispatch: str = "ranks"
     expert_overlap: str = "none"
+    stage_layers: tuple[int, ...] = ()
     expert_balance: str = "busiest"
     weight_transport: str = "ring"
     mlp_pieces: int = 4
@@ -115,6 +119,7 @@ class Plan:
     algorithms: Mapping[str, str] = field(default_factory=dict)
     node_axes: tuple[str, ...] = ()
     rail_axes: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
     open: tuple[str, ...] = ()
     chosen: tuple[str, ...] = ()
     together: Mapping[str, int] = field(default_factory=dict)
@@ -167,10 +172,25 @@ class Plan:
         """How many ranks of each axis of the replica axis divide state; None where groups cannot be filled so."""
         return self._parts(self.shard_group or 1, ("sp", "dp"))
 
-    @property
+    @cached_property
+    def scheme(self) -> str:
+        """The scheme that its degrees ask for."""
+        return scheme_name(self.degrees)
+
+    @cached_property
     def token_axis(self) -> str:
         """The axis that carries sequence shards."""
-        return "tsp" if self.tsp > 1 else "sp"
+        return SCHEMES.get(self.scheme).token_axis
+
+    def value(self, name: str) -> Any:
+        """What a switch or an option stands at."""
+        return self.options[name] if name in self.options else getattr(self, name)
+
+    def with_values(self, values: Mapping[str, Any]) -> Plan:
+        """The plan with other switches and options."""
+        own = {name: value for name, value in values.items() if name in _FIELDS}
+        others = {name: value for name, value in values.items() if name not in _FIELDS}
+        return replace(self, **own, options={**self.options, **others} if others else self.options)
 
     @property
     def token_shards(self) -> int:
@@ -204,6 +224,11 @@ class Plan:
     def node_ranks(self, axis: str) -> int:
         """Ranks of a group along an axis that share a node."""
         return self.together.get(axis, self.degree(axis))
+
+
+_FIELDS = tuple(each.name for each in fields(Plan))
+#: Fields that are keys of a scenario's plan, and are told with its answer.
+SWITCHES = _FIELDS[_FIELDS.index("partition") : _FIELDS.index("stage_layers")]
 
 
 @dataclass(frozen=True)
@@ -343,23 +368,27 @@ class Job:
         return balanced(self.work.routing, self.plan.expert_balance, self.model.experts.count, self.plan.ep)
 
     @property
+    def scheme(self) -> Scheme:
+        """What spreads a replica."""
+        return SCHEMES.get(self.plan.scheme)
+
+    @property
     def head_shards(self) -> int:
         """Ranks, or steps of the folded schedule, that the heads are spread over."""
-        plan = self.plan
-        if plan.tsp > 1:
-            return plan.attended_groups
-        return plan.tp * (plan.sp if plan.exchange == "ulysses" else 1)
+        return self.scheme.head_shards(self)
 
     def check(self) -> None:
         """Refuse a plan whose degrees cannot divide the model or the tokens; raises InputError with the remedy."""
-        model, plan, shards = self.model, self.plan, self.head_shards
-        if plan.tsp > 1 and (plan.tp > 1 or plan.sp > 1):
-            raise self._refuse("tsp", f"{plan.tsp} folds tp and sp onto one axis: leave tp and sp at 1 beside it")
-        axis = "tsp" if plan.tsp > 1 else "tp"
-        if plan.tsp > 1 and model.heads % plan.tsp:
-            raise self._refuse(axis, f"{plan.tsp} does not divide the {model.heads} attention heads of {model.name}")
-        if plan.tsp > 1 and plan.tsp % plan.attended_groups:
-            raise self._refuse("head_groups", f"{plan.head_groups} groups must divide the {plan.tsp} ranks of tsp")
+        model, plan, scheme = self.model, self.plan, self.scheme
+        axis, columns = scheme.axes[0], scheme.shards(self)
+        others = [name for each in SCHEMES.values() if each is not scheme for name in each.axes]
+        if any(plan.degree(name) > 1 for name in others):
+            beside = " and ".join(name for name in others if name not in scheme.axes)
+            raise self._refuse(axis, f"{plan.degree(axis)} {scheme.alone}: leave {beside} at 1 beside it")
+        refused = scheme.check(self)
+        if refused is not None:
+            raise self._refuse(*refused)
+        shards = self.head_shards
         if model.heads % shards:
             raise self._refuse(axis, f"{shards} does not divide the {model.heads} attention heads of {model.name}")
         if model.kv_heads % shards and shards % model.kv_heads:
@@ -367,15 +396,8 @@ class Job:
                 axis,
                 f"{shards} neither divides nor is a multiple of the {model.kv_heads} key/value heads of {model.name}",
             )
-        if plan.sp > 1 and plan.exchange == "ulysses" and shards > model.kv_heads:
-            raise self._refuse(
-                "exchange",
-                f"ulysses needs sp·tp <= {model.kv_heads} key/value heads, not {shards}; use all_gather or ring",
-            )
-        if model.ffn % (plan.tsp * plan.tp):
-            raise self._refuse(
-                axis, f"{plan.tsp * plan.tp} does not divide the {model.ffn} FFN columns of {model.name}"
-            )
+        if model.ffn % columns:
+            raise self._refuse(axis, f"{columns} does not divide the {model.ffn} FFN columns of {model.name}")
         self._check_experts(axis)
         pieces = plan.token_shards * (2 if plan.partition == "zigzag" and plan.token_shards > 1 else 1)
         if self.work.sequence % pieces:
@@ -384,28 +406,10 @@ class Job:
                 f"{plan.token_shards} shards in {plan.partition} order need a sequence that is a multiple of {pieces}, "
                 f"not {self.work.sequence}",
             )
-        if plan.sequence_regions and self.tokens % plan.tp:
-            raise self._refuse("sequence_regions", f"{self.tokens} tokens a rank are not a multiple of tp = {plan.tp}")
         self._check_pipeline()
         self._check_documents(self.work.sequence // pieces)
         self._check_adapters()
         self._check_shard_group()
-        self._check_transport()
-        if plan.overlap and plan.tp > 1 and self.tokens % plan.overlap_chunks:
-            raise self._refuse("overlap_chunks", f"{plan.overlap_chunks} does not divide {self.tokens} tokens a rank")
-
-    def _check_transport(self) -> None:
-        """What TSP's weights are moved in must divide them."""
-        from . import rings
-        from .transport import TRANSPORTS
-
-        plan = self.plan
-        refused = TRANSPORTS[plan.weight_transport].check(self) if plan.tsp > 1 else None
-        if refused is not None:
-            raise self._refuse(*refused)
-        uneven = rings.refused(plan, "sp") if plan.sp > 1 and plan.context_transport == "multi_ring" else None
-        if uneven is not None:
-            raise self._refuse("context_transport", uneven)
 
     def _check_experts(self, axis: str) -> None:
         model, plan, experts = self.model, self.plan, self.model.experts
@@ -447,8 +451,6 @@ class Job:
                 "makes of a sequence; use a divisor of that",
                 key="workload.document",
             )
-        if plan.sp > 1 and plan.exchange == "ring":
-            raise self._refuse("exchange", "packed documents need no ring: use all_gather or ulysses")
         if plan.token_shards > 1 and plan.overlap_by == "blocks":
             raise self._refuse("overlap_by", "packed documents see nothing of others' blocks: use heads")
 

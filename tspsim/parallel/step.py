@@ -7,7 +7,6 @@ whose result is kept (docs/memory.md); ``selective`` runs the attention kernel's
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from ..model.layer import LayerShard
 from ..operators import Gemm, Operator
@@ -17,45 +16,9 @@ from . import data
 from .builder import ProgramBuilder
 from .expert import own_tokens, program_axes
 from .interleave import flat, interleaved
-from .memory import Residency
 from .pipeline import Chunk
 from .plan import Job
-
-Piece = Callable[[ProgramBuilder, Job, LayerShard], None]
-LayerPiece = Callable[[ProgramBuilder, Job, LayerShard, int], list[int]]
-WeightPiece = Callable[[ProgramBuilder, Job, LayerShard], None]
-
-
-@dataclass(frozen=True)
-class Scheme:
-    """A way to spread one replica.
-
-    Attributes
-    ----------
-    shards
-        Job → parts that heads, FFN columns and vocabulary rows are cut into.
-    embed, layer, head
-        Write the forward of a model's three parts; ``layer`` is told the rank's position on the token axis and returns
-        the instructions whose end means that its output is complete.
-    layer_backward, head_backward, embed_backward
-        Write their backward (of the head: from the loss on).
-    layer_weights
-        Write the gradients of a layer's weights alone, where ``layer_backward`` can leave them out
-        (``builder.weight_gradients`` is False); None where it cannot.
-    residency
-        What stays in memory.
-    """
-
-    name: str
-    shards: Callable[[Job], int]
-    embed: Piece
-    layer: LayerPiece
-    head: Piece
-    layer_backward: LayerPiece
-    head_backward: Piece
-    embed_backward: Piece
-    layer_weights: WeightPiece | None
-    residency: Residency
+from .scheme import Scheme
 
 
 def axes_of(job: Job) -> tuple[str, ...]:

@@ -26,8 +26,8 @@ from ..engine.steady import SIMULATED_ITERATIONS
 from ..mesh import Mesh
 from ..network import Cluster, ExpertExchange, collective, point_to_point
 from ..operators import Operator, Role
-from ..parallel import CHOICES, Job, scheme_of
-from ..parallel.choices import legal, talks
+from ..parallel import SWITCHES, Job, choices_of, method_of, scheme_axes, scheme_of, switches_of
+from ..parallel.choices import legal, schedules_of
 from ..parallel.pipeline import Chunk
 from ..parallel.step import Writer, write_program
 from ..program import Collective, Compute, Instruction, Launch, Program, Repeat
@@ -39,12 +39,6 @@ from .walk import RECEIVE, SEND, Layers, Step, Task
 
 #: Sums of many floats in another order than the engine's may differ in the last digits.
 ROUNDING = 1.0 - 1e-9
-#: Switches of how ranks talk: those tried one by one, and of those chosen for a machine the ones that the kernels of
-#: attention and of the MLP depend on.
-_STATED = ("sequence_regions", "overlap")
-_CHOSEN = tuple(dict.fromkeys(name for choice in CHOICES for name in choice.switches))
-_OF_ATTENTION = ("head_groups", "overlap_by", "context_transport")
-_OF_MLP = tuple(name for name in _CHOSEN if name not in _OF_ATTENTION)
 #: Number of a micro-batch that is neither the first nor the last.
 MIDDLE = -1
 
@@ -96,24 +90,26 @@ class LowerBound:
     def floor_s(self, family: Job) -> float:
         """Kernels of a step alone, attention at the device's peak: it depends on tokens, not on how shards meet."""
         plan, work = family.plan, family.work
-        key = (family.tokens, plan.tp, plan.tsp, plan.degree("ep"), plan.recomputation)
+        scheme, method = scheme_of(plan), method_of(plan)
+        divided = tuple(plan.degree(axis) for axis in scheme.axes if axis != scheme.token_axis or not scheme.usual)
+        exchange = (method.floor_like or method.name) or plan.exchange
+        key = (family.tokens, scheme.name, divided, plan.degree("ep"), plan.recomputation, exchange)
         if key not in self._floors:
-            # The exchange that splits nothing has the fewest kernels.
-            whole = replace(plan, degrees={**plan.degrees, "pp": 1}, vpp=1, exchange="all_gather", zero=0)
-            self._floors[key] = self._least_of_talks(replace(family, plan=whole), self._least_s)
+            whole = replace(plan, degrees={**plan.degrees, "pp": 1}, vpp=1, exchange=exchange, zero=0)
+            self._floors[key] = self._least_of_schedules(replace(family, plan=whole), self._least_s)
         return work.sequences // family.sequences * self._floors[key] / plan.pp * ROUNDING
 
-    def _talks(self, family: Job) -> list[Job]:
-        return [job for job in talks(family, self.cluster.layout.mesh) if legal(job)]
-
-    def _least_of_talks(self, family: Job, seconds: Callable[[Job], float]) -> float:
-        """The least kernels of all ways to talk. What a schedule chooses for attention and for the MLP is asked apart:
-        kernels of one do not depend on the other."""
+    def _least_of_schedules(self, family: Job, seconds: Callable[[Job], float]) -> float:
+        """The least kernels of all schedules. What one chooses for attention and for the MLP is asked apart: kernels of
+        one do not depend on the other."""
         least_s = math.inf
-        for _, jobs in itertools.groupby(self._talks(family), lambda job: _switches(job, _STATED)):
+        every = (job for job in schedules_of(family, self.cluster.layout.mesh) if legal(job))
+        for _, jobs in itertools.groupby(every, _stated):
             first, *others = jobs
             base_s = found_s = seconds(first)
-            for fixed in (_OF_MLP, _OF_ATTENTION):
+            of_attention = {name for choice in choices_of(first.plan) for name in choice.first}
+            of_mlp = [name for name in switches_of(first.plan) if name not in of_attention]
+            for fixed in (of_mlp, sorted(of_attention)):
                 alike = [job for job in others if _switches(job, fixed) == _switches(first, fixed)]
                 found_s += min([0.0, *(seconds(job) - base_s for job in alike)])
             least_s = min(least_s, found_s)
@@ -131,9 +127,9 @@ class LowerBound:
         )
 
     def compute_s(self, family: Job) -> float:
-        """The kernels of a step alone, spread evenly over the stages, of the way to talk that has the least; needs no
+        """The kernels of a step alone, spread evenly over the stages, of the schedule that has the least; needs no
         mesh. Regions divide the norms, and pieces of a product may run a little faster than the whole."""
-        least_s = self._least_of_talks(family, self._model_s)
+        least_s = self._least_of_schedules(family, self._model_s)
         return family.micro_batches * least_s / family.plan.pp * ROUNDING
 
     def instructions(self, job: Job, mesh: Mesh) -> int:
@@ -144,7 +140,7 @@ class LowerBound:
         parts = self._layer_parts(job, mesh)
         steps = sum(len(item.steps) for part in parts for item in part.task.items if isinstance(item, Layers))
         plan = job.plan
-        shards = plan.token_shards if plan.tsp > 1 or (plan.sp > 1 and plan.exchange == "ring") else 1
+        shards = plan.token_shards if scheme_of(plan).by_position(plan) else 1
         turns = job.micro_batches if plan.pp > 1 else min(job.micro_batches, SIMULATED_ITERATIONS)
         return steps * job.model.layers * turns * shards
 
@@ -365,12 +361,19 @@ def _kernels(program: Program) -> Iterator[tuple[Compute, int]]:
 def _signature(job: Job) -> Hashable:
     """What of a plan decides one task's instructions, the placement and the number of layers aside."""
     plan = job.plan
-    degrees = tuple(plan.degree(axis) for axis in ("tsp", "tp", "sp", "ep"))
+    degrees = tuple(plan.degree(axis) for axis in (*scheme_axes(), "ep"))
     switches = (plan.partition, plan.exchange, plan.sequence_regions, plan.overlap, plan.overlap_chunks)
-    ways = (plan.recomputation, job.sequences, job.order.splits_backward, tuple(plan.algorithms.items()))
-    return (job.work.sequence, degrees, switches, _switches(job, _CHOSEN), ways)
+    others = (plan.recomputation, job.sequences, job.order.splits_backward, tuple(plan.algorithms.items()))
+    chosen = (*_switches(job, switches_of(plan)), *plan.options.items())
+    return (job.work.sequence, degrees, switches, chosen, others)
 
 
 def _switches(job: Job, names: Sequence[str]) -> tuple[Hashable, ...]:
     """The values of some of a plan's switches."""
-    return tuple(getattr(job.plan, name) for name in names)
+    return tuple(job.plan.value(name) for name in names)
+
+
+def _stated(job: Job) -> tuple[Hashable, ...]:
+    """Everything of a plan that is not chosen for a machine."""
+    chosen = switches_of(job.plan)
+    return _switches(job, [name for name in SWITCHES if name not in chosen])

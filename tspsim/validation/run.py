@@ -158,7 +158,7 @@ class Validation:
         InputError
             A file cannot be written.
         """
-        from tspsim.report.files import atomic_write
+        from tspsim.files import atomic_write
 
         for outcome in self.outcomes:
             atomic_write(folder / outcome.table.path, outcome.csv())
