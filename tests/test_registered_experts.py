@@ -17,7 +17,7 @@ from tspsim.parallel import Job, Routing, axes_of, peak_memory, scheme_of, write
 from tspsim.parallel.balance import BALANCES, Balanced, ExpertBalance
 from tspsim.parallel.dispatch import DISPATCHES, ExpertDispatch
 from tspsim.parallel.ledger import Buffer, Lifetime, peak
-from tspsim.parallel.pipeline import ORDERS, PipelineOrder, Refusal
+from tspsim.parallel.pipeline import ORDERS, Pipeline, PipelineOrder, Refusal
 from tspsim.program import Collective, Compute, Program
 from tspsim.registry import Registry
 from tspsim.steps import BACKWARD, FORWARD, Batch, Task
@@ -44,8 +44,8 @@ def all_then_back(stages: int, stage: int, micro_batches: int, chunks: int) -> l
     return forwards + [Task(BACKWARD, index, 0) for index in reversed(range(micro_batches))]
 
 
-def one_chunk(job: Job) -> Refusal:
-    return ("vpp", "gpipe has one chunk a stage; leave vpp out") if job.plan.vpp > 1 else None
+def one_chunk(pipeline: Pipeline) -> Refusal:
+    return ("vpp", "gpipe has one chunk a stage; leave vpp out") if pipeline.chunks > 1 else None
 
 
 @pytest.fixture(autouse=True)
