@@ -70,8 +70,8 @@ class OwnedParameters:
 
     def replicated(self, parameters: float) -> ParameterGroup:
         """Parameters that all ranks of the replica axis hold."""
-        job = self.job
-        return ParameterGroup(job.replica_axis, job.copies, parameters, job.plan.shard_group or job.copies)
+        job, copies = self.job, self.job.copies
+        return ParameterGroup(job.replica_axis, copies, parameters, job.plan.shard_group or copies)
 
     def layer(self, block: Block) -> tuple[ParameterGroup, ...]:
         """One layer, by who else holds it; a single entry unless its experts are spread on an axis of their own."""

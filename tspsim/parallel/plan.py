@@ -15,7 +15,7 @@ from ..operators import DTYPE_BYTES
 from ..steps import Step, Task
 from .balance import Balanced, balanced
 from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch, ExpertOverlap
-from .pipeline import ORDERS, Chunk, PipelineOrder, chunk_layers, stage_chunks
+from .pipeline import ORDERS, Chunk, Pipeline, PipelineOrder, chunk_layers, stage_chunks
 from .registries import SCHEMES, scheme_name
 from .work import Work
 
@@ -506,7 +506,8 @@ class Job:
         empty = [index for index, layers in enumerate(plan.stage_layers) if not layers]
         if any(index not in (0, chunks - 1) or not self.model.vocab for index in empty):
             raise self._refuse("stage_layers", "only the embedding's chunk and the head's may have no layer")
-        refused = self.order.check(self)
+        splits = self.scheme.layer_weights is not None
+        refused = self.order.check(Pipeline(plan.pp, plan.vpp, self.micro_batches, splits))
         if refused is not None:
             raise self._refuse(*refused)
 
