@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import tspsim as package
-from tspsim import __version__, catalog, outputs
-from tspsim.cli import main
+from tspsim import __version__, catalog
+from tspsim.cli import main, outputs
 from tspsim.errors import InputError
 
 SMALL = """\
@@ -354,7 +354,7 @@ def test_an_answer_whose_file_cannot_be_written_is_shown(
     def full(path: Path, text: str) -> None:
         raise InputError("cannot write: No space left on device", file=str(path))
 
-    monkeypatch.setattr("tspsim.report.files.atomic_write", full)
+    monkeypatch.setattr("tspsim.files.atomic_write", full)
     assert main(["bound", "small.yaml", "--json", "a.json"]) == 2
     printed = capsys.readouterr()
     assert "TSP8" in printed.out and "JSON" not in printed.out

@@ -44,7 +44,7 @@ def test_every_catalog_entry_is_in_the_wheel(wheel: Path) -> None:
         shipped = {f"tspsim/_catalog/{folder}/{path.name}" for path in (ROOT / folder).glob("*.yaml")}
         assert shipped and shipped <= inside
     assert any(name.endswith("licenses/LICENSE") for name in inside)
-    assert "tspsim/report/templates/page.html" in inside
+    assert {"tspsim/report/templates/page.html", "tspsim/py.typed"} <= inside
     assert not [name for name in inside if name.startswith("tests") or name.endswith((".pyc", ".sqlite"))]
 
 

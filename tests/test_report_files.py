@@ -11,8 +11,8 @@ import pytest
 import report_fixtures as fixtures
 
 from tspsim.errors import InputError
+from tspsim.files import atomic_write
 from tspsim.report import write_report, write_trace
-from tspsim.report.files import atomic_write
 
 
 def test_the_folder_is_made_and_an_older_file_replaced(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import report_fixtures as fixtures
 
 from tspsim.report import render, write_report
 from tspsim.report.gantt import BUDGET_BYTES, MOST_RANKS, choose, pack, shares
-from tspsim.report.sections import breakeven, fabric, ordered
+from tspsim.report.sections import SECTIONS, breakeven, fabric
 from tspsim.report.sections.breakdown import parts
 from tspsim.report.view import Shape, View
 from tspsim.result import RankClass, Result
@@ -87,7 +87,7 @@ def test_plans_stand_in_the_scenarios_order_and_a_refused_one_has_its_reason() -
 
 
 def test_every_section_is_there_when_the_result_has_everything() -> None:
-    keys = [section.key for section in ordered()]
+    keys = [section.key for section in SECTIONS]
     found = [attrs.get("id") for tag, attrs in page(fixtures.result()).tags if tag == "section"]
     assert found == keys
 

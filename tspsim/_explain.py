@@ -12,8 +12,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from .catalog import describe
-from .errors import InputError, did_you_mean, shorten
+from .errors import InputError, describe, did_you_mean, shorten
 
 _QUOTED = re.compile(r"'([^']*)'")
 _LIMITS = {

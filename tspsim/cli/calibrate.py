@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from ..errors import InputError
-from ..outputs import print_rich, printable, short, writable
+from ..errors import InputError, printable
+from .outputs import print_rich, short, writable
 
 if TYPE_CHECKING:
     from ..calibration import Log
@@ -51,7 +51,7 @@ def calibrate(
 
     from ..calibration import calibrate as fit
     from ..calibration import places
-    from ..report.files import atomic_write
+    from ..files import atomic_write
     from ..report.validation import calibrated
 
     if data is None and not log_files:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from ..outputs import Outputs, json_text, print_rich, progress_bar
 from .grammar import jobs_option, json_option
+from .outputs import Outputs, json_text, print_rich, progress_bar
 
 
 @click.command()
@@ -28,7 +28,7 @@ def validate(
 
     outputs = Outputs(json=json_file, html=html_file)
     with progress_bar() as progress:
-        found = validation.validate(data, progress=progress, spread=partial(in_order, jobs))
+        found = validation.validate(data, progress=progress, mapper=partial(in_order, jobs))
     if rows_folder is not None:
         found.write_rows(Path(rows_folder))
     outputs.write(

@@ -67,7 +67,7 @@ def seconds(
     heads: Any,
     kv_heads: Any,
     head_dim: Any,
-    *,
+    bytes_q: float,
     bytes_kv: float,
 ) -> Any:
     """Seconds of one call, before any range: floats, or arrays of shape (rows,)."""

@@ -97,10 +97,10 @@ def seconds(
     m: Any,
     n: Any,
     k: Any,
-    batch: Any = 1.0,
-    *,
+    batch: Any,
     bytes_a: float,
     bytes_b: float,
+    *,
     tiles: str = "all",
     splits: int = 16,
 ) -> Any:
@@ -147,6 +147,22 @@ def seconds(
     if p["quantise_gb_per_s"] > 0.0:
         time = time + m * k * batch * (2.0 + bytes_a) / (p["quantise_gb_per_s"] * 1e9)
     return maximum(time, maximum(flops / limits.peak, (a_bytes + b_bytes + c_bytes) / limits.hbm))
+
+
+def both_gradients(
+    limits: DeviceLimits,
+    parameters: Mapping[str, float],
+    m: Any,
+    n: Any,
+    k: Any,
+    batch: Any,
+    bytes_a: float,
+    bytes_b: float,
+    **switches: Any,
+) -> Any:
+    """Seconds of A's [m, n]·[n, k] and B's [k, m]·[m, n], one after the other."""
+    sides = ((m, k, n), (k, n, m))
+    return sum(seconds(limits, parameters, *each, batch, bytes_a, bytes_b, **switches) for each in sides)
 
 
 def _fourth_norm(a: Any, b: Any, c: Any) -> Any:

@@ -36,7 +36,7 @@ PARAMETERS: dict[str, Parameter] = {
 
 
 def seconds(
-    limits: DeviceLimits, parameters: Mapping[str, float], size_bytes: Any, rows: Any = 0.0, columns: Any = 0.0
+    limits: DeviceLimits, parameters: Mapping[str, float], size_bytes: Any, rows: Any, columns: Any, *_: float
 ) -> Any:
     """Seconds of one call, before any range: floats, or arrays of shape (calls,)."""
     p = parameters

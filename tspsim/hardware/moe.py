@@ -48,7 +48,6 @@ def seconds(
     expert_ffn: Any,
     experts: Any,
     topk: Any,
-    *,
     bytes_a: float,
     bytes_w: float,
 ) -> Any:

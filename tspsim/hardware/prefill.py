@@ -28,7 +28,7 @@ unit of its own (T ≤ units) the longest block is all there is to wait for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -80,20 +80,21 @@ ALONE = {"rope": 0.0, "token_ns": 0.0, "cache_write": 0.0}
 def seconds(
     limits: DeviceLimits,
     parameters: Mapping[str, float],
-    segments: Sequence[tuple[Any, Any]],
     batch: Any,
+    q_len: Any,
+    kv_len: Any,
     heads: Any,
     kv_heads: Any,
     head_dim: Any,
     causal: Any,
-    *,
-    backward: bool,
     bytes_q: float,
     bytes_kv: float,
+    *,
+    backward: bool = False,
     block_rows: float = 128.0,
     packed: bool = False,
 ) -> Any:
-    """Seconds of one call over all ``segments``, before any range.
+    """Seconds of one call, before any range.
 
     Parameters
     ----------
@@ -101,14 +102,14 @@ def seconds(
         Peak of the dtype, HBM bandwidth, compute units.
     parameters
         One value for each of :data:`PARAMETERS`.
-    segments
-        (query tokens, context tokens) of every piece; each may be an array of shape (rows,).
     batch, heads, kv_heads, head_dim, causal
         Floats (causal: bool), or arrays of shape (rows,).
-    backward
-        The backward alone: five products, and 2.5 times the bytes.
+    q_len, kv_len
+        Query and context tokens: the same, or tuples of floats, one for each piece of the call.
     bytes_q, bytes_kv
         Bytes of an element of Q, and of K and V as they are kept.
+    backward
+        The backward alone: five products, and 2.5 times the bytes.
     block_rows
         Queries a block; in the backward, keys.
     packed
@@ -124,7 +125,7 @@ def seconds(
     pairs: Any = 0.0
     queries: Any = 0.0
     context: Any = 0.0
-    for q, kv in segments:
+    for q, kv in zip(q_len, kv_len, strict=True) if isinstance(q_len, tuple) else ((q_len, kv_len),):
         seen = q - masked * maximum(q - kv, 0.0)
         if backward:
             count, along, unseen = ceil(kv / block_rows), seen, kv - seen

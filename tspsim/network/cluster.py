@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ..errors import InputError, UnknownNameError, shorten
 from .graphs import Block, drawn
 from .layout import Layout
+from .sources import sources
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -289,6 +290,4 @@ class Cluster:
 
     def provenance(self) -> tuple[Provenance, ...]:
         """Every number of the network that answers rest on, with its source."""
-        from .sources import sources
-
-        return sources(self)
+        return sources(self.node, self.fabric)

@@ -123,11 +123,9 @@ class PipelineOrder:
         ``(stages, stage, micro-batches, chunks a stage) → tasks``.
     check
         Job → what of its plan does not go with this order.
-    stated
-        Plans name it; other orders stand in for one that is named.
     of_chunks, of_micro_batches
-        Names of the orders that stand in for it where a stage has several chunks of layers, and where forwards and
-        backwards of different micro-batches are interleaved; None where it stays itself, and where it cannot.
+        The orders that stand in for it where a stage has several chunks of layers, and where forwards and backwards of
+        different micro-batches are interleaved; None where it stays itself, and where it cannot.
     splits_backward
         Gradients of weights are put off, to a kind of task of their own.
     word
@@ -137,9 +135,8 @@ class PipelineOrder:
     name: str
     tasks: Callable[[int, int, int, int], list[Task]]
     check: Callable[[Job], Refusal] = lambda job: None
-    stated: bool = True
-    of_chunks: str | None = None
-    of_micro_batches: str | None = None
+    of_chunks: PipelineOrder | None = None
+    of_micro_batches: PipelineOrder | None = None
     splits_backward: bool = False
     word: str = ""
 
@@ -159,35 +156,17 @@ def check_zero_bubble(job: Job) -> Refusal:
     return None
 
 
+INTERLEAVED_MICRO_BATCHES = PipelineOrder("interleaved-micro-batches", interleaved_micro_batches, check_groups)
+INTERLEAVED = PipelineOrder("interleaved", interleaved, check_groups, of_micro_batches=INTERLEAVED_MICRO_BATCHES)
+
+#: Orders that a plan may name.
 ORDERS: Registry[PipelineOrder] = Registry("pipeline order", "tspsim.pipeline_orders")
 ORDERS.register(
     PipelineOrder(
-        "1f1b",
-        one_forward_one_backward,
-        of_chunks="interleaved",
-        of_micro_batches="interleaved-micro-batches",
-    )
-)
-ORDERS.register(
-    PipelineOrder(
-        "interleaved", interleaved, check_groups, stated=False, of_micro_batches="interleaved-micro-batches"
+        "1f1b", one_forward_one_backward, of_chunks=INTERLEAVED, of_micro_batches=INTERLEAVED_MICRO_BATCHES
     )
 )
 ORDERS.register(PipelineOrder("zb-h1", zero_bubble_h1, check_zero_bubble, splits_backward=True, word="zb"))
-ORDERS.register(
-    PipelineOrder("interleaved-micro-batches", interleaved_micro_batches, check_groups, stated=False)
-)
-
-
-def stated_orders() -> tuple[str, ...]:
-    """Names of the orders that a plan may ask for."""
-    return tuple(order.name for order in ORDERS.values() if order.stated)
-
-
-def order_of(schedule: str, chunks: int) -> PipelineOrder:
-    """The order of a plan that names ``schedule`` and has ``chunks`` a stage."""
-    order = ORDERS.get(schedule)
-    return ORDERS.get(order.of_chunks) if chunks > 1 and order.of_chunks else order
 
 
 def most_in_flight(tasks: list[Task], sizes: Sequence[float]) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from ..operators import DTYPE_BYTES
 from ..steps import Step, Task
 from .balance import Balanced, balanced
 from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch, ExpertOverlap
-from .pipeline import ORDERS, Chunk, PipelineOrder, chunk_layers, order_of, stage_chunks
+from .pipeline import ORDERS, Chunk, PipelineOrder, chunk_layers, stage_chunks
 from .registries import SCHEMES, scheme_name
 from .work import Work
 
@@ -204,7 +204,8 @@ class Plan:
     @property
     def order(self) -> PipelineOrder:
         """The order of micro-batches on a stage."""
-        return order_of(self.schedule, self.vpp)
+        order = ORDERS.get(self.schedule)
+        return order.of_chunks if self.vpp > 1 and order.of_chunks else order
 
     @property
     def dispatch(self) -> ExpertDispatch:
@@ -352,7 +353,7 @@ class Job:
         """The order of a stage's tasks: the plan's, or where forwards and backwards are interleaved what stands in."""
         order = self.plan.order
         if self.training and self.plan.hiding.micro_batches and order.of_micro_batches:
-            return ORDERS.get(order.of_micro_batches)
+            return order.of_micro_batches
         return order
 
     def tasks(self, stage: int) -> list[Task]:

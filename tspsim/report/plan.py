@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .files import atomic_write
 from .numbers import GIB, compact, percent, seconds
 from .view import price_range
 
@@ -240,13 +238,6 @@ def _yaml(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(_yaml(item) for item in value) + "]"
     return f"'{value}'" if isinstance(value, str) and ":" in value else str(value)
-
-
-def write_page(planned: Planned, path: Path) -> None:
-    """Write the page, whole or not at all; raises InputError where the file cannot be written."""
-    from .plan_page import page
-
-    atomic_write(Path(path), page(planned))
 
 
 def rows_of(planned: Planned) -> Sequence[tuple[str, PlanResult]]:

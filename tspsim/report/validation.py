@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..calibration import Calibration
-from ..outputs import printable
+from ..errors import printable
 from ..validation import Validation
 
 if TYPE_CHECKING:

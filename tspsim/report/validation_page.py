@@ -10,7 +10,7 @@ import numpy as np
 
 from tspsim.validation import Outcome, Validation
 
-from .files import atomic_write
+from ..files import atomic_write
 from .numbers import label
 from .page import render_sections
 from .validation import ERRORS, share

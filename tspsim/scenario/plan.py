@@ -20,20 +20,24 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from ..errors import InputError, shorten
+from ..network import ALGORITHMS, KINDS
 from ..parallel import CONTEXT_METHODS, SCHEMES, WEIGHT_TRANSPORTS, Option, context, mesh_axes, scheme_axes
 from ..parallel.balance import BALANCES
 from ..parallel.dispatch import DISPATCHES, OVERLAPS
-from ..parallel.pipeline import stated_orders
+from ..parallel.pipeline import ORDERS
 from ..parallel.registries import scheme_name
 from ..units import PositiveCount
-from .section import Degree, Name, OneOf, Section, refuse
+from .section import Degree, OneOf, Section, refuse
 
 Axis = Annotated[str, OneOf(mesh_axes)]
-CollectiveKind = Literal["all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all"]
 Value = TypeVar("Value")
 #: A key that the simulator chooses where it is not stated, or stated as ``auto``.
 Chosen = Annotated[Value | None, BeforeValidator(lambda value: None if value == "auto" else value)]
 Recomputation = Literal["none", "selective", "cheap", "full"]
+
+
+CollectiveKind = Annotated[str, OneOf(KINDS.names)]
+CollectiveAlgorithm = Annotated[str, OneOf(ALGORITHMS.names)]
 
 
 class Placement(Section):
@@ -72,7 +76,7 @@ class Plan(Section):
     overlap_chunks: Annotated[PositiveCount, Field(le=1024)] = 4
     recomputation: Recomputation | None = Field(None, description="default: full in training, else none")
     micro_batch: PositiveCount | None = Field(None, description="sequences; default: 1 in training, else all")
-    schedule: Annotated[str, OneOf(stated_orders)] = Field(
+    schedule: Annotated[str, OneOf(ORDERS.names)] = Field(
         "1f1b", description="of a pipeline; interleaved with vpp > 1"
     )
     stage_layers: tuple[Annotated[StrictInt, Field(ge=0)], ...] = Field(
@@ -106,7 +110,7 @@ class Plan(Section):
     overlap_by: Chosen[Literal["heads", "blocks"]] = Field(
         None, description="what overlapped gathers of K and V are cut by: heads, or blocks of tokens"
     )
-    algorithms: dict[CollectiveKind, Name] = Field({}, description="kind of collective: its algorithm")
+    algorithms: dict[CollectiveKind, CollectiveAlgorithm] = Field({}, description="kind of collective: its algorithm")
     placement: Placement | None = None
 
     @field_validator("name")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tspsim.errors import InputError
 from tspsim.hardware import Device, Estimate
 from tspsim.model import Architecture
-from tspsim.operators import Attention, Gemm, MemoryBound, Operator
+from tspsim.operators import Gemm, MemoryBound, Operator, Role
 from tspsim.parallel import Job, peak_memory, scheme_of, write_program
 from tspsim.program import Compute
 
@@ -148,14 +148,14 @@ def kernels_of(job: Job, without: str = "") -> Kernels:
 def on_last_tokens(kernels: Kernels, model: Architecture, batch: int) -> Kernels:
     """A forward whose head sees the last token of each sequence alone."""
     return {
-        replace(operator, m=batch) if isinstance(operator, Gemm) and operator.n == model.vocab else operator: times
+        replace(operator, m=batch) if isinstance(operator, Gemm) and operator.role is Role.HEAD else operator: times
         for operator, times in kernels.items()
     }
 
 
 def decode_kernels(kernels: Kernels, model: Architecture, batch: int) -> Kernels:
     """A forward of one token a sequence without its attention (:func:`decode_attention`), and the cache written."""
-    found: dict[Operator, int] = {each: times for each, times in kernels.items() if not isinstance(each, Attention)}
+    found: dict[Operator, int] = {each: times for each, times in kernels.items() if each.role is not Role.ATTENTION}
     moved = 2.0 * cache_bytes(model, batch)  # read where they were made, written where they stay
     return found | {MemoryBound("cache_write", moved, batch, name="cache write"): model.layers}
 
@@ -181,7 +181,7 @@ def add(on: Device, kernels: Kernels) -> Estimate:
     gain = on.cool_gain(sum(times * estimate.seconds for _, times, estimate in counted))
     families: dict[str, list[float]] = {}
     for operator, times, estimate in counted:
-        kind = f"{operator.kind} {operator.direction}" if isinstance(operator, Attention) else operator.kind
+        kind = f"{operator.kind} {operator.computes}" if operator.role is Role.ATTENTION else operator.kind
         family = families.setdefault(kind, [0.0, 0.0, 0.0])
         factor = times * (1.0 + on.matrix_share(operator) * (1.0 / gain - 1.0))
         for index, value in enumerate(estimate):

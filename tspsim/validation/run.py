@@ -34,7 +34,7 @@ Progress = Callable[[str, float], None]
 #: Some rows of the table at a path, whole and checked.
 Rows = tuple[str, "pd.DataFrame"]
 #: How the rows of all tables are predicted: :func:`map`, or what gives it to processes; in the same order.
-Spread = Callable[[Callable[[Rows], Answers], Sequence[Rows]], Iterable[Answers]]
+Mapper = Callable[[Callable[[Rows], Answers], Sequence[Rows]], Iterable[Answers]]
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class Validation:
         InputError
             A file cannot be written.
         """
-        from tspsim.report.files import atomic_write
+        from tspsim.files import atomic_write
 
         for outcome in self.outcomes:
             atomic_write(folder / outcome.table.path, outcome.csv())
@@ -170,7 +170,7 @@ def reference_folder() -> Path:
 
 
 def validate(
-    folder: Path | str | None = None, *, progress: Progress | None = None, spread: Spread = map
+    folder: Path | str | None = None, *, progress: Progress | None = None, mapper: Mapper = map
 ) -> Validation:
     """Predict every row of every known table under ``folder``.
 
@@ -180,7 +180,7 @@ def validate(
         Laid out as docs/validation.md says, with any subset of the tables; None: the rows that ship with the package.
     progress
         Called with a table's path and the share of the work done before it.
-    spread
+    mapper
         Who predicts; the answers are the same whoever does.
 
     Raises
@@ -199,7 +199,7 @@ def validate(
     files = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.csv"))
     tables = [CheckedTable.of(TABLES[path], read(root / path)) for path in found]
     work = [rows for table in tables for rows in table.work]
-    done = iter(spread(predict_rows, work))
+    done = iter(mapper(predict_rows, work))
     outcomes: list[Outcome] = []
     count = 0
     for table in tables:

@@ -80,7 +80,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Step:
+class Predicted:
     """What the simulator says of a run: seconds of a step with their range, peak memory, and what of it is state.
 
     ``fits`` False has no seconds. Allocated is what a framework's allocator counts: the peak less the reserve.
@@ -103,7 +103,7 @@ STATE = ("weights", "adapters", "gradients", "optimizer_state", "optimizer_tempo
 
 
 @cache
-def simulate_run(run: Run) -> Step:
+def simulate_run(run: Run) -> Predicted:
     """The step of a run.
 
     Raises
@@ -111,7 +111,7 @@ def simulate_run(run: Run) -> Step:
     InputError
         The simulator does not cover the run, or its plan is wrong; the message says why.
     """
-    step = Step(math.nan, math.nan, math.nan, math.inf, False, "full")
+    step = Predicted(math.nan, math.nan, math.nan, math.inf, False, "full")
     for recomputation in _policies(run):
         step = _step(replace(run, recomputation=recomputation))
         if step.fits:
@@ -119,9 +119,9 @@ def simulate_run(run: Run) -> Step:
     return step
 
 
-def memory_of(run: Run) -> Step:
+def memory_of(run: Run) -> Predicted:
     """Peak memory of a run and whether it fits, without its time; raises as :func:`simulate_run` does."""
-    step = Step(math.nan, math.nan, math.nan, math.inf, False, "full")
+    step = Predicted(math.nan, math.nan, math.nan, math.inf, False, "full")
     for recomputation in _policies(run):
         micro_batches = _micro_batches(run)
         question = question_of(replace(run, recomputation=recomputation), min(micro_batches, 2 * run.pp))
@@ -130,7 +130,7 @@ def memory_of(run: Run) -> Step:
         peak, first = sum(peak_memory(job, residency).values()), stage_memory(job, residency, 0)
         state = sum(first.get(part, 0.0) for part in STATE)
         fits = peak <= question.device.visible_memory_bytes
-        step = Step(math.nan, math.nan, math.nan, peak, fits, recomputation, state)
+        step = Predicted(math.nan, math.nan, math.nan, peak, fits, recomputation, state)
         if fits:
             break
     return step
@@ -143,7 +143,7 @@ def _policies(run: Run) -> tuple[str, ...]:
     return LEAST_FIRST
 
 
-def _step(run: Run) -> Step:
+def _step(run: Run) -> Predicted:
     micro_batches = _micro_batches(run)
     few, more = run.pp, 2 * run.pp
     if micro_batches <= more or (run.vpp > 1 and micro_batches % run.pp):
@@ -160,13 +160,13 @@ def _step(run: Run) -> Step:
     return replace(second, seconds=seconds, low=second.low * scale, high=second.high * scale)
 
 
-def _simulated(run: Run, micro_batches: int) -> Step:
+def _simulated(run: Run, micro_batches: int) -> Predicted:
     question = question_of(run, micro_batches)
     result = run_plan(question, question.plans[0])
     assert run.recomputation is not None
     peak = result.memory.peak_bytes
     allocated = peak - result.memory.parts["runtime_reserve"]
-    step = Step(math.nan, math.nan, math.nan, peak, False, run.recomputation, allocated_bytes=allocated)
+    step = Predicted(math.nan, math.nan, math.nan, peak, False, run.recomputation, allocated_bytes=allocated)
     if not result.ran or result.range is None:
         return step
     tokens = result.tokens_per_step

@@ -8,7 +8,7 @@ from tspsim.report.numbers import GIB, compact, gib, percent, plain, seconds
 from tspsim.report.view import View, dollars_per_million_tokens
 from tspsim.steps import STEPS
 
-from . import Section
+from .section import Section
 
 TEMPLATE = """
 <p class="kicker">{{ kicker }}</p>

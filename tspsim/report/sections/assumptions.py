@@ -8,7 +8,7 @@ from tspsim.report.numbers import compact, gib, plain, words
 from tspsim.report.view import View
 from tspsim.steps import STEPS
 
-from . import Section
+from .section import Section
 
 TEMPLATE = """
 {% if defaults %}<h3>Defaults that decide</h3>

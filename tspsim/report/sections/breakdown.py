@@ -9,7 +9,7 @@ from tspsim.report.numbers import label, percent, seconds, words
 from tspsim.report.view import View
 from tspsim.result import PlanResult
 
-from . import Section
+from .section import Section
 
 TEMPLATE = """
 {{ figure("breakdown", "Time of one step, mean over ranks: computing by family, communication that no

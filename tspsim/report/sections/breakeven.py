@@ -10,7 +10,7 @@ from tspsim.report.numbers import digits, label
 from tspsim.report.view import Shape, View
 from tspsim.result import PlanResult
 
-from . import Section
+from .section import Section
 
 TEMPLATE = """
 {{ figure("breakeven", "Volume of TSP over that of a rival on as many GPUs, forward, at this model's g and F.

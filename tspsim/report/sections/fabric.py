@@ -9,7 +9,7 @@ from tspsim.report.numbers import compact, label, percent
 from tspsim.report.view import View
 from tspsim.result import LinkUse
 
-from . import Section
+from .section import Section
 
 TEMPLATE = """
 {{ figure("fabric", "The first representative's node and its rails: colour and width of a link are the share

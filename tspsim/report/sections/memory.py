@@ -9,7 +9,7 @@ from tspsim.report.numbers import GIB, gib, label, percent, words
 from tspsim.report.view import View
 from tspsim.result import PlanResult
 
-from . import Section
+from .section import Section
 
 TEMPLATE = """
 {{ figure("memory", "Peak memory of the fullest rank by part; the line is what the device shows to a program.

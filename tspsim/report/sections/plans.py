@@ -8,7 +8,7 @@ from tspsim.report.numbers import compact, gib, percent, plain, seconds, words
 from tspsim.report.view import View, dollars_per_million_tokens, price_range
 from tspsim.result import PlanResult
 
-from . import Section
+from .section import Section
 
 TEMPLATE = """
 <div class="scroll"><table class="plans">

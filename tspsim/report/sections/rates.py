@@ -8,7 +8,7 @@ from tspsim.report.figures import ACCENT, QUIET, bars_layout
 from tspsim.report.numbers import compact, label
 from tspsim.report.view import View
 
-from . import Section
+from .section import Section
 
 TEMPLATE = """
 <div class="pair">

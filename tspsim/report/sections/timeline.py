@@ -12,7 +12,7 @@ from tspsim.report.numbers import percent
 from tspsim.report.view import View
 from tspsim.result import PlanResult
 
-from . import Section
+from .section import Section
 
 TEMPLATE = """
 <div class="gantt" id="gantt">

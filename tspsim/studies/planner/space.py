@@ -37,7 +37,7 @@ from ...parallel import (
     scheme_axes,
 )
 from ...parallel.choices import legal, schedules_of
-from ...parallel.pipeline import stated_orders
+from ...parallel.pipeline import ORDERS
 
 RECOMPUTATION = ("none", "selective", "cheap", "full")
 #: Axes that a placement may lay across nodes while replicas fill the node; tensor parallelism and TSP stay innermost.
@@ -218,7 +218,7 @@ class Space:
         if pp == 1:
             return
         if family.training:
-            yield from ((1, name) for name in stated_orders() if name != usual)
+            yield from ((1, name) for name in ORDERS if name != usual)
         for vpp in range(2, layers // pp + 1):
             if layers % pp or layers % (pp * vpp) == 0:
                 yield vpp, usual

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import InputError, shorten
+from ..errors import InputError, printable, shorten
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -110,7 +110,7 @@ class Outputs:
                 sys.stdout.write(f"{_TITLES[option]}: {printable(str(short(target)))}\n")
 
     def _write_files(self, writers: Mapping[str, Callable[[Path], None] | Callable[[], str]]) -> None:
-        from .report.files import atomic_write
+        from ..files import atomic_write
 
         for option, target in self._targets.items():
             writer: Any = writers[option]
@@ -162,11 +162,6 @@ def writable(file: str, *, make_folder: bool = False) -> Path:
 def json_text(document: object) -> str:
     """A document as the JSON files hold it: one key a line, no NaN."""
     return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def printable(text: str) -> str:
-    """Text that cannot steer a terminal."""
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def print_rich(*parts: RenderableType) -> None:

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from tspsim.errors import InputError
+from .errors import InputError
 
 
 def atomic_write(path: Path, text: str | Iterable[str]) -> None:
