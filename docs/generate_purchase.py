@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from tspsim.report.numbers import compact, gib, percent
 from tspsim.scenario import load
 from tspsim.simulation import simulate
 from tspsim.studies.purchase import Decision, decide, expand
 from tspsim.studies.uncertainty import Verdict
+from tspsim.units import compact, gib, percent
 
 PAGE = Path(__file__).parent / "purchase.md"
 SCENARIO = "purchase-8b-128k"

@@ -11,10 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tspsim import catalog
-from tspsim.bound import Bounds, bounds, exchanges, flops, most_together
+from tspsim.bound import Bounds, bounds, exchanges, most_together
 from tspsim.result import Result
 from tspsim.scenario import load
 from tspsim.simulation import look_up, simulate
+from tspsim.units import flops
 
 HEADLINE = "tsp-vs-tpsp-1024-mi300x"
 PEAK = 1307.4e12

@@ -140,12 +140,14 @@ def test_json_schema_accepts_what_the_parser_accepts() -> None:
 
 
 def test_formatting_chooses_the_unit() -> None:
-    assert units.format_bytes(204 * 2**30, binary=True) == "204.0 GiB"
-    assert units.format_bytes(0) == "0 B"
-    assert units.format_rate(448e9) == "448.0 GB/s"
-    assert units.format_count(131072) == "128Ki"
-    assert units.format_count(131073) == "131 k"
-    assert units.format_count(0) == "0"
-    assert units.format_time(0.0) == "0.00 ns"
-    assert units.format_time(42.0) == "42.0 s"
-    assert units.format_time(1200.0) == "20.0 min"
+    assert units.gib(204 * 2**30) == "204.0 GiB"
+    assert units.compact(448e9, "B/s") == "448 GB/s"
+    assert units.compact(131072) == "131 k"
+    assert units.duration(0.0) == "0.00 ns"
+    assert units.duration(42.0) == "42.0 s"
+    assert units.duration(1200.0) == "20.0 min"
+
+
+@pytest.mark.parametrize(("share", "text"), [(0.0, "0 %"), (0.0042, "0.4 %"), (0.01, "1 %"), (0.416, "42 %")])
+def test_a_share_in_whole_percents_keeps_a_digit(share: float, text: str) -> None:
+    assert units.percent(share, decimals=0, significant=1) == text
