@@ -3,8 +3,8 @@
     python docs/generate_purchase.py
 
 They stand between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``; everything outside is written by hand and claims
-nothing that a new calibration could turn. ``tests/test_purchase_docs.py`` holds what is committed against what the
-package says now.
+nothing that a new calibration could turn. ``tests/studies/test_purchase_docs.py`` holds what is committed against what
+the package says now.
 """
 
 from __future__ import annotations
