@@ -85,12 +85,12 @@ class Measurement:
         )
 
 
-def simulate(question: Question, plan: Plan, *, every_rank: bool, every_turn: bool = False) -> Submission:
+def simulate(question: Question, plan: Plan, *, every_rank: bool, every_iteration: bool = False) -> Submission:
     """From a plan to its finished timeline: programs, mesh, channels and the run."""
     cluster = question.cluster
     mesh = build_mesh(plan, cluster.gpus, cluster.gpus_per_node)
     costs = Costs(question.device)
-    return run(question, mesh, question.job(plan), costs, every_rank=every_rank, every_turn=every_turn)
+    return run(question, mesh, question.job(plan), costs, every_rank=every_rank, every_iteration=every_iteration)
 
 
 def count(submission: Submission) -> Counts:
@@ -119,7 +119,7 @@ def count(submission: Submission) -> Counts:
 
 def transfers(submission: Submission) -> int:
     """How many transfers a run with every rank made."""
-    return sum(channel.uses for channel in submission.system.channels)
+    return sum(submission.system.uses().values())
 
 
 def bare(counts: Counts) -> None:
@@ -167,7 +167,7 @@ def median(runs: Sequence[Seconds]) -> Seconds:
 def measure(question: Question, plan: Plan, repeats: int) -> Measurement:
     """Engine and bare loop turn by turn, so that both meet the same weather."""
     first = timed(lambda: simulate(question, plan, every_rank=False))
-    counts = count(simulate(question, plan, every_rank=False, every_turn=True))
+    counts = count(simulate(question, plan, every_rank=False, every_iteration=True))
     folded = [timed(lambda: simulate(question, plan, every_rank=False)) for _ in range(repeats)]
     steady = [timed(lambda: simulate(question, plan, every_rank=True)) for _ in range(repeats)]
     submission = simulate(question, plan, every_rank=True)
@@ -176,7 +176,7 @@ def measure(question: Question, plan: Plan, repeats: int) -> Measurement:
     del submission
     engine, loop = [], []
     for _ in range(repeats):
-        engine.append(timed(lambda: simulate(question, plan, every_rank=True, every_turn=True)))
+        engine.append(timed(lambda: simulate(question, plan, every_rank=True, every_iteration=True)))
         loop.append(timed(lambda: bare(counts)))
     ratio = statistics.median(b.processor / e.processor for b, e in zip(loop, engine, strict=True))
     rest = (median(steady), first, median(folded))

@@ -10,7 +10,7 @@ from .engine.core import Submission
 from .hardware import Device
 from .model import Architecture
 from .network import Cluster
-from .parallel import CHOICES, Plan
+from .parallel import SWITCHES, Plan, choices_of, scheme_of
 from .question import Question
 from .result import LinkUse, Memory
 from .units import GIB, gib
@@ -91,25 +91,15 @@ def cost_of(question: Question, makespan_s: float, tokens: int) -> dict[str, Any
 def settings_of(plan: Plan) -> dict[str, Any]:
     """The switches of a plan, defaults filled in; what was chosen for the machine is in it, where the plan has it to
     choose."""
-    overlap = plan.overlap
-    if overlap is None:
-        overlap = plan.tsp > 1 or (plan.sp > 1 and plan.exchange == "ring")
-    choices = [choice for choice in CHOICES if choice.applies(plan)]
-    return {
-        "partition": plan.partition,
-        "exchange": plan.exchange,
-        "sequence_regions": plan.sequence_regions,
-        "overlap": overlap,
-        "overlap_chunks": plan.overlap_chunks,
-        "recomputation": plan.recomputation,
-        "micro_batch": plan.micro_batch,
-        "vpp": plan.vpp,
-        "schedule": "interleaved" if plan.vpp > 1 else plan.schedule,
-        "zero": plan.zero,
-        "shard_group": plan.shard_group,
-        "expert_dispatch": plan.expert_dispatch,
-        "expert_overlap": plan.expert_overlap,
-        **{name: value for choice in choices for name, value in choice.settings(plan).items()},
+    stated: dict[str, Any] = {name: getattr(plan, name) for name in SWITCHES}
+    stated |= {
+        "overlap": scheme_of(plan).overlaps(plan) if plan.overlap is None else plan.overlap,
+        "schedule": plan.order.name,
+    }
+    for choice in choices_of(plan):
+        stated |= choice.settings_of(plan)
+    return stated | {
+        **plan.options,
         "chosen": list(plan.chosen),
         "algorithms": dict(plan.algorithms),
         "placement": {"node": list(plan.node_axes), "rails": list(plan.rail_axes)},

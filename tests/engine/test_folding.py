@@ -16,10 +16,10 @@ import tspsim
 from tspsim.engine.fluid import Channel
 from tspsim.engine.folding import refine
 from tspsim.engine.system import constrain
+from tspsim.mesh import Mesh
 from tspsim.network import build_cluster, load_cluster, point_to_point
 from tspsim.network import collective as traffic_of
 from tspsim.network.cluster import Vertex
-from tspsim.parallel import Mesh
 from tspsim.result import PlanResult
 from tspsim.simulation import Question, look_up, run_plan
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from tspsim.engine.core import Interference, Submission
 from tspsim.engine.fluid import Fluid, Transfer
+from tspsim.mesh import Mesh
 from tspsim.network import Cluster
-from tspsim.parallel import Mesh
 from tspsim.program import Collective, Program
 
 #: Near enough for sums of many numbers.
@@ -128,7 +128,7 @@ def test_a_transfer_is_never_faster_than_alone_and_ends_when_all_of_it_has_moved
     with patch.object(Fluid, "leave", look_and_leave):
         submission = play(cluster, chosen, mesh, interference=interference)
     assert left == pytest.approx([0.0] * len(left), abs=1e-6)
-    assert len(left) == sum(channel.uses for channel in submission.system.channels)
+    assert len(left) == sum(submission.system.uses().values())
 
 
 # Order.

@@ -17,8 +17,9 @@ from tspsim import simulation
 from tspsim.engine import steady
 from tspsim.engine.assignment import Assignment, content
 from tspsim.engine.core import DeadlockError, Interference, Submission
+from tspsim.mesh import Mesh
 from tspsim.network import Cluster
-from tspsim.parallel import Mesh, build_mesh
+from tspsim.parallel import build_mesh
 from tspsim.program import Compute, Instruction, Launch, Program, Repeat, Tokens
 from tspsim.scenario import load
 from tspsim.simulation import Costs, look_up
@@ -27,7 +28,7 @@ from tspsim.simulation import Costs, look_up
 @pytest.fixture(autouse=True)
 def always_worth_it() -> Iterator[None]:
     """Programs of tests are short."""
-    with patch.object(steady, "WORTH_IT", 0):
+    with patch.object(steady, "LEAST_INSTRUCTIONS", 0):
         yield
 
 
@@ -49,9 +50,9 @@ def both(
             Assignment(mesh, programs, role_of, slowness or {}),
             interference=interference,
             every_rank=every_rank,
-            every_turn=every_turn,
+            every_iteration=every_iteration,
         )
-        for every_turn in (False, True)
+        for every_iteration in (False, True)
     )
     return some, every
 
@@ -62,7 +63,7 @@ def assert_same(some: Submission, every: Submission) -> None:
         assert one.tobytes() == other.tobytes()
     assert list(some.timeline.labels) == list(every.timeline.labels)
     assert some.makespan_s == every.makespan_s and some.instructions == every.instructions
-    assert [channel.uses for channel in some.system.channels] == [channel.uses for channel in every.system.channels]
+    assert list(some.system.uses().values()) == list(every.system.uses().values())
     assert list(some.system.link_loads()) == list(every.system.link_loads())
 
 
@@ -142,7 +143,7 @@ def test_of_many_layers_six_are_run() -> None:
     layers = Program("all ranks", (kernel(1e-3), Repeat(body, 100), kernel(1e-3)))
     some, every = both(CLUSTERS["mi300x-8"], (layers,), grid(2, 4))
     assert_same(some, every)
-    assert (ran(some), ran(every)) == (2 + 3 * steady.KEPT, 2 + 3 * 100)
+    assert (ran(some), ran(every)) == (2 + 3 * steady.SIMULATED_ITERATIONS, 2 + 3 * 100)
 
 
 def test_micro_batches_around_layers_are_cut_too() -> None:
@@ -150,7 +151,7 @@ def test_micro_batches_around_layers_are_cut_too() -> None:
     batch = (kernel(1e-4), Repeat(body, 50), Repeat(body, 40))
     some, every = both(CLUSTERS["mi300x-8"], (Program("all ranks", (*batch * 30, kernel(1e-3))),), grid(2, 4))
     assert_same(some, every)
-    assert ran(some) == steady.KEPT * (1 + 4 * steady.KEPT) + 1
+    assert ran(some) == steady.SIMULATED_ITERATIONS * (1 + 4 * steady.SIMULATED_ITERATIONS) + 1
 
 
 def test_a_queue_that_grows_is_not_steady_and_run_in_full() -> None:
@@ -176,7 +177,7 @@ def test_replicas_at_different_paces_are_cut_each_at_its_own() -> None:
     mesh = grid(2, 8)
     some, every = both(cluster, (Program("all ranks", (Repeat(body, 50),)),), mesh, slowness={3: 1.5})
     assert_same(some, every)
-    assert ran(some) == ran(every) * steady.KEPT // 50
+    assert ran(some) == ran(every) * steady.SIMULATED_ITERATIONS // 50
 
 
 def test_programs_that_wait_for_each_other_are_told_as_ever() -> None:
@@ -203,20 +204,20 @@ def test_shipped_scenarios_are_the_same_to_the_bit(name: str, overrides: list[st
     for plan in asked.plans:
         mesh = build_mesh(plan, asked.cluster.gpus, asked.cluster.gpus_per_node)
         some, every = (
-            simulation.run(asked, mesh, asked.job(plan), Costs(asked.device), every_rank=False, every_turn=every_turn)
-            for every_turn in (False, True)
+            simulation.run(asked, mesh, asked.job(plan), Costs(asked.device), every_rank=False, every_iteration=whole)
+            for whole in (False, True)
         )
         assert_same(some, every)
         saved.append(ran(every) / ran(some))
     assert min(saved) > 3.0
 
 
-def test_folded_ranks_and_folded_turns_are_every_rank_and_every_turn_to_the_bit() -> None:
+def test_folded_ranks_and_folded_turns_are_every_rank_and_every_iteration_to_the_bit() -> None:
     asked = look_up(load("tsp-vs-tpsp-8x-mi300x", ["workload.sequence=32Ki"]))
     plan = asked.plans[0]
     mesh = build_mesh(plan, asked.cluster.gpus, asked.cluster.gpus_per_node)
     folded, whole = (
-        simulation.run(asked, mesh, asked.job(plan), Costs(asked.device), every_rank=every, every_turn=every)
+        simulation.run(asked, mesh, asked.job(plan), Costs(asked.device), every_rank=every, every_iteration=every)
         for every in (False, True)
     )
     assert folded.makespan_s == whole.makespan_s

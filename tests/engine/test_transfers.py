@@ -249,11 +249,11 @@ def test_a_submission_at_a_later_time_shifts_everything() -> None:
 def test_a_submission_may_be_made_while_the_clock_runs() -> None:
     cluster = load_cluster(MESH)
     engine = Engine(cluster, seconds_of)
-    first = engine.submit(Assignment.uniform(grid(8), program(kernel(1.0))))
+    first = engine.launch(engine.prepare(Assignment.uniform(grid(8), program(kernel(1.0)))))
     later: list[Submission] = []
 
     def follow(_event: simpy.Event) -> None:
-        later.append(engine.submit(Assignment.uniform(grid(8), program(kernel(2.0))), at_s=5.0))
+        later.append(engine.launch(engine.prepare(Assignment.uniform(grid(8), program(kernel(2.0)))), at_s=5.0))
 
     engine.env.timeout(3.0).callbacks.append(follow)
     engine.run()
@@ -266,7 +266,7 @@ def test_the_clock_holds_plain_numbers() -> None:
     cluster = load_cluster(SWITCH)
     both = program(hop(GIB, stream="one"), collective("all_gather", GIB, stream="two"))
     engine = Engine(cluster, seconds_of, every_rank=True)
-    submission = engine.submit(Assignment.uniform(grid(8), both))
+    submission = engine.launch(engine.prepare(Assignment.uniform(grid(8), both)))
     engine.run()
     assert type(engine.env.now) is float
     for channel in submission.system.channels:
@@ -337,7 +337,8 @@ def test_a_stream_of_both_kernels_and_communication_is_refused() -> None:
         play(load_cluster(MESH), both, grid(8))
 
 
-def test_two_streams_of_kernels_are_refused_for_they_would_share_a_device_for_nothing() -> None:
-    beside = program(kernel(1.0), replace(kernel(1.0), stream="second"))
-    with pytest.raises(TspsimError, match="streams compute, second; a device runs one"):
-        play(load_cluster(MESH), beside, grid(8))
+def test_kernels_of_two_streams_share_the_device() -> None:
+    """Both at half speed until the short one is done; the long one then has the device to itself."""
+    beside = program(kernel(1.0), replace(kernel(0.25), stream="second"))
+    submission = play(load_cluster(MESH), beside, grid(8))
+    assert spans(submission, "kernel") == [(0.0, 1.25), (0.0, 0.5)]

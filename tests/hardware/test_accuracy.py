@@ -15,9 +15,9 @@ import pandas as pd
 import pytest
 
 from tspsim import catalog
+from tspsim.calibration.kernels import used_in_fit
 from tspsim.hardware import Device, load_device, tables
 from tspsim.hardware.families import FAMILIES
-from tspsim.hardware.fit import used_in_fit
 from tspsim.hardware.specification import DeviceSpec
 
 DATA = Path(os.environ.get("TSPSIM_SHARED_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))

@@ -11,13 +11,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from tspsim import catalog
+from tspsim.calibration import kernels as fit
+from tspsim.calibration.residuals import kernel_spread
+from tspsim.calibration.run import document
 from tspsim.errors import InputError
-from tspsim.hardware import fit, load_device, measure, spread, tables
+from tspsim.hardware import load_device, measure
 from tspsim.hardware.families import FAMILIES
-from tspsim.hardware.kernels import machine_of
+from tspsim.hardware.kernels import limits_of
 from tspsim.hardware.specification import DeviceSpec
+from tspsim.validation.kernel_tables import calls
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +38,7 @@ def gemm_table(spec: DeviceSpec, scatter: float, rows: int = 400) -> tuple[pd.Da
     m, n, k = (2.0 ** random.integers(low, 14, rows) for low in (0, 7, 7))
     shape = {"m": m, "n": n, "k": k, "batch": np.ones(rows)}
     switches = {"tiles": "all", "splits": 16}
-    seconds = FAMILIES["gemm"].seconds(machine_of(spec, "bf16"), truth, switches, shape, "bf16", "bf16")
+    seconds = FAMILIES["gemm"].seconds(limits_of(spec, "bf16"), truth, switches, shape, "bf16", "bf16")
     seconds = seconds * np.exp(random.normal(0.0, scatter, rows))
     seconds[::40] *= 5.0
     table = pd.DataFrame({"gpu": "H200", "dtype": "bf16", "m": m, "n": n, "k": k, "time_us": seconds * 1e6})
@@ -42,7 +47,7 @@ def gemm_table(spec: DeviceSpec, scatter: float, rows: int = 400) -> tuple[pd.Da
 
 def test_a_fit_finds_the_parameters_that_made_the_table_in_spite_of_outliers(spec: DeviceSpec) -> None:
     table, truth = gemm_table(spec, scatter=0.01)
-    rows = tables.calls("gemm.csv", table.assign(library="made up"))
+    rows = calls("gemm.csv", table.assign(library="made up"))
     report = fit.fit_device(spec, rows, date="2026-11", source="a made-up table", starts=1)
     (found,) = report.fits
     assert found.rows_used <= 0.75 * len(table)
@@ -54,35 +59,30 @@ def test_a_fit_finds_the_parameters_that_made_the_table_in_spite_of_outliers(spe
 
 def test_a_written_fit_is_read_back_and_used(spec: DeviceSpec, tmp_path: Path) -> None:
     table, _ = gemm_table(spec, scatter=0.02, rows=120)
-    rows = tables.calls("gemm.csv", table.assign(library="mine"))
+    rows = calls("gemm.csv", table.assign(library="mine"))
     report = fit.fit_device(spec, rows, date="2026-11", source="a made-up table", starts=1)
-    text = catalog.locate("devices", "h200").read_text()
+    original = catalog.read_yaml(catalog.locate("devices", "h200"))
     path = tmp_path / "my-h200.yaml"
-    path.write_text(text[: text.index("defaults:")] + fit.to_yaml(report.fits))
+    path.write_text(yaml.safe_dump(document(original, spec, report.fits)))
     device = load_device(path)
-    predicted = tables.predict(rows, lambda _: device)
-    assert np.median(np.abs(predicted["predicted"] / rows["time_us"] - 1.0)) < 0.05
+    predicted = device.gemm(*(rows[name].to_numpy(float) for name in ("m", "n", "k")), library="mine")
+    assert np.median(np.abs(predicted.seconds * 1e6 / rows["time_us"] - 1.0)) < 0.05
     assert device.provenance()[-1].source == "a made-up table"
     assert "fitted on" in device.provenance()[-1].basis
 
 
-def test_new_fits_replace_those_of_the_same_library_and_leave_the_rest_of_the_file(
-    spec: DeviceSpec, tmp_path: Path
-) -> None:
-    text = catalog.locate("devices", "h200").read_text()
-    assert fit.with_fits(text, ()) == text
+def test_new_fits_replace_those_of_the_same_library_and_leave_the_rest_of_the_file(spec: DeviceSpec) -> None:
+    original = catalog.read_yaml(catalog.locate("devices", "h200"))
     old = spec.kernels[0]
-    path = tmp_path / "h200.yaml"
-    path.write_text(fit.with_fits(text, [old.model_copy(update={"date": "2027-01"})]))
-    changed = catalog.load("devices", path, DeviceSpec)
-    assert changed.kernels[0].date == "2027-01"
-    assert changed.kernels[1:] == spec.kernels[1:]
-    assert path.read_text().startswith(text[: text.index("kernels:")])
-    path.write_text(fit.with_fits(text, [old.model_copy(update={"library": "mine"})]))
-    assert len(catalog.load("devices", path, DeviceSpec).kernels) == len(spec.kernels) + 1
-    bare = text[: text.index("kernels:")]
-    path.write_text(fit.with_fits(bare, [old]))
-    assert catalog.load("devices", path, DeviceSpec).kernels == (old,)
+    changed = document(original, spec, (old.model_copy(update={"date": "2027-01"}),))
+    assert changed["kernels"][0]["date"] == "2027-01"
+    assert changed["kernels"][1:] == original["kernels"][1:]
+    assert {name: part for name, part in changed.items() if name not in ("kernels", "defaults")} == {
+        name: part for name, part in original.items() if name not in ("kernels", "defaults")
+    }
+    added = document(original, spec, (old.model_copy(update={"library": "mine"}),))
+    assert len(added["kernels"]) == len(spec.kernels) + 1
+    assert added["defaults"][old.family] == "mine"
 
 
 def test_the_split_depends_on_the_shape_alone() -> None:
@@ -95,14 +95,14 @@ def test_the_split_depends_on_the_shape_alone() -> None:
 
 def test_a_group_too_small_to_fit_is_reported_not_dropped(spec: DeviceSpec) -> None:
     table, _ = gemm_table(spec, scatter=0.01, rows=1)
-    rows = tables.calls("gemm.csv", table.assign(library="tiny"))
+    rows = calls("gemm.csv", table.assign(library="tiny"))
     report = fit.fit_device(spec, rows, date="2026-11", source="made up")
     assert report.fits == ()
     assert [name for name, _ in report.skipped] == ["gemm bf16 bf16 tiny"]
     few, _ = gemm_table(spec, scatter=0.01, rows=4)
     alone = spec.model_copy(update={"kernels": ()})
     report = fit.fit_device(
-        alone, tables.calls("gemm.csv", few.assign(library="tiny")), date="2026-11", source="x"
+        alone, calls("gemm.csv", few.assign(library="tiny")), date="2026-11", source="x"
     )
     assert [why for _, why in report.skipped] == ["4 rows to fit, 5 are needed"]
 
@@ -113,10 +113,10 @@ def test_a_few_rows_move_the_kernel_that_would_be_borrowed_and_keep_a_wide_range
     shape = {"m": [1024.0, 2048, 4096, 8192], "n": [4096.0] * 4, "k": [4096.0] * 4, "batch": [1.0] * 4}
     columns = {name: np.array(values) for name, values in shape.items()}
     seconds = FAMILIES["gemm"].seconds(
-        machine_of(spec, "bf16"), slower, own.switches, columns, "bf16", "bf16"
+        limits_of(spec, "bf16"), slower, own.switches, columns, "bf16", "bf16"
     )
     table = pd.DataFrame({"gpu": "H200", "dtype": "bf16", **shape, "time_us": seconds * 1e6})
-    rows = tables.calls("gemm.csv", table.assign(library="slow"))
+    rows = calls("gemm.csv", table.assign(library="slow"))
     (found,) = fit.fit_device(spec, rows, date="2026-11", source="made up").fits
     assert fit.FEWEST_ROWS <= found.rows_used < fit.CARRYING_ROWS
     assert found.parameters["efficiency"] < 0.85 * own.parameters["efficiency"]
@@ -126,19 +126,10 @@ def test_a_few_rows_move_the_kernel_that_would_be_borrowed_and_keep_a_wide_range
 
 def test_rows_of_other_devices_and_unknown_types_are_left_alone(spec: DeviceSpec) -> None:
     table, _ = gemm_table(spec, scatter=0.01, rows=30)
-    rows = tables.calls("gemm.csv", table.assign(gpu="B200", library="x"))
+    rows = calls("gemm.csv", table.assign(gpu="B200", library="x"))
     assert fit.fit_device(spec, rows, date="2026-11", source="made up").fits == ()
-    odd = tables.calls("gemm.csv", table.assign(dtype="fp6_mx", library="x"))
+    odd = calls("gemm.csv", table.assign(dtype="fp6_mx", library="x"))
     assert odd["reason"].str.contains("fp6_mx").all()
-    predicted = tables.predict(odd, load_device)
-    assert predicted["predicted"].isna().all()
-    assert (predicted["reason"] == odd["reason"]).all()
-
-
-def test_a_gpu_without_a_device_file_gets_a_reason() -> None:
-    row = {"gpu": "H9000", "dtype": "bf16", "m": 1, "n": 1, "k": 1, "time_us": 1.0, "library": "x"}
-    predicted = tables.predict(tables.calls("gemm.csv", pd.DataFrame([row])), load_device)
-    assert "unknown device 'h9000'" in predicted["reason"].iloc[0]
 
 
 def test_ranges_are_wider_for_few_rows_and_for_scattered_ones() -> None:
@@ -147,7 +138,7 @@ def test_ranges_are_wider_for_few_rows_and_for_scattered_ones() -> None:
     noise = random.normal(0.0, 0.05, 600)
 
     def width(rows: int, scale: float) -> float:
-        found = spread.spread_of(time[:rows], noise[:rows] * scale, 12)
+        found = kernel_spread(time[:rows], noise[:rows] * scale, 12)
         return float(np.mean(np.log(found.high)) - np.mean(np.log(found.low)))
 
     assert width(40, 1.0) > width(600, 1.0)
@@ -157,7 +148,7 @@ def test_ranges_are_wider_for_few_rows_and_for_scattered_ones() -> None:
 
 def test_a_table_that_is_not_of_kernels_is_refused() -> None:
     with pytest.raises(KeyError, match="kernel table"):
-        tables.calls("all.csv", pd.DataFrame({"gpu": []}))
+        calls("all.csv", pd.DataFrame({"gpu": []}))
 
 
 def test_measured_tables_have_the_layout_that_fits_read(tmp_path: Path) -> None:
@@ -167,7 +158,7 @@ def test_measured_tables_have_the_layout_that_fits_read(tmp_path: Path) -> None:
         "kv_len": 128, "heads": 8, "kv_heads": 8, "head_dim": 64, "time_us": 10.0,
     }  # fmt: skip
     assert measure.write_table(path, "h200", "PyTorch", [row]) == 1
-    rows = tables.calls("attention_prefill.csv", pd.read_csv(path))
+    rows = calls("attention_prefill.csv", pd.read_csv(path))
     assert rows.loc[0, "reason"] == ""
     assert rows.loc[0, "family"] == "attention_backward"
     assert measure.write_table(tmp_path / "none.csv", "h200", "PyTorch", []) == 0

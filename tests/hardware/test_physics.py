@@ -201,15 +201,15 @@ def test_a_device_with_more_peak_or_bandwidth_is_never_slower(
 ) -> None:
     d = device(name)
     kernel = d.kernel(family, "bf16")
-    machine = d.machine("bf16")
+    limits = d.limits("bf16")
     first = next(iter(SHAPES[family]))
     shape: dict[str, Any] = SHAPES[family] | {first: max(1.0, round(SHAPES[family][first] * scale))}
 
     def seconds(m: Any) -> float:
         return float(FAMILIES[family].seconds(m, kernel.parameters, kernel.switches, shape, "bf16", "bf16"))
 
-    more = replace(machine, **{what: getattr(machine, what) * factor})
-    assert seconds(more) <= seconds(machine) / EXACT
+    more = replace(limits, **{what: getattr(limits, what) * factor})
+    assert seconds(more) <= seconds(limits) / EXACT
 
 
 def better(spec: DeviceSpec, resource: str, factor: float) -> DeviceSpec:

@@ -11,11 +11,12 @@ import yaml
 
 from tspsim.engine.assignment import Assignment
 from tspsim.engine.core import Engine, Interference, Submission
+from tspsim.mesh import Mesh
 from tspsim.model import Architecture, Experts, LatentAttention
 from tspsim.model.spec import describe
 from tspsim.network import Cluster
 from tspsim.operators import MemoryBound, Operator
-from tspsim.parallel import AXES, Adapters, Job, Mesh, Optimizer, Plan, Routing, Work, scheme_of, write_program
+from tspsim.parallel import Adapters, Job, Optimizer, Plan, Routing, Work, mesh_axes, scheme_of, write_program
 from tspsim.parallel.routing import BALANCED
 from tspsim.program import Collective, Compute, Instruction, Program, SendReceive
 
@@ -93,7 +94,7 @@ def job_of(
     **switches: Any,
 ) -> Job:
     """A job that has passed its own check; ``switches`` are those of :class:`Plan`."""
-    degrees = dict.fromkeys(AXES, 1) | {"tsp": tsp, "tp": tp, "sp": sp, "ep": ep, "dp": dp}
+    degrees = dict.fromkeys(mesh_axes(), 1) | {"tsp": tsp, "tp": tp, "sp": sp, "ep": ep, "dp": dp}
     if pass_ == "training":
         switches.setdefault("recomputation", "full")
     work = Work(pass_, sequence, sequences, "bf16", ADAMW_UNFUSED, 2.0 * 2**30, routing=routing, adapters=adapters)
@@ -104,7 +105,10 @@ def job_of(
 
 def programs_of(job: Job) -> tuple[Program, ...]:
     """The program of every position on the token axis."""
-    return tuple(write_program(scheme_of(job.plan), job, position) for position in range(job.plan.token_shards))
+    return tuple(
+        write_program(scheme_of(job.plan), job, {job.plan.token_axis: position})
+        for position in range(job.plan.token_shards)
+    )
 
 
 def replica_flops(job: Job, kind: str | None = None) -> float:
@@ -180,6 +184,6 @@ def play(
     if isinstance(programs, Program):
         programs = (programs,)
     role_of = mesh.positions[by] % len(programs)
-    submission = engine.submit(Assignment(mesh, tuple(programs), role_of, slowness or {}), at_s)
+    submission = engine.launch(engine.prepare(Assignment(mesh, tuple(programs), role_of, slowness or {})), at_s)
     engine.run()
     return submission

@@ -7,8 +7,8 @@ from helpers.engine import collective, grid, hop, kernel, program
 from hypothesis import strategies as st
 
 from tspsim.engine.core import Interference
+from tspsim.mesh import Mesh
 from tspsim.network import build_cluster, load_cluster
-from tspsim.parallel import Mesh
 from tspsim.program import COLLECTIVE_KINDS, Compute, Instruction, Program
 
 CLUSTERS = {name: load_cluster(name) for name in ("mi300x-8", "hgx-h100-8", "mi300x-2x8", "h100-2x8")}

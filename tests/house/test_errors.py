@@ -44,7 +44,7 @@ FILES = [
     (
         "pass: forward",
         "pass: forwrd",
-        "workload.pass: 'forwrd' is not allowed; use forward, training, prefill or decode "
+        "workload.pass: 'forwrd' is not allowed; use forward, training, prefill, decode, mixed or verify "
         "(did you mean 'forward'?)",
     ),
     (
@@ -106,7 +106,7 @@ FILES = [
         "tsp: 8",
         "tsp: 8, algorithms: {all_gater: ring}",
         "plans.TSP8.algorithms.all_gater: 'all_gater' is not allowed; use all_gather, reduce_scatter, "
-        "all_reduce, broadcast or all_to_all (did you mean 'all_gather'?)",
+        "all_reduce, broadcast, all_to_all or ring_shift (did you mean 'all_gather'?)",
     ),
     (
         "tsp: 8",

@@ -9,9 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tspsim.errors import InputError, UnknownNameError
-from tspsim.network import Cluster, ExpertExchange, build_cluster, collective, exchange_experts, load_cluster
+from tspsim.network import (
+    Cluster,
+    ExpertExchange,
+    build_cluster,
+    collective,
+    exchange_experts,
+    load_cluster,
+    places_reached,
+)
 from tspsim.network.calibration import Spread
-from tspsim.network.collectives.experts import touched
 from tspsim.network.collectives.schedule import power_sum
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
@@ -276,15 +283,15 @@ def test_a_token_crosses_to_each_node_once_and_is_forwarded_there() -> None:
     for link, size in zip(traffic.links, traffic.link_bytes, strict=True):
         by_kind[cluster.links.kind[link]] = by_kind.get(cluster.links.kind[link], 0.0) + size
     sent = 1000.0 * 7168.0 * 32
-    assert by_kind["nic"] == pytest.approx(2 * sent * touched(4, 8) * 3 / 4)
-    assert by_kind["nvlink"] == pytest.approx(2 * sent * touched(32, 8) * 7 / 8)
+    assert by_kind["nic"] == pytest.approx(2 * sent * places_reached(4, 8) * 3 / 4)
+    assert by_kind["nvlink"] == pytest.approx(2 * sent * places_reached(32, 8) * 7 / 8)
 
 
 def test_an_all_to_all_named_dispatch_is_the_typical_exchange() -> None:
     """What programs of expert parallelism emit: bytes alone, eight of 256 experts, 7,168 values in fp8."""
     cluster, ranks = EXPERTS["four Hopper"]
     typical = ExpertExchange(tokens=512.0, token_bytes=7168 * (1 + 4 / 128))
-    size = typical.tokens * typical.token_bytes * touched(32, 8)
+    size = typical.tokens * typical.token_bytes * places_reached(32, 8)
     named = collective(cluster, range(ranks), "all_to_all", size, algorithm="dispatch")
     direct = exchange_experts(cluster, range(ranks), "dispatch", typical)
     assert named.algorithm == direct.algorithm == "dispatch"

@@ -445,7 +445,7 @@ def test_nothing_to_move_takes_no_time() -> None:
     [
         ({"kind": "all_reduced"}, "did you mean 'all_reduce'"),
         ({"algorithm": "rings"}, "did you mean 'ring'"),
-        ({"algorithm": "two_level"}, "cannot run all_reduce.*here: ring, multi_ring, direct, tree"),
+        ({"algorithm": "two_level"}, "cannot run all_reduce.*here: direct, ring, multi_ring, tree"),
         ({"size_bytes": -1}, "finite number of bytes"),
         ({"size_bytes": math.nan}, "finite number of bytes"),
         ({"ranks": [0, 0]}, "distinct"),

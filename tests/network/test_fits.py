@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tspsim.calibration.collectives import TransferFits, fit_fabric, fit_node
+from tspsim.calibration.forms import TransferFit
+from tspsim.calibration.measurements import MeasuredCollective, MeasuredExchange
+from tspsim.calibration.residuals import transfer_spread
 from tspsim.errors import InputError
 from tspsim.network import Cluster, ExpertExchange, build_cluster, collective, exchange_experts, load_cluster
 from tspsim.network.calibration import LibraryFactors
-from tspsim.network.fits import ExchangeMeasurement, Fit, Fits, Measurement, fit_fabric, fit_node
-from tspsim.network.fits.residuals import spread_of
 from tspsim.network.specs import CollectivesSpec
 
 NODE = load_cluster("hgx-h100-8")
@@ -36,18 +38,18 @@ def with_ring(cluster: Cluster, **changed: Any) -> Cluster:
 def measured(
     truth: Cluster, kinds: Sequence[str] = RING, sizes: Sequence[int] = SIZES, ranks: Sequence[int] = (2, 4, 8), *,
     library: str = "mine", known_as: str | None = None, scatter: float = 0.02, told: Cluster | None = None,
-) -> list[Measurement]:  # fmt: skip
+) -> list[MeasuredCollective]:  # fmt: skip
     """Rows as another cluster makes them, told of ``told``."""
     random = np.random.default_rng(5)
     rows = []
     for kind, n, size in itertools.product(kinds, ranks, sizes):
         seconds = collective(truth, range(n), kind, size, library=known_as).alone_s
         noisy_s = seconds * float(np.exp(random.normal(0.0, scatter)))
-        rows.append(Measurement(told or NODE, kind, n, size, library, noisy_s))
+        rows.append(MeasuredCollective(told or NODE, kind, n, size, library, noisy_s))
     return rows
 
 
-def errors(rows: Sequence[Measurement], collectives: CollectivesSpec | None = None) -> float:
+def errors(rows: Sequence[MeasuredCollective], collectives: CollectivesSpec | None = None) -> float:
     """Median of |predicted/measured − 1| by the file, or by these collectives."""
     found = []
     for row in rows:
@@ -59,21 +61,23 @@ def errors(rows: Sequence[Measurement], collectives: CollectivesSpec | None = No
 
 
 @pytest.fixture(scope="module")
-def slower() -> list[Measurement]:
+def slower() -> list[MeasuredCollective]:
     """A node whose rings start later and whose links reach less."""
     ring = NODE.node.collectives.curves[0]
     return measured(with_ring(NODE, base=tuple(2.0 * each for each in ring.base), efficiency=(0.0134, 0.25, 0.6)))
 
 
 @pytest.fixture(scope="module")
-def fitted(slower: list[Measurement]) -> tuple[CollectivesSpec, Fits]:
+def fitted(slower: list[MeasuredCollective]) -> tuple[CollectivesSpec, TransferFits]:
     return fit_node(slower, "here")
 
 
-def test_what_made_a_table_comes_back(slower: list[Measurement], fitted: tuple[CollectivesSpec, Fits]) -> None:
+def test_what_made_a_table_comes_back(
+    slower: list[MeasuredCollective], fitted: tuple[CollectivesSpec, TransferFits]
+) -> None:
     now, fits = fitted
     (fit,) = fits.fits
-    assert isinstance(fit, Fit)
+    assert isinstance(fit, TransferFit)
     assert fit.moved == "curve" and fit.libraries == ("mine",)
     assert fit.before is not None and fit.after is not None
     assert fit.rows_used + fit.after.rows == len(slower)
@@ -86,7 +90,7 @@ def test_what_made_a_table_comes_back(slower: list[Measurement], fitted: tuple[C
     assert errors(slower, now) < 0.03 < 0.2 < errors(slower)
 
 
-def test_a_fit_says_where_it_is_from_and_how_far_off_it_is(fitted: tuple[CollectivesSpec, Fits]) -> None:
+def test_a_fit_says_where_it_is_from_and_how_far_off_it_is(fitted: tuple[CollectivesSpec, TransferFits]) -> None:
     curve = fitted[0].curves[0]
     assert curve.source.startswith("here: mine, ")
     assert "rows used;" in curve.source and "left out: median" in curve.source
@@ -96,7 +100,7 @@ def test_a_fit_says_where_it_is_from_and_how_far_off_it_is(fitted: tuple[Collect
     assert 0.9 < low < 1.0 < high < 1.1
 
 
-def test_what_was_not_measured_stays(fitted: tuple[CollectivesSpec, Fits]) -> None:
+def test_what_was_not_measured_stays(fitted: tuple[CollectivesSpec, TransferFits]) -> None:
     was, now = NODE.node.collectives, fitted[0]
     assert now.curves[1:] == was.curves[1:]
     assert now.custom_all_reduce == was.custom_all_reduce
@@ -104,7 +108,7 @@ def test_what_was_not_measured_stays(fitted: tuple[CollectivesSpec, Fits]) -> No
     assert now.curves[0].growth > 0.0 and now.across == was.across
 
 
-def test_a_larger_message_and_a_larger_group_still_take_longer(fitted: tuple[CollectivesSpec, Fits]) -> None:
+def test_a_larger_message_and_a_larger_group_still_take_longer(fitted: tuple[CollectivesSpec, TransferFits]) -> None:
     cluster = with_collectives(NODE, fitted[0])
     for kind in RING:
         times = [[collective(cluster, range(n), kind, size).alone_s for size in SIZES] for n in (2, 3, 4, 6, 8)]
@@ -112,7 +116,9 @@ def test_a_larger_message_and_a_larger_group_still_take_longer(fitted: tuple[Col
         assert (np.diff(times, axis=0) >= -1e-12).all()
 
 
-def test_the_same_rows_make_the_same_fit(slower: list[Measurement], fitted: tuple[CollectivesSpec, Fits]) -> None:
+def test_the_same_rows_make_the_same_fit(
+    slower: list[MeasuredCollective], fitted: tuple[CollectivesSpec, TransferFits]
+) -> None:
     assert fit_node(slower, "here") == fitted
 
 
@@ -131,7 +137,9 @@ def test_few_rows_move_only_the_factors_of_their_library() -> None:
     assert curve.spread.small[0] <= was.spread.small[0] and curve.spread.large[1] >= was.spread.large[1]
 
 
-def test_a_few_wild_rows_do_not_pull(slower: list[Measurement], fitted: tuple[CollectivesSpec, Fits]) -> None:
+def test_a_few_wild_rows_do_not_pull(
+    slower: list[MeasuredCollective], fitted: tuple[CollectivesSpec, TransferFits]
+) -> None:
     wild = [replace(row, seconds=row.seconds * 6.0) if i % 20 == 7 else row for i, row in enumerate(slower)]
     now, _ = fit_node(wild, "here")
     for n in (2, 8):
@@ -151,7 +159,7 @@ def test_a_file_that_tells_the_rows_as_well_stays() -> None:
     assert now == NODE.node.collectives.model_copy(update={"default_library": "NCCL 2.29.2"})
 
 
-def test_a_collective_that_names_no_library_gets_the_default(fitted: tuple[CollectivesSpec, Fits]) -> None:
+def test_a_collective_that_names_no_library_gets_the_default(fitted: tuple[CollectivesSpec, TransferFits]) -> None:
     cluster = with_collectives(NODE, fitted[0])
     unnamed, named, other = (
         collective(cluster, range(8), "all_gather", 2**20, library=library) for library in (None, "mine", "NCCL 2.23")
@@ -212,7 +220,7 @@ def test_an_expert_exchange_is_fitted_too() -> None:
     truth = with_collectives(NODE, library.model_copy(update={"experts": (slow, *library.experts[1:])}))
     random = np.random.default_rng(3)
     rows = [
-        ExchangeMeasurement.of(
+        MeasuredExchange.of(
             NODE, "dispatch", "normal", 8, asked,
             exchange_experts(truth, range(8), "dispatch", asked).alone_s * float(np.exp(random.normal(0.0, 0.02))),
         )
@@ -231,7 +239,7 @@ def test_an_expert_exchange_is_fitted_too() -> None:
     assert now.experts[0].efficiency == pytest.approx(0.4, rel=0.1)
     assert now.experts[1:] == library.experts[1:] and now.curves == library.curves
     with pytest.raises(InputError, match="no asynchronous dispatch"):
-        ExchangeMeasurement.of(NODE, "dispatch", "asynchronous", 8, ExpertExchange(1.0, 7168.0), 1e-4)
+        MeasuredExchange.of(NODE, "dispatch", "asynchronous", 8, ExpertExchange(1.0, 7168.0), 1e-4)
 
 
 def test_a_fabrics_factors_are_fitted() -> None:
@@ -262,7 +270,7 @@ def test_a_range_holds_nine_of_ten_and_knows_small_from_large() -> None:
     random = np.random.default_rng(1)
     share = random.uniform(0.0, 1.0, 4000)
     residual = random.normal(0.0, 0.3 - 0.25 * share)
-    spread = spread_of(residual, share)
+    spread = transfer_spread(residual, share)
     low, high = np.array([spread.factors(1.0 - part, part) for part in share]).T
     inside = (np.log(low) <= residual) & (residual <= np.log(high))
     assert 0.87 < inside.mean() < 0.95

@@ -12,7 +12,7 @@ import tspsim
 from tspsim.errors import InputError
 from tspsim.model import Architecture, load_model
 from tspsim.model.layer import LayerShard
-from tspsim.operators import Gemm
+from tspsim.operators import Computes, Gemm, GroupedGemm, Role
 from tspsim.parallel import Adapters, Job, peak_memory, scheme_of
 from tspsim.program import Collective, SendReceive
 
@@ -70,11 +70,11 @@ def test_an_adapter_is_two_thin_products_and_a_sum() -> None:
     model = load_model("llama-3.1-8b")
     adapters = Adapters(16, ("qkv", "output"))
     assert adapters.common(LayerShard(model, 1)).both == 16 * (4096 + 6144) + 16 * (4096 + 4096)
-    product = Gemm(8, 6144, 4096, name="QKV projection")
+    product = Gemm(8, 6144, 4096, role=Role.QKV)
     forward = [each for each in adapters.attach([product]) if isinstance(each, Gemm)]
     assert [(each.m, each.n, each.k) for each in forward[1:]] == [(8, 16, 4096), (8, 6144, 16)]
-    d_input = Gemm(8, 4096, 6144, name="QKV projection, d input")
-    d_weight = Gemm(4096, 6144, 8, name="QKV projection, d weight")
+    d_input = Gemm(8, 4096, 6144, role=Role.QKV, computes=Computes.INPUT_GRADIENT)
+    d_weight = Gemm(4096, 6144, 8, role=Role.QKV, computes=Computes.WEIGHT_GRADIENT)
     backward = [each for each in adapters.attach([d_input, d_weight]) if isinstance(each, Gemm)]
     assert d_weight not in backward
     shapes = [(each.m, each.n, each.k) for each in backward[1:]]
@@ -132,7 +132,7 @@ def test_tensor_parallel_ranks_sum_the_halves_that_they_hold_alike(zero: int) ->
 def test_one_pair_for_all_experts_of_a_rank_multiplies_all_their_rows() -> None:
     each, shared = (
         [each for each in Adapters(8, ("down",), experts).attach([grouped]) if isinstance(each, Gemm)]
-        for grouped in [Gemm(64, 512, 256, batch=4, name="experts' down projection")]
+        for grouped in [GroupedGemm(64, 512, 256, batch=4, role=Role.EXPERTS_DOWN)]
         for experts in ("each", "shared")
     )
     assert [(one.m, one.n, one.k, one.batch) for one in each[1:]] == [(64, 8, 256, 4), (64, 512, 8, 4)]

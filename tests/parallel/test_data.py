@@ -37,7 +37,7 @@ def moved(job: Job) -> Counter[tuple[str, str, str]]:
     """Bytes of the collectives of all stages' ranks, by stream, kind and axis; without the norm's four."""
     sizes: Counter[tuple[str, str, str]] = Counter()
     for stage in range(job.plan.pp):
-        for each in write_program(scheme_of(job.plan), job, 0, stage).unrolled():
+        for each in write_program(scheme_of(job.plan), job, {"pp": stage}).unrolled():
             instruction = each.instruction
             if isinstance(instruction, Collective) and instruction.name != "gradient norm":
                 sizes[instruction.stream, instruction.kind, instruction.axis] += instruction.size_bytes
@@ -85,7 +85,7 @@ def test_groups_that_divide_state_scatter_inside_and_sum_their_shares_across(zer
 @pytest.mark.parametrize("zero", [1, 2, 3])
 def test_tables_are_gathered_ahead_of_the_kernels_that_read_them(zero: int) -> None:
     """The first micro-batch's lookup waits for the embedding, its head for the head's weights."""
-    program = write_program(scheme_of(step_of(zero).plan), step_of(zero, micro_batches=2), 0)
+    program = write_program(scheme_of(step_of(zero).plan), step_of(zero, micro_batches=2))
     names = [each.instruction.name for each in program.unrolled()]
     for table, first in (("embedding weights", "embedding lookup"), ("head weights", "language-model head")):
         gathered, here = names.index(f"gather {table}"), names.index(f"{table} here")
@@ -116,7 +116,7 @@ def test_a_zero_bubble_schedule_makes_the_heads_gradient_where_the_head_is(zero:
     plain, later = (step_of(zero, pp=2, micro_batches=4, schedule=schedule) for schedule in ("1f1b", "zb-h1"))
     flops = []
     for job in (plain, later):
-        programs = [write_program(scheme_of(job.plan), job, 0, stage) for stage in range(2)]
+        programs = [write_program(scheme_of(job.plan), job, {"pp": stage}) for stage in range(2)]
         operators = [
             operator
             for program in programs

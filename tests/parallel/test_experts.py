@@ -30,9 +30,10 @@ from tspsim.model import Architecture, Experts
 from tspsim.model.layer import LayerShard
 from tspsim.network import ExpertExchange, collective, exchange_experts, load_cluster
 from tspsim.parallel import Job, Routing
-from tspsim.parallel.expert import distinct_ranks
-from tspsim.parallel.pipeline import BACKWARD, FORWARD, Task, woven
+from tspsim.parallel.dispatch import distinct_ranks
+from tspsim.parallel.pipeline import interleaved_micro_batches
 from tspsim.program import Collective, Compute, Program, Repeat
+from tspsim.steps import BACKWARD, FORWARD, Task
 
 #: Ways to spread one replica, or with ep beyond it several.
 PLANS: dict[str, dict[str, Any]] = {
@@ -260,7 +261,7 @@ def test_the_busiest_rank_sets_rows_and_bytes() -> None:
     shares = (4.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0)
     skewed = Routing("measured", shares=shares)
     even, uneven = (job_of(moe(), dp=4, ep=4, routing=routing) for routing in (Routing(), skewed))
-    assert skewed.busiest(8, 4) == pytest.approx(5 / 3)
+    assert skewed.busiest_rank_load(8, 4) == pytest.approx(5 / 3)
     assert moved(uneven, "dispatch")[0] == pytest.approx(moved(even, "dispatch")[0] * 5 / 3, abs=1)
     capped = job_of(moe(), dp=4, ep=4, routing=Routing("measured", shares=shares, capacity_factor=1.0))
     assert moved(capped, "dispatch")[0] < moved(uneven, "dispatch")[0]
@@ -268,10 +269,11 @@ def test_the_busiest_rank_sets_rows_and_bytes() -> None:
 
 @pytest.mark.parametrize("load", ["zipf", "dirichlet"])
 def test_a_drawn_load_is_the_same_for_a_seed_and_grows_with_its_skew(load: str) -> None:
-    loads = [Routing(load, skew=skew, seed=3).busiest(64, 8) for skew in (0.0, 0.3, 1.0)]
+    loads = [Routing(load, skew=skew, seed=3).busiest_rank_load(64, 8) for skew in (0.0, 0.3, 1.0)]
     assert loads[0] == pytest.approx(1.0) and loads == sorted(loads) and loads[2] > 1.2
     assert Routing(load, skew=0.5, seed=3) == Routing(load, skew=0.5, seed=3)
-    assert Routing(load, skew=0.5, seed=3).busiest(64, 8) != Routing(load, skew=0.5, seed=4).busiest(64, 8)
+    three, four = (Routing(load, skew=0.5, seed=seed).busiest_rank_load(64, 8) for seed in (3, 4))
+    assert three != four
 
 
 # Refusals.
@@ -420,7 +422,7 @@ def test_woven_stages_visit_every_micro_batch_and_never_weave_one_into_itself(
     stages: int, chunks: int, micro_batches: int
 ) -> None:
     for stage in range(stages):
-        tasks = woven(stages, stage, micro_batches, chunks)
+        tasks = interleaved_micro_batches(stages, stage, micro_batches, chunks)
         visits = [Task(kind, i, c) for kind in (FORWARD, BACKWARD) for i in range(micro_batches) for c in range(chunks)]
         assert sorted(task._replace(beside=False) for task in tasks) == sorted(visits)
         plain = [task._replace(beside=False) for task in tasks]

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 import tspsim
 from tspsim.errors import InputError
-from tspsim.parallel import AXES, Job, Mesh, Plan, build_mesh
+from tspsim.mesh import Mesh
+from tspsim.parallel import Job, Plan, build_mesh, mesh_axes
 
+AXES = mesh_axes()
 GPUS_PER_NODE = 8
 
 

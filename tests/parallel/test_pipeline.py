@@ -11,10 +11,6 @@ from helpers.engine import architecture, model_file, question
 import tspsim
 from tspsim.errors import InputError
 from tspsim.parallel.pipeline import (
-    BACKWARD,
-    FORWARD,
-    WEIGHTS,
-    Task,
     chunk_layers,
     interleaved,
     most_in_flight,
@@ -23,6 +19,7 @@ from tspsim.parallel.pipeline import (
     zero_bubble_h1,
 )
 from tspsim.result import PlanResult
+from tspsim.steps import BACKWARD, FORWARD, WEIGHTS, Task
 
 MICRO_BATCHES = 16
 

@@ -14,7 +14,6 @@ from tspsim.model import load_model
 from tspsim.model.layer import LayerShard
 from tspsim.operators import Gemm
 from tspsim.parallel import load_stack
-from tspsim.parallel.stack import unfused_attention
 from tspsim.result import PlanResult
 
 
@@ -180,7 +179,7 @@ def test_what_published_runs_of_a_stack_differ_by_goes_into_the_range(tmp_path: 
 
 def test_written_scores_cost_their_square() -> None:
     attention = LayerShard(load_model("megatron-22b"), 8).attention(((2048, 2048),) * 4)
-    products = [each for each in unfused_attention(attention) if isinstance(each, Gemm)]
+    products = [each for each in attention.without_flash() if isinstance(each, Gemm)]
     assert sum(each.flops for each in products) == pytest.approx(2 * attention.flops)  # masked or not
     assert {each.batch for each in products} == {4 * 8}
 

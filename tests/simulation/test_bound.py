@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tspsim import catalog
-from tspsim.bound import Bounds, bounds, exchanges, most_together
+from tspsim.bound import Bounds, bounds, most_together
+from tspsim.parallel import scheme_of
 from tspsim.result import Result
 from tspsim.scenario import load
 from tspsim.simulation import look_up, simulate
@@ -149,7 +150,8 @@ def test_bytes_received_equal_those_of_the_simulated_transfers(degrees: dict[str
         }
     )
     found = look_up(question)
-    received = sum(each.received_bytes for each in exchanges(found.job(found.plans[0])))
+    job = found.job(found.plans[0])
+    received = sum(each.bytes for each in scheme_of(job.plan).received(job, False))
     (plan,) = simulate(question).plans
     assert received == pytest.approx(plan.communication_bytes_per_layer["total"], rel=1e-12)
 

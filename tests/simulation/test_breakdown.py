@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 import tspsim
 from tspsim.engine.core import Interference, Submission
+from tspsim.mesh import Mesh
 from tspsim.metrics import breakdown, claim, gaps, layer_period_s
 from tspsim.model import load_model
 from tspsim.network import collective as traffic_of
 from tspsim.network import load_cluster, point_to_point
-from tspsim.parallel import Mesh
 from tspsim.program import Program, Repeat
 from tspsim.result import PlanResult, Result
 

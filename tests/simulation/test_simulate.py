@@ -24,9 +24,10 @@ from tspsim.description import too_large
 from tspsim.engine.core import Submission
 from tspsim.engine.system import SimulatedRank
 from tspsim.errors import InputError, UnknownNameError
+from tspsim.mesh import Mesh
 from tspsim.network import Traffic
 from tspsim.operators import Operator
-from tspsim.parallel import Job, Mesh
+from tspsim.parallel import Job
 from tspsim.program import Compute
 from tspsim.result import Result
 from tspsim.simulation import Question, look_up, run, run_plan
@@ -248,7 +249,7 @@ def shipped(name: str) -> tuple[Question, Result, dict[str, Submission]]:
     submissions: dict[str, Submission] = {}
 
     def run_and_keep(question: Question, mesh: Mesh, job: Job, *rest: Any, **options: Any) -> Submission:
-        submission = run(question, mesh, job, *rest, **options, every_turn=True)
+        submission = run(question, mesh, job, *rest, **options, every_iteration=True)
         submissions.setdefault(job.plan.name, submission)  # a steady block that is run besides comes second
         return submission
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -12,7 +13,7 @@ import pytest
 import tspsim
 from tspsim.errors import InputError, TspsimError
 from tspsim.studies import worker
-from tspsim.studies.executors import LARGEST_CHUNK, MOST_DEATHS, Here, answers, chunk_size, crew_of
+from tspsim.studies.executors import LARGEST_CHUNK, MOST_DEATHS, Here, answers, chunk_size, crew_of, in_order
 from tspsim.studies.question import Library, Question
 from tspsim.studies.store import Store
 from tspsim.studies.worker import Answer
@@ -149,6 +150,12 @@ def test_a_store_of_nothing_yet_can_be_resumed(tmp_path: Path) -> None:
     assert Store(path, resume=True).keys() == set()
     with pytest.raises(InputError, match="--resume"):
         Store(path)
+
+
+def test_processes_give_answers_in_order_and_a_death_is_told() -> None:
+    assert list(in_order(1, len, ["a", "bb"])) == list(in_order(2, len, ["a", "bb"])) == [1, 2]
+    with pytest.raises(TspsimError, match="a worker died"):
+        list(in_order(2, os._exit, [3]))
 
 
 def test_what_is_no_store_is_left_alone(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 import tspsim
+from tspsim.calibration import calibrate, places
 from tspsim.cli import main
 from tspsim.errors import InputError, UnknownNameError
 from tspsim.hardware import load_device
 from tspsim.network import ExpertExchange, build_cluster, collective, exchange_experts
-from tspsim.validation.calibrate import calibrate, places
 from tspsim.validation.collectives import cluster_of
 from tspsim.validation.devices import forget
 

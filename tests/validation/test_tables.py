@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,8 @@ from tspsim.cli import main
 from tspsim.errors import InputError
 from tspsim.hardware import load_device
 from tspsim.network import collective, load_cluster
-from tspsim.validation import validate
+from tspsim.studies.executors import in_order
+from tspsim.validation import reference_folder, validate
 from tspsim.validation.answers import Answers
 from tspsim.validation.run import read
 from tspsim.validation.statistics import errors
@@ -238,6 +240,16 @@ def test_the_command_writes_json_rows_and_a_page(
     page = (out / "v.html").read_text()
     assert "predicted / measured" in page
     assert "http-equiv" in page
+
+
+def test_processes_change_no_answer(tmp_path: Path) -> None:
+    found = reference_folder()
+    for path in (GEMM, "published/training_megatron_a100.csv"):
+        write(tmp_path, path, (found / path).read_text(encoding="utf-8"))
+    alone = validate(tmp_path)
+    spread = validate(tmp_path, mapper=partial(in_order, 2))
+    assert spread.to_json() == alone.to_json()
+    assert [outcome.csv() for outcome in spread.outcomes] == [outcome.csv() for outcome in alone.outcomes]
 
 
 def test_the_page_escapes_what_stands_in_a_table(tmp_path: Path) -> None:

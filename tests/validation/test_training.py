@@ -14,7 +14,7 @@ from tspsim.simulation import simulate
 from tspsim.validation import validate
 from tspsim.validation.conventions import convention_of, step_flops
 from tspsim.validation.published import metric_of, published_run
-from tspsim.validation.runs import Run, Step, machine, memory_of, nearest_gating, scenario, simulate_run
+from tspsim.validation.runs import Predicted, Run, machine, memory_of, nearest_gating, scenario, simulate_run
 from tspsim.validation.training import layers_by_cost
 
 SMALL = Architecture("small", 8, 1024, 16, 16, 64, 4096, gated=False, vocab=32000, source="a test")
@@ -68,7 +68,7 @@ def test_a_row_that_is_not_covered_says_why(change: dict[str, str], reason: str)
 
 def test_metrics_follow_from_the_step_by_the_sources_convention() -> None:
     run = replace(RUN, model=load_model("llama-3.1-8b"), tp=1, pp=1, sequence=8192)
-    step = Step(2.0, 1.9, 2.1, 0.0, True, "none")
+    step = Predicted(2.0, 1.9, 2.1, 0.0, True, "none")
     address = "https://github.com/NVIDIA/dgxc-benchmarking"
     tokens = run.tokens / 2.0 / 8
     assert metric_of("step_time_s", address, run, step)(2.0) == 2.0

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Protocol
 
 import simpy
@@ -21,7 +21,7 @@ from simpy.events import EventPriority
 from ..network.sharing import shares
 
 if TYPE_CHECKING:
-    from .ranks import Rank
+    from .ranks import Device
 
 #: After everything else that happens at an instant (SimPy takes smaller numbers first; NORMAL is 1).
 LAST = EventPriority(2)
@@ -56,14 +56,18 @@ class Completion(simpy.Event):
 class Calendar:
     """Ends of activities; all that end at one instant share one SimPy timeout.
 
-    With a ``tick_s`` (a power of two, far below anything measurable) every delay is a whole number of ticks. Sums and
+    With a tick (a power of two, far below anything measurable) every delay is a whole number of ticks. Sums and
     differences of times are then exact, so that what happens an hour later happens in the same way to the bit: what
-    :mod:`tspsim.engine.steady` rests on. 0 leaves delays as they are.
+    :mod:`tspsim.engine.steady` rests on. Without one delays are as they are.
     """
 
-    def __init__(self, env: simpy.Environment, tick_s: float = 0.0) -> None:
+    def __init__(self, env: simpy.Environment) -> None:
         self.env = env
         self._days: dict[float, list[Activity]] = {}
+        self._rounding = 0.0
+
+    def tick(self, tick_s: float) -> None:
+        """Make every delay from now on a whole number of ticks."""
         # Adding and taking off this number rounds to whole ticks: a double has 53 bits.
         self._rounding = 1.5 * 2.0**52 * tick_s
 
@@ -76,11 +80,11 @@ class Calendar:
         day = self._days.get(due_s)
         if day is None:
             self._days[due_s] = [activity]
-            self.env.timeout(delay_s).callbacks.append(self._turn)
+            self.env.timeout(delay_s).callbacks.append(self._end)
         else:
             day.append(activity)
 
-    def _turn(self, _event: simpy.Event) -> None:
+    def _end(self, _event: simpy.Event) -> None:
         now = self.env.now
         for activity in self._days.pop(now, ()):
             if activity.due_s == now:
@@ -100,8 +104,8 @@ class Channel:
         folded run.
     weight
         Seconds a byte of the busiest link takes at full speed: what makes sharing fair in bytes.
-    ranks
-        The simulated ranks whose devices take part.
+    devices
+        The simulated devices that take part.
     parties
         Arrivals that start a transfer.
     region
@@ -111,9 +115,7 @@ class Channel:
     solo_rate
         Rate when nothing else moves in the region: 1, unless copies of a folded channel share a link.
     pending
-        Transfers that wait for more arrivals, by their turn.
-    uses
-        Transfers so far.
+        Transfers that wait for more arrivals, by use.
     """
 
     number: int
@@ -121,13 +123,18 @@ class Channel:
     fluid_s: float
     usage: Mapping[Hashable, float]
     weight: float
-    ranks: tuple[Rank, ...]
+    devices: tuple[Device, ...]
     algorithm: str
     parties: int
     region: int = -1
     solo_rate: float = 1.0
     pending: dict[int, Transfer] = field(default_factory=dict)
-    uses: int = 0
+
+    def become(self, other: Channel) -> None:
+        """Stand where ``other`` does among the channels; what waits and moves here goes on."""
+        for each in fields(self):
+            if each.name != "pending":
+                setattr(self, each.name, getattr(other, each.name))
 
 
 class Transfer(Completion):
@@ -183,7 +190,7 @@ class Fluid:
         Factor (≥ 1) on a transfer's time while a kernel runs on one of its devices. It is looked at whenever the
         region's rates are, not at every kernel's border: a schedule that overlaps keeps its devices busy throughout.
     toggled
-        Takes the computing ranks whose devices begin or cease to move data; None where kernels do not care.
+        Takes the computing devices that begin or cease to move data; None where kernels do not care.
     before_settling
         Called first when an instant is settled.
     """
@@ -194,7 +201,7 @@ class Fluid:
         calendar: Calendar,
         *,
         slowdown: float = 1.0,
-        toggled: dict[Rank, None] | None = None,
+        toggled: dict[Device, None] | None = None,
         before_settling: Callable[[], None] | None = None,
     ) -> None:
         self.env = env
@@ -207,22 +214,21 @@ class Fluid:
         self._solved: dict[tuple[int, ...], list[float]] = {}
         self._settling = False
 
-    def arrive(self, channel: Channel, turn: int) -> Transfer:
-        """A rank is ready for its part in use number ``turn`` of a channel; the last to arrive starts it."""
+    def arrive(self, channel: Channel, use: int) -> Transfer:
+        """A rank is ready for its part in a use of a channel; the last to arrive starts it."""
         pending = channel.pending
-        transfer = pending.get(turn)
+        transfer = pending.get(use)
         if transfer is None:
-            transfer = pending[turn] = Transfer(self, channel)
+            transfer = pending[use] = Transfer(self, channel)
         transfer.missing -= 1
         if not transfer.missing:
-            del pending[turn]
+            del pending[use]
             self._start(transfer)
         return transfer
 
     def _start(self, transfer: Transfer) -> None:
         """Data begins to move now; the rate follows when the instant is over."""
         channel = transfer.channel
-        channel.uses += 1
         transfer.start_s = transfer.since_s = self.env.now
         transfer.remaining_s = channel.fluid_s
         active = self._active.get(channel.region)
@@ -231,13 +237,12 @@ class Fluid:
         active.append(transfer)
         toggled = self._toggled
         if toggled is not None:
-            for rank in channel.ranks:
-                if not rank.moving and rank.computing is not None:
-                    toggled[rank] = None
-                rank.moving += 1
+            for device in channel.devices:
+                if not device.moving and device.computing:
+                    toggled[device] = None
+                device.moving += 1
         self._changed[channel.region] = None
-        if not self._settling:
-            self.settle_later()
+        self.settle_later()
 
     def leave(self, transfer: Transfer) -> None:
         """All bytes are through: the links are free again."""
@@ -246,19 +251,29 @@ class Fluid:
         active.remove(transfer)
         if active:
             self._changed[channel.region] = None
-            if not self._settling:
-                self.settle_later()
+            self.settle_later()
         toggled = self._toggled
         if toggled is not None:
-            for rank in channel.ranks:
-                rank.moving -= 1
-                if not rank.moving and rank.computing is not None:
-                    toggled[rank] = None
-            if toggled and not self._settling:
+            for device in channel.devices:
+                device.moving -= 1
+                if not device.moving and device.computing:
+                    toggled[device] = None
+            if toggled:
                 self.settle_later()
+
+    def reshare(self) -> None:
+        """Channels have new numbers, constraints and regions: transfers under way stand in the new ones."""
+        moving = [transfer for active in self._active.values() for transfer in active]
+        self._active, self._changed, self._solved = {}, {}, {}
+        for transfer in moving:
+            self._active.setdefault(transfer.channel.region, []).append(transfer)
+            self._changed[transfer.channel.region] = None
+            self.settle_later()
 
     def settle_later(self) -> None:
         """Ask for a settling at the end of this instant (once)."""
+        if self._settling:
+            return
         self._settling = True
         settle = Completion(self.env)
         settle._ok = True
@@ -288,8 +303,8 @@ class Fluid:
 
     def _give(self, transfer: Transfer, rate: float) -> None:
         if self.slowdown > 1.0:
-            for rank in transfer.channel.ranks:
-                if rank.computing is not None:
+            for device in transfer.channel.devices:
+                if device.computing:
                     rate = min(rate, 1.0 / self.slowdown)
                     break
         if rate == transfer.rate:

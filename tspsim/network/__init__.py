@@ -23,20 +23,45 @@ Any list of flows can be asked for its finish times:
 """
 
 from .cluster import Cluster
-from .collectives import ALGORITHMS, ExpertExchange, Traffic, collective, exchange_experts, point_to_point
+from .collectives import (
+    ALGORITHMS,
+    KINDS,
+    MULTIPROCESSORS,
+    CollectiveAlgorithm,
+    CollectiveKind,
+    ExpertExchange,
+    Group,
+    Schedule,
+    Traffic,
+    collective,
+    exchange_experts,
+    hamiltonian_cycles,
+    places_reached,
+    point_to_point,
+    scheduled,
+)
 from .flows import Flow, finish_times
 from .load import build_cluster, load_cluster
 
 __all__ = [
     "ALGORITHMS",
+    "KINDS",
+    "MULTIPROCESSORS",
     "Cluster",
+    "CollectiveAlgorithm",
+    "CollectiveKind",
     "ExpertExchange",
     "Flow",
+    "Group",
+    "Schedule",
     "Traffic",
     "build_cluster",
     "collective",
     "exchange_experts",
     "finish_times",
+    "hamiltonian_cycles",
     "load_cluster",
+    "places_reached",
     "point_to_point",
+    "scheduled",
 ]

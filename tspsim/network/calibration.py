@@ -98,6 +98,11 @@ class Curve(Strict):
     source: str = Field(min_length=3)
     basis: Basis = "fitted"
 
+    @property
+    def in_switch(self) -> bool:
+        """Whether the switch adds: there are no hops."""
+        return "in_switch" in self.algorithms
+
 
 class BetweenNodes(Strict):
     """A library's regimes between nodes (:mod:`tspsim.network.collectives.between`).

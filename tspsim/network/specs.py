@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import Annotated, Generic, Literal, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from ..units import BytesPerSecond, PositiveCount, Seconds
 from .calibration import Basis, BetweenNodes, Curve, CustomAllReduce, ExpertCurve, FabricFactors, Fraction, Strict
+from .collectives import KINDS
 
 Value = TypeVar("Value")
 Ratio = Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
@@ -67,15 +68,17 @@ class Protocol(Strict):
     basis: Basis = "library"
 
 
-class Considered(Strict):
-    """Names of the algorithms a tuner chooses from, for each kind of collective."""
+def _known(listed: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    for kind, names in listed.items():
+        if kind not in KINDS:
+            raise ValueError(f"there is no collective '{kind}'; there are {', '.join(KINDS)}")
+        if not names:
+            raise ValueError(f"{kind} needs an algorithm")
+    return listed
 
-    all_reduce: tuple[str, ...] = Field(min_length=1)
-    all_gather: tuple[str, ...] = Field(min_length=1)
-    reduce_scatter: tuple[str, ...] = Field(min_length=1)
-    broadcast: tuple[str, ...] = Field(min_length=1)
-    all_to_all: tuple[str, ...] = Field(min_length=1)
-    ring_shift: tuple[str, ...] = Field(("multi_ring", "ring"), min_length=1)
+
+#: Names of the algorithms that a tuner chooses from, for each kind of collective; a kind left out: all that can run it.
+Considered = Annotated[dict[str, tuple[str, ...]], AfterValidator(_known)]
 
 
 class CollectivesSpec(Strict):

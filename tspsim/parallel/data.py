@@ -13,17 +13,20 @@ Rajbhandari et al. 2020 (ZeRO), §5 and §7; Zhao et al. 2023 (FSDP), §3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 from ..model import Block
 from ..model.layer import LayerShard
 from ..operators import MemoryBound
+from ..steps import FORWARD, Task
 from .adapters import Halves
 from .builder import ProgramBuilder
 from .expert import routed_shard
-from .pipeline import FORWARD, Chunk, Task
+from .ledger import Buffer, Lifetime
+from .pipeline import Chunk
 from .plan import Job
 
 
@@ -175,6 +178,50 @@ def together(*parts: ParameterGroup) -> tuple[ParameterGroup, ...]:
         total = held.parameters if known is None else known.parameters + held.parameters
         sums[held.axis, held.copies] = held._replace(parameters=total)
     return tuple(sums.values())
+
+
+def state(job: Job, share: OwnedParameters, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
+    """Weights, and while training what is kept of those that are trained; replicas divide each from a ZeRO level on."""
+    plan, optimizer = job.plan, job.work.optimizer
+    owned, trained = share.owned(chunks), share.trained(chunks)
+
+    def kept(part: str, parameters: tuple[ParameterGroup, ...], bytes_per_parameter: float, level: float) -> Buffer:
+        size = bytes_per_parameter * sum(held.share(divided=plan.zero >= level) for held in parameters)
+        return Buffer(part, size, Lifetime.STEP)
+
+    if not job.training:
+        yield kept("weights", owned, job.weight_bytes, inf)
+        return
+    yield kept("weights", owned, job.weight_bytes, 3)
+    if job.work.adapters is not None:
+        yield kept("adapters", trained, optimizer.weights, 3)
+    yield kept("gradients", trained, optimizer.gradients, 2)
+    yield kept("optimizer_buffers", trained, optimizer.buffers, inf)
+    yield kept("optimizer_state", trained, optimizer.state, 1)
+    yield kept("optimizer_temporaries", trained, optimizer.temporaries, 1)
+
+
+def undivided(job: Job, share: OwnedParameters, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
+    """What stands whole though replicas divide it: a layer's gradient on its way to be scattered, with ZeRO 3 beside
+    the layer at work and the one gathered ahead; or a table with its gradient."""
+    zero, gradients = job.plan.zero, job.work.optimizer.gradients
+    if zero < 2:
+        return
+    part = "gathered_weights" if zero == 3 else "whole_gradients"
+    for block in job.blocks(chunks):
+        gathered = 2 * sum(divided_bytes(job, share, block).values()) if zero == 3 else 0.0
+        size = gathered + gradients * divided(share.trained_layer(block))
+        yield Buffer(part, size, Lifetime.LAYER, block)
+    bytes_per_parameter = job.weight_bytes if zero == 3 else 0.0
+    bytes_per_parameter += gradients if job.work.adapters is None else 0.0
+    for chunk in chunks:
+        for table in (share.embedding(chunk), share.head(chunk)):
+            yield Buffer(part, bytes_per_parameter * divided((table,)), Lifetime.TABLE)
+
+
+def divided(parts: tuple[ParameterGroup, ...]) -> float:
+    """Parameters that replicas divide."""
+    return sum(held.parameters for held in parts if held.shards > 1)
 
 
 def gather_weights(builder: ProgramBuilder, job: Job, share: OwnedParameters, block: Block, task: Task) -> int | None:

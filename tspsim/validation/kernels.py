@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from tspsim.errors import InputError
 from tspsim.hardware import Device, Estimate
-from tspsim.hardware.tables import calls, times_of
 
 from .answers import Answers
 from .devices import device, device_name, no_device
+from .kernel_tables import calls, times_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,7 +50,7 @@ def predictor(table: str) -> Callable[[pd.DataFrame, Answers], None]:
 
 
 def normalised(table: str, frame: pd.DataFrame, column: str = "time_us") -> pd.DataFrame:
-    """The calls of a kernel table (see :func:`tspsim.hardware.tables.calls`); a time that is no number is unknown."""
+    """The calls of a kernel table (see :func:`.kernel_tables.calls`); a time that is no number is unknown."""
     import pandas as pd
 
     times = {column: pd.to_numeric(frame[column], errors="coerce")} if column in frame else {}

@@ -15,7 +15,7 @@ from .cells import Row, count_of, number_of
 from .conventions import convention_of, step_flops
 from .devices import device, device_name, no_device
 from .frameworks import adapters_of, stack_of
-from .runs import Run, Step, nearest_gating, simulate_run
+from .runs import Predicted, Run, nearest_gating, simulate_run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -190,7 +190,7 @@ def recomputation_of(text: str) -> str | None:
     return None
 
 
-def metric_of(metric: str, address: str, run: Run, step: Step) -> Callable[[float], float]:
+def metric_of(metric: str, address: str, run: Run, step: Predicted) -> Callable[[float], float]:
     """Seconds of a step → the metric in its unit, by the convention of the source."""
     if metric == "step_time_s":
         return lambda seconds: seconds

@@ -1,8 +1,27 @@
-"""Collective algorithms: one file each, a registry, and the cheapest of them."""
+"""Collectives: kinds and algorithms that register themselves, one file each, and the cheapest of them."""
 
-from .choices import ALGORITHMS
-from .experts import ExpertExchange
-from .registry import collective, exchange_experts, point_to_point
+from .algorithm import ALGORITHMS, CollectiveAlgorithm
+from .exchange import MULTIPROCESSORS, ExpertExchange, places_reached
+from .kinds import KINDS, CollectiveKind
+from .library import collective, exchange_experts, point_to_point
+from .multi_ring import hamiltonian_cycles
+from .schedule import Group, Schedule, scheduled
 from .traffic import Traffic
 
-__all__ = ["ALGORITHMS", "ExpertExchange", "Traffic", "collective", "exchange_experts", "point_to_point"]
+__all__ = [
+    "ALGORITHMS",
+    "KINDS",
+    "MULTIPROCESSORS",
+    "CollectiveAlgorithm",
+    "CollectiveKind",
+    "ExpertExchange",
+    "Group",
+    "Schedule",
+    "Traffic",
+    "collective",
+    "exchange_experts",
+    "hamiltonian_cycles",
+    "places_reached",
+    "point_to_point",
+    "scheduled",
+]

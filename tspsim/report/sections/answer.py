@@ -6,6 +6,7 @@ from typing import Any
 
 from tspsim.report.numbers import plain, seconds
 from tspsim.report.view import View, dollars_per_million_tokens
+from tspsim.steps import STEPS
 from tspsim.units import compact, gib, percent
 
 from .section import Section
@@ -74,7 +75,7 @@ def kicker(view: View) -> str:
     if model:
         parts.append(str(model))
     if workload.get("pass"):
-        parts.append(f"{workload['pass']} pass" if workload["pass"] == "forward" else str(workload["pass"]))
+        parts.append(STEPS.get(workload["pass"]).title)
     if isinstance(workload.get("sequence"), int):
         parts.append(f"{workload['sequence']:,} tokens a sequence")
     return " · ".join(parts)

@@ -6,6 +6,7 @@ from typing import Any
 
 from tspsim.report.numbers import plain, words
 from tspsim.report.view import View
+from tspsim.steps import STEPS
 from tspsim.units import compact, gib
 
 from .section import Section
@@ -36,7 +37,7 @@ def build(view: View) -> dict[str, Any]:
     workload = {
         key: value
         for key, value in view.workload.items()
-        if key != "optimizer" or view.workload.get("pass") == "training"
+        if key != "optimizer" or (view.workload.get("pass") in STEPS and STEPS.get(view.workload["pass"]).trains)
     }
     cluster = {key: value for key, value in result.cluster.items() if key != "device"}
     tables = [
