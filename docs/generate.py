@@ -3,7 +3,7 @@
     python docs/generate.py
 
 A table stands between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``. Everything outside is written by hand.
-``tests/test_docs.py`` holds the committed tables against what the package says now.
+``tests/house/test_docs.py`` holds the committed tables against what the package says now.
 """
 
 from __future__ import annotations

@@ -14,8 +14,6 @@ Nothing here runs the simulator or knows an efficiency; whatever is simulated mu
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +24,7 @@ from .parallel.memory import residual_tokens
 from .result import SCHEMA_VERSION, Memory
 from .scenario import Scenario
 from .simulation import Question, look_up, scheduled
+from .units import flops, millions, percent
 
 #: Best share of the dense peak that a bf16 GEMM reaches on any GPU measured (H100: 794.5 of 989.5 TFLOP/s,
 #: stas00/ml-engineering, maximum achievable matmul FLOPS). A claim above it is possible, but not plausible.
@@ -176,10 +175,10 @@ class Bounds:
         possible = share <= 1.0 + 1e-9
         reason = (
             f"needs {flops(needed)} a GPU ({flops(flops_per_token).removesuffix('/s')} a token), "
-            f"{percent(of_peak)} of its dense {self.precision} peak of {flops(self.peak_flops_per_s)}; "
+            f"{percent(of_peak, decimals=0)} of its dense {self.precision} peak of {flops(self.peak_flops_per_s)}; "
         )
         if possible:
-            reason += f"it is {percent(share)} of the ceiling, {millions(ceiling)} tokens/s"
+            reason += f"it is {percent(share, decimals=0)} of the ceiling, {millions(ceiling)} tokens/s"
         else:
             reason += f"the ceiling is {millions(ceiling)} tokens/s, by {LIMITS[limit]}"
         return Verdict(possible, possible and of_peak <= BEST_MEASURED_SHARE, share, ceiling, needed, reason)
@@ -310,36 +309,3 @@ def most_together(nodes: np.ndarray[Any, np.dtype[np.int64]]) -> int:
         if (ordered[:, size - 1 :] == ordered[:, : ordered.shape[1] - size + 1]).any():
             return size
     return 1
-
-
-def flops(value: float) -> str:
-    """``1.307 PFLOP/s``: four digits, enough to tell a peak from its neighbours.
-
-    >>> flops(1.3074e15), flops(51.5e9)
-    ('1.307 PFLOP/s', '51.50 GFLOP/s')
-    """
-    prefixes: Sequence[str] = ("", "k", "M", "G", "T", "P", "E", "Z")
-    power = min(len(prefixes) - 1, max(0, int(math.log10(value) // 3))) if value > 0 else 0
-    scaled = value / 1000.0**power
-    return f"{scaled:.{max(0, 3 - int(math.log10(scaled))) if scaled >= 1 else 3}f} {prefixes[power]}FLOP/s"
-
-
-def millions(tokens_per_s: float) -> str:
-    """``26.0 M``; small rates as they are.
-
-    >>> millions(25.98e6), millions(832e6), millions(1234.5)
-    ('26.0 M', '832 M', '1,234')
-    """
-    if tokens_per_s < 1e5:
-        return f"{tokens_per_s:,.0f}"
-    value = tokens_per_s / 1e6
-    return f"{value:,.0f} M" if value >= 100 else f"{value:.3g} M" if value < 10 else f"{value:.1f} M"
-
-
-def percent(share: float) -> str:
-    """``21 %``, or ``0.31 %`` where whole percents would hide the number.
-
-    >>> percent(0.208), percent(0.0031), percent(6.657)
-    ('21 %', '0.31 %', '666 %')
-    """
-    return f"{100.0 * share:,.0f} %" if share >= 0.1 else f"{100.0 * share:.2g} %"

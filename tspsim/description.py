@@ -13,17 +13,16 @@ from .network import Cluster
 from .parallel import SWITCHES, Plan, choices_of, scheme_of
 from .question import Question
 from .result import LinkUse, Memory
+from .units import GIB, gib
 
 
 def too_large(memory: Memory) -> str:
     """Which part is too large, and by how much."""
     over = memory.peak_bytes - memory.capacity_bytes
     largest = max(memory.parts, key=lambda part: memory.parts[part])
-    gib = 2**30
     return (
-        f"needs {memory.peak_bytes / gib:.1f} GiB a GPU, {over / gib:.1f} GiB more than its "
-        f"{memory.capacity_bytes / gib:.1f}; largest part: "
-        f"{largest.replace('_', ' ')}, {memory.parts[largest] / gib:.1f} GiB"
+        f"needs {gib(memory.peak_bytes)} a GPU, {gib(over)} more than its {memory.capacity_bytes / GIB:.1f}; "
+        f"largest part: {largest.replace('_', ' ')}, {gib(memory.parts[largest])}"
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from .metrics import Breakdown
 from .parallel import SCHEMES, Job, Plan, Work, choices_of, scheme_of, usual_method
+from .units import GIB, percent
 
 COMPUTE_WORDS = {"gemm": "matrix products", "attention": "attention", "memory_bound": "memory-bound kernels"}
 
@@ -17,15 +18,11 @@ def bottleneck(parts: Breakdown, step_s: float) -> str:
     shares["waiting for other ranks"] = parts.idle_s
     ranked = sorted(shares.items(), key=lambda item: -item[1])
     first, seconds = ranked[0]
-    exposed = sum(parts.exposed_s.values())
-    return (
-        f"{first} takes {percent(seconds / step_s)} of the step; "
-        f"{percent(parts.total_compute_s / step_s)} is compute, {percent(exposed / step_s)} exposed communication"
+    most, compute, exposed = (
+        percent(part / step_s, decimals=0, significant=1)
+        for part in (seconds, parts.total_compute_s, sum(parts.exposed_s.values()))
     )
-
-
-def percent(share: float) -> str:
-    return f"{100.0 * share:.0f} %" if share >= 0.01 or share == 0.0 else f"{100.0 * share:.1g} %"
+    return f"{first} takes {most} of the step; {compute} is compute, {exposed} exposed communication"
 
 
 def defaults_in_words(work: Work, plans: Sequence[Plan]) -> tuple[str, ...]:
@@ -35,7 +32,7 @@ def defaults_in_words(work: Work, plans: Sequence[Plan]) -> tuple[str, ...]:
         usual_method().assumption,
         *filter(None, (scheme.assumption for scheme in sorted(SCHEMES.values(), key=lambda each: not each.usual))),
         "Attention skips blocks above the causal diagonal, and counts half the scores.",
-        f"Each GPU keeps {work.runtime_reserve_bytes / 2**30:.3g} GiB for its context, collective buffers and "
+        f"Each GPU keeps {work.runtime_reserve_bytes / GIB:.3g} GiB for its context, collective buffers and "
         "fragmentation (`workload.runtime_reserve`).",
     ]
     if work.step.trains:
@@ -56,7 +53,7 @@ def notes_of(job: Job) -> tuple[str, ...]:
         )
     experts = job.model.experts
     if experts is not None:
-        busiest = job.expert_loads.busiest
+        busiest = job.expert_loads.busiest_rank_load
         if job.plan.ep > 1 and busiest > 1.005:
             found = f"the busiest of {job.plan.ep} expert ranks gets {busiest:.2f} times the mean"
             notes.append(f"{found}; all wait for it")

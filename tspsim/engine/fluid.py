@@ -13,15 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import simpy
 from simpy.events import EventPriority
 
 from ..network.sharing import shares
-
-if TYPE_CHECKING:
-    from .ranks import Device
 
 #: After everything else that happens at an instant (SimPy takes smaller numbers first; NORMAL is 1).
 LAST = EventPriority(2)
@@ -137,6 +134,33 @@ class Channel:
                 setattr(self, each.name, getattr(other, each.name))
 
 
+@dataclass(slots=True, eq=False)
+class Device:
+    """One simulated GPU, for ``size`` that always do the same; it stays while submissions come and go.
+
+    Attributes
+    ----------
+    number
+        Of the GPU.
+    channels
+        Those it takes part in, by the keys of :attr:`.ranks.ReadyInstruction.meets`; a neighbour past the end of an
+        axis has none.
+    computing
+        Kernels under way, of one stream each: they share its rate equally.
+    stretch
+        Times as long that they take as alone.
+    moving
+        Transfers that it takes part in at the moment (only where kernels slow beside them).
+    """
+
+    number: int
+    size: int
+    channels: dict[int, Channel] = field(default_factory=dict)
+    computing: list[Activity] = field(default_factory=list)
+    stretch: float = 1.0
+    moving: int = 0
+
+
 class Transfer(Completion):
     """One use of a channel, and the event of its end.
 
@@ -212,7 +236,7 @@ class Fluid:
         self._active: dict[int, list[Transfer]] = {}
         self._changed: dict[int, None] = {}
         self._solved: dict[tuple[int, ...], list[float]] = {}
-        self._settling = False
+        self.settling = False
 
     def arrive(self, channel: Channel, use: int) -> Transfer:
         """A rank is ready for its part in a use of a channel; the last to arrive starts it."""
@@ -242,7 +266,8 @@ class Fluid:
                     toggled[device] = None
                 device.moving += 1
         self._changed[channel.region] = None
-        self.settle_later()
+        if not self.settling:
+            self.settle_later()
 
     def leave(self, transfer: Transfer) -> None:
         """All bytes are through: the links are free again."""
@@ -251,14 +276,15 @@ class Fluid:
         active.remove(transfer)
         if active:
             self._changed[channel.region] = None
-            self.settle_later()
+            if not self.settling:
+                self.settle_later()
         toggled = self._toggled
         if toggled is not None:
             for device in channel.devices:
                 device.moving -= 1
                 if not device.moving and device.computing:
                     toggled[device] = None
-            if toggled:
+            if toggled and not self.settling:
                 self.settle_later()
 
     def reshare(self) -> None:
@@ -268,13 +294,12 @@ class Fluid:
         for transfer in moving:
             self._active.setdefault(transfer.channel.region, []).append(transfer)
             self._changed[transfer.channel.region] = None
+        if moving and not self.settling:
             self.settle_later()
 
     def settle_later(self) -> None:
         """Ask for a settling at the end of this instant (once)."""
-        if self._settling:
-            return
-        self._settling = True
+        self.settling = True
         settle = Completion(self.env)
         settle._ok = True
         settle._value = None
@@ -282,7 +307,7 @@ class Fluid:
         self.env.schedule(settle, priority=LAST)
 
     def _settle(self, _event: simpy.Event) -> None:
-        self._settling = False
+        self.settling = False
         if self._before_settling is not None:
             self._before_settling()
         changed, self._changed = self._changed, {}

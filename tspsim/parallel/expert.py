@@ -42,7 +42,7 @@ def program_axes(job: Job) -> tuple[str, ...]:
 
 def load_of(job: Job, position: int | None) -> float:
     """Load of a rank over the mean."""
-    return job.expert_loads.busiest if position is None else job.expert_loads.loads[position]
+    return job.expert_loads.busiest_rank_load if position is None else job.expert_loads.loads[position]
 
 
 def sent_rows(job: Job, position: int | None = None) -> float:

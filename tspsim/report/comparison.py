@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tspsim.errors import printable
+from tspsim.units import GIB, compact, percent
 
-from .numbers import GIB, compact, percent, seconds
+from .numbers import seconds
 from .view import dollars_per_million_tokens, price_range
 
 if TYPE_CHECKING:

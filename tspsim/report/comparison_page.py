@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tspsim.files import atomic_write
+from tspsim.units import compact, digits, gib, percent
 
 from . import comparison_figures as figures
 from .comparison import Row, rows, slug
 from .comparison_terms import doubts, project, scaling, sides
-from .numbers import compact, digits, gib, percent, seconds
+from .numbers import seconds
 from .page import _bundle, render, render_sections
 from .view import dollars_per_million_tokens
 

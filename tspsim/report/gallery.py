@@ -19,10 +19,10 @@ from tspsim.studies.axes import choose
 from tspsim.studies.purchase import decide
 from tspsim.studies.purchase.offers import expand
 from tspsim.studies.table import Table, make_columns, numbers_of
+from tspsim.units import compact
 
 from .comparison import slug
 from .comparison_page import page
-from .numbers import compact
 
 #: Scenarios that are shown, the question first that people bring.
 SHOWN = (

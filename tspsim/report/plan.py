@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .numbers import GIB, compact, percent, seconds
+from tspsim.units import GIB, compact, gib, percent
+
+from .numbers import seconds
 from .view import price_range
 
 if TYPE_CHECKING:
@@ -186,7 +188,7 @@ def what_fits(planned: Planned) -> list[str]:
         if limit is None:
             return f"{words}: none fits."
         value, lean = limit
-        return f"{words}: {value:,}, with {lean.name} ({lean.bytes / GIB:.1f} GiB a GPU)."
+        return f"{words}: {value:,}, with {lean.name} ({gib(lean.bytes)} a GPU)."
 
     return [
         said(found.longest_sequence, f"Longest context with {planned.batch:,} sequences a step, in tokens"),

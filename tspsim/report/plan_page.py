@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tspsim.files import atomic_write
+from tspsim.units import compact, gib, percent
 
 from . import plan_figures as figures
-from .numbers import compact, gib, percent, seconds
+from .numbers import seconds
 from .page import render_sections
 from .plan import chapters, elsewhere, front, kicker, rows_of, sure, territory, what_fits, why, yaml_of
 from .view import price_range

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tspsim.report.numbers import GIB, compact, gib, percent, plain, seconds
+from tspsim.report.numbers import plain, seconds
 from tspsim.report.view import View, dollars_per_million_tokens
 from tspsim.steps import STEPS
+from tspsim.units import compact, gib, percent
 
 from .section import Section
 
@@ -99,7 +100,7 @@ def tiles(view: View) -> list[dict[str, str]]:
         {"what": "MFU", "value": percent(best.mfu), "more": "of dense peak"},
         {
             "what": "Memory",
-            "value": f"{best.memory.peak_bytes / GIB:.1f} GiB",
+            "value": f"{gib(best.memory.peak_bytes)}",
             "more": f"of {gib(best.memory.capacity_bytes)} a GPU",
         },
     ]

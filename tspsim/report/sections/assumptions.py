@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tspsim.report.numbers import compact, gib, plain, words
+from tspsim.report.numbers import plain, words
 from tspsim.report.view import View
 from tspsim.steps import STEPS
+from tspsim.units import compact, gib
 
 from .section import Section
 

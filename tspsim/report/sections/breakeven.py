@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from tspsim.report.numbers import digits, label
+from tspsim.report.numbers import label
 from tspsim.report.view import Shape, View
 from tspsim.result import PlanResult
+from tspsim.units import digits
 
 from .section import Section
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tspsim.report.numbers import compact, label, percent
+from tspsim.report.numbers import label
 from tspsim.report.view import View
 from tspsim.result import LinkUse
+from tspsim.units import compact, percent
 
 from .section import Section
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tspsim.report.figures import ALARM, bars_layout, totals
-from tspsim.report.numbers import GIB, gib, label, percent, words
+from tspsim.report.numbers import label, words
 from tspsim.report.view import View
 from tspsim.result import PlanResult
+from tspsim.units import GIB, gib, percent
 
 from .section import Section
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tspsim.report.numbers import compact, gib, percent, plain, seconds, words
+from tspsim.report.numbers import plain, seconds, words
 from tspsim.report.view import View, dollars_per_million_tokens, price_range
 from tspsim.result import PlanResult
+from tspsim.units import compact, gib, percent
 
 from .section import Section
 
