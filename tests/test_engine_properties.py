@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tspsim.engine.core import Interference, Submission
-from tspsim.engine.fluid import Fluid, Transfer
 from tspsim.network import Cluster
+from tspsim.network.fluid import Fluid, Transfer
 from tspsim.parallel import Mesh
 from tspsim.program import Collective, Program
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import simpy
 
-from .fluid import Calendar, Channel, Completion, Fluid, Transfer
+from ..network.fluid import Calendar, Channel, Completion, Device, Fluid, Transfer
 
 
 class Step(NamedTuple):
@@ -93,7 +93,7 @@ class Machine:
     Parameters
     ----------
     tick_s
-        Of the :class:`~tspsim.engine.fluid.Calendar`.
+        Of the :class:`~tspsim.network.fluid.Calendar`.
     compute_slowdown, communication_slowdown
         Factors (≥ 1) on the time of a kernel beside which data moves, and of a transfer beside which a kernel runs.
     """
@@ -109,7 +109,7 @@ class Machine:
         self.env = env
         self.calendar = Calendar(env, tick_s)
         self.compute_slowdown = compute_slowdown
-        self._toggled: dict[Rank, None] = {}
+        self._toggled: dict[Device, None] = {}
         self.fluid = Fluid(
             env,
             self.calendar,

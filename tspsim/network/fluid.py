@@ -11,17 +11,15 @@ the activity ends at another time, does nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from itertools import chain
+from typing import Protocol
 
 import simpy
 from simpy.events import EventPriority
 
-from ..network.sharing import shares
-
-if TYPE_CHECKING:
-    from .ranks import Rank
+from .sharing import Sharing
 
 #: After everything else that happens at an instant (SimPy takes smaller numbers first; NORMAL is 1).
 LAST = EventPriority(2)
@@ -33,6 +31,21 @@ class Activity(Protocol):
     due_s: float
 
     def finish(self) -> None: ...
+
+
+class Kernel(Activity, Protocol):
+    """A device's work at a moment; ``slowed`` while data moves beside it."""
+
+    slowed: bool
+
+
+class Device(Protocol):
+    """What moves data and computes: transfers under way that it takes part in, and the kernel that it runs."""
+
+    moving: int
+
+    @property
+    def computing(self) -> Kernel | None: ...
 
 
 class Completion(simpy.Event):
@@ -108,8 +121,6 @@ class Channel:
         Channels that may ever share a constraint, directly or through others, have the same region.
     algorithm
         How the data moves, in words.
-    solo_rate
-        Rate when nothing else moves in the region: 1, unless copies of a folded channel share a link.
     pending
         Transfers that wait for more arrivals, by their turn.
     uses
@@ -121,11 +132,10 @@ class Channel:
     fluid_s: float
     usage: Mapping[Hashable, float]
     weight: float
-    ranks: tuple[Rank, ...]
+    ranks: Sequence[Device]
     algorithm: str
     parties: int
-    region: int = -1
-    solo_rate: float = 1.0
+    region: int = 0
     pending: dict[int, Transfer] = field(default_factory=dict)
     uses: int = 0
 
@@ -145,12 +155,14 @@ class Transfer(Completion):
         "moving",
         "rate",
         "remaining_s",
+        "share",
         "since_s",
         "start_s",
     )
 
     due_s: float
     remaining_s: float
+    share: float
     since_s: float
     start_s: float
 
@@ -194,7 +206,7 @@ class Fluid:
         calendar: Calendar,
         *,
         slowdown: float = 1.0,
-        toggled: dict[Rank, None] | None = None,
+        toggled: dict[Device, None] | None = None,
         before_settling: Callable[[], None] | None = None,
     ) -> None:
         self.env = env
@@ -204,7 +216,7 @@ class Fluid:
         self._before_settling = before_settling
         self._active: dict[int, list[Transfer]] = {}
         self._changed: dict[int, None] = {}
-        self._solved: dict[tuple[int, ...], list[float]] = {}
+        self._sharing = Sharing[Transfer]()
         self._settling = False
 
     def arrive(self, channel: Channel, turn: int) -> Transfer:
@@ -229,6 +241,7 @@ class Fluid:
         if active is None:
             active = self._active[channel.region] = []
         active.append(transfer)
+        self._sharing.enter(transfer, channel)
         toggled = self._toggled
         if toggled is not None:
             for rank in channel.ranks:
@@ -244,6 +257,7 @@ class Fluid:
         channel = transfer.channel
         active = self._active[channel.region]
         active.remove(transfer)
+        self._sharing.leave(transfer)
         if active:
             self._changed[channel.region] = None
             if not self._settling:
@@ -271,22 +285,16 @@ class Fluid:
         if self._before_settling is not None:
             self._before_settling()
         changed, self._changed = self._changed, {}
-        for region in changed:
-            active = self._active[region]
-            if len(active) == 1:
-                self._give(active[0], active[0].channel.solo_rate)
-            elif active:
-                signature = tuple([transfer.channel.number for transfer in active])
-                rates = self._solved.get(signature)
-                if rates is None:
-                    rates = self._solved[signature] = self._solve(active)
-                for transfer, rate in zip(active, rates, strict=True):
-                    self._give(transfer, rate)
+        speeds = self._sharing.settle()
+        for transfer, share in speeds.items():
+            transfer.share = share
+        # Beside kernels the whole region is looked at, for these come and go meanwhile.
+        looked_at = chain.from_iterable(self._active[each] for each in changed) if self.slowdown > 1.0 else speeds
+        for transfer in looked_at:
+            self._give(transfer)
 
-    def _solve(self, active: list[Transfer]) -> list[float]:
-        return shares([transfer.channel.usage for transfer in active], [transfer.channel.weight for transfer in active])
-
-    def _give(self, transfer: Transfer, rate: float) -> None:
+    def _give(self, transfer: Transfer) -> None:
+        rate = transfer.share
         if self.slowdown > 1.0:
             for rank in transfer.channel.ranks:
                 if rank.computing is not None:
