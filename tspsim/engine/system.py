@@ -352,7 +352,7 @@ def alike(
     A fabric whose switches the groups do not divide evenly has a little more load on some links than on others, and
     then hardly two ranks are alike. Where that makes more than :data:`MANY` classes, and the links between switches
     the cause of most, these do not tell ranks apart: each class moves as fast as the busiest link on any member's way
-    allows, so that a transfer takes up to as much longer as that link has more load than the member's own.
+    allows (docs/engine.md says how far that errs).
     """
     exact = told_apart(cluster, members, kinds, instances, len(cluster.links))
     if max(exact[0]) < MANY:
@@ -361,8 +361,8 @@ def alike(
     return rough if 2 * max(rough[0]) < max(exact[0]) else exact
 
 
-#: Classes of ranks from which a fabric's uneven load is taken at its worst (:func:`alike`).
-MANY = 160
+#: Classes of ranks beyond which a fabric's uneven load is taken at its worst (:func:`alike`).
+MANY = 128
 
 
 def told_apart(
