@@ -19,9 +19,9 @@ from pathlib import Path
 
 import tspsim
 from tspsim.scenario import Scenario
-from tspsim.studies.executors import crew_of
+from tspsim.studies.executors import executor_of
 from tspsim.studies.planner import load_planned, read_map
-from tspsim.studies.planner.map_search import survey
+from tspsim.studies.planner.map_search import search_map
 from tspsim.studies.planner.scheme_map import Cell, Side
 
 DOCS = Path(__file__).parent
@@ -72,14 +72,14 @@ def asked_of(device: str) -> Scenario:
 def draw(device: str, jobs: int | None) -> list[list[str]]:
     """Every point of a device, smallest cluster first."""
     points = read_map(MAPS[device][0])
-    crew = crew_of(jobs, None, len(points.each()))
+    executor = executor_of(jobs, None, len(points.each()))
     cells = []
     try:
-        for cell in survey(asked_of(device), points, TOKENS, crew, math.inf):
+        for cell in search_map(asked_of(device), points, TOKENS, executor, math.inf):
             print(",".join(row_of(device, cell)), flush=True)
             cells.append(cell)
     finally:
-        crew.close(now=True)
+        executor.close(now=True)
     return [row_of(device, cell) for cell in sorted(cells, key=lambda cell: (cell.nodes, cell.sequence))]
 
 

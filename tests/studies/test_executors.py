@@ -13,8 +13,8 @@ import pytest
 import tspsim
 from tspsim.errors import InputError, TspsimError
 from tspsim.studies import worker
-from tspsim.studies.executors import LARGEST_CHUNK, MOST_DEATHS, Here, answers, chunk_size, crew_of, in_order
-from tspsim.studies.question import Library, Question
+from tspsim.studies.executors import LARGEST_CHUNK, MOST_DEATHS, Here, answers, chunk_size, executor_of, in_order
+from tspsim.studies.query import Library, Query
 from tspsim.studies.store import Store
 from tspsim.studies.worker import Answer
 
@@ -26,7 +26,7 @@ class DeathError(Exception):
 
 
 class Mortal:
-    """A crew that answers only when asked to finish, and dies of some questions or at some submissions."""
+    """An executor that answers only when asked to finish, and dies of some questions or at some submissions."""
 
     deaths = (DeathError,)
     width = 4
@@ -35,7 +35,7 @@ class Mortal:
         self.kills = kills
         self.submitted: list[list[str]] = []
 
-    def submit(self, work: object, questions: Sequence[Question]) -> Future[list[Answer]]:
+    def submit(self, work: object, questions: Sequence[Query]) -> Future[list[Answer]]:
         keys = [question.key for question in questions]
         self.submitted.append(keys)
         future: Future[list[Answer]] = Future()
@@ -49,8 +49,8 @@ class Mortal:
         raise AssertionError("answers leaves closing to its caller")
 
 
-def questions(count: int) -> list[Question]:
-    return [Question(f"q{number}", SCENARIO) for number in range(count)]
+def questions(count: int) -> list[Query]:
+    return [Query(f"q{number}", SCENARIO) for number in range(count)]
 
 
 def keys_of(found: list[list[Answer]]) -> list[str]:
@@ -58,18 +58,18 @@ def keys_of(found: list[list[Answer]]) -> list[str]:
 
 
 def test_everything_is_answered_once_though_workers_die_now_and_then() -> None:
-    crew = Mortal(lambda keys, submission: submission in (2, 3, 9))
-    found = list(answers(questions(40), crew))
+    executor = Mortal(lambda keys, submission: submission in (2, 3, 9))
+    found = list(answers(questions(40), executor))
     assert keys_of(found) == sorted(question.key for question in questions(40))
     assert not any(answer.bug for chunk in found for answer in chunk)
 
 
 def test_a_question_that_kills_its_worker_is_found_and_given_up() -> None:
-    crew = Mortal(lambda keys, _: "q5" in keys)
-    found = [answer for chunk in answers(questions(12), crew) for answer in chunk]
+    executor = Mortal(lambda keys, _: "q5" in keys)
+    found = [answer for chunk in answers(questions(12), executor) for answer in chunk]
     assert {answer.key for answer in found if answer.bug} == {"q5"}
     assert len(found) == 12
-    assert sum(keys == ["q5"] for keys in crew.submitted) >= MOST_DEATHS
+    assert sum(keys == ["q5"] for keys in executor.submitted) >= MOST_DEATHS
 
 
 def test_workers_that_never_answer_end_the_sweep() -> None:
@@ -87,12 +87,12 @@ def test_a_worker_that_sees_another_catalog_says_so() -> None:
     library = Library()
     single = SCENARIO.model_copy(update={"plans": SCENARIO.plans[:1]})
     key = library.key(library.look_up(single))
-    assert worker.answer([Question(key, single)])[0].bug == ""
+    assert worker.answer([Query(key, single)])[0].bug == ""
     with pytest.raises(worker.StrangerError, match="another catalog"):
-        worker.answer([Question("0" * 64, single)])
+        worker.answer([Query("0" * 64, single)])
     elsewhere = single.model_copy(update={"workload": single.workload.model_copy(update={"model": "./only-here.yaml"})})
     with pytest.raises(worker.StrangerError, match=r"only-here\.yaml"):
-        worker.answer([Question(key, elsewhere)])
+        worker.answer([Query(key, elsewhere)])
 
 
 def test_a_bug_in_one_question_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ def test_a_bug_in_one_question_is_its_own(monkeypatch: pytest.MonkeyPatch) -> No
 
     library = Library()
     single = SCENARIO.model_copy(update={"plans": SCENARIO.plans[:1]})
-    question = Question(library.key(library.look_up(single)), single)
+    question = Query(library.key(library.look_up(single)), single)
     monkeypatch.setattr("tspsim.simulation.run_plan", broken)
     (answer,) = worker.answer([question])
     assert answer.bug == "ZeroDivisionError: inside"
@@ -118,8 +118,8 @@ def test_a_library_forgets_now_and_then() -> None:
 
 
 def test_few_plans_need_no_second_process() -> None:
-    assert isinstance(crew_of(None, None, 2), Here)
-    assert isinstance(crew_of(1, None, 1000), Here)
+    assert isinstance(executor_of(None, None, 2), Here)
+    assert isinstance(executor_of(1, None, 1000), Here)
 
 
 # --- the store ----------------------------------------------------------------------------------------------

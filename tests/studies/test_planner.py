@@ -31,7 +31,7 @@ from tspsim.studies.front import front_of
 from tspsim.studies.planner import Planner, load_planned, read_budget, read_map
 from tspsim.studies.planner.branch import Search
 from tspsim.studies.planner.limits import leanest, limits
-from tspsim.studies.planner.map_search import survey
+from tspsim.studies.planner.map_search import search_map
 from tspsim.studies.planner.scheme_map import Cell, Side
 from tspsim.studies.planner.space import Candidate, Space, name_of, plan_keys
 from tspsim.studies.planner.why import parts_s
@@ -321,7 +321,7 @@ def test_what_was_simulated_before_ctrl_c_is_not_lost(model: str, monkeypatch: p
     """The second of four plans is under way when Ctrl-C comes."""
     asked: list[str] = []
 
-    def interrupted(questions: Any, crew: Any) -> Any:
+    def interrupted(questions: Any, executor: Any) -> Any:
         for question in questions:
             asked.append(question.scenario.plans[0].name)
             if len(asked) == 2:
@@ -496,12 +496,12 @@ def test_a_verdict_is_proven_where_nothing_left_can_turn_it() -> None:
 def test_a_map_is_the_same_for_any_number_of_processes_and_no_side_is_better_than_it_says(model: str) -> None:
     asked, points = tspsim.load(scenario(model)), read_map("sequences=16Ki,nodes=1,2")
     tokens = 16 * 8192
-    here = list(survey(asked, points, tokens, Here(), math.inf))
-    crew = Processes(2)
+    here = list(search_map(asked, points, tokens, Here(), math.inf))
+    executor = Processes(2)
     try:
-        assert list(survey(asked, points, tokens, crew, math.inf)) == here
+        assert list(search_map(asked, points, tokens, executor, math.inf)) == here
     finally:
-        crew.close(now=True)
+        executor.close(now=True)
     assert [(each.sequence, each.nodes, each.batch) for each in here] == [(16384, 2, 8), (16384, 1, 8)]
     question = question_of(scenario(model, sequence="16Ki", nodes=1))
     search = search_of(question, 8)
@@ -513,7 +513,7 @@ def test_a_map_is_the_same_for_any_number_of_processes_and_no_side_is_better_tha
 
 
 def test_a_map_whose_time_is_over_says_so(model: str) -> None:
-    (cell,) = survey(tspsim.load(scenario(model)), read_map("sequences=4Ki,nodes=1"), 65536, Here(), 0.0)
+    (cell,) = search_map(tspsim.load(scenario(model)), read_map("sequences=4Ki,nodes=1"), 65536, Here(), 0.0)
     assert not cell.sure
     assert cell.ratio is None
 

@@ -13,7 +13,7 @@ import pytest
 
 from tspsim.studies.executors import Here
 from tspsim.studies.planner import read_map
-from tspsim.studies.planner.map_search import survey
+from tspsim.studies.planner.map_search import search_map
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -59,7 +59,8 @@ def test_every_row_says_what_its_plans_say(rows: list[dict[str, str]]) -> None:
 
 
 def test_the_largest_cluster_says_what_the_file_says(script: ModuleType, rows: list[dict[str, str]]) -> None:
-    (cell,) = survey(script.asked_of("mi355x"), read_map("sequences=8Ki,nodes=128"), script.TOKENS, Here(), math.inf)
+    points = read_map("sequences=8Ki,nodes=128")
+    (cell,) = search_map(script.asked_of("mi355x"), points, script.TOKENS, Here(), math.inf)
     written = next(row for row in rows if (row["device"], row["sequence"], row["nodes"]) == ("mi355x", "8192", "128"))
     assert cell.ratio == pytest.approx(float(written["ratio"]), rel=0.02)
     assert cell.proven == (written["proven"] == "true")

@@ -15,7 +15,7 @@ import tspsim
 from tspsim.cli import main
 from tspsim.errors import InputError, UnknownNameError
 from tspsim.studies import Sweep
-from tspsim.studies.question import Library
+from tspsim.studies.query import Library
 from tspsim.studies.store import Store
 from tspsim.studies.table import Table
 
@@ -125,7 +125,7 @@ def test_the_key_follows_the_catalog_and_the_version(catalog: Path, monkeypatch:
     before = key_of()
     write_catalog(catalog, layers=3)
     changed = key_of()
-    monkeypatch.setattr("tspsim.studies.question.__version__", "9.9.9")
+    monkeypatch.setattr("tspsim.studies.query.__version__", "9.9.9")
     assert len({before, changed, key_of()}) == 3
 
 

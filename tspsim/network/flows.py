@@ -8,12 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-
-import simpy
+from typing import TYPE_CHECKING
 
 from ..errors import InputError, shorten
 from .cluster import Cluster
-from .fluid import Calendar, Channel, Fluid
+
+if TYPE_CHECKING:
+    import simpy
+
+    from .fluid import Channel, Fluid
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,11 @@ def finish_times(cluster: Cluster, flows: Iterable[Flow]) -> list[float]:
     >>> [round(time_s, 6) for time_s in both]
     [1.250001, 1.000001]
     """
+    # The event loop is loaded by whoever runs something: rooms above are read far more often.
+    import simpy
+
+    from .fluid import Calendar, Channel, Fluid
+
     asked = list(flows)
     for index, flow in enumerate(asked):
         _check(cluster, index, flow)

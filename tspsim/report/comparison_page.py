@@ -11,7 +11,7 @@ from tspsim.units import compact, digits, gib, percent
 
 from . import comparison_figures as figures
 from .comparison import Row, rows, slug
-from .comparison_terms import doubts, project, scaling, sides
+from .comparison_terms import project, scaling, sides, uncertainty
 from .numbers import seconds
 from .page import _bundle, render, render_sections
 from .view import dollars_per_million_tokens
@@ -81,7 +81,7 @@ SCALING = (
 """
 )
 
-DOUBT = (
+UNCERTAINTY = (
     """
 <p>{{ lead }}</p>
 """
@@ -174,7 +174,7 @@ def page(
             sections.append(("project", "The project", PROJECT, project(decision)))
         if decision.verdicts:
             drawn["tornado"] = {"choices": figures.tornados(decision)}
-            sections.append(("doubt", "Doubt", DOUBT, doubts(decision)))
+            sections.append(("doubt", "Doubt", UNCERTAINTY, uncertainty(decision)))
     sections.append(("assumptions", "Assumptions side by side", SIDES, sides(results, offers)))
     return render_sections(
         sections, drawn, title=title or ", ".join(names[:8]), plotly_js=plotly_js, scripts=("comparison.js",)

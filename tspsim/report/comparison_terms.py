@@ -33,7 +33,7 @@ def scaling(decision: Decision) -> dict[str, Any]:
     }
 
 
-def doubts(decision: Decision) -> dict[str, Any]:
+def uncertainty(decision: Decision) -> dict[str, Any]:
     """The winner against the others."""
     assert decision.winner is not None
     what = "tokens a dollar" if decision.measure == "tokens_per_dollar" else "tokens/s"

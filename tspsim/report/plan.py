@@ -87,9 +87,9 @@ def chapters(planned: Planned) -> list[tuple[str, list[str]]]:
         ("How sure", sure(planned)),
         ("Why the best wins", why(planned)),
         ("The front of the plans searched: none of them is better in rate, cost and memory left", front(planned)),
-        ("Elsewhere", elsewhere(planned)),
+        ("Elsewhere", sensitivity(planned)),
         ("What fits", what_fits(planned)),
-        ("Where TSP wins", territory(planned)),
+        ("Where TSP wins", scheme_map(planned)),
         ("The best plan as scenario keys", [yaml_of(planned)] if planned.best else []),
         ("Stated plans that did not run", [f"{e.name}: {e.error}" for e in planned.stated if e.error]),
     ]
@@ -142,11 +142,11 @@ def front(planned: Planned) -> list[str]:
     return sentences
 
 
-def elsewhere(planned: Planned) -> list[str]:
+def sensitivity(planned: Planned) -> list[str]:
     """What is fastest at other lengths and sizes, among the plans of the front."""
     sentences = []
     best = planned.best[0].candidate.name if planned.best else ""
-    for each in planned.elsewhere:
+    for each in planned.sensitivity:
         what = f"At {each.what} ({counted(each.nodes)}, {each.batch:,} sequences of {each.sequence:,} tokens)"
         if not each.ranking:
             sentences.append(f"{what} nothing was found that runs.")
@@ -197,11 +197,11 @@ def what_fits(planned: Planned) -> list[str]:
     ]
 
 
-def territory(planned: Planned) -> list[str]:
+def scheme_map(planned: Planned) -> list[str]:
     """A sentence a point of the map."""
     return [
         f"{counted(cell.nodes)}, {cell.batch:,} × {cell.sequence:,} tokens: {verdict(cell)}"
-        for cell in planned.territory
+        for cell in planned.scheme_map
     ]
 
 

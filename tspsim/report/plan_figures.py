@@ -63,9 +63,9 @@ def front(planned: Planned) -> dict[str, Any]:
     return front_figure(marks, line, value_axis("memory left a GPU, GiB"), "tokens/s")
 
 
-def territory(planned: Planned) -> dict[str, Any]:
+def scheme_map(planned: Planned) -> dict[str, Any]:
     """Sequence length against nodes: blue where TSP wins, orange where it loses."""
-    cells = planned.territory
+    cells = planned.scheme_map
     lengths = sorted({each.sequence for each in cells})
     nodes = sorted({each.nodes for each in cells})
     at = {(each.sequence, each.nodes): each for each in cells}

@@ -11,7 +11,7 @@ from tspsim.units import compact, gib, percent
 from . import plan_figures as figures
 from .numbers import seconds
 from .page import render_sections
-from .plan import chapters, elsewhere, front, kicker, rows_of, sure, territory, what_fits, why, yaml_of
+from .plan import chapters, front, kicker, rows_of, scheme_map, sensitivity, sure, what_fits, why, yaml_of
 from .view import price_range
 
 if TYPE_CHECKING:
@@ -76,14 +76,14 @@ def page(planned: Planned, plotly_js: str = "inline") -> str:
         )
         values = {"sentences": front(planned), "key": "front", "caption": caption}
         sections.append(("front", "The front", FIGURE, values))
-    if planned.elsewhere:
-        sections.append(("elsewhere", "Other lengths, other sizes", LIST, {"sentences": elsewhere(planned)}))
+    if planned.sensitivity:
+        sections.append(("elsewhere", "Other lengths, other sizes", LIST, {"sentences": sensitivity(planned)}))
     if planned.limits is not None:
         sections.append(("limits", "What fits", LIST, {"sentences": what_fits(planned)}))
-    if planned.territory:
-        drawn["map"] = figures.territory(planned)
+    if planned.scheme_map:
+        drawn["map"] = figures.scheme_map(planned)
         caption = "Rate of the best plan with TSP over that of the best without: above one TSP wins."
-        values = {"sentences": territory(planned), "key": "map", "caption": caption}
+        values = {"sentences": scheme_map(planned), "key": "map", "caption": caption}
         sections.append(("map", "Where TSP wins", FIGURE, values))
     return render_sections(sections, drawn, title=f"{planned.scenario.name}, plans", plotly_js=plotly_js)
 

@@ -1,6 +1,6 @@
 """Who answers: this process, processes on this machine, or an existing Dask cluster, behind one interface.
 
-A crew takes chunks of questions and gives ``concurrent.futures.Future`` objects. :func:`answers` keeps a crew busy and
+An executor takes chunks of questions and gives ``concurrent.futures.Future`` objects. :func:`answers` keeps it busy and
 copes with workers that die: questions that were under way are asked again, one at a time, so that one that kills its
 worker is told from those that only stood beside it.
 """
@@ -25,7 +25,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Protocol, TypeVar
 
 from ..errors import InputError, TspsimError, shorten
-from .question import Question
+from .query import Query
 from .worker import Answer, answer
 
 Given = TypeVar("Given")
@@ -40,7 +40,7 @@ MOST_DEATHS = 3
 MOST_DEATHS_IN_A_ROW = 8
 
 
-class Crew(Protocol):
+class Executor(Protocol):
     """Workers.
 
     ``width`` is how many chunks under way keep them all busy. A future raises one of ``deaths`` when its worker died;
@@ -178,8 +178,8 @@ class Dask:
 CONNECT_S = 10.0
 
 
-def crew_of(jobs: int | None, scheduler: str | None, plans: int) -> Crew:
-    """The crew that was asked for; by default as many processes as this machine lends us and ``plans`` can use."""
+def executor_of(jobs: int | None, scheduler: str | None, plans: int) -> Executor:
+    """The executor that was asked for; by default as many processes as this machine lends us and ``plans`` can use."""
     if scheduler is not None:
         return Dask(scheduler)
     if jobs is None:
@@ -193,35 +193,35 @@ TOO_FEW = 8
 
 
 def in_order(jobs: int | None, work: Callable[[Given], Made], given: Sequence[Given]) -> Iterator[Made]:
-    """What ``work`` makes of each of ``given``, in their order, by ``jobs`` processes (None: as :func:`crew_of`).
+    """What ``work`` makes of each of ``given``, in their order, by ``jobs`` processes (None: as :func:`executor_of`).
 
     Raises
     ------
     TspsimError
         A process died.
     """
-    crew = crew_of(jobs, None, len(given))
-    if isinstance(crew, Here):
+    executor = executor_of(jobs, None, len(given))
+    if isinstance(executor, Here):
         yield from map(work, given)
         return
     one_by_one = partial(_each, work)
-    flying = [crew.submit(one_by_one, [one]) for one in given]
+    flying = [executor.submit(one_by_one, [one]) for one in given]
     over = False
     try:
         for future in flying:
             yield from future.result()
         over = True
-    except crew.deaths as death:
+    except executor.deaths as death:
         raise TspsimError(f"a worker died; too little memory? {shorten(death, 120)}") from None
     finally:
-        crew.close(now=not over)
+        executor.close(now=not over)
 
 
 def _each(work: Callable[[Given], Made], given: Sequence[Given]) -> list[Made]:
     return [work(one) for one in given]
 
 
-def answers(questions: Iterable[Question], crew: Crew) -> Iterator[list[Answer]]:
+def answers(questions: Iterable[Query], executor: Executor) -> Iterator[list[Answer]]:
     """Every question answered once, in the order the answers come.
 
     When a worker dies, what was under way becomes suspect and is asked again alone; a question whose worker dies
@@ -235,17 +235,17 @@ def answers(questions: Iterable[Question], crew: Crew) -> Iterator[list[Answer]]
         Workers see another catalog or version, or the scheduler went away.
     """
     waiting = iter(questions)
-    suspects: deque[Question] = deque()
+    suspects: deque[Query] = deque()
     deaths: Counter[str] = Counter()
-    flying: dict[Future[list[Answer]], list[Question]] = {}
+    flying: dict[Future[list[Answer]], list[Query]] = {}
     size = 1
     while True:
         alone = bool(suspects)
-        while len(flying) < (1 if alone else crew.width):
+        while len(flying) < (1 if alone else executor.width):
             chunk = [suspects.popleft()] if alone else list(itertools.islice(waiting, size))
             if not chunk:
                 break
-            flying[crew.submit(answer, chunk)] = chunk
+            flying[executor.submit(answer, chunk)] = chunk
         if not flying:
             return
         done, _ = concurrent.futures.wait(flying, return_when=concurrent.futures.FIRST_COMPLETED)
@@ -253,7 +253,7 @@ def answers(questions: Iterable[Question], crew: Crew) -> Iterator[list[Answer]]
             chunk = flying.pop(future)
             try:
                 found = future.result()
-            except crew.deaths as death:
+            except executor.deaths as death:
                 suspects.extend(chunk)
                 lonely = alone and len(chunk) == 1
                 deaths.update([chunk[0].key, IN_A_ROW] if lonely else ())

@@ -13,8 +13,8 @@ from ..result import PlanResult, Result
 from ..scenario import Scenario, load
 from ..units import duration
 from .axes import Axis, Cell, Point, choose, points, read_axis
-from .executors import answers, crew_of
-from .question import Entry, Library, Question, ask
+from .executors import answers, executor_of
+from .query import Entry, Library, Query, ask
 from .store import Store
 from .table import Table, make_columns, numbers_of, plan_result
 from .worker import Answer
@@ -140,19 +140,19 @@ class Sweep:
         bugs: dict[str, str] = {}
         clock = _Clock(self.plans, progress)
         questions = self._questions(store.keys(), entries, clock)
-        crew = crew_of(jobs, scheduler, self.plans)
+        executor = executor_of(jobs, scheduler, self.plans)
         finished = False
         try:
-            for found in answers(questions, crew):
+            for found in answers(questions, executor):
                 store.add(answer for answer in found if not answer.bug)
                 bugs |= {answer.key: answer.bug for answer in found if answer.bug}
                 clock.answered(len(found))
             finished = True
         finally:
-            crew.close(now=not finished)
+            executor.close(now=not finished)
         return self._table(store, entries, bugs)
 
-    def _questions(self, known: set[str], entries: list[Entry], clock: _Clock) -> Iterator[Question]:
+    def _questions(self, known: set[str], entries: list[Entry], clock: _Clock) -> Iterator[Query]:
         """Questions nobody has answered, each once; ``entries`` grows with every row to come."""
         library, seen = Library(), set(known)
         for point in self.points:

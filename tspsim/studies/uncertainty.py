@@ -309,9 +309,9 @@ def offer_of(
     transfers = f"{question.cluster.node.name} {TRANSFERS}"
     parts[transfers] = sum(answer.breakdown_s["exposed_communication"].values())
     factors[transfers] = Factor(*costs.transfers)
-    usd, doubt = _price(question, basis)
-    price = f"{device} price" if doubt else None
-    factors |= {price: doubt} if price and doubt else {}
+    usd, spread = _price(question, basis)
+    price = f"{device} price" if spread else None
+    factors |= {price: spread} if price and spread else {}
     return Offer(
         name or f"{plan} on {question.cluster.name}",
         answer.tokens_per_step,

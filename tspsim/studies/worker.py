@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from .. import simulation
 from ..errors import InputError, shorten
-from .question import Library, Question
+from .query import Library, Query
 
 #: Objects made before the collector looks for cycles. A simulation makes millions and leaves few cycles; looking
 #: every 700, as Python does, costs a fifth of the time.
@@ -37,7 +37,7 @@ class StrangerError(InputError):
     """A worker does not see what the sweep sees: another version of the package, or other catalog files."""
 
 
-def answer(questions: Sequence[Question]) -> list[Answer]:
+def answer(questions: Sequence[Query]) -> list[Answer]:
     """Answer some questions in their order.
 
     Raises
@@ -53,7 +53,7 @@ def answer(questions: Sequence[Question]) -> list[Answer]:
         gc.set_threshold(*before)
 
 
-def _answer(question: Question) -> Answer:
+def _answer(question: Query) -> Answer:
     begin_s = time.perf_counter()
     asked = _familiar(question)
     try:
@@ -74,7 +74,7 @@ def _answer(question: Question) -> Answer:
     return Answer(question.key, text, time.perf_counter() - begin_s)
 
 
-def _familiar(question: Question) -> simulation.Question:
+def _familiar(question: Query) -> simulation.Question:
     """The question looked up here, if its content is the same here."""
     try:
         asked = _library.look_up(question.scenario)

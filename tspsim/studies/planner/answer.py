@@ -14,7 +14,7 @@ from ...statements import defaults_in_words
 from .branch import Found
 from .limits import Lean, Limits
 from .scheme_map import Cell, Side
-from .sensitivity import Elsewhere
+from .sensitivity import Sensitivity
 from .space import plan_keys
 from .why import Part
 
@@ -56,9 +56,9 @@ class Planned:
     front: tuple[Found, ...] = ()
     why: tuple[Part, ...] = ()
     rival: str = ""
-    elsewhere: tuple[Elsewhere, ...] = ()
+    sensitivity: tuple[Sensitivity, ...] = ()
     limits: Limits | None = None
-    territory: tuple[Cell, ...] = ()
+    scheme_map: tuple[Cell, ...] = ()
     simulated: int = 0
     bounded: int = 0
     complete: bool = True
@@ -110,7 +110,7 @@ def document(planned: Planned) -> dict[str, Any]:
                     "ranking": [{"plan": name, "step_time_s": step_s} for name, step_s in each.ranking],
                     "does_not_fit": list(each.unfit),
                 }
-                for each in planned.elsewhere
+                for each in planned.sensitivity
             ],
             "limits": _limits(planned),
             "map": [
@@ -123,7 +123,7 @@ def document(planned: Planned) -> dict[str, Any]:
                     "proven": each.proven,
                     "complete": each.sure,
                 }
-                for each in planned.territory
+                for each in planned.scheme_map
             ],
             "search": {
                 "simulated": planned.simulated,

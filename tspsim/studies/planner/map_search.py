@@ -13,8 +13,8 @@ from functools import partial
 from ...errors import TspsimError
 from ...parallel import Job, scheme_of
 from ...scenario import Scenario
-from ..executors import Crew, Here
-from ..question import Library
+from ..executors import Executor, Here
+from ..query import Library
 from .branch import Best
 from .scheme_map import Cell, Point, Points, Side
 from .searches import Searches
@@ -26,8 +26,10 @@ CLOSE = 0.02
 EFFORT = 500_000
 
 
-def survey(scenario: Scenario, points: Points, tokens: int, crew: Crew, deadline_s: float) -> Iterator[Cell]:
-    """Cells in the order of :meth:`Points.each`, as many at a time as the crew has hands; the same for any crew.
+def search_map(
+    scenario: Scenario, points: Points, tokens: int, executor: Executor, deadline_s: float
+) -> Iterator[Cell]:
+    """Cells in the order of :meth:`Points.each`, as many at a time as the executor has workers; the same for any.
 
     Parameters
     ----------
@@ -45,16 +47,16 @@ def survey(scenario: Scenario, points: Points, tokens: int, crew: Crew, deadline
     """
     every = points.each()
     waiting = iter(every)
-    ahead = len(every) if crew.width > 1 else 1
+    ahead = len(every) if executor.width > 1 else 1
     flying: dict[Point, Future[list[Cell]]] = {}
     for point in every:
         for other in itertools.islice(waiting, ahead - len(flying)):
             # Clocks of processes differ, the time that is left does not.
             until = time.time() + deadline_s - time.monotonic()
-            flying[other] = crew.submit(partial(cells, scenario, tokens, until), [other])
+            flying[other] = executor.submit(partial(cells, scenario, tokens, until), [other])
         future = flying.pop(point)
         concurrent.futures.wait([future])
-        if isinstance(future.exception(), crew.deaths):
+        if isinstance(future.exception(), executor.deaths):
             raise TspsimError("a worker died while it drew the map; too little memory?")
         yield from future.result()
 

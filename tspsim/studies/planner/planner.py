@@ -14,13 +14,13 @@ from ...result import Memory
 from ...scenario import Plan as PlanKeys
 from ...scenario import Scenario
 from ...simulation import run_plan
-from ..executors import crew_of
+from ..executors import executor_of
 from ..front import front_of
-from ..question import Library
+from ..query import Library
 from .answer import Planned, Stated
 from .branch import Best, Found, Search
 from .limits import leanest, limits
-from .map_search import survey
+from .map_search import search_map
 from .scheme_map import Points
 from .searches import Searches
 from .sensitivity import places, ranked
@@ -105,7 +105,7 @@ class Planner:
         InfeasibleError
             No legal plan fits, and by how much the leanest misses.
         """
-        further = [self._why, self._limits, self._elsewhere, self._front]
+        further = [self._why, self._limits, self._sensitivity, self._front]
         if points is not None:
             further.append(lambda: self._map(points))
         return self._answer(self._best, self._stated, *further)
@@ -117,8 +117,8 @@ class Planner:
     def _answer(self, *steps: Callable[[], None]) -> Planned:
         answer = self.answer
         self._check_feasible(self.searches.space(self.question, answer.batch))
-        self.crew = crew_of(self.jobs, None, MANY)
-        self.simulators = Simulators(self.crew, self.library, self._deadline_s(WHOLE_SHARE))
+        self.executor = executor_of(self.jobs, None, MANY)
+        self.simulators = Simulators(self.executor, self.library, self._deadline_s(WHOLE_SHARE))
         finished = False
         try:
             try:
@@ -129,7 +129,7 @@ class Planner:
                 self._conclude()
             finished = not answer.interrupted and answer.complete
         finally:
-            self.crew.close(now=not finished)
+            self.executor.close(now=not finished)
         return answer
 
     def _deadline_s(self, share: float) -> float:
@@ -157,11 +157,12 @@ class Planner:
 
     def _map(self, points: Points) -> None:
         """Tokens a step stay as they are; where there are fewer than one sequence, one."""
-        for cell in survey(self.answer.scenario, points, self.answer.tokens, self.crew, self._deadline_s(WHOLE_SHARE)):
-            cells = sorted((*self.answer.territory, cell), key=lambda each: (each.nodes, each.sequence))
-            self.answer.territory = tuple(cells)
+        deadline_s = self._deadline_s(WHOLE_SHARE)
+        for cell in search_map(self.answer.scenario, points, self.answer.tokens, self.executor, deadline_s):
+            cells = sorted((*self.answer.scheme_map, cell), key=lambda each: (each.nodes, each.sequence))
+            self.answer.scheme_map = tuple(cells)
             if self.progress is not None:
-                done, every = len(self.answer.territory), len(points.sequences) * len(points.nodes)
+                done, every = len(self.answer.scheme_map), len(points.sequences) * len(points.nodes)
                 self.progress(f"map: {done} of {every} points", done / every)
 
     def _report(self, next_bound_s: float, best: Sequence[Found]) -> None:
@@ -313,7 +314,7 @@ class Planner:
 
         self.answer.limits = limits(search.space, search.capacity_bytes, resized)
 
-    def _elsewhere(self) -> None:
+    def _sensitivity(self) -> None:
         answer = self.answer
         around = list(places(self.question.cluster, answer.scenario.workload.sequence, answer.batch))
         for number, place in enumerate(around):
@@ -323,4 +324,4 @@ class Planner:
                 return
             deadline_s = self._deadline_s(WHOLE_SHARE)
             search = self.searches.search(place.nodes, place.batch, place.sequence, deadline_s=deadline_s)
-            answer.elsewhere += (ranked((*answer.best, *answer.front), place, search),)
+            answer.sensitivity += (ranked((*answer.best, *answer.front), place, search),)

@@ -12,7 +12,7 @@ from ...question import Question, look_up
 from ...result import PlanResult
 from ...scenario import ClusterInline, Scenario
 from ...simulation import Costs
-from ..question import Library
+from ..query import Library
 from .branch import Search
 from .space import Candidate, Space
 

@@ -14,7 +14,7 @@ from .space import Candidate, Space, name_of
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class Sensitivity:
     """One such place: the plans that may be fastest there with their steps, and those that do not fit.
 
     ``batch`` is in sequences.
@@ -54,7 +54,7 @@ def places(cluster: Cluster, sequence: int, batch: int) -> Iterator[Place]:
         yield Place("double the nodes", cluster.nodes * 2, sequence, batch)
 
 
-def ranked(plans: Iterable[Found], place: Place, search: Search) -> Elsewhere:
+def ranked(plans: Iterable[Found], place: Place, search: Search) -> Sensitivity:
     """The plans there, or where none of them runs the best that a round of simulations finds."""
     tried: list[tuple[float, str, Candidate]] = []
     unfit = []
@@ -74,7 +74,7 @@ def ranked(plans: Iterable[Found], place: Place, search: Search) -> Elsewhere:
     if not ran:
         ran = [(each.candidate.name, each.step_s) for each in search.best(1, most_rounds=1).plans]
     ranking = tuple(sorted(ran, key=lambda each: each[1]))
-    return Elsewhere(place.what, place.nodes, place.sequence, place.batch, ranking, tuple(unfit))
+    return Sensitivity(place.what, place.nodes, place.sequence, place.batch, ranking, tuple(unfit))
 
 
 def adapted(job: Job, space: Space, room_bytes: float) -> Candidate | None:

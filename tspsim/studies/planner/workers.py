@@ -10,19 +10,19 @@ from ...errors import TspsimError
 from ...result import PlanResult
 from ...scenario import Plan as PlanKeys
 from ...scenario import Scenario
-from ..executors import Crew, answers
-from ..question import Library, Question
+from ..executors import Executor, answers
+from ..query import Library, Query
 from ..table import plan_result
 from .branch import Interrupted
 from .space import Candidate, plan_keys
 
 
 class Simulators:
-    """A crew that simulates plans of one scenario, each with its replica's share of the batch.
+    """An executor that simulates plans of one scenario, each with its replica's share of the batch.
 
     Parameters
     ----------
-    crew
+    executor
         Who answers.
     library
         Look-ups that remember.
@@ -30,8 +30,8 @@ class Simulators:
         On the monotonic clock; what is not answered by then is left.
     """
 
-    def __init__(self, crew: Crew, library: Library, deadline_s: float) -> None:
-        self.crew, self.library, self.deadline_s = crew, library, deadline_s
+    def __init__(self, executor: Executor, library: Library, deadline_s: float) -> None:
+        self.executor, self.library, self.deadline_s = executor, library, deadline_s
 
     def simulate(self, scenario: Scenario, candidates: Sequence[Candidate]) -> list[PlanResult | None]:
         """Answers in the order of the candidates; None for those that time did not reach.
@@ -47,7 +47,7 @@ class Simulators:
 
     def ask(self, scenarios: Sequence[Scenario]) -> list[PlanResult | None]:
         """The same for scenarios of one plan each."""
-        questions = [Question(self.library.key(self.library.look_up(asked)), asked) for asked in scenarios]
+        questions = [Query(self.library.key(self.library.look_up(asked)), asked) for asked in scenarios]
         found: dict[str, PlanResult] = {}
         try:
             self._collect(questions, found)
@@ -55,10 +55,10 @@ class Simulators:
             raise Interrupted([found.get(question.key) for question in questions]) from None
         return [found.get(question.key) for question in questions]
 
-    def _collect(self, questions: Sequence[Question], found: dict[str, PlanResult]) -> None:
+    def _collect(self, questions: Sequence[Query], found: dict[str, PlanResult]) -> None:
         """Put answers into ``found`` as they come, as long as there is time."""
         if questions and time.monotonic() < self.deadline_s:
-            for answered in answers(iter(questions), self.crew):
+            for answered in answers(iter(questions), self.executor):
                 for answer in answered:
                     if answer.bug:
                         name = next(q.scenario.plans[0].name for q in questions if q.key == answer.key)

@@ -13,13 +13,13 @@ from ...scenario import Scenario
 from ...scenario.project import DAY_S, Project
 from ...simulation import run_plan
 from .. import uncertainty
-from ..executors import answers, crew_of
-from ..question import Library, Question, ask
+from ..executors import answers, executor_of
+from ..query import Library, Query, ask
 from .checkpoints import schedule
 from .costs import Rates, rates_of
 from .needs import Need, need
 from .outcome import Outcome, outcome_of
-from .scaling import Asked, Point, asked_of, curve
+from .scaling import Point, Trial, curve, trials_of
 
 Progress = Callable[[str, float], None]
 
@@ -173,14 +173,14 @@ def _with_curves(
     scenarios: Sequence[Scenario], rows: Sequence[Row], library: Library, jobs: int | None, tell: Progress
 ) -> list[Row]:
     """The rows with both scaling curves; all their points are simulated side by side."""
-    asked: list[tuple[int, Asked]] = []
+    asked: list[tuple[int, Trial]] = []
     for index, (scenario, row) in enumerate(zip(scenarios, rows, strict=True)):
         if row.best is not None:
-            asked += [(index, point) for point in asked_of(scenario, library.look_up(scenario).cluster, row.best.name)]
+            asked += [(index, point) for point in trials_of(scenario, library.look_up(scenario).cluster, row.best.name)]
     rates = simulated(
         [point.scenario for _, point in asked], jobs=jobs, tell=lambda share: tell("scaling curves", share)
     )
-    both: dict[tuple[int, str], list[tuple[Asked, float]]] = {}
+    both: dict[tuple[int, str], list[tuple[Trial, float]]] = {}
     for (index, point), rate in zip(asked, rates, strict=True):
         if rate is not None:
             both.setdefault((index, point.curve), []).append((point, rate))
@@ -276,17 +276,17 @@ def simulated(
     """Tokens/s of scenarios with one plan each, in their order, side by side on this machine; None where none runs."""
     library = Library()
     keys: list[str] = []
-    questions: dict[str, Question] = {}
+    questions: dict[str, Query] = {}
     for number, scenario in enumerate(scenarios):
         ((entry, question),) = ask(library, number, scenario)
         keys.append(entry.key)
         if question is not None:
             questions[entry.key] = question
     found: dict[str, float | None] = {}
-    crew = crew_of(jobs, None, len(questions))
+    executor = executor_of(jobs, None, len(questions))
     finished = False
     try:
-        for chunk in answers(questions.values(), crew):
+        for chunk in answers(questions.values(), executor):
             for answer in chunk:
                 if answer.bug:
                     raise TspsimError(answer.bug)
@@ -294,5 +294,5 @@ def simulated(
             tell(len(found) / len(questions))
         finished = True
     finally:
-        crew.close(now=not finished)
+        executor.close(now=not finished)
     return [found.get(key) for key in keys]

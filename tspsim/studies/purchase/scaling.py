@@ -27,7 +27,7 @@ MOST_GPUS = 2048 * 8
 
 
 @dataclass(frozen=True)
-class Asked:
+class Trial:
     """One point to be simulated. ``crosses``: a group other than dp is larger than a node."""
 
     curve: str
@@ -48,7 +48,7 @@ class Point:
     efficiency: float
 
 
-def asked_of(scenario: Scenario, cluster: Cluster, plan: str) -> Iterator[Asked]:
+def trials_of(scenario: Scenario, cluster: Cluster, plan: str) -> Iterator[Trial]:
     """The points of both curves."""
     if cluster.fabric is None:
         return
@@ -60,7 +60,7 @@ def asked_of(scenario: Scenario, cluster: Cluster, plan: str) -> Iterator[Asked]
     for nodes in sorted({*WEAK_NODES, cluster.nodes}):
         if nodes % step == 0 and nodes * per_node <= MOST_GPUS:
             point = at_nodes(scenario, cluster, plan, nodes, sequences=each)
-            yield Asked("weak", nodes, nodes * per_node, crosses, point)
+            yield Trial("weak", nodes, nodes * per_node, crosses, point)
     work = each * replicas
     for factor in STRONG_FACTORS:
         nodes = int(cluster.nodes * factor)
@@ -80,7 +80,7 @@ def asked_of(scenario: Scenario, cluster: Cluster, plan: str) -> Iterator[Asked]
             continue
         size = grown.ranks_per_replica // grown.pp
         update = {"plans": (grown.model_copy(update={"dp": None}),)}
-        yield Asked("strong", nodes, nodes * per_node, size > per_node, point.model_copy(update=update))
+        yield Trial("strong", nodes, nodes * per_node, size > per_node, point.model_copy(update=update))
 
 
 def wider(plan: Plan, times: int) -> Plan:
@@ -94,7 +94,7 @@ def folds(plan: Plan) -> bool:
     return SCHEMES.get(plan.scheme).folds
 
 
-def curve(ran: Sequence[tuple[Asked, float]]) -> tuple[Point, ...]:
+def curve(ran: Sequence[tuple[Trial, float]]) -> tuple[Point, ...]:
     """Points and their tokens/s, against the first."""
     first = ran[0][1] / ran[0][0].gpus if ran else 0.0
     return tuple(Point(point.nodes, point.gpus, point.crosses, rate, rate / point.gpus / first) for point, rate in ran)

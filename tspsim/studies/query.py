@@ -1,6 +1,6 @@
 """A plan on a workload on a cluster as one question, and the name of its content.
 
-Two questions with the same content have the same :attr:`Question.key`, wherever they come from: the key is a hash of
+Two questions with the same content have the same :attr:`Query.key`, wherever they come from: the key is a hash of
 what the answer depends on. That is the workload, the plan and the prices with all defaults filled in; the *contents* of
 the catalog entries they name (not their names or places); and the version of this package.
 """
@@ -25,7 +25,7 @@ Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
-class Question:
+class Query:
     """A scenario with a single plan; ``key`` names its content."""
 
     key: str
@@ -104,9 +104,9 @@ class Library:
         return known[1]
 
 
-def ask(library: Library, point: int, scenario: Scenario) -> list[tuple[Entry, Question | None]]:
+def ask(library: Library, point: int, scenario: Scenario) -> list[tuple[Entry, Query | None]]:
     """One entry for every plan of a point's scenario; a plan that is wrong has an error and hinders no other."""
-    asked: list[tuple[Entry, Question | None]] = []
+    asked: list[tuple[Entry, Query | None]] = []
     for plan in scenario.plans:
         single = scenario.model_copy(update={"plans": (plan,)})
         try:
@@ -114,7 +114,7 @@ def ask(library: Library, point: int, scenario: Scenario) -> list[tuple[Entry, Q
         except InputError as error:
             asked.append((Entry(point, plan.name, error=str(error)), None))
         else:
-            asked.append((Entry(point, plan.name, key), Question(key, single)))
+            asked.append((Entry(point, plan.name, key), Query(key, single)))
         library.tidy()
     return asked
 
