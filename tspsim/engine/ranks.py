@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import simpy
 
-from .fluid import Calendar, Completion, Device, Fluid, Transfer
+from ..network.fluid import Activity, Calendar, Channel, Completion, Fluid, Transfer
 
 
 class ReadyInstruction(NamedTuple):
@@ -30,6 +30,33 @@ class ReadyInstruction(NamedTuple):
     meets: tuple[tuple[int, int], ...]
     is_compute: bool
     awaited: bool
+
+
+@dataclass(slots=True, eq=False)
+class Device:
+    """One simulated GPU, for ``size`` that always do the same; it stays while submissions come and go.
+
+    Attributes
+    ----------
+    number
+        Of the GPU.
+    channels
+        Those it takes part in, by the keys of :attr:`ReadyInstruction.meets`; a neighbour past the end of an
+        axis has none.
+    computing
+        Kernels under way, of one stream each: they share its rate equally.
+    stretch
+        Times as long that they take as alone.
+    moving
+        Transfers that it takes part in at the moment (only where kernels slow beside them).
+    """
+
+    number: int
+    size: int
+    channels: dict[int, Channel] = field(default_factory=dict)
+    computing: list[Activity] = field(default_factory=list)
+    stretch: float = 1.0
+    moving: int = 0
 
 
 @dataclass(slots=True, eq=False)

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from ..errors import TspsimError
 from ..mesh import Mesh
 from ..network import Cluster, ExpertExchange, Traffic, collective, point_to_point
+from ..network.fluid import Channel
 from ..network.symmetry import owned, surroundings
 from .assignment import Assignment, Cost, Role, Template, Templates, make_ready
-from .fluid import Channel, Device
 from .folding import number, refine
-from .ranks import Rank
+from .ranks import Device, Rank
 from .timeline import Labels
 
 
@@ -349,6 +349,31 @@ def alike(
 ) -> tuple[list[int], list[int]]:
     """Classes of ranks and of instances, by colour refinement over ranks, instances and links.
 
+    A fabric whose switches the groups do not divide evenly has a little more load on some links than on others, and
+    then hardly two ranks are alike. Where that makes more than :data:`MANY` classes, and the links between switches
+    the cause of most, these do not tell ranks apart: each class moves as fast as the busiest link on any member's way
+    allows (docs/engine.md says how far that errs).
+    """
+    exact = told_apart(cluster, members, kinds, instances, len(cluster.links))
+    if max(exact[0]) < MANY:
+        return exact
+    rough = told_apart(cluster, members, kinds, instances, cluster.layout.switch_start)
+    return rough if 2 * max(rough[0]) < max(exact[0]) else exact
+
+
+#: Classes of ranks beyond which a fabric's uneven load is taken at its worst (:func:`alike`).
+MANY = 128
+
+
+def told_apart(
+    cluster: Cluster,
+    members: Sequence[tuple[int, int]],
+    kinds: NDArray[np.int64],
+    instances: Sequence[Instance],
+    links: int,
+) -> tuple[list[int], list[int]]:
+    """The classes of :func:`alike` with only the first ``links`` of the cluster's links to tell them apart.
+
     Links of the same bandwidth that the same instances use in the same shares are told from each other by nothing: they
     are one vertex, with their number in its colour.
     """
@@ -359,7 +384,8 @@ def alike(
     for index, instance in enumerate(instances):
         colours.append(("instance", instance.template, instance.traffic.latency_s, instance.traffic.fluid_s))
         for link, share in zip(instance.traffic.links, instance.shares, strict=True):
-            users.setdefault(link, []).append((index, share))
+            if link < links:
+                users.setdefault(link, []).append((index, share))
     twins: dict[tuple[tuple[int, float], ...], Counter[float]] = {}
     for link, using in users.items():
         twins.setdefault(tuple(using), Counter())[float(bandwidth[link])] += 1
@@ -481,7 +507,6 @@ def constrain(channels: Sequence[Channel], users: Mapping[int, Mapping[int, floa
     for index, channel in enumerate(channels):
         channel.usage = usage[index]
         channel.region = find(index)
-        channel.solo_rate = min(1.0, 1.0 / max(channel.usage.values(), default=1.0))
 
 
 def with_algorithms(role: Role, device: Device) -> Role:
