@@ -260,7 +260,7 @@ def shipped(name: str) -> tuple[Question, Result, dict[str, Submission]]:
 
 def peak_of(asked: Question, operator: Operator) -> float:
     """FLOP/s nobody passes with this operator's type."""
-    return asked.device.peak_flops_per_s[getattr(operator, "dtype", asked.work.precision)]
+    return asked.device.peak_flops_per_s[getattr(operator, "dtype", "") or asked.work.precision]
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
