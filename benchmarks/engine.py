@@ -1,7 +1,8 @@
 """What the engine costs beside bare SimPy: ``python benchmarks/engine.py [--repeats N] [--json FILE]``.
 
-TSP8-published and TP8 of ``tsp-vs-tpsp-1024-mi300x`` run with every rank (1,024 ranks, 32 layers) and every turn and,
-in the same process and turn by turn, a SimPy loop with nothing but the same number of processes, timeouts and joins:
+TSP8-published and TP8 of ``tsp-vs-tpsp-1024-mi300x`` run with every rank (1,024 ranks, 32 layers) and every iteration
+and, in the same process and turn by turn, a SimPy loop with nothing but the same number of processes, timeouts and
+joins:
 
     processes   one a stream of every rank
     timeouts    one a kernel of every rank, one a transfer
@@ -10,7 +11,7 @@ in the same process and turn by turn, a SimPy loop with nothing but the same num
 A join of the bare loop is the cheapest SimPy knows: a plain event that is triggered and yielded. Medians of the
 repeats are printed, of the wall's clock and of the processor's; the ratio is of the processor's, which a busy machine
 disturbs less, and each is taken between an engine run and the bare run right after it. Beside them: every rank with
-steady turns written out instead of run, and folded ranks with both.
+steady iterations written out instead of run, and folded ranks with both.
 """
 
 from __future__ import annotations
@@ -78,19 +79,19 @@ class Measurement:
                 f"{self.instructions / self.engine_s.processor / 1e3:.0f} thousand instructions/s)",
                 f"  bare SimPy  {self.bare_s.wall:7.3f} s  (processor {self.bare_s.processor:.3f} s)",
                 f"  ratio       {self.ratio:7.2f}",
-                f"  every rank, steady turns written out  {self.steady_s.processor:.3f} s of processor",
+                f"  every rank, steady iterations written out  {self.steady_s.processor:.3f} s of processor",
                 f"  folded too  {self.folded_s.processor:7.3f} s of processor  (the first time "
                 f"{self.first_folded_s.processor:.3f} s)",
             ]
         )
 
 
-def simulate(question: Question, plan: Plan, *, every_rank: bool, every_turn: bool = False) -> Submission:
+def simulate(question: Question, plan: Plan, *, every_rank: bool, every_iteration: bool = False) -> Submission:
     """From a plan to its finished timeline: programs, mesh, channels and the run."""
     cluster = question.cluster
     mesh = build_mesh(plan, cluster.gpus, cluster.gpus_per_node)
     costs = Costs(question.device)
-    return run(question, mesh, question.job(plan), costs, every_rank=every_rank, every_turn=every_turn)
+    return run(question, mesh, question.job(plan), costs, every_rank=every_rank, every_iteration=every_iteration)
 
 
 def count(submission: Submission) -> Counts:
@@ -119,7 +120,7 @@ def count(submission: Submission) -> Counts:
 
 def transfers(submission: Submission) -> int:
     """How many transfers a run with every rank made."""
-    return sum(channel.uses for channel in submission.system.channels)
+    return sum(submission.system.uses().values())
 
 
 def bare(counts: Counts) -> None:
@@ -167,7 +168,7 @@ def median(runs: Sequence[Seconds]) -> Seconds:
 def measure(question: Question, plan: Plan, repeats: int) -> Measurement:
     """Engine and bare loop turn by turn, so that both meet the same weather."""
     first = timed(lambda: simulate(question, plan, every_rank=False))
-    counts = count(simulate(question, plan, every_rank=False, every_turn=True))
+    counts = count(simulate(question, plan, every_rank=False, every_iteration=True))
     folded = [timed(lambda: simulate(question, plan, every_rank=False)) for _ in range(repeats)]
     steady = [timed(lambda: simulate(question, plan, every_rank=True)) for _ in range(repeats)]
     submission = simulate(question, plan, every_rank=True)
@@ -176,7 +177,7 @@ def measure(question: Question, plan: Plan, repeats: int) -> Measurement:
     del submission
     engine, loop = [], []
     for _ in range(repeats):
-        engine.append(timed(lambda: simulate(question, plan, every_rank=True, every_turn=True)))
+        engine.append(timed(lambda: simulate(question, plan, every_rank=True, every_iteration=True)))
         loop.append(timed(lambda: bare(counts)))
     ratio = statistics.median(b.processor / e.processor for b, e in zip(loop, engine, strict=True))
     rest = (median(steady), first, median(folded))

@@ -3,7 +3,7 @@
     python docs/generate.py
 
 A table stands between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``. Everything outside is written by hand.
-``tests/test_docs.py`` holds the committed tables against what the package says now.
+``tests/house/test_docs.py`` holds the committed tables against what the package says now.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import tspsim
 from tspsim.bound import bounds
 from tspsim.network import collective, load_cluster
 from tspsim.operators import Attention, Gemm, Operator
-from tspsim.parallel import build_mesh, peak_memory, scheme_of
+from tspsim.parallel import CONTEXT_METHODS, SCHEMES, WEIGHT_TRANSPORTS, build_mesh, peak_memory, scheme_of
 from tspsim.result import Result
 from tspsim.simulation import Costs, look_up, run, scheduled
 
@@ -31,7 +32,7 @@ KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 
 #: Columns of words; others hold numbers and stand to the right.
-WORDS = ("algorithm", "basis", "source")
+WORDS = ("algorithm", "basis", "source", "name", "what it is", "keys of its own")
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -333,6 +334,22 @@ def volumes() -> str:
     return table(["tokens", *(plan.name for plan in headline().plans)], rows)
 
 
+def registered() -> str:
+    """Every scheme, context method and transport of weights, the project's and those of installed packages."""
+    rooms = {"scheme": SCHEMES, "`exchange`": CONTEXT_METHODS, "`weight_transport`": WEIGHT_TRANSPORTS}
+    rows = [
+        [what, each.name, each.summary, ", ".join(f"`{key}`" for key in keys_of(each)) or "–"]
+        for what, room in rooms.items()
+        for each in room.values()
+    ]
+    return table(["", "name", "what it is", "keys of its own"], rows)
+
+
+def keys_of(each: Any) -> tuple[str, ...]:
+    """Keys of a plan that an object brings: a scheme's axes, and options."""
+    return *getattr(each, "axes", ()), *(option.name for option in getattr(each, "options", ()))
+
+
 # --- network.md ---------------------------------------------------------------------------------------------
 
 #: Cluster, GPUs, collective, bytes, measured bus bandwidth in GB/s, where it was measured.
@@ -407,7 +424,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "figure-micro-batch": figure_micro_batch,
     },
     "memory.md": {"points": memory_points, "parts": memory_parts},
-    "schedules.md": {"volumes": volumes},
+    "schedules.md": {"volumes": volumes, "registered": registered},
     "network.md": {"anchors": anchors, "efficiencies": efficiencies},
 }
 

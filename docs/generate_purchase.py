@@ -3,8 +3,8 @@
     python docs/generate_purchase.py
 
 They stand between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``; everything outside is written by hand and claims
-nothing that a new calibration could turn. ``tests/test_purchase_docs.py`` holds what is committed against what the
-package says now.
+nothing that a new calibration could turn. ``tests/studies/test_purchase_docs.py`` holds what is committed against what
+the package says now.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from tspsim.report.numbers import compact, gib, percent
 from tspsim.scenario import load
 from tspsim.simulation import simulate
 from tspsim.studies.purchase import Decision, decide, expand
 from tspsim.studies.uncertainty import Verdict
+from tspsim.units import compact, gib, percent
 
 PAGE = Path(__file__).parent / "purchase.md"
 SCENARIO = "purchase-8b-128k"

@@ -12,8 +12,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from .catalog import describe
-from .errors import InputError, did_you_mean, shorten
+from .errors import InputError, describe, did_you_mean, shorten
 
 _QUOTED = re.compile(r"'([^']*)'")
 _LIMITS = {
@@ -128,7 +127,8 @@ def _known_keys(type_: type[BaseModel], place: Sequence[int | str]) -> list[str]
                 deeper += [argument for argument in get_args(candidate) if argument is not Ellipsis][-1:]
         candidates = deeper
     models = [member for annotation in candidates for member in _members(annotation) if _is_model(member)]
-    return sorted({field.alias or name for model in models for name, field in model.model_fields.items()})
+    names = {field.alias or name for model in models for name, field in model.model_fields.items()}
+    return sorted(names | {each.name for model in models if hasattr(model, "further") for each in model.further()})
 
 
 def _members(annotation: Any) -> list[Any]:

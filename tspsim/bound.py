@@ -14,22 +14,18 @@ Nothing here runs the simulator or knows an efficiency; whatever is simulated mu
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .model.layer import LayerShard
 from .parallel import Job, build_mesh, peak_memory, scheme_of
 from .parallel.memory import residual_tokens
 from .result import SCHEMA_VERSION, Memory
 from .scenario import Scenario
 from .simulation import Question, look_up, scheduled
+from .units import flops, millions, percent
 
-#: Bytes of a training step over its forward's, at least: what moved has a gradient or is needed again.
-TRAINING_BYTES = 2.0
 #: Best share of the dense peak that a bf16 GEMM reaches on any GPU measured (H100: 794.5 of 989.5 TFLOP/s,
 #: stas00/ml-engineering, maximum achievable matmul FLOPS). A claim above it is possible, but not plausible.
 BEST_MEASURED_SHARE = 0.8
@@ -179,10 +175,10 @@ class Bounds:
         possible = share <= 1.0 + 1e-9
         reason = (
             f"needs {flops(needed)} a GPU ({flops(flops_per_token).removesuffix('/s')} a token), "
-            f"{percent(of_peak)} of its dense {self.precision} peak of {flops(self.peak_flops_per_s)}; "
+            f"{percent(of_peak, decimals=0)} of its dense {self.precision} peak of {flops(self.peak_flops_per_s)}; "
         )
         if possible:
-            reason += f"it is {percent(share)} of the ceiling, {millions(ceiling)} tokens/s"
+            reason += f"it is {percent(share, decimals=0)} of the ceiling, {millions(ceiling)} tokens/s"
         else:
             reason += f"the ceiling is {millions(ceiling)} tokens/s, by {LIMITS[limit]}"
         return Verdict(possible, possible and of_peak <= BEST_MEASURED_SHARE, share, ceiling, needed, reason)
@@ -244,7 +240,7 @@ def batch_in_words(question: Question) -> str:
 def plan_bound(question: Question, job: Job) -> PlanBound:
     """The floors of one plan."""
     work, model, device = job.work, question.model, question.device
-    training = work.pass_ == "training"
+    times_over = work.step.bytes_over_forward
     # The cluster's FLOP/s serve dp replicas at once, so a replica has its own GPUs' share.
     replica_flops_per_s = device.peak_of(work.precision) * question.cluster.gpus / job.plan.dp
     tokens = work.tokens_per_replica
@@ -258,8 +254,8 @@ def plan_bound(question: Question, job: Job) -> PlanBound:
     block = Floor(block_flops / replica_flops_per_s, block_hbm_s, block_links_s)
     whole = Floor(
         tokens * work.flops_per_token(model) / replica_flops_per_s,
-        (TRAINING_BYTES if training else 1.0) * (model.layers * block_hbm_s + head_hbm_s),
-        (TRAINING_BYTES if training else 1.0) * model.layers * block_links_s,
+        times_over * (model.layers * block_hbm_s + head_hbm_s),
+        times_over * model.layers * block_links_s,
     )
     memory = Memory(peak_memory(job, scheme_of(job.plan).residency), device.visible_memory_bytes)
     return PlanBound(job.plan.name, memory, tokens * job.plan.dp, whole, block)
@@ -282,59 +278,6 @@ def head_hbm_bytes(job: Job) -> float:
     return job.model.hidden * job.model.vocab * job.weight_bytes / shards
 
 
-@dataclass(frozen=True)
-class Exchange:
-    """What a rank receives over one axis in a block's forward.
-
-    ``distinct``: every rank needs bytes of its own (all-to-all). Otherwise ranks of a node need the same,
-    which has to enter the node once.
-    """
-
-    axis: str
-    received_bytes: float
-    distinct: bool = False
-
-
-def exchanges(job: Job, *, in_switch: bool = False) -> tuple[Exchange, ...]:
-    """Payload a rank receives and did not hold, a block's forward, by axis.
-
-    Letters: n local tokens, h hidden, T and Σ the degrees, D that of TSP, a and c the widths of Q and of K.
-
-    - TP: two all-reduces of n·h, 2(T−1)/T of it each; with ``in_switch`` once, as a switch that adds returns
-      only the sum. Less where latents are gathered instead of rows, or tokens go to experts without shared ones.
-    - SP within TP: K and V of the other shards, 2·B·S·c/T·(Σ−1)/Σ; Ulysses (2a + 2c)·n/T·(Σ−1)/Σ.
-    - TSP: (D−1)/D of a layer's matrices, and of K and V of the whole context.
-    """
-    plan, model = job.plan, job.model
-    moved = []
-    thinnest = min(set(model.blocks), key=model.common_matrix_parameters)
-    if plan.tsp > 1:
-        away = (plan.tsp - 1) / plan.tsp
-        # Of the whole layer: groups of heads need not replicate keys and values, however many ranks there are.
-        layer = LayerShard(model, 1, job.work.precision, job.activation_bytes, thinnest)
-        weights = (layer.attention_weights + layer.mlp_weights) * job.weight_bytes
-        context = 2 * job.group_tokens * layer.kv_width * job.activation_bytes
-        moved.append(Exchange("tsp", away * (weights + context)))
-    if plan.tp > 1:
-        share = 1.0 if in_switch else 2.0 * (plan.tp - 1) / plan.tp
-        layer = LayerShard(model, plan.tp, job.work.precision, job.activation_bytes, thinnest)
-        entering = min(layer.entry_width, model.hidden) if plan.sequence_regions else model.hidden
-        reduced = 0.5 * (entering + model.hidden)
-        if layer.ffn or plan.ep == 1:
-            reduced += model.hidden
-        moved.append(Exchange("tp", share * job.tokens * reduced * job.activation_bytes))
-    if plan.sp > 1:
-        away = (plan.sp - 1) / plan.sp
-        layer = LayerShard(model, plan.tp, job.work.precision, job.activation_bytes)
-        if plan.exchange == "ulysses":
-            elements = job.tokens * (2 * layer.query_width + 2 * layer.kv_width)
-            moved.append(Exchange("sp", away * elements * job.activation_bytes, distinct=True))
-        else:
-            elements = 2 * job.group_tokens * layer.kv_width
-            moved.append(Exchange("sp", away * elements * job.activation_bytes))
-    return tuple(moved)
-
-
 def block_links_time_s(question: Question, job: Job) -> float:
     """Seconds that one block's transfers take at least: into the GPU, and into its node.
 
@@ -347,12 +290,12 @@ def block_links_time_s(question: Question, job: Job) -> float:
     nic = cluster.fabric.nic.bandwidth.value * node.nics / node.gpus if cluster.fabric is not None else 0.0
     mesh = build_mesh(job.plan, cluster.gpus, cluster.gpus_per_node)
     received = entering = 0.0
-    for exchange in exchanges(job, in_switch=node.collectives.in_switch_latency is not None):
+    for exchange in scheme_of(job.plan).received(job, node.collectives.in_switch_latency is not None):
         groups = mesh.groups(exchange.axis)
         ranks = groups.shape[1]
         together = most_together(groups // cluster.gpus_per_node)
-        away = exchange.received_bytes * (ranks - together) / (ranks - 1)
-        received += exchange.received_bytes
+        away = exchange.bytes * (ranks - together) / (ranks - 1)
+        received += exchange.bytes
         entering += away if exchange.distinct else away / together
     if not entering:
         return received / inside
@@ -366,36 +309,3 @@ def most_together(nodes: np.ndarray[Any, np.dtype[np.int64]]) -> int:
         if (ordered[:, size - 1 :] == ordered[:, : ordered.shape[1] - size + 1]).any():
             return size
     return 1
-
-
-def flops(value: float) -> str:
-    """``1.307 PFLOP/s``: four digits, enough to tell a peak from its neighbours.
-
-    >>> flops(1.3074e15), flops(51.5e9)
-    ('1.307 PFLOP/s', '51.50 GFLOP/s')
-    """
-    prefixes: Sequence[str] = ("", "k", "M", "G", "T", "P", "E", "Z")
-    power = min(len(prefixes) - 1, max(0, int(math.log10(value) // 3))) if value > 0 else 0
-    scaled = value / 1000.0**power
-    return f"{scaled:.{max(0, 3 - int(math.log10(scaled))) if scaled >= 1 else 3}f} {prefixes[power]}FLOP/s"
-
-
-def millions(tokens_per_s: float) -> str:
-    """``26.0 M``; small rates as they are.
-
-    >>> millions(25.98e6), millions(832e6), millions(1234.5)
-    ('26.0 M', '832 M', '1,234')
-    """
-    if tokens_per_s < 1e5:
-        return f"{tokens_per_s:,.0f}"
-    value = tokens_per_s / 1e6
-    return f"{value:,.0f} M" if value >= 100 else f"{value:.3g} M" if value < 10 else f"{value:.1f} M"
-
-
-def percent(share: float) -> str:
-    """``21 %``, or ``0.31 %`` where whole percents would hide the number.
-
-    >>> percent(0.208), percent(0.0031), percent(6.657)
-    ('21 %', '0.31 %', '666 %')
-    """
-    return f"{100.0 * share:,.0f} %" if share >= 0.1 else f"{100.0 * share:.2g} %"

@@ -23,7 +23,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from .errors import InputError, UnknownNameError, shorten
+from .errors import InputError, UnknownNameError, describe, shorten
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -281,18 +281,3 @@ def _loader() -> type[Any]:
         characters = ["" if character == "\0" else character for character in first]
         Loader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(rf"(?:{pattern})\Z"), characters)
     return Loader
-
-
-def describe(value: object) -> str:
-    """A value as messages show it: short, and with what YAML made of it where that may surprise."""
-    if value is None:
-        return "nothing"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, dict):
-        return "a mapping"
-    if isinstance(value, list | tuple | set | frozenset):
-        return "a list"
-    if isinstance(value, int) and abs(value) > 10**18:
-        return "a very large number"
-    return f"'{shorten(value)}'"

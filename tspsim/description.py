@@ -10,20 +10,19 @@ from .engine.core import Submission
 from .hardware import Device
 from .model import Architecture
 from .network import Cluster
-from .parallel import CHOICES, Plan
+from .parallel import SWITCHES, Plan, choices_of, scheme_of
 from .question import Question
 from .result import LinkUse, Memory
+from .units import GIB, gib
 
 
 def too_large(memory: Memory) -> str:
     """Which part is too large, and by how much."""
     over = memory.peak_bytes - memory.capacity_bytes
     largest = max(memory.parts, key=lambda part: memory.parts[part])
-    gib = 2**30
     return (
-        f"needs {memory.peak_bytes / gib:.1f} GiB a GPU, {over / gib:.1f} GiB more than its "
-        f"{memory.capacity_bytes / gib:.1f}; largest part: "
-        f"{largest.replace('_', ' ')}, {memory.parts[largest] / gib:.1f} GiB"
+        f"needs {gib(memory.peak_bytes)} a GPU, {gib(over)} more than its {memory.capacity_bytes / GIB:.1f}; "
+        f"largest part: {largest.replace('_', ' ')}, {gib(memory.parts[largest])}"
     )
 
 
@@ -92,25 +91,15 @@ def cost_of(question: Question, makespan_s: float, tokens: int) -> dict[str, Any
 def settings_of(plan: Plan) -> dict[str, Any]:
     """The switches of a plan, defaults filled in; what was chosen for the machine is in it, where the plan has it to
     choose."""
-    overlap = plan.overlap
-    if overlap is None:
-        overlap = plan.tsp > 1 or (plan.sp > 1 and plan.exchange == "ring")
-    choices = [choice for choice in CHOICES if choice.applies(plan)]
-    return {
-        "partition": plan.partition,
-        "exchange": plan.exchange,
-        "sequence_regions": plan.sequence_regions,
-        "overlap": overlap,
-        "overlap_chunks": plan.overlap_chunks,
-        "recomputation": plan.recomputation,
-        "micro_batch": plan.micro_batch,
-        "vpp": plan.vpp,
-        "schedule": "interleaved" if plan.vpp > 1 else plan.schedule,
-        "zero": plan.zero,
-        "shard_group": plan.shard_group,
-        "expert_dispatch": plan.expert_dispatch,
-        "expert_overlap": plan.expert_overlap,
-        **{name: value for choice in choices for name, value in choice.settings(plan).items()},
+    stated: dict[str, Any] = {name: getattr(plan, name) for name in SWITCHES}
+    stated |= {
+        "overlap": scheme_of(plan).overlaps(plan) if plan.overlap is None else plan.overlap,
+        "schedule": plan.order.name,
+    }
+    for choice in choices_of(plan):
+        stated |= choice.settings_of(plan)
+    return stated | {
+        **plan.options,
         "chosen": list(plan.chosen),
         "algorithms": dict(plan.algorithms),
         "placement": {"node": list(plan.node_axes), "rails": list(plan.rail_axes)},

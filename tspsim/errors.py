@@ -100,3 +100,23 @@ def shorten(value: object, limit: int = 80) -> str:
     """A value as one short line, so that no message grows with the input."""
     text = " ".join(str(value).split())
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def printable(text: str) -> str:
+    """Text that cannot steer a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def describe(value: object) -> str:
+    """A value as messages show it: short, and with what YAML made of it where that may surprise."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list | tuple | set | frozenset):
+        return "a list"
+    if isinstance(value, int) and abs(value) > 10**18:
+        return "a very large number"
+    return f"'{shorten(value)}'"

@@ -9,7 +9,20 @@ from .errors import InputError, UnknownNameError
 from .hardware import Device, load_device
 from .model import Architecture, load_model
 from .network import Cluster, build_cluster, load_cluster
-from .parallel import CHOICES, Adapters, Job, Optimizer, Plan, Routing, StackSpec, Work, load_stack, located
+from .parallel import (
+    SWITCHES,
+    Adapters,
+    Job,
+    Optimizer,
+    Plan,
+    Routing,
+    StackSpec,
+    Work,
+    load_stack,
+    located,
+    scheme_of,
+    switches_of,
+)
 from .provenance import Provenance
 from .scenario import ClusterInline, Faults, Scenario
 from .scenario import Plan as PlanKeys
@@ -89,25 +102,13 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
     plans = []
     for entry in scenario.plans:
         plan = Plan(
-            name=entry.name,
-            degrees=entry.degrees(cluster.gpus),
-            partition=entry.partition,
-            exchange=entry.exchange,
-            sequence_regions=entry.sequence_regions,
-            overlap=entry.overlap,
-            overlap_chunks=entry.overlap_chunks,
-            recomputation=entry.recomputation or "none",
-            micro_batch=entry.micro_batch,
-            vpp=entry.vpp,
-            schedule=entry.schedule,
-            stage_layers=entry.stage_layers,
-            zero=entry.zero,
-            shard_group=entry.shard_group,
-            expert_dispatch=entry.expert_dispatch,
-            expert_overlap=entry.expert_overlap,
+            entry.name,
+            entry.degrees(cluster.gpus),
+            **{name: getattr(entry, name) for name in (*SWITCHES, "stage_layers", "expert_balance")},
             algorithms={str(kind): name for kind, name in entry.algorithms.items()},
             node_axes=entry.placement.node if entry.placement else (),
             rail_axes=entry.placement.rails if entry.placement else (),
+            options=entry.options,
         )
         workload.sequences_of(plan.dp, plan.name)
         plans.append(located(with_choices(plan, entry), cluster.gpus, cluster.gpus_per_node))
@@ -119,11 +120,12 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
 
 def with_choices(plan: Plan, keys: PlanKeys) -> Plan:
     """The plan with the switches that its keys state; those it leaves to :mod:`tspsim.tuning` are named as open."""
-    switches = [name for choice in CHOICES if choice.applies(plan) for name in choice.switches]
-    stated = {name: value for name in switches if (value := getattr(keys, name)) is not None}
-    published = plan.tsp > 1 and keys.tsp_schedule == "published"
-    still_open = () if published else tuple(name for name in switches if name not in stated)
-    return replace(plan, **stated, open=still_open)
+    switches = switches_of(plan)
+    stated = {name: value for name in switches if (value := getattr(keys, name, None)) is not None}
+    published = scheme_of(plan).published or {}
+    settled = bool(published) and all(getattr(keys, name) == value for name, value in published.items())
+    still_open = () if settled else tuple(name for name in switches if name not in stated)
+    return replace(plan.with_values(stated), open=still_open)
 
 
 def with_faults(cluster: Cluster, faults: Faults) -> Cluster:

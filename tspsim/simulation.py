@@ -23,13 +23,15 @@ from .engine.core import Interference, Submission, no_collection
 from .engine.steady import execute
 from .errors import UnreachableError
 from .hardware import Device
+from .mesh import Mesh
 from .operators import Operator
-from .parallel import Job, Mesh, Plan, build_mesh, peak_memory, scheme_of, write_program
+from .parallel import Job, Plan, axes_of, build_mesh, peak_memory, scheme_axes, scheme_of, write_program
 from .parallel.stack import Stack
 from .question import Lookups, Question, look_up
 from .result import Memory, PlanResult, Range, RankClass, Result
 from .scenario import Scenario, load
 from .statements import bottleneck, defaults_in_words, notes_of, unexplained
+from .steps import FORWARD_STEP
 from .tuning import tuned
 
 __all__ = ["Costs", "Lookups", "Question", "look_up", "run", "run_plan", "simulate"]
@@ -82,7 +84,7 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
     plan = job.plan
     scheme = scheme_of(plan)
     memory = Memory(peak_memory(job, scheme.residency), device.visible_memory_bytes)
-    degrees = {axis: plan.degree(axis) for axis in ("tsp", "tp", "sp", "pp", "ep", "dp")}
+    degrees = {axis: plan.degree(axis) for axis in (*scheme_axes(), "pp", "ep", "dp")}
     settings = settings_of(plan)
     if not memory.fits:
         return PlanResult(plan.name, degrees, memory, settings, error=too_large(memory), notes=notes_of(job))
@@ -165,7 +167,8 @@ class Costs:
 
     def weigh(self, submission: Submission) -> None:
         """Remember how uncertain this run's transfers are: the ranges of all, by the time each takes."""
-        used = [(each.traffic, channel.uses * each.traffic.alone_s) for each, channel in submission.system.instances]
+        uses, instances = submission.system.uses(), submission.system.instances
+        used = [(each.traffic, uses[channel] * each.traffic.alone_s) for each, channel in instances]
         total = sum([seconds for _, seconds in used])
         if total > 0.0:
             low, high = (sum([getattr(t, end) * seconds for t, seconds in used]) / total for end in ("low", "high"))
@@ -188,32 +191,28 @@ class Costs:
 
 
 def run(
-    question: Question, mesh: Mesh, job: Job, costs: Costs, *, every_rank: bool, every_turn: bool = False
+    question: Question, mesh: Mesh, job: Job, costs: Costs, *, every_rank: bool, every_iteration: bool = False
 ) -> Submission:
     """Write the plan's programs, place them, and let the engine run them."""
-    plan = job.plan
-    scheme = scheme_of(plan)
-    slots = plan.token_shards
-    role_of = mesh.positions["pp"] * slots + mesh.positions[plan.token_axis]
+    scheme = scheme_of(job.plan)
+    roles, role_of = mesh.coordinates(axes_of(job))
     device, stack = question.device, job.work.stack
     slowness = {slow.gpu: slow.factor for slow in question.scenario.faults.slow_gpus}
     with no_collection():
-        programs = tuple(
-            write_program(scheme, job, position, stage) for stage in range(plan.pp) for position in range(slots)
-        )
+        programs = tuple([write_program(scheme, job, role) for role in roles])
         return execute(
             question.cluster,
             lambda operator: stack.seconds(operator, costs(operator)),
             Assignment(mesh, programs, role_of, slowness),
             interference=Interference(device.compute_slowdown, device.communication_slowdown),
             every_rank=every_rank,
-            every_turn=every_turn,
+            every_iteration=every_iteration,
         )
 
 
 def steady_blocks(job: Job) -> bool:
     """Whether the pass itself is one forward through all layers, so that its own layers show the steady block."""
-    return not job.training and job.micro_batches == 1 and job.plan.pp == 1
+    return not job.step.trains and job.micro_batches == 1 and job.plan.pp == 1
 
 
 def run_block(question: Question, job: Job, costs: Costs) -> Submission:
@@ -226,7 +225,7 @@ def run_block(question: Question, job: Job, costs: Costs) -> Submission:
     job = Job(
         job.model.steady(BLOCKS),
         alone,
-        replace(job.work, pass_="forward", sequences=job.sequences),
+        replace(job.work, pass_=FORWARD_STEP.name, sequences=job.sequences),
     )
     mesh = build_mesh(alone, question.cluster.gpus, question.cluster.gpus_per_node)
     return run(question, mesh, job, Costs(costs.device, costs.scales), every_rank=False)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .metrics import Breakdown
-from .parallel import CHOICES, Job, Plan, Work
+from .parallel import SCHEMES, Job, Plan, Work, choices_of, scheme_of, usual_method
+from .units import GIB, percent
 
 COMPUTE_WORDS = {"gemm": "matrix products", "attention": "attention", "memory_bound": "memory-bound kernels"}
 
@@ -17,30 +18,24 @@ def bottleneck(parts: Breakdown, step_s: float) -> str:
     shares["waiting for other ranks"] = parts.idle_s
     ranked = sorted(shares.items(), key=lambda item: -item[1])
     first, seconds = ranked[0]
-    exposed = sum(parts.exposed_s.values())
-    return (
-        f"{first} takes {percent(seconds / step_s)} of the step; "
-        f"{percent(parts.total_compute_s / step_s)} is compute, {percent(exposed / step_s)} exposed communication"
+    most, compute, exposed = (
+        percent(part / step_s, decimals=0, significant=1)
+        for part in (seconds, parts.total_compute_s, sum(parts.exposed_s.values()))
     )
-
-
-def percent(share: float) -> str:
-    return f"{100.0 * share:.0f} %" if share >= 0.01 or share == 0.0 else f"{100.0 * share:.1g} %"
+    return f"{first} takes {most} of the step; {compute} is compute, {exposed} exposed communication"
 
 
 def defaults_in_words(work: Work, plans: Sequence[Plan]) -> tuple[str, ...]:
     """The assumptions that decide answers; each can be switched a plan."""
     sentences = [
         "Tokens lie in zigzag order, so every sequence shard has the same causal work (`partition`).",
-        "Sequence shards gather K and V before they attend (`exchange: all_gather`).",
-        "Tensor-parallel all-reduces are exposed and sequence regions are off (`overlap`, `sequence_regions`).",
-        "TSP's broadcasts, gathers and hops run beside compute (`overlap`); how its weights travel and how many heads "
-        "it attends at once is chosen for the machine (`tsp_schedule: published` is the text word by word).",
+        usual_method().assumption,
+        *filter(None, (scheme.assumption for scheme in sorted(SCHEMES.values(), key=lambda each: not each.usual))),
         "Attention skips blocks above the causal diagonal, and counts half the scores.",
-        f"Each GPU keeps {work.runtime_reserve_bytes / 2**30:.3g} GiB for its context, collective buffers and "
+        f"Each GPU keeps {work.runtime_reserve_bytes / GIB:.3g} GiB for its context, collective buffers and "
         "fragmentation (`workload.runtime_reserve`).",
     ]
-    if work.pass_ == "training":
+    if work.step.trains:
         sentences.append(
             f"The optimizer is {work.optimizer.name}: {work.optimizer.bytes_per_parameter:g} bytes a parameter "
             "(`workload.optimizer`)."
@@ -58,7 +53,7 @@ def notes_of(job: Job) -> tuple[str, ...]:
         )
     experts = job.model.experts
     if experts is not None:
-        busiest = job.work.routing.busiest(experts.count, job.plan.ep)
+        busiest = job.expert_loads.busiest_rank_load
         if job.plan.ep > 1 and busiest > 1.005:
             found = f"the busiest of {job.plan.ep} expert ranks gets {busiest:.2f} times the mean"
             notes.append(f"{found}; all wait for it")
@@ -68,9 +63,9 @@ def notes_of(job: Job) -> tuple[str, ...]:
             notes.append(f"{found} (`capacity_factor`): FLOPs, MFU and bounds count what is kept, tokens/s all tokens")
         if job.plan.ep == 1 and job.plan.tp == 1:
             notes.append(f"every rank holds all {experts.count} experts of its layers (`ep`)")
-    for choice in CHOICES:
+    for choice in choices_of(job.plan):
         names = [f"`{name}`" for name in choice.switches if name in job.plan.chosen]
-        if names and choice.applies(job.plan):
+        if names:
             notes.append(f"chosen for this machine and length: {choice.sentence(job.plan)} ({', '.join(names)})")
     if job.model.note:
         notes.append(f"{job.model.name}: {job.model.note}")
@@ -84,9 +79,4 @@ def unexplained(work: Work, plans: Sequence[Plan]) -> tuple[str, ...]:
         "Stragglers and clock drift between GPUs; with the ideal stack also a host that launches too slowly.",
         "How a particular library places collectives on compute units: its share of the device is one stated factor.",
     ]
-    if any(plan.tsp > 1 for plan in plans):
-        sentences.append(
-            "The published 2.0–2.6 times of TSP over TP+SP: docs/published-tsp.md gives the part that volumes, links "
-            "and overlap explain."
-        )
-    return tuple(sentences)
+    return *sentences, *dict.fromkeys(filter(None, (scheme_of(plan).unexplained for plan in plans)))

@@ -21,7 +21,7 @@ from .hardware import Device
 from .metrics import steady_layer_s
 from .network import Cluster
 from .operators import Operator
-from .parallel import CHOICES, Job, Plan, build_mesh, located, options_of, peak_memory, scheme_of, write_program
+from .parallel import Job, Plan, build_mesh, choices_of, located, options_of, peak_memory, scheme_of, write_program
 from .parallel.choices import candidates_of, legal
 from .paths import LowerBound
 from .program import Compute, Program
@@ -118,8 +118,7 @@ def _by_simulation(
 
 def _cut(plan: Plan) -> Hashable:
     """What matters most of a plan's choices."""
-    names = [name for choice in CHOICES if choice.applies(plan) for name in choice.first]
-    return tuple(getattr(plan, name) for name in names)
+    return tuple(plan.value(name) for choice in choices_of(plan) for name in choice.first)
 
 
 def sample(job: Job, cluster: Cluster) -> tuple[Job, Cluster]:
@@ -134,7 +133,7 @@ def sample(job: Job, cluster: Cluster) -> tuple[Job, Cluster]:
     nodes = cluster.nodes if cluster.factors else min(cluster.nodes, plan.token_shards // here)
     while True:
         small = cluster if nodes == cluster.nodes else replace(cluster, nodes=nodes, memo={})
-        inside = plan.tsp * plan.tp * plan.sp
+        inside = math.prod(plan.degree(axis) for axis in scheme_of(plan).axes)
         if small.gpus % inside == 0 and small.gpus >= inside:
             alone = replace(plan.in_one_stage(small.gpus // inside), shard_group=None)
             try:
@@ -155,7 +154,8 @@ def simulated_s(job: Job, cluster: Cluster, device: Device, cost: Callable[[Oper
     mesh = build_mesh(plan, cluster.gpus, cluster.gpus_per_node)
     with no_collection():
         # All wait for the shard whose kernels take longest: its program for every rank folds to few.
-        programs = [write_program(scheme, job, position) for position in sorted({0, plan.token_shards - 1})]
+        ends = sorted({0, plan.token_shards - 1})
+        programs = [write_program(scheme, job, {plan.token_axis: position}) for position in ends]
         slowest = max(programs, key=lambda program: kernels_s(program, cost))
         submission = execute(
             cluster,

@@ -249,57 +249,94 @@ UsdPerKilowattHour = Annotated[float, Quantity("USD/kWh")]
 assert set(get_args(Dimension)) == set(_UNITS) == set(EXAMPLES)
 
 
-def format_bytes(size_bytes: float, binary: bool = False) -> str:
-    """``192.0 GB``, or ``178.8 GiB`` with ``binary``.
+GIB = 2.0**30
+_PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
-    >>> format_bytes(192e9), format_bytes(2**31, binary=True), format_bytes(12)
-    ('192.0 GB', '2.0 GiB', '12 B')
+
+def digits(value: float) -> str:
+    """Three significant digits without an exponent below a million.
+
+    >>> digits(1.2345), digits(45.678), digits(1234.5), digits(0.004567)
+    ('1.23', '45.7', '1,234', '0.00457')
     """
-    if binary:
-        return _scaled(size_bytes, "B", 1024.0, ("", "Ki", "Mi", "Gi", "Ti", "Pi"))
-    return _scaled(size_bytes, "B", 1000.0, ("", "k", "M", "G", "T", "P"))
+    size = abs(value)
+    if size >= 100 or value == 0:
+        return f"{value:,.0f}"
+    if size >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if size >= 1 else f"{value:.3g}"
 
 
-def format_rate(bytes_per_s: float) -> str:
-    """``50.0 GB/s``.
+def compact(value: float, unit: str = "") -> str:
+    """A count or rate with a decimal prefix.
 
-    >>> format_rate(5e10)
-    '50.0 GB/s'
+    >>> compact(5_123_456, "tokens/s"), compact(272e12, "FLOP/s"), compact(12)
+    ('5.12 M tokens/s', '272 TFLOP/s', '12.0')
     """
-    return format_bytes(bytes_per_s) + "/s"
+    # A prefix belongs to a unit it can be glued to (TFLOP/s); before a word such as tokens it stands alone.
+    glued = unit.startswith(("B", "FLOP"))
+    for factor, prefix in _PREFIXES:
+        if abs(value) >= factor:
+            return f"{digits(value / factor)} {prefix}{'' if glued else ' '}{unit}".rstrip()
+    return f"{digits(value)} {unit}".rstrip()
 
 
-def format_flops(flops_per_s: float) -> str:
-    """``1.3 PFLOP/s``.
+def millions(tokens_per_s: float) -> str:
+    """``26.0 M``; small rates as they are.
 
-    >>> format_flops(272e12)
-    '272.0 TFLOP/s'
+    >>> millions(25.98e6), millions(832e6), millions(1234.5)
+    ('26.0 M', '832 M', '1,234')
     """
-    return _scaled(flops_per_s, "FLOP/s", 1000.0, ("", "k", "M", "G", "T", "P", "E", "Z"))
+    if tokens_per_s < 1e5:
+        return f"{tokens_per_s:,.0f}"
+    value = tokens_per_s / 1e6
+    return f"{value:,.0f} M" if value >= 100 else f"{value:.3g} M" if value < 10 else f"{value:.1f} M"
 
 
-def format_count(count: float) -> str:
-    """Exact powers of two as people write them (``128Ki``), other counts with a decimal prefix.
+def gib(size_bytes: float) -> str:
+    """Bytes in GiB.
 
-    >>> format_count(131072), format_count(8030261248), format_count(12)
-    ('128Ki', '8.03 G', '12')
+    >>> gib(38.8 * 2**30)
+    '38.8 GiB'
     """
-    for prefix, power in reversed(_BINARY.items()):
-        if count and count == int(count) and int(count) % 2**power == 0 and count < 2 ** (power + 10):
-            return f"{int(count) >> power}{prefix}"
-    for prefix, power in reversed(_DECIMAL.items()):
-        if prefix not in ("", "K") and abs(count) >= 10**power:
-            return f"{count / 10**power:.3g} {prefix}"
-    return f"{count:g}"
+    return f"{size_bytes / GIB:.1f} GiB"
 
 
-def format_time(time_s: float) -> str:
-    """Three significant digits with the unit that fits.
+def percent(share: float, decimals: int = 1, significant: int = 2) -> str:
+    """A share of one with so many decimals; small ones keep so many significant digits.
 
-    >>> format_time(0.00123), format_time(5e-6), format_time(7200)
-    ('1.23 ms', '5.00 us', '2.00 h')
+    >>> percent(0.417), percent(0.0042), percent(0)
+    ('41.7 %', '0.42 %', '0 %')
+    >>> percent(0.208, decimals=0), percent(0.0031, decimals=0), percent(6.657, decimals=0)
+    ('21 %', '0.31 %', '666 %')
     """
-    for limit, factor, unit in ((1e-6, 1e9, "ns"), (1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (600.0, 1.0, "s")):
+    value = 100.0 * share
+    if abs(value) < 10.0 ** (significant - 1 - decimals):
+        return f"{value:.{significant}g} %"
+    return f"{value:,.{decimals}f} %"
+
+
+def flops(flops_per_s: float, decimals: int | None = None) -> str:
+    """Four digits, enough to tell a peak from its neighbours, or so many decimals.
+
+    >>> flops(1.3074e15), flops(51.5e9), flops(272e12, decimals=1)
+    ('1.307 PFLOP/s', '51.50 GFLOP/s', '272.0 TFLOP/s')
+    """
+    value, prefixes = flops_per_s, ["", "k", "M", "G", "T", "P", "E", "Z"]
+    while abs(value) >= 1000.0 and len(prefixes) > 1:
+        value, prefixes = value / 1000.0, prefixes[1:]
+    if decimals is None:
+        decimals = 3 - int(math.log10(value)) if 1.0 <= value < 1000.0 else 3
+    return f"{value:.{decimals}f} {prefixes[0]}FLOP/s"
+
+
+def duration(time_s: float, micro: str = "u") -> str:
+    """Three significant digits with the unit that fits; ``micro`` is how its prefix is written.
+
+    >>> duration(0.00123), duration(5e-6), duration(5e-6, micro="µ"), duration(7200)
+    ('1.23 ms', '5.00 us', '5.00 µs', '2.00 h')
+    """
+    for limit, factor, unit in ((1e-6, 1e9, "ns"), (1e-3, 1e6, f"{micro}s"), (1.0, 1e3, "ms"), (600.0, 1.0, "s")):
         if abs(time_s) < limit:
             return _three_digits(time_s * factor) + f" {unit}"
     return _three_digits(time_s / 3600) + " h" if abs(time_s) >= 3600 else _three_digits(time_s / 60) + " min"
@@ -307,12 +344,3 @@ def format_time(time_s: float) -> str:
 
 def _three_digits(value: float) -> str:
     return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}" if abs(value) < 100 else f"{value:.0f}"
-
-
-def _scaled(value: float, unit: str, base: float, prefixes: tuple[str, ...]) -> str:
-    """``value`` with the largest prefix that leaves at least one before the point."""
-    for prefix in prefixes[:-1]:
-        if abs(value) < base:
-            return f"{value:.0f} {unit}" if not prefix else f"{value:.1f} {prefix}{unit}"
-        value /= base
-    return f"{value:.1f} {prefixes[-1]}{unit}"

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent))  # for report_fixtures, shared with the other tests
 
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu"]
 

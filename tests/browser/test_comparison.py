@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tspsim.report.comparison import write_comparison
+from tspsim.report.comparison_page import write_comparison
 from tspsim.report.gallery import write_gallery
 from tspsim.scenario import load
 from tspsim.simulation import simulate

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import report_fixtures as fixtures
+from helpers import reports as fixtures
 
 from tspsim.report import render, write_report
 

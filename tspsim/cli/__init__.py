@@ -13,8 +13,7 @@ from collections.abc import Sequence
 
 import click
 
-from ..errors import TspsimError, shorten
-from ..outputs import printable
+from ..errors import TspsimError, printable, shorten
 from .commands import cli
 
 __all__ = ["main"]

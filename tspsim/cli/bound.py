@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from ..errors import InputError
-from ..outputs import Outputs, json_text, print_rich
 from .grammar import json_option, set_option
+from .outputs import Outputs, json_text, print_rich
 from .refusals import nothing_fits
 
 

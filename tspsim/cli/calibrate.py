@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from ..errors import InputError
-from ..outputs import print_rich, printable, short, writable
+from ..errors import InputError, printable
+from .outputs import print_rich, short, writable
 
 if TYPE_CHECKING:
-    from ..validation.nccl_tests import Log
+    from ..calibration import Log
 
 Stated = TypeVar("Stated", int, str)
 
@@ -49,10 +49,10 @@ def calibrate(
     """
     from pathlib import Path
 
-    from ..report.files import atomic_write
-    from ..validation.calibrate import calibrate as fit
-    from ..validation.calibrate import places
-    from ..validation.terminal import calibrated
+    from ..calibration import calibrate as fit
+    from ..calibration import places
+    from ..files import atomic_write
+    from ..report.validation import calibrated
 
     if data is None and not log_files:
         raise click.UsageError("Nothing to fit to: give --data DIR or --nccl-tests FILE")
@@ -79,7 +79,7 @@ def _logs(
     """One a file; every option stands once for all of them or once for each, in their order."""
     from pathlib import Path
 
-    from ..validation.nccl_tests import Log
+    from ..calibration import Log
 
     def each(option: str, stated: Sequence[Stated]) -> Sequence[Stated | None]:
         if stated and not files:

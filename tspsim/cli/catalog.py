@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from ..errors import InputError, UnknownNameError, shorten
-from ..outputs import print_rich, printable
+from ..errors import InputError, UnknownNameError, printable, shorten
 from .grammar import Commands
+from .outputs import print_rich
 
 if TYPE_CHECKING:
     from ..catalog import Kind

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from ..outputs import Outputs, json_text, part_of, print_rich, progress_bar
 from .grammar import json_option
+from .outputs import Outputs, json_text, part_of, print_rich, progress_bar
 from .refusals import nothing_runs
 
 
@@ -19,7 +19,7 @@ def compare(scenarios: tuple[str, ...], html_file: str | None, json_file: str | 
 
     A scenario with offers becomes one scenario an offer; its page and JSON also have scaling, the project, and doubts.
     """
-    from ..report import comparison
+    from ..report import comparison, comparison_page
     from ..result import SCHEMA_VERSION
     from ..scenario import load
     from ..studies.purchase import decide
@@ -44,7 +44,7 @@ def compare(scenarios: tuple[str, ...], html_file: str | None, json_file: str | 
         documents["purchase"] = decision.to_json()
     outputs.write(
         {
-            "html": lambda path: comparison.write_comparison(results, path, decision, reports=purchase, **words),
+            "html": lambda path: comparison_page.write_comparison(results, path, decision, reports=purchase, **words),
             "json": lambda: json_text(documents),
             "csv": lambda: comparison.csv(results),
         },

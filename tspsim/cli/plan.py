@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from ..outputs import Outputs, json_text, print_rich, progress_bar, terminal_width
 from .grammar import jobs_option, json_option, set_option
+from .outputs import Outputs, json_text, print_rich, progress_bar, terminal_width
 
 
 @click.command()
@@ -35,6 +35,7 @@ def plan(
     are; --budget none goes on until nothing better can be left. Ctrl-C gives the best so far.
     """
     from ..report import plan as shown
+    from ..report.plan_page import write_page
     from ..studies.planner import Planner, load_planned, read_budget, read_map
 
     budget_s = read_budget(budget)
@@ -47,7 +48,7 @@ def plan(
         )
         answer = planner.run(points)
     outputs.write(
-        {"html": lambda path: shown.write_page(answer, path), "json": lambda: json_text(answer.to_json())},
+        {"html": lambda path: write_page(answer, path), "json": lambda: json_text(answer.to_json())},
         show=lambda: print_rich(*shown.summary(answer, terminal_width())),
     )
     if answer.interrupted:

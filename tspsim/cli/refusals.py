@@ -21,12 +21,7 @@ def nothing_runs(plans: Sequence[PlanResult]) -> InfeasibleError:
 
 def nothing_fits(plans: Sequence[tuple[str, Memory]]) -> InfeasibleError:
     """Every plan was refused: the nearest one, by how much it misses, and what of it is largest."""
+    from ..description import too_large
+
     name, memory = min(plans, key=lambda plan: plan[1].peak_bytes - plan[1].capacity_bytes)
-    largest = max(memory.parts, key=lambda part: memory.parts[part])
-    gib = 2.0**30
-    over = (memory.peak_bytes - memory.capacity_bytes) / gib
-    return InfeasibleError(
-        f"no plan fits; the nearest, {name}, needs {memory.peak_bytes / gib:.1f} GiB a GPU, "
-        f"{over:.1f} GiB more than its {memory.capacity_bytes / gib:.1f}; "
-        f"largest part: {largest.replace('_', ' ')}, {memory.parts[largest] / gib:.1f} GiB"
-    )
+    return InfeasibleError(f"no plan fits; the nearest, {name}, {too_large(memory)}")

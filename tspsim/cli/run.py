@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..outputs import Outputs, print_rich, progress_bar, report_file, terminal_width
 from .grammar import json_option, set_option
+from .outputs import Outputs, print_rich, progress_bar, report_file, terminal_width
 from .refusals import nothing_runs
 
 if TYPE_CHECKING:

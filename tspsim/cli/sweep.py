@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from ..errors import InfeasibleError, InputError, shorten
-from ..outputs import Outputs, print_rich, printable, progress_bar, writable
+from ..errors import InfeasibleError, InputError, printable, shorten
 from .grammar import jobs_option, set_option
+from .outputs import Outputs, print_rich, progress_bar, writable
 
 #: A table written to a file is shown too if it is this short.
 _ROWS_SHOWN = 40
@@ -56,7 +56,7 @@ def sweep(
         raise InputError("is the place of another output too; name two", file=shorten(html_file))
     with progress_bar() as progress:
         table = question.run(store=store, resume=resume, jobs=jobs, scheduler=scheduler, progress=progress)
-    from ..report import comparison
+    from ..report import comparison, comparison_page
 
     if out is not None:
         table.write(out)
@@ -68,7 +68,7 @@ def sweep(
         if out_file is not None:
             click.echo(f"table: {printable(out_file)}")
 
-    outputs.write({"html": lambda path: comparison.write_comparison(table.results, path)}, show)
+    outputs.write({"html": lambda path: comparison_page.write_comparison(table.results, path)}, show)
     if not table.ran:
         first = next(error for error in table.columns["error"] if error is not None)
         raise InfeasibleError(f"no plan ran at any point; the first: {first}")

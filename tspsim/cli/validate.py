@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from ..outputs import Outputs, json_text, print_rich, progress_bar
-from .grammar import json_option
+from .grammar import jobs_option, json_option
+from .outputs import Outputs, json_text, print_rich, progress_bar
 
 
 @click.command()
@@ -13,17 +13,22 @@ from .grammar import json_option
 @click.option("--rows", "rows_folder", metavar="DIR", help="Write every row with its prediction, a file a table.")
 @json_option
 @click.option("--html", "html_file", metavar="FILE", help="Write predicted-over-measured plots and the worst rows.")
-def validate(data: str | None, rows_folder: str | None, json_file: str | None, html_file: str | None) -> None:
+@jobs_option
+def validate(
+    data: str | None, rows_folder: str | None, json_file: str | None, html_file: str | None, jobs: int | None
+) -> None:
     """Predictions against measured tables: errors by table and GPU; rows that are skipped, and why."""
+    from functools import partial
     from pathlib import Path
 
     from .. import validation
-    from ..validation.page import write_page
-    from ..validation.terminal import summary
+    from ..report.validation import summary
+    from ..report.validation_page import write_page
+    from ..studies.executors import in_order
 
     outputs = Outputs(json=json_file, html=html_file)
     with progress_bar() as progress:
-        found = validation.validate(data, progress=progress)
+        found = validation.validate(data, progress=progress, mapper=partial(in_order, jobs))
     if rows_folder is not None:
         found.write_rows(Path(rows_folder))
     outputs.write(

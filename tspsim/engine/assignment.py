@@ -1,10 +1,10 @@
-"""What is to be run: which rank runs which program, made ready step by step."""
+"""What is to be run: which rank runs which program, made ready for the machine."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TspsimError
+from ..mesh import Mesh
+from ..network import KINDS
 from ..operators import Operator
-from ..parallel.mesh import Mesh
 from ..program import (
-    RING_SHIFT,
     Collective,
     Compute,
     Instruction,
@@ -25,7 +25,7 @@ from ..program import (
     SendReceive,
     Tokens,
 )
-from .ranks import Step
+from .ranks import ReadyInstruction
 from .timeline import Label, Labels
 
 #: Seconds of one operator on the devices of the cluster.
@@ -44,7 +44,13 @@ class Assignment:
     @classmethod
     def uniform(cls, mesh: Mesh, program: Program) -> Assignment:
         """Every rank runs the same program."""
-        return cls(mesh, (program,), np.zeros(mesh.ranks.size, dtype=np.int64))
+        return cls(mesh, (program,), np.zeros(int(mesh.ranks.max()) + 1, dtype=np.int64))
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for assignments of equal programs to the same ranks."""
+        mesh, slow = self.mesh, tuple(sorted(self.slowness.items()))
+        return mesh.key, self.programs, self.role_of[mesh.ranks].tobytes(), slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,30 +75,30 @@ class Template:
 
     def received_bytes(self, members: int) -> float:
         """Payload a rank receives and did not hold, mean over the group."""
-        if self.is_message or self.kind == RING_SHIFT:
+        if self.is_message:
             return float(self.size_bytes)
-        factor = 2.0 if self.kind == "all_reduce" else 1.0
-        return factor * (self.size_bytes * (members - 1) / members)
+        return KINDS.get(self.kind).received_bytes(self.size_bytes, members)
 
 
 class Templates:
-    """Templates by number, in order of first use."""
+    """Templates of one mesh by number, in order of first use; no two meshes of an engine have the same numbers."""
 
-    def __init__(self) -> None:
+    def __init__(self, mesh: Mesh, following: Iterator[int]) -> None:
+        self.mesh = mesh
         self.numbers: dict[Template, int] = {}
+        self._following = following
 
     def number(self, template: Template) -> int:
-        return self.numbers.setdefault(template, len(self.numbers))
+        if template not in self.numbers:
+            self.numbers[template] = next(self._following)
+        return self.numbers[template]
 
     def __iter__(self) -> Iterator[tuple[Template, int]]:
         return iter(self.numbers.items())
 
-    def __len__(self) -> int:
-        return len(self.numbers)
 
-
-class Ready(NamedTuple):
-    """An instruction made ready: seconds alone (kernels, launches), meeting keys (communication), its label's number.
+class Costed(NamedTuple):
+    """What an instruction takes: seconds alone (kernels, launches), meeting keys (communication), its label's number.
 
     A meeting key is ``2·template + half``: half 0 is a collective or a sending, half 1 a receiving.
     """
@@ -109,19 +115,19 @@ Content = tuple[object, ...]
 
 @dataclass(frozen=True)
 class Role:
-    """A program made ready: its steps by stream, its labels, and a signature equal for programs that cost the same.
+    """A program made ready: instructions by stream, labels, and a signature equal for programs that cost the same.
 
-    ``known`` is every different instruction. A step's meetings are ``(meeting key, turn)``.
+    ``known`` is every different instruction.
     """
 
     program: Program
-    streams: Mapping[str, Sequence[Step]] = field(repr=False)
+    streams: Mapping[str, Sequence[ReadyInstruction]] = field(repr=False)
     labels: Labels = field(repr=False)
     signature: tuple[object, ...] = field(repr=False)
-    known: Mapping[Content, Ready] = field(repr=False)
+    known: Mapping[Content, Costed] = field(repr=False)
 
     def written_out(self, program: Program) -> Role:
-        """The same for a program of the same instructions, repeated more often; its steps stay."""
+        """The same for a program of the same instructions, repeated more often; what runs stays."""
         return replace(self, program=program, labels=labels_of(program, self.known, self.labels.distinct))
 
     def uses(self) -> Counter[int]:
@@ -165,41 +171,41 @@ def content(instruction: Instruction) -> Content:
     return *common, instruction.axis, instruction.size_bytes, ends, instruction.wrap
 
 
-def prepare(program: Program, cost: Cost, templates: Templates, mesh: Mesh) -> Role:
-    """Cost every operator, intern every template, count turns, and note which instructions somebody waits for."""
-    streams: dict[str, list[Step]] = {}
+def make_ready(program: Program, cost: Cost, templates: Templates) -> Role:
+    """Cost every operator, intern every template, count its uses, and note which instructions somebody waits for."""
+    streams: dict[str, list[ReadyInstruction]] = {}
     labels: list[Label] = []
     signature: list[object] = []
-    turns: dict[int, int] = {}
+    uses: dict[int, int] = {}
     costs: dict[Operator, float] = {}
-    known: dict[Content, Ready] = {}
+    known: dict[Content, Costed] = {}
     issued = list(program.unrolled())
     awaited = {index for _, _, after in issued for index in after}
     # Layers repeat the same instruction objects: each is looked up once.
-    seen: dict[int, Ready] = {}
+    seen: dict[int, Costed] = {}
     for index, (instruction, _, after) in enumerate(issued):
         each = seen.get(id(instruction))
         if each is None:
             does = content(instruction)
             if does not in known:
-                known[does] = ready(instruction, cost, costs, templates, labels, mesh)
+                known[does] = costed(instruction, cost, costs, templates, labels)
             each = seen[id(instruction)] = known[does]
         duration_s, keys, _, is_compute = each
-        meets = tuple([(key, turns.get(key, 0)) for key in keys])
+        meets = tuple([(key, uses.get(key, 0)) for key in keys])
         for key in keys:
-            turns[key] = turns.get(key, 0) + 1
-        step = Step(index, after, duration_s, meets, is_compute, index in awaited)
+            uses[key] = uses.get(key, 0) + 1
+        ready = ReadyInstruction(index, after, duration_s, meets, is_compute, index in awaited)
         stream = streams.get(instruction.stream)
         if stream is None:
-            streams[instruction.stream] = [step]
+            streams[instruction.stream] = [ready]
         else:
-            stream.append(step)
+            stream.append(ready)
         signature.append((instruction.stream, duration_s, meets, after))
     check_streams(program, streams)
     return Role(program, streams, labels_of(program, known, labels), tuple(signature), known)
 
 
-def labels_of(program: Program, known: Mapping[Content, Ready], distinct: Sequence[Label]) -> Labels:
+def labels_of(program: Program, known: Mapping[Content, Costed], distinct: Sequence[Label]) -> Labels:
     """The label of every instruction of the unrolled program."""
     which: list[NDArray[np.int32]] = [np.empty(0, dtype=np.int32)]
     layers: list[NDArray[np.int32]] = [np.empty(0, dtype=np.int32)]
@@ -214,37 +220,35 @@ def labels_of(program: Program, known: Mapping[Content, Ready], distinct: Sequen
     return Labels(distinct, np.concatenate(which), np.concatenate(layers))
 
 
-def check_streams(program: Program, streams: Mapping[str, Sequence[Step]]) -> None:
-    """Raise TspsimError where a scheme mixes: a device runs one stream of kernels, and communication beside it."""
-    kernels = [name for name, steps in streams.items() if any(step.is_compute for step in steps)]
-    if len(kernels) > 1:
-        raise TspsimError(f"kernels of '{program.role}' stand on streams {', '.join(kernels)}; a device runs one")
-    if not all(step.is_compute for name in kernels for step in streams[name]):
-        raise TspsimError(f"stream '{kernels[0]}' of '{program.role}' mixes kernels and communication")
+def check_streams(program: Program, streams: Mapping[str, Sequence[ReadyInstruction]]) -> None:
+    """Raise TspsimError where a scheme mixes: communication stands beside kernels, not between them."""
+    for name, stream in streams.items():
+        if len({each.is_compute for each in stream}) > 1:
+            raise TspsimError(f"stream '{name}' of '{program.role}' mixes kernels and communication")
 
 
-def ready(
+def costed(
     instruction: Instruction,
     cost: Cost,
     costs: dict[Operator, float],
     templates: Templates,
     labels: list[Label],
-    mesh: Mesh,
-) -> Ready:
+) -> Costed:
     """An instruction that has not been met before; its label is added to ``labels``."""
+    mesh = templates.mesh
     if isinstance(instruction, Launch):
         labels.append(describe(instruction, costs, 0.0, mesh))
-        return Ready(instruction.host_s, (), len(labels) - 1, False)
+        return Costed(instruction.host_s, (), len(labels) - 1, False)
     if not isinstance(instruction, Compute):
         labels.append(describe(instruction, costs, 0.0, mesh))
-        return Ready(0.0, meeting_keys(instruction, templates), len(labels) - 1, False)
+        return Costed(0.0, meeting_keys(instruction, templates), len(labels) - 1, False)
     duration_s = 0.0
     for operator in instruction.operators:
         if operator not in costs:
             costs[operator] = cost(operator)
         duration_s += costs[operator]
     labels.append(describe(instruction, costs, duration_s, mesh))
-    return Ready(duration_s, (), len(labels) - 1, True)
+    return Costed(duration_s, (), len(labels) - 1, True)
 
 
 def meeting_keys(instruction: Collective | SendReceive, templates: Templates) -> tuple[int, ...]:

@@ -1,12 +1,12 @@
-"""The engine: programs are submitted, SimPy runs them, a timeline comes out."""
+"""The engine: programs are prepared and launched, SimPy runs them, timelines come out."""
 
 from __future__ import annotations
 
 import gc
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
 import simpy
@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from ..errors import TspsimError
 from ..network import Cluster
-from ..program import Program
 from .assignment import Assignment, Cost
 from .ranks import Machine
-from .system import SimulatedRank, System, build_system
+from .system import Partition, Prepared, SimulatedRank, System
 from .timeline import Label, Labels, Timeline
 
 Floats = NDArray[np.float64]
@@ -36,10 +35,24 @@ class Interference:
 
 
 class Engine:
-    """Runs assignments on one cluster and one clock.
+    """One machine on one clock: what is launched on it shares its links and its devices.
 
-    ``submit`` may be called before :meth:`run` or, from a process on :attr:`env`, while it runs; each submission has
-    its own channels. ``cost`` maps an operator to seconds.
+    :meth:`prepare` costs an assignment, once; :meth:`launch` starts it, as often as wanted, before :meth:`run` or from
+    a process on :attr:`env` while it runs. ``cost`` maps an operator to seconds.
+
+    >>> engine = Engine(cluster, cost)                                          # doctest: +SKIP
+    >>> iteration = engine.prepare(assignment)                                  # doctest: +SKIP
+    >>> def serve():                                                            # doctest: +SKIP
+    ...     for _ in range(1000):
+    ...         yield engine.launch(iteration).done
+    >>> engine.env.process(serve()); engine.run()                               # doctest: +SKIP
+
+    Attributes
+    ----------
+    env
+        The clock, where other SimPy processes may live too.
+    every_rank
+        Run every rank instead of one a class of equal ones.
     """
 
     def __init__(
@@ -50,39 +63,71 @@ class Engine:
         interference: Interference | None = None,
         every_rank: bool = False,
     ) -> None:
+        interference = interference or Interference()
         self.cluster = cluster
         self.cost = cost
-        self.interference = interference or Interference()
         self.every_rank = every_rank
         self.env = simpy.Environment()
-
-    def submit(
-        self, assignment: Assignment, at_s: float = 0.0, *, stands_for: Sequence[Program] | None = None
-    ) -> Submission:
-        """Prepare an assignment and start its ranks' streams ``at_s`` on the clock.
-
-        ``stands_for`` are the programs of which the assignment's are an excerpt, or themselves: the clock then ticks in
-        steps that suit those, so that times are exact (:mod:`tspsim.engine.steady`).
-        """
-        system = build_system(self.cluster, assignment, self.cost, every_rank=self.every_rank)
-        tick_s = tick_of(system, assignment, stands_for) if stands_for else 0.0
-        machine = Machine(
+        self.machine = Machine(
             self.env,
-            tick_s=tick_s,
-            compute_slowdown=self.interference.compute,
-            communication_slowdown=self.interference.communication,
+            compute_slowdown=interference.compute,
+            communication_slowdown=interference.communication,
         )
-        submission = Submission(system, machine, tick_s)
+        self._partition = Partition(cluster, every_rank=every_rank)
+        self._prepared: dict[Hashable, Prepared] = {}
+        self._known: dict[int, Prepared] = {}
+        self._in_flight: dict[Submission, Prepared] = {}
+        self._launches = count()
+
+    def prepare(self, assignment: Assignment) -> Prepared:
+        """Make an assignment ready: the same object for one that is equal to an earlier one.
+
+        Ranks are folded together with those of all else that is prepared, when the next is launched; so what runs
+        beside each other is best prepared before.
+        """
+        prepared = self._known.get(id(assignment))
+        if prepared is None or prepared.assignment is not assignment:
+            key = assignment.key
+            prepared = self._prepared.get(key)
+            if prepared is None:
+                prepared = self._prepared[key] = self._partition.prepare(assignment, self.cost)
+                self._known[id(assignment)] = prepared
+        return prepared
+
+    def system(self, prepared: Prepared) -> System:
+        """What runs an assignment: which of its ranks, and where they meet."""
+        if not self._partition.stable:
+            self._partition.settle(self._in_flight.values())
+            self.machine.fluid.reshare()
+        assert prepared.system is not None
+        return prepared.system
+
+    def launch(self, prepared: Prepared, at_s: float = 0.0) -> Submission:
+        """Start every stream of an assignment, now or ``at_s`` on the clock if that is later.
+
+        Raises
+        ------
+        TspsimError
+            Something prepared since tells ranks apart that stand for each other in what is under way.
+        """
+        first_use = next(self._launches) << MOST_USES_BITS
+        submission = Submission(self.env, self.system(prepared), first_use)
+        self._in_flight[submission] = prepared
+        submission.done.callbacks.append(lambda _event: self._in_flight.__delitem__(submission))
         if at_s > self.env.now:
-            self.env.timeout(at_s - self.env.now).callbacks.append(lambda _event: submission.start())
+            self.env.timeout(at_s - self.env.now).callbacks.append(lambda _event: submission.start(self.machine))
         else:
-            submission.start()
+            submission.start(self.machine)
         return submission
 
     def run(self) -> None:
         """Run until nothing is left to happen."""
         with no_collection():
             self.env.run()
+
+
+#: A program uses a channel fewer times than two to this power, so that submissions never meet in one use.
+MOST_USES_BITS = 32
 
 
 @contextmanager
@@ -97,35 +142,24 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def tick_of(system: System, assignment: Assignment, programs: Sequence[Program]) -> float:
-    """A power of two of which all times of a run are multiples that a double can hold.
-
-    A run may take :data:`MARGIN` times as long as the instructions of its first rank one after the other; beyond that,
-    times are rounded as doubles are. A tick is 10⁻¹⁴ of that sum.
-    """
-    first = system.ranks[0]
-    program = programs[int(assignment.role_of[first.rank.number])]
-    horizon_s = MARGIN * system.horizon_s(replace(first.role, program=program))
-    return 2.0 ** (math.frexp(horizon_s)[1] - 52) if horizon_s > 0.0 else 0.0
-
-
-MARGIN = 64.0
-
-
 class Submission:
-    """One assignment under way, and afterwards what its ranks did.
+    """One launch of an assignment: under way, and afterwards what its ranks did.
 
-    Until ``exact_until_s`` on the clock no time was rounded to more than a tick.
+    Attributes
+    ----------
+    done
+        A SimPy event that happens when the last instruction has ended; its value is the submission.
     """
 
-    def __init__(self, system: System, machine: Machine, tick_s: float) -> None:
-        self.system = system
-        self.exact_until_s = 2.0**53 * tick_s
-        self._machine = machine
+    def __init__(self, env: simpy.Environment, system: System, first_use: int) -> None:
+        ranks = [replace(each, rank=each.rank.launched(len(each.role.labels), first_use)) for each in system.ranks]
+        self.system = replace(system, ranks=ranks)
+        self.done = env.event()
+        self._streams = sum(len(each.role.streams) for each in ranks)
         self._timeline: Timeline | None = None
 
     @property
-    def ranks(self) -> list[SimulatedRank]:
+    def ranks(self) -> Sequence[SimulatedRank]:
         return self.system.ranks
 
     @property
@@ -153,11 +187,11 @@ class Submission:
         timeline = self.timeline
         if len(timeline) != self.instructions:
             stuck = next(
-                simulated.role.labels[steps[0].number].name
+                simulated.role.labels[each.number].name
                 for simulated in self.ranks
                 for stream in simulated.role.streams.values()
-                for steps in [[step for step in stream if not simulated.rank.done[step.number]]]
-                if steps
+                for each in stream
+                if not simulated.rank.done[each.number]
             )
             raise DeadlockError(f"programs wait for each other: '{stuck}' never ran")
         if not len(timeline):
@@ -165,19 +199,22 @@ class Submission:
         columns = timeline.columns()
         return float(columns["end_s"].max()) - float(columns["start_s"].min())
 
-    def start(self) -> None:
-        for simulated in self.system.ranks:
-            for steps in simulated.role.streams.values():
-                self._machine.add_stream(simulated.rank, steps)
+    def start(self, machine: Machine) -> None:
+        """Put every stream of every rank to work."""
+        for simulated in self.ranks:
+            for stream in simulated.role.streams.values():
+                machine.add_stream(simulated.rank, stream, self._stream_ended)
+        if not self._streams:
+            self.done.succeed(self)
 
-    def replaced(self, ranks: list[SimulatedRank], times: Sequence[tuple[Floats, Floats]]) -> None:
+    def _stream_ended(self) -> None:
+        self._streams -= 1
+        if not self._streams:
+            self.done.succeed(self)
+
+    def replaced(self, ranks: Sequence[SimulatedRank], times: Sequence[tuple[Floats, Floats]]) -> None:
         """Let the submission stand for the programs of ``ranks``, whose every instruction ran at ``times``."""
-        self.system.ranks = ranks
-        for simulated in ranks:
-            uses = simulated.role.uses()
-            for key, channel in simulated.rank.channels.items():
-                if key % 2 == 0:
-                    channel.uses = uses[key]
+        self.system = replace(self.system, ranks=ranks)
         rows = [np.arange(len(simulated.role.labels)) for simulated in ranks]
         self._timeline = written(ranks, rows, times)
 

@@ -1,6 +1,6 @@
-"""Ranks: a SimPy process runs a rank's kernels in order, a queue works off each of its communication streams.
+"""Ranks: a SimPy process runs each stream of a rank's kernels, a queue works off each of its communication streams.
 
-As on a GPU, kernels hold the rank while a communication stream is a queue that engines empty beside it: an
+As on a GPU, kernels hold the device while a communication stream is a queue that engines empty beside it: an
 instruction of a queue begins when the one before is done, what it waits for is done, and the other ranks have arrived.
 """
 
@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 import simpy
 
-from ..network.fluid import Calendar, Channel, Completion, Device, Fluid, Transfer
+from ..network.fluid import Calendar, Completion, Device, Fluid, Transfer
 
 
-class Step(NamedTuple):
+class ReadyInstruction(NamedTuple):
     """An instruction made ready to run: what it costs or where ranks meet for it, and what it waits for.
 
-    ``meets`` are ``(key into Rank.channels, turn)``: none for a kernel, one for a collective, up to two for a message
-    (sending, receiving). The turn counts this program's earlier uses of the same key, so that ranks meet in order.
+    ``meets`` are ``(key into Rank.channels, use)``: none for a kernel, one for a collective, up to two for a message
+    (sending, receiving). ``use`` counts this program's earlier uses of the same key, so that ranks meet in order.
     ``awaited`` says whether another instruction waits for this one.
     """
 
@@ -34,45 +34,57 @@ class Step(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Rank:
-    """One simulated rank: which instructions are done and when, and whom to call when one that is not will be.
+    """One device's part in a submission: which instructions are done and when, and whom to call when one will be.
 
-    ``channels`` are those it uses, by the keys of :attr:`Step.meets`; a neighbour past the end of an axis has none.
-    ``moving`` counts the transfers its device takes part in at the moment (only where kernels slow beside them).
-    ``slowness`` stretches its kernels: 1 is a device like the others.
+    ``slowness`` stretches its kernels: 1 is a device like the others. ``first_use`` is added to the uses of channels,
+    which submissions share.
     """
 
-    number: int
-    channels: dict[int, Channel]
+    device: Device
+    slowness: float = 1.0
+    first_use: int = 0
     done: bytearray = field(default_factory=bytearray)
     start_s: array[float] = field(default_factory=lambda: array("d"))
     end_s: array[float] = field(default_factory=lambda: array("d"))
     waiting: dict[int, list[Callable[[], None]]] = field(default_factory=dict)
-    slowness: float = 1.0
-    computing: Computation | None = None
-    moving: int = 0
 
-    def expect(self, instructions: int) -> None:
-        """Make room for a program."""
-        self.done = bytearray(instructions)
-        self.start_s = array("d", bytes(8 * instructions))
-        self.end_s = array("d", bytes(8 * instructions))
+    @property
+    def number(self) -> int:
+        """Of its GPU."""
+        return self.device.number
+
+    def launched(self, instructions: int, first_use: int) -> Rank:
+        """The same with nothing done yet of a program."""
+        start_s, end_s = (array("d", bytes(8 * instructions)) for _ in range(2))
+        return Rank(self.device, self.slowness, first_use, bytearray(instructions), start_s, end_s)
 
 
 class Computation(Completion):
-    """A compute instruction under way, and the event of its end; slower while data moves through its device."""
+    """A kernel under way, and the event of its end; it is slower beside others and while data moves through the device.
 
-    __slots__ = ("due_s", "rank", "slowed")
+    A device that is free takes it at its speed of the moment; one that is not settles with the instant who gets what.
+    """
+
+    __slots__ = ("device", "due_s", "machine")
 
     due_s: float
 
-    def __init__(self, env: simpy.Environment, rank: Rank) -> None:
+    def __init__(self, env: simpy.Environment, machine: Machine, device: Device) -> None:
         self.env = env
         self.callbacks = []
-        self.rank = rank
-        self.slowed = rank.moving > 0
+        self.machine = machine
+        self.device = device
+        if device.computing:
+            machine.toggle(device)
+        else:
+            device.stretch = machine.compute_slowdown if device.moving else 1.0
+        device.computing.append(self)
 
     def finish(self) -> None:
-        self.rank.computing = None
+        computing = self.device.computing
+        computing.remove(self)
+        if computing:
+            self.machine.toggle(self.device)
         self.fire()
 
 
@@ -88,26 +100,19 @@ class Launching(Completion):
 
 
 class Machine:
-    """Runs ranks' streams on one SimPy environment and notes in each rank when it did what.
+    """The devices and links of a cluster at work, for as long as an engine lives: one calendar and one fluid solver.
 
     Parameters
     ----------
-    tick_s
-        Of the :class:`~tspsim.network.fluid.Calendar`.
     compute_slowdown, communication_slowdown
         Factors (≥ 1) on the time of a kernel beside which data moves, and of a transfer beside which a kernel runs.
     """
 
     def __init__(
-        self,
-        env: simpy.Environment,
-        *,
-        tick_s: float = 0.0,
-        compute_slowdown: float = 1.0,
-        communication_slowdown: float = 1.0,
+        self, env: simpy.Environment, *, compute_slowdown: float = 1.0, communication_slowdown: float = 1.0
     ) -> None:
         self.env = env
-        self.calendar = Calendar(env, tick_s)
+        self.calendar = Calendar(env)
         self.compute_slowdown = compute_slowdown
         self._toggled: dict[Device, None] = {}
         self.fluid = Fluid(
@@ -115,75 +120,65 @@ class Machine:
             self.calendar,
             slowdown=communication_slowdown,
             toggled=self._toggled if compute_slowdown > 1.0 else None,
-            before_settling=self._adjust_computations if compute_slowdown > 1.0 else None,
+            before_settling=self._adjust_computations,
         )
 
-    def add_stream(self, rank: Rank, steps: Sequence[Step]) -> None:
-        """Run ``steps`` of one stream of ``rank`` from now on; kernels, launches and exchanges do not mix on one."""
-        if steps[0].is_compute:
-            self.env.process(self._compute(rank, steps))
-        elif any(step.duration_s > 0.0 for step in steps):
-            self.env.process(self._host(rank, steps))
+    def add_stream(self, rank: Rank, stream: Sequence[ReadyInstruction], ended: Callable[[], None]) -> None:
+        """Run one stream of ``rank`` from now on and call ``ended`` after its last instruction."""
+        if stream[0].is_compute or any(each.duration_s > 0.0 for each in stream):
+            self.env.process(self._work(rank, stream, ended))
         else:
-            Queue(self, rank, steps).begin()
+            Queue(self, rank, stream, ended).begin()
 
-    def _compute(self, rank: Rank, steps: Sequence[Step]) -> Generator[simpy.Event, None, None]:
-        """The process of a rank's kernels."""
+    def _work(
+        self, rank: Rank, stream: Sequence[ReadyInstruction], ended: Callable[[], None]
+    ) -> Generator[simpy.Event, None, None]:
+        """The process of a stream of kernels, or of a rank's host, which issues instructions ahead of the device."""
         env, done, waiting = self.env, rank.done, rank.waiting
-        enter, slowness = self.calendar.enter, rank.slowness
-        slowed = self.compute_slowdown * slowness
-        started, ended = rank.start_s, rank.end_s
-        for index, after, duration_s, _, _, awaited in steps:
+        enter, slowness, device = self.calendar.enter, rank.slowness, rank.device
+        start_s, end_s = rank.start_s, rank.end_s
+        for index, after, duration_s, _, is_compute, awaited in stream:
             for other in after:
                 if not done[other]:
                     gate = Completion(env)
                     waiting.setdefault(other, []).append(gate.fire)
                     yield gate
-            started[index] = env.now
+            start_s[index] = env.now
             if duration_s > 0.0:
-                computation = rank.computing = Computation(env, rank)
-                enter(computation, duration_s * (slowed if computation.slowed else slowness))
-                yield computation
-            ended[index] = env.now
+                if is_compute:
+                    computation = Computation(env, self, device)
+                    enter(computation, duration_s * (device.stretch * slowness))
+                    yield computation
+                else:
+                    launch = Launching(env)
+                    enter(launch, duration_s)
+                    yield launch
+            end_s[index] = env.now
             done[index] = 1
             if awaited and index in waiting:
                 for call in waiting.pop(index):
                     call()
+        ended()
 
-    def _host(self, rank: Rank, steps: Sequence[Step]) -> Generator[simpy.Event, None, None]:
-        """The process of a rank's host, which issues one instruction after the other, ahead of the device."""
-        env, done, waiting = self.env, rank.done, rank.waiting
-        for index, after, duration_s, _, _, awaited in steps:
-            for other in after:
-                if not done[other]:
-                    gate = Completion(env)
-                    waiting.setdefault(other, []).append(gate.fire)
-                    yield gate
-            rank.start_s[index] = env.now
-            if duration_s > 0.0:
-                launch = Launching(env)
-                self.calendar.enter(launch, duration_s)
-                yield launch
-            rank.end_s[index] = env.now
-            done[index] = 1
-            if awaited and index in waiting:
-                for call in waiting.pop(index):
-                    call()
+    def toggle(self, device: Device) -> None:
+        """Kernels of a device get a new end when this instant is over."""
+        self._toggled[device] = None
+        if not self.fluid.settling:
+            self.fluid.settle_later()
 
     def _adjust_computations(self) -> None:
-        """At the end of an instant: kernels whose device began or ceased to move data get a new end."""
+        """At the end of an instant: kernels get a new end whose device does more or less beside them than before."""
         if not self._toggled:
             return
         toggled = list(self._toggled)
         self._toggled.clear()
-        now, factor = self.env.now, self.compute_slowdown
-        for rank in toggled:
-            computation = rank.computing
-            if computation is None or computation.slowed == (rank.moving > 0):
-                continue
-            left_s = computation.due_s - now
-            computation.slowed = not computation.slowed
-            self.calendar.enter(computation, left_s * factor if computation.slowed else left_s / factor)
+        now = self.env.now
+        for device in toggled:
+            before = device.stretch
+            device.stretch = len(device.computing) * (self.compute_slowdown if device.moving else 1.0)
+            if device.stretch != before:
+                for computation in device.computing:
+                    self.calendar.enter(computation, (computation.due_s - now) * device.stretch / before)
 
 
 class Queue:
@@ -193,13 +188,16 @@ class Queue:
     :meth:`_moved`), or at its end.
     """
 
-    __slots__ = ("current", "left", "machine", "rank", "start_s", "steps")
+    __slots__ = ("current", "ended", "left", "machine", "rank", "start_s", "stream")
 
-    def __init__(self, machine: Machine, rank: Rank, steps: Sequence[Step]) -> None:
+    def __init__(
+        self, machine: Machine, rank: Rank, stream: Sequence[ReadyInstruction], ended: Callable[[], None]
+    ) -> None:
         self.machine = machine
         self.rank = rank
-        self.steps = iter(steps)
-        self.current: Step | None = next(self.steps, None)
+        self.stream = iter(stream)
+        self.current: ReadyInstruction | None = next(self.stream, None)
+        self.ended = ended
         self.left = 0
         self.start_s = 0.0
 
@@ -224,12 +222,12 @@ class Queue:
                     else:
                         waits.append(self.advance)
                     return
-            arrive, channels = self.machine.fluid.arrive, rank.channels
+            arrive, channels, first_use = self.machine.fluid.arrive, rank.device.channels, rank.first_use
             halves: list[Transfer] = []
-            for key, turn in self.current.meets:
+            for key, use in self.current.meets:
                 channel = channels.get(key)
                 if channel is not None:
-                    transfer = arrive(channel, turn)
+                    transfer = arrive(channel, first_use + use)
                     if transfer not in halves:
                         halves.append(transfer)
             if halves:
@@ -240,6 +238,7 @@ class Queue:
                 return
             self.start_s = self.machine.env.now
             self._finish()
+        self.ended()
 
     def _moved(self, transfer: Any) -> None:
         """One of the current instruction's transfers is over."""
@@ -251,12 +250,12 @@ class Queue:
             self.advance()
 
     def _finish(self) -> None:
-        step, rank = self.current, self.rank
-        assert step is not None
-        rank.start_s[step.number] = self.start_s
-        rank.end_s[step.number] = self.machine.env.now
-        rank.done[step.number] = 1
-        self.current = next(self.steps, None)
-        if step.awaited and step.number in rank.waiting:
-            for call in rank.waiting.pop(step.number):
+        over, rank = self.current, self.rank
+        assert over is not None
+        rank.start_s[over.number] = self.start_s
+        rank.end_s[over.number] = self.machine.env.now
+        rank.done[over.number] = 1
+        self.current = next(self.stream, None)
+        if over.awaited and over.number in rank.waiting:
+            for call in rank.waiting.pop(over.number):
                 call()

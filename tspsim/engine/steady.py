@@ -1,23 +1,24 @@
-"""Turns that need not be run: a repetition in its steady state, run a few times and written out as often as it is told.
+"""Iterations that need not be run: a repetition in its steady state is run a few times and written out in full.
 
 A program repeats: layers, and micro-batches around them. All times of a run are whole ticks (:class:`.fluid.Calendar`),
 so that sums and differences of times are exact, and what follows depends on nothing but the state: what is done, what
 moves and for how much longer. If the state at one moment is that of an earlier one, everything between the two happens
-again, to the bit, for as long as the programs go on alike. So each repetition is run with :data:`KEPT` turns, and it is
-looked at whether
+again, to the bit, for as long as the programs go on alike. So :data:`SIMULATED_ITERATIONS` of each repetition are run,
+and it is looked at whether
 
-- every instruction of every turn but the first and the last ran exactly one period T after the turn before it, on every
-  rank that could disturb another, and
-- these turns cover two periods in which nothing else ran on these ranks.
+- every instruction of every iteration but the first and the last ran exactly one period T after the iteration before
+  it, on every rank that could disturb another, and
+- these iterations cover two periods in which nothing else ran on these ranks.
 
 (What moves at a moment is given by when it ends at the rates to come, what waits by what has ended.) Then the state had
-period T there, and the turns left out stand between, each T after the one before. The result is that
-of the whole run to the bit; where it cannot be shown, more turns are run, and at last all. Pipelines, whose ranks do
-different things at one time, are run as they are.
+period T there, and the iterations left out stand between, each T after the one before. The result is that of the whole
+run to the bit; where it cannot be shown, more iterations are run, and at last all. Pipelines, whose ranks do different
+things at one time, are run as they are.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
@@ -28,18 +29,18 @@ from ..network import Cluster
 from ..program import Instruction, Program, Repeat
 from .assignment import Assignment, Content, Cost, content
 from .core import Engine, Interference, Submission
-from .system import SimulatedRank
+from .system import SimulatedRank, System
 
 Floats = NDArray[np.float64]
 Times = tuple[Floats, Floats]
 Item = Instruction | Repeat
 
-#: Turns that are run of a repetition: one to get there, four to see it, one that ends it.
-KEPT = 6
+#: Iterations that are run of a repetition: one to get there, four to see it, one that ends it.
+SIMULATED_ITERATIONS = 6
 #: Runs of an excerpt, each with those repetitions in full that were not steady before; then everything is run.
 ATTEMPTS = 3
-#: Fewer instructions are run in the time that looking for turns takes.
-WORTH_IT = 4096
+#: Fewer instructions are run in the time that looking for iterations takes.
+LEAST_INSTRUCTIONS = 4096
 
 
 def execute(
@@ -49,7 +50,7 @@ def execute(
     *,
     interference: Interference | None = None,
     every_rank: bool = False,
-    every_turn: bool = False,
+    every_iteration: bool = False,
 ) -> Submission:
     """Run an assignment alone on a cluster, from time 0 to its end.
 
@@ -57,8 +58,8 @@ def execute(
     ----------
     every_rank
         Run every rank instead of one a class of equal ones.
-    every_turn
-        Run every turn of every repetition; the result is the same.
+    every_iteration
+        Run every iteration of every repetition; the result is the same.
 
     Raises
     ------
@@ -66,31 +67,49 @@ def execute(
         When the timeline of a run whose programs wait for each other is read.
     """
 
-    def run(programs: tuple[Program, ...]) -> Submission:
+    def run(programs: tuple[Program, ...]) -> tuple[Submission, float]:
         engine = Engine(cluster, cost, interference=interference, every_rank=every_rank)
-        excerpt = replace(assignment, programs=programs)
-        submission = engine.submit(excerpt, stands_for=assignment.programs)
+        prepared = engine.prepare(replace(assignment, programs=programs))
+        tick_s = tick_of(engine.system(prepared), assignment)
+        engine.machine.calendar.tick(tick_s)
+        submission = engine.launch(prepared)
         engine.run()
-        return submission
+        return submission, tick_s
 
     lengths = np.array([sum(map(length_of, program.items)) for program in assignment.programs])
-    issued = int(lengths[assignment.role_of].sum() if every_rank else lengths.sum())
+    issued = int(lengths[assignment.role_of[assignment.mesh.ranks]].sum() if every_rank else lengths.sum())
     refused: set[Cut] = set()
-    for _ in range(0 if every_turn or issued < WORTH_IT else ATTEMPTS):
+    for _ in range(0 if every_iteration or issued < LEAST_INSTRUCTIONS else ATTEMPTS):
         excerpt = excerpt_of(assignment.programs, refused)
         if excerpt is None:
             break
-        submission = run(excerpt.programs)
-        unsteady = write_out(submission, assignment, excerpt)
+        submission, tick_s = run(excerpt.programs)
+        unsteady = write_out(submission, assignment, excerpt, exact_until_s=2.0**53 * tick_s)
         if not unsteady:
             return submission
         refused |= unsteady
-    return run(assignment.programs)
+    return run(assignment.programs)[0]
+
+
+def tick_of(system: System, assignment: Assignment) -> float:
+    """A power of two of which all times of a run are multiples that a double can hold.
+
+    ``system`` may be that of an excerpt; the tick suits the whole programs. A run may take :data:`MARGIN` times as
+    long as the instructions of its first rank one after the other; beyond that, times are rounded as doubles are. A
+    tick is 10⁻¹⁴ of that sum.
+    """
+    first = system.ranks[0]
+    program = assignment.programs[int(assignment.role_of[first.rank.number])]
+    horizon_s = MARGIN * system.horizon_s(replace(first.role, program=program))
+    return 2.0 ** (math.frexp(horizon_s)[1] - 52) if horizon_s > 0.0 else 0.0
+
+
+MARGIN = 64.0
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A repetition of which :data:`KEPT` turns are run: ``items`` items a turn from ``first`` on, or one Repeat (0)."""
+    """A repetition run in part: from item ``first`` on ``total`` times ``items`` items, or one Repeat (0)."""
 
     first: int
     items: int
@@ -99,7 +118,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Excerpt:
-    """Shorter programs, and what was cut: first whole turns of several items, then inside the Repeats that are left."""
+    """Shorter programs, and what was cut: first iterations of several items, then inside the Repeats that are left."""
 
     programs: tuple[Program, ...]
     outer: tuple[Cut, ...]
@@ -108,7 +127,7 @@ class Excerpt:
 
 
 def excerpt_of(programs: Sequence[Program], refused: Set[Cut]) -> Excerpt | None:
-    """Programs with fewer turns of each repetition that is not ``refused``.
+    """Programs with fewer iterations of each repetition that is not ``refused``.
 
     None where the programs differ in shape, or less than half is saved.
     """
@@ -121,12 +140,12 @@ def excerpt_of(programs: Sequence[Program], refused: Set[Cut]) -> Excerpt | None
     inner = tuple(
         cut
         for index, item in enumerate(between[0].items)
-        if isinstance(item, Repeat) and item.times > KEPT
+        if isinstance(item, Repeat) and item.times > SIMULATED_ITERATIONS
         if (cut := Cut(index, 0, item.times)) not in refused
     )
     short = between
     for cut in reversed(inner):
-        short = tuple(without_turns(program, cut) for program in short)
+        short = tuple(without_iterations(program, cut) for program in short)
     if 2 * sum(map(length_of, short[0].items)) > sum(map(length_of, programs[0].items)):
         return None
     return Excerpt(short, outer, inner, between)
@@ -143,15 +162,15 @@ def length_of(item: Item) -> int:
 
 
 def micro_batches(programs: Sequence[Program]) -> tuple[Cut, ...]:
-    """The longest run of equal groups of items, the same in all programs, if it has more than :data:`KEPT` of them."""
+    """The longest run of equal groups of items, the same in all programs, if more than are simulated."""
     numbers: dict[object, int] = {}
     rows = np.array([[numbers.setdefault(key, len(numbers)) for key in keys_of(program)] for program in programs])
     items = rows.shape[1]
-    for period in range(1, items // (KEPT + 1) + 1):
+    for period in range(1, items // (SIMULATED_ITERATIONS + 1) + 1):
         same = np.concatenate([[False], (rows[:, period:] == rows[:, :-period]).all(axis=0), [False]])
         borders = np.flatnonzero(np.diff(same.astype(np.int8)))
         lengths = borders[1::2] - borders[::2]
-        if lengths.size and int(lengths.max()) >= KEPT * period:
+        if lengths.size and int(lengths.max()) >= SIMULATED_ITERATIONS * period:
             longest = int(lengths.argmax())
             return (Cut(int(borders[2 * longest]), period, int(lengths[longest]) // period + 1),)
     return ()
@@ -175,27 +194,27 @@ def keys_of(program: Program) -> Iterator[tuple[object, ...]]:
 
 
 def without_items(program: Program, cut: Cut) -> Program:
-    """The program with :data:`KEPT` of the turns."""
-    begin = cut.first + (KEPT - 1) * cut.items
-    end = begin + (cut.total - KEPT) * cut.items
+    """The program with :data:`SIMULATED_ITERATIONS` of the iterations."""
+    begin = cut.first + (SIMULATED_ITERATIONS - 1) * cut.items
+    end = begin + (cut.total - SIMULATED_ITERATIONS) * cut.items
     items = program.items
     before, gone = (sum(map(length_of, part)) for part in (items[:begin], items[begin:end]))
     return Program(program.role, (*items[:begin], *moved(items[end:], before, gone)))
 
 
-def without_turns(program: Program, cut: Cut) -> Program:
-    """The program with :data:`KEPT` turns of one Repeat."""
+def without_iterations(program: Program, cut: Cut) -> Program:
+    """The program with :data:`SIMULATED_ITERATIONS` iterations of one Repeat."""
     items = program.items
     repeat = items[cut.first]
     assert isinstance(repeat, Repeat)
-    before = sum(map(length_of, items[: cut.first])) + (KEPT - 1) * len(repeat.body)
-    gone = (cut.total - KEPT) * len(repeat.body)
-    shorter = replace(repeat, times=KEPT)
+    before = sum(map(length_of, items[: cut.first])) + (SIMULATED_ITERATIONS - 1) * len(repeat.body)
+    gone = (cut.total - SIMULATED_ITERATIONS) * len(repeat.body)
+    shorter = replace(repeat, times=SIMULATED_ITERATIONS)
     return Program(program.role, (*items[: cut.first], shorter, *moved(items[cut.first + 1 :], before, gone)))
 
 
 def moved(items: Sequence[Item], before: int, gone: int) -> Iterator[Item]:
-    """Items that stand ``gone`` instructions earlier, with what they wait for: the last turn is one of those left."""
+    """Items that stand ``gone`` instructions earlier, with what they wait for: the last ones are left."""
     for item in items:
         if isinstance(item, Repeat) or not item.after:
             yield item
@@ -203,8 +222,11 @@ def moved(items: Sequence[Item], before: int, gone: int) -> Iterator[Item]:
             yield replace(item, after=tuple([index if index < before else index - gone for index in item.after]))
 
 
-def write_out(submission: Submission, assignment: Assignment, excerpt: Excerpt) -> set[Cut]:
-    """Put back what was cut, if every repetition was in its steady state; those that were not."""
+def write_out(submission: Submission, assignment: Assignment, excerpt: Excerpt, *, exact_until_s: float) -> set[Cut]:
+    """Put back what was cut, if every repetition was in its steady state; those that were not.
+
+    Until ``exact_until_s`` on the clock no time was rounded to more than a tick.
+    """
     ranks = submission.ranks
     times = [(np.array(each.rank.start_s), np.array(each.rank.end_s)) for each in ranks]
     if not all(all(each.rank.done) for each in ranks):
@@ -214,8 +236,8 @@ def write_out(submission: Submission, assignment: Assignment, excerpt: Excerpt) 
     for cuts, programs in ((excerpt.inner, excerpt.programs), (excerpt.outer, excerpt.between)):
         unsteady = set()
         for cut in reversed(cuts):
-            turns = {number: Turns.of(programs[number], cut) for number in set(roles)}
-            placed = [[(index, turns[roles[index]]) for index in component] for component in together]
+            iterations = {number: Iterations.of(programs[number], cut) for number in set(roles)}
+            placed = [[(index, iterations[roles[index]]) for index in component] for component in together]
             found = [steady(each, times) for each in placed]
             for component, period in zip(placed, found, strict=True):
                 if period is None:
@@ -225,7 +247,7 @@ def write_out(submission: Submission, assignment: Assignment, excerpt: Excerpt) 
                     times[index] = inserted(times[index], where, cut, *period)
         if unsteady:
             return unsteady
-    if max(float(end.max(initial=0.0)) for _, end in times) > submission.exact_until_s:
+    if max(float(end.max(initial=0.0)) for _, end in times) > exact_until_s:
         return {*excerpt.inner, *excerpt.outer}
     whole = {}
     for each, number in zip(ranks, roles, strict=True):
@@ -237,22 +259,22 @@ def write_out(submission: Submission, assignment: Assignment, excerpt: Excerpt) 
 
 
 @dataclass(frozen=True)
-class Turns:
-    """Where the kept turns of a cut stand in a program, and which of a turn's instructions each stream has."""
+class Iterations:
+    """Where the kept iterations of a cut stand in a program, and which instructions of one each stream has."""
 
     first: int
     length: int
     streams: tuple[NDArray[np.int64], ...]
 
     @classmethod
-    def of(cls, program: Program, cut: Cut) -> Turns:
+    def of(cls, program: Program, cut: Cut) -> Iterations:
         first = sum(map(length_of, program.items[: cut.first]))
         item = program.items[cut.first]
         if isinstance(item, Repeat) and not cut.items:
             names = [instruction.stream for instruction in item.body]
         else:
-            turn = Program("", tuple(program.items[cut.first : cut.first + cut.items]))
-            names = [issued.instruction.stream for issued in turn.unrolled()]
+            iteration = Program("", tuple(program.items[cut.first : cut.first + cut.items]))
+            names = [issued.instruction.stream for issued in iteration.unrolled()]
         found: dict[str, list[int]] = {}
         for index, name in enumerate(names):
             found.setdefault(name, []).append(index)
@@ -269,11 +291,11 @@ def components(ranks: Sequence[SimulatedRank], submission: Submission) -> list[l
             index = above[index]
         return index
 
-    place = {id(each.rank): index for index, each in enumerate(ranks)}
+    place = {each.rank.device: index for index, each in enumerate(ranks)}
     first_of_region: dict[int, int] = {}
     for channel in submission.system.channels:
-        for rank in channel.ranks:
-            index = place[id(rank)]
+        for device in channel.devices:
+            index = place[device]
             above[find(index)] = find(first_of_region.setdefault(channel.region, index))
     found: dict[int, list[int]] = {}
     for index in range(len(ranks)):
@@ -281,18 +303,18 @@ def components(ranks: Sequence[SimulatedRank], submission: Submission) -> list[l
     return list(found.values())
 
 
-def steady(component: Sequence[tuple[int, Turns]], times: Sequence[Times]) -> tuple[float, float] | None:
-    """The period of the kept turns on these ranks, and until when it is shown; None where it is not."""
+def steady(component: Sequence[tuple[int, Iterations]], times: Sequence[Times]) -> tuple[float, float] | None:
+    """The period of the kept iterations on these ranks, and until when it is shown; None where it is not."""
     period_s: float | None = None
     begin_s, end_s = -np.inf, np.inf
     for index, where in component:
         for column in times[index]:
-            kept = kept_turns(column, where)
+            kept = kept_iterations(column, where)
             steps = np.diff(kept[1:-1], axis=0)
             period_s = float(steps[0, 0]) if period_s is None else period_s
             if not (steps == period_s).all():
                 return None
-        start, end = (kept_turns(column, where) for column in times[index])
+        start, end = (kept_iterations(column, where) for column in times[index])
         for stream in where.streams:
             begin_s = max(begin_s, float(start[1, stream].min()))
             end_s = min(end_s, float(end[-2, stream].max()))
@@ -305,28 +327,29 @@ def steady(component: Sequence[tuple[int, Turns]], times: Sequence[Times]) -> tu
     return period_s, end_s
 
 
-def kept_turns(column: Floats, where: Turns) -> Floats:
-    """Times of the kept turns, one row a turn."""
-    return column[where.first : where.first + KEPT * where.length].reshape(KEPT, where.length)
+def kept_iterations(column: Floats, where: Iterations) -> Floats:
+    """Times of the kept iterations, one row each."""
+    rows = SIMULATED_ITERATIONS, where.length
+    return column[where.first : where.first + rows[0] * rows[1]].reshape(rows)
 
 
-def outside(column: Floats, where: Turns) -> tuple[Floats, Floats]:
-    """Times of what stands before and after the turns in the program."""
-    return column[: where.first], column[where.first + KEPT * where.length :]
+def outside(column: Floats, where: Iterations) -> tuple[Floats, Floats]:
+    """Times of what stands before and after the iterations in the program."""
+    return column[: where.first], column[where.first + SIMULATED_ITERATIONS * where.length :]
 
 
-def inserted(times: Times, where: Turns, cut: Cut, period_s: float, until_s: float) -> Times:
-    """The times of a rank with the turns that were cut; what ran after ``until_s`` is as much later."""
-    more = cut.total - KEPT
+def inserted(times: Times, where: Iterations, cut: Cut, period_s: float, until_s: float) -> Times:
+    """The times of a rank with the iterations that were cut; what ran after ``until_s`` is as much later."""
+    more = cut.total - SIMULATED_ITERATIONS
     later_s = more * period_s
     late = [part >= until_s for part in outside(times[0], where)]
     new_s = period_s * np.arange(1, more + 1)[:, None]
     result = []
     for column in times:
-        kept = kept_turns(column, where)
+        kept = kept_iterations(column, where)
         before, after = (
             part + later_s * shifted for part, shifted in zip(outside(column, where), late, strict=True)
         )
-        turns = np.concatenate([kept[:-1], kept[-2] + new_s, kept[-1:] + later_s])
-        result.append(np.concatenate([before, turns.reshape(-1), after]))
+        iterations = np.concatenate([kept[:-1], kept[-2] + new_s, kept[-1:] + later_s])
+        result.append(np.concatenate([before, iterations.reshape(-1), after]))
     return result[0], result[1]

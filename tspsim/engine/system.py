@@ -1,25 +1,27 @@
-"""From programs on a mesh to what the machine runs: simulated ranks and the channels they meet in.
+"""From programs on meshes to what the machine runs: devices, the channels they meet in, and one partition for all.
 
-An *island* is a set of ranks that reach each other through the groups their programs use. Islands whose members
-stand alike in the cluster and share no link with others are copies: one is built. Inside an island every use of a
-template by a group is an *instance* with its own links; :mod:`tspsim.engine.folding` then says which ranks and
-instances are alike. Running every rank is the same construction without that last step and with all islands.
+A *connected component* is a set of ranks that reach each other through the groups their programs use. Components whose
+members stand alike in the cluster and share no link with others are copies: one is built. Inside a component every use
+of a template by a group is an *instance* with its own links; :mod:`tspsim.engine.folding` then says which ranks and
+instances are alike. Running every rank is the same construction without that last step and with all components.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import TspsimError
+from ..mesh import Mesh
 from ..network import Cluster, ExpertExchange, Traffic, collective, point_to_point
-from ..network.fluid import Channel
+from ..network.fluid import Channel, Device
 from ..network.symmetry import owned, surroundings
-from ..parallel.mesh import Mesh
-from .assignment import Assignment, Cost, Role, Template, Templates, prepare
+from .assignment import Assignment, Cost, Role, Template, Templates, make_ready
 from .folding import number, refine
 from .ranks import Rank
 from .timeline import Labels
@@ -27,7 +29,7 @@ from .timeline import Labels
 
 @dataclass(frozen=True)
 class Instance:
-    """One group's use of a template; ``copies`` islands have the same. ``ranks`` of a message: sender, receiver.
+    """One group's use of a template; ``copies`` components have the same. ``ranks`` of a message: sender, receiver.
 
     ``detoured``: dead links make it use other links than it would.
     """
@@ -50,9 +52,9 @@ class SimulatedRank:
     size: int
 
 
-@dataclass
+@dataclass(frozen=True)
 class System:
-    """What runs, and how to read it afterwards.
+    """What runs an assignment, and how to read it afterwards.
 
     Attributes
     ----------
@@ -60,9 +62,13 @@ class System:
         Every instance that was built, with the channel that stood for it: the carrier of link loads.
     """
 
-    ranks: list[SimulatedRank]
-    channels: list[Channel]
-    instances: list[tuple[Instance, Channel]] = field(repr=False)
+    ranks: Sequence[SimulatedRank]
+    instances: Sequence[tuple[Instance, Channel]] = field(repr=False)
+
+    @property
+    def channels(self) -> list[Channel]:
+        """Those of its instances, each once."""
+        return list(dict.fromkeys(channel for _, channel in self.instances))
 
     def horizon_s(self, role: Role) -> float:
         """Seconds a role's program takes with everything one after the other: the scale of the whole run."""
@@ -72,107 +78,232 @@ class System:
             transfer_s[instance.template] = max(alone_s, transfer_s.get(instance.template, 0.0))
         return role.alone_s(transfer_s)
 
+    def uses(self) -> Mapping[Channel, int]:
+        """How often the programs use each channel."""
+        by_role: dict[int, Counter[int]] = {}
+        found = dict.fromkeys(self.channels, 0)
+        for simulated in self.ranks:
+            role, channels = simulated.role, simulated.rank.device.channels
+            if id(role) not in by_role:
+                by_role[id(role)] = role.uses()
+            for key, times in by_role[id(role)].items():
+                # Half 0 of a key is a collective or a sending: one a use.
+                if key % 2 == 0 and key in channels:
+                    found[channels[key]] = times
+        return found
+
     def link_loads(self) -> Iterator[tuple[int, float, int]]:
-        """``(link, bytes carried, copies)`` of every link of the islands that were built."""
+        """``(link, bytes carried, copies)`` of every link of the components that were built."""
         carried: dict[int, float] = {}
         copies: dict[int, int] = {}
+        uses = self.uses()
         for instance, channel in self.instances:
             for link, size_bytes in zip(instance.traffic.links, instance.traffic.link_bytes, strict=True):
-                carried[link] = carried.get(link, 0.0) + channel.uses * size_bytes
+                carried[link] = carried.get(link, 0.0) + uses[channel] * size_bytes
                 copies[link] = instance.copies
         for link in sorted(carried):
             yield link, carried[link], copies[link]
 
 
-def build_system(cluster: Cluster, assignment: Assignment, cost: Cost, *, every_rank: bool = False) -> System:
-    """Prepare every role, find the islands, and fold them unless ``every_rank``."""
-    mesh = assignment.mesh
-    templates = Templates()
-    roles = [prepare(program, cost, templates, mesh) for program in assignment.programs]
-    likeness = np.array(number([role.signature for role in roles]), dtype=np.int64)[assignment.role_of]
-    slow = sorted(assignment.slowness.items())
-    marks = number([(int(likeness[rank]), factor) for rank, factor in slow])
+@dataclass(eq=False)
+class Prepared:
+    """An assignment made ready to be launched as often as wanted: operators costed, templates interned, ranks folded.
+
+    Attributes
+    ----------
+    kinds
+        By GPU: equal for ranks whose programs take the same, −1 for those that have none.
+    system
+        What runs it, once its ranks are folded together with those of everything else that is prepared.
+    """
+
+    assignment: Assignment
+    roles: Sequence[Role] = field(repr=False)
+    templates: Templates = field(repr=False)
+    kinds: NDArray[np.int64] = field(repr=False)
+    system: System | None = field(default=None, repr=False)
+
+
+def rank_kinds(assignment: Assignment, roles: Sequence[Role], gpus: int) -> NDArray[np.int64]:
+    """Equal numbers for ranks with programs that cost the same on devices that are as fast; −1 outside the mesh."""
+    ranks = assignment.mesh.ranks.reshape(-1)
+    kinds = np.full(gpus, -1, dtype=np.int64)
+    kinds[ranks] = np.array(number([role.signature for role in roles]), dtype=np.int64)[assignment.role_of[ranks]]
+    slow = sorted((rank, factor) for rank, factor in assignment.slowness.items() if kinds[rank] >= 0)
+    marks = number([(int(kinds[rank]), factor) for rank, factor in slow])
     for (rank, _), mark in zip(slow, marks, strict=True):
-        likeness[rank] = len(roles) + mark
-    met = {part for template, _ in templates for part in mesh.parts(template.axis)}
-    axes = tuple(axis for axis in mesh.axes if axis in met)
-    islands = mesh_islands(mesh, axes)
-    if every_rank:
-        chosen = [(index, 1) for index in range(len(islands))]
-    else:
-        chosen = distinct_islands(cluster, islands, likeness, templates, mesh)
-    instances = [
-        instance
-        for index, copies in chosen
-        for instance in island_instances(cluster, mesh, islands[index], templates, copies)
-    ]
-    members = [(int(rank), copies) for index, copies in chosen for rank in islands[index]]
-    rank_class, instance_class = (
-        (list(range(len(members))), list(range(len(instances))))
-        if every_rank
-        else alike(cluster, members, likeness, instances)
-    )
-    return assemble(assignment, roles, members, instances, rank_class, instance_class)
+        kinds[rank] = len(roles) + mark
+    return kinds
 
 
-def mesh_islands(mesh: Mesh, axes: Sequence[str]) -> NDArray[np.int64]:
-    """Ranks that differ only in ``axes``: shape (islands, ranks of one), alike in order."""
+class Partition:
+    """The ranks of a cluster in classes that nothing prepared so far tells apart, and a device for each.
+
+    One partition serves all: it is the coarsest that is stable under the groups and links of every assignment, so that
+    ranks of a class stay alike whatever is launched when, as long as it is launched whole. It is made when it is first
+    needed after something was prepared that may part ranks.
+    """
+
+    def __init__(self, cluster: Cluster, *, every_rank: bool = False) -> None:
+        self.cluster = cluster
+        self.every_rank = every_rank
+        self.devices: dict[int, Device] = {}
+        self.stable = False
+        self._kinds = np.zeros(cluster.gpus, dtype=np.int64)
+        self._templates: dict[Hashable, Templates] = {}
+        self._numbers = count()
+        self._prepared: list[Prepared] = []
+        self._instances: dict[tuple[int, bytes, int], list[Instance]] = {}
+        self._carried: list[tuple[Instance, Channel]] = []
+
+    def prepare(self, assignment: Assignment, cost: Cost) -> Prepared:
+        """Cost an assignment and take note of it."""
+        mesh, known = assignment.mesh, assignment.mesh.key in self._templates
+        templates = self._templates.setdefault(mesh.key, Templates(mesh, self._numbers))
+        before = len(templates.numbers), int(self._kinds.max())
+        roles = [make_ready(program, cost, templates) for program in assignment.programs]
+        kinds = rank_kinds(assignment, roles, self.cluster.gpus)
+        prepared = Prepared(assignment, roles, templates, kinds)
+        self._prepared.append(prepared)
+        _, self._kinds = np.unique(self._kinds * (int(kinds.max()) + 2) + kinds + 1, return_inverse=True)
+        # Ranks that meet as they did and are told apart as they were stay in their classes.
+        self.stable = self.stable and known and before == (len(templates.numbers), int(self._kinds.max()))
+        if self.stable:
+            prepared.system = system_of(prepared, self.devices.values(), self._carried)
+        return prepared
+
+    def settle(self, in_flight: Iterable[Prepared]) -> None:
+        """Refine the classes until they are stable under all that is prepared, and give each a device and channels.
+
+        Raises
+        ------
+        TspsimError
+            Ranks that stand for each other in something in flight have to part.
+        """
+        members, instances = self._built()
+        rank_class, instance_class = (
+            (list(range(len(members))), list(range(len(instances))))
+            if self.every_rank
+            else alike(self.cluster, members, self._kinds, instances)
+        )
+        sizes: Counter[int] = Counter()
+        first_of: dict[int, int] = {}
+        for (rank, copies), cls in zip(members, rank_class, strict=True):
+            sizes[cls] += copies
+            if cls not in first_of or (rank in self.devices and first_of[cls] not in self.devices):
+                first_of[cls] = rank
+        same = {
+            rank
+            for cls, rank in first_of.items()
+            if rank in self.devices and self.devices[rank].size == sizes[cls]
+        }
+        for prepared in in_flight:
+            if prepared.system is not None and any(each.rank.number not in same for each in prepared.system.ranks):
+                raise TspsimError(
+                    "what is prepared now tells ranks apart that stand for each other in a submission in flight: "
+                    "prepare it before that is launched, or run every rank"
+                )
+        by_class = {
+            cls: self.devices[rank] if rank in same else Device(rank, sizes[cls]) for cls, rank in first_of.items()
+        }
+        self.devices = {device.number: device for device in by_class.values()}
+        device_of = {rank: by_class[cls] for (rank, _), cls in zip(members, rank_class, strict=True)}
+        channels = connect(instances, instance_class, device_of)
+        self._carried = [(instance, channels[cls]) for instance, cls in zip(instances, instance_class, strict=True)]
+        for prepared in self._prepared:
+            if prepared.system is None or any(each.rank.number not in same for each in prepared.system.ranks):
+                prepared.system = system_of(prepared, self.devices.values(), self._carried)
+        self.stable = True
+
+    def _built(self) -> tuple[list[tuple[int, int]], list[Instance]]:
+        """Ranks, each with how many components have one like it, and the instances among them.
+
+        Copies are left out where all that is prepared stands on one mesh; else all components are built.
+        """
+        cluster, tables = self.cluster, list(self._templates.values())
+        if len(tables) > 1:
+            ranks = np.unique(np.concatenate([templates.mesh.ranks.reshape(-1) for templates in tables]))
+            return [(rank, 1) for rank in ranks.tolist()], [
+                instance
+                for templates in tables
+                for instance in self._among(templates.mesh.ranks.reshape(-1), templates, 1)
+            ]
+        (templates,) = tables
+        mesh = templates.mesh
+        met = {part for template, _ in templates for part in mesh.parts(template.axis)}
+        components = mesh_components(mesh, tuple(axis for axis in mesh.axes if axis in met))
+        chosen = [(index, 1) for index in range(len(components))]
+        if not self.every_rank:
+            distinct = distinct_components(cluster, components, self._kinds)
+            # Only of what shares no link with others is one of each kind enough.
+            if len(distinct) < len(components) and all(
+                owned(cluster, components[index], instance.traffic.links)
+                for index, copies in distinct
+                if copies > 1 or len(distinct) > 1
+                for instance in self._among(components[index], templates, copies)
+            ):
+                chosen = distinct
+        return [(int(rank), copies) for index, copies in chosen for rank in components[index]], [
+            instance for index, copies in chosen for instance in self._among(components[index], templates, copies)
+        ]
+
+    def _among(self, component: NDArray[np.int64], templates: Templates, copies: int) -> Iterator[Instance]:
+        """Every template used by every group that lies in the component; each is looked for once."""
+        place = component.tobytes()
+        for template, index in templates:
+            key = index, place, copies
+            if key not in self._instances:
+                found = template_instances(self.cluster, component, templates.mesh, template, index, copies)
+                self._instances[key] = list(found)
+            yield from self._instances[key]
+
+
+def mesh_components(mesh: Mesh, axes: Sequence[str]) -> NDArray[np.int64]:
+    """Ranks that differ only in ``axes``: shape (components, ranks of one), alike in order."""
     used = [mesh.axes.index(axis) for axis in axes]
     moved = np.moveaxis(mesh.ranks, used, list(range(mesh.ranks.ndim - len(used), mesh.ranks.ndim)))
     size = int(np.prod([mesh.ranks.shape[dimension] for dimension in used], dtype=np.int64))
     return moved.reshape(-1, size)
 
 
-def distinct_islands(
-    cluster: Cluster,
-    islands: NDArray[np.int64],
-    likeness: NDArray[np.int64],
-    templates: Templates,
-    mesh: Mesh,
+def distinct_components(
+    cluster: Cluster, components: NDArray[np.int64], kinds: NDArray[np.int64]
 ) -> list[tuple[int, int]]:
-    """``(island, how many stand like it)``, one of each kind; all of them where islands share links."""
-    around = surroundings(cluster, islands)
+    """``(component, how many stand like it)``, one of each kind; all where the cluster does not tell."""
+    around = surroundings(cluster, components)
     if around is None:
-        return [(index, 1) for index in range(len(islands))]
-    rows = np.concatenate([likeness[islands], around], axis=1)
+        return [(index, 1) for index in range(len(components))]
+    rows = np.concatenate([kinds[components], around], axis=1)
     _, first, counts = np.unique(rows, axis=0, return_index=True, return_counts=True)
-    chosen = sorted(zip(first.tolist(), counts.tolist(), strict=True))
-    private = all(
-        owned(cluster, islands[index], instance.traffic.links)
-        for index, copies in chosen
-        if copies > 1 or len(chosen) > 1
-        for instance in island_instances(cluster, mesh, islands[index], templates, copies)
-    )
-    return chosen if private else [(index, 1) for index in range(len(islands))]
+    return sorted(zip(first.tolist(), counts.tolist(), strict=True))
 
 
-def island_instances(
-    cluster: Cluster, mesh: Mesh, island: NDArray[np.int64], templates: Templates, copies: int
+def template_instances(
+    cluster: Cluster, component: NDArray[np.int64], mesh: Mesh, template: Template, index: int, copies: int
 ) -> Iterator[Instance]:
-    """Every template used by every group that lies in the island."""
+    """A template used by every group that lies in the component."""
     per_node, per_node_links = cluster.gpus_per_node, cluster.layout.node_links
-    for template, index in templates:
-        groups = mesh.groups(template.axis)
-        numbers = dict.fromkeys(mesh.group_of(template.axis)[island].tolist())
-        # Where all nodes are alike, what happens inside one happens inside the others, so many links further on.
-        inside: dict[tuple[int, ...], tuple[int, Traffic, tuple[float, ...]]] = {}
-        for group in groups[list(numbers)].tolist():
-            for ranks in message_pairs(group, template) if template.is_message else [tuple(group)]:
-                node = ranks[0] // per_node
-                place = tuple([rank - node * per_node for rank in ranks])
-                alone = not cluster.factors and min(place) >= 0 and max(place) < per_node
-                if alone and place in inside:
-                    first, like, shares = inside[place]
-                    step = (node - first) * per_node_links
-                    traffic = replace(like, links=tuple([link + step for link in like.links]))
-                    yield Instance(index, template.is_message, ranks, traffic, shares, copies)
-                    continue
-                traffic = moved(cluster, ranks, template)
-                shares = link_shares(cluster, traffic)
-                if alone:
-                    inside[place] = (node, traffic, shares)
-                detoured = bool(cluster.layout.dead) and moved(cluster.sound, ranks, template).links != traffic.links
-                yield Instance(index, template.is_message, ranks, traffic, shares, copies, detoured)
+    groups = mesh.groups(template.axis)
+    numbers = dict.fromkeys(mesh.group_of(template.axis)[component].tolist())
+    # Where all nodes are alike, what happens inside one happens inside the others, so many links further on.
+    inside: dict[tuple[int, ...], tuple[int, Traffic, tuple[float, ...]]] = {}
+    for group in groups[list(numbers)].tolist():
+        for ranks in message_pairs(group, template) if template.is_message else [tuple(group)]:
+            node = ranks[0] // per_node
+            place = tuple([rank - node * per_node for rank in ranks])
+            alone = not cluster.factors and min(place) >= 0 and max(place) < per_node
+            if alone and place in inside:
+                first, like, shares = inside[place]
+                step = (node - first) * per_node_links
+                traffic = replace(like, links=tuple([link + step for link in like.links]))
+                yield Instance(index, template.is_message, ranks, traffic, shares, copies)
+                continue
+            traffic = moved(cluster, ranks, template)
+            shares = link_shares(cluster, traffic)
+            if alone:
+                inside[place] = (node, traffic, shares)
+            detoured = bool(cluster.layout.dead) and moved(cluster.sound, ranks, template).links != traffic.links
+            yield Instance(index, template.is_message, ranks, traffic, shares, copies, detoured)
 
 
 def moved(cluster: Cluster, ranks: tuple[int, ...], template: Template) -> Traffic:
@@ -213,7 +344,7 @@ def link_shares(cluster: Cluster, traffic: Traffic) -> tuple[float, ...]:
 def alike(
     cluster: Cluster,
     members: Sequence[tuple[int, int]],
-    likeness: NDArray[np.int64],
+    kinds: NDArray[np.int64],
     instances: Sequence[Instance],
 ) -> tuple[list[int], list[int]]:
     """Classes of ranks and of instances, by colour refinement over ranks, instances and links.
@@ -223,10 +354,10 @@ def alike(
     the cause of most, these do not tell ranks apart: each class moves as fast as the busiest link on any member's way
     allows (docs/engine.md says how far that errs).
     """
-    exact = told_apart(cluster, members, likeness, instances, len(cluster.links))
+    exact = told_apart(cluster, members, kinds, instances, len(cluster.links))
     if max(exact[0]) < MANY:
         return exact
-    rough = told_apart(cluster, members, likeness, instances, cluster.layout.switch_start)
+    rough = told_apart(cluster, members, kinds, instances, cluster.layout.switch_start)
     return rough if 2 * max(rough[0]) < max(exact[0]) else exact
 
 
@@ -237,7 +368,7 @@ MANY = 128
 def told_apart(
     cluster: Cluster,
     members: Sequence[tuple[int, int]],
-    likeness: NDArray[np.int64],
+    kinds: NDArray[np.int64],
     instances: Sequence[Instance],
     links: int,
 ) -> tuple[list[int], list[int]]:
@@ -248,7 +379,7 @@ def told_apart(
     """
     bandwidth = cluster.links.bandwidth_bytes_per_s
     vertex = {rank: index for index, (rank, _) in enumerate(members)}
-    colours: list[tuple[object, ...]] = [("rank", int(likeness[rank]), copies) for rank, copies in members]
+    colours: list[tuple[object, ...]] = [("rank", int(kinds[rank]), copies) for rank, copies in members]
     users: dict[int, list[tuple[int, float]]] = {}
     for index, instance in enumerate(instances):
         colours.append(("instance", instance.template, instance.traffic.latency_s, instance.traffic.fluid_s))
@@ -274,68 +405,75 @@ def told_apart(
     return number(classes[:first_instance]), number(classes[first_instance : first_instance + len(instances)])
 
 
-def assemble(
-    assignment: Assignment,
-    roles: Sequence[Role],
-    members: Sequence[tuple[int, int]],
-    instances: Sequence[Instance],
-    rank_class: Sequence[int],
-    instance_class: Sequence[int],
-) -> System:
-    """One simulated rank a rank class, one channel an instance class, and the constraints between channels."""
-    first_of: dict[int, int] = {}
-    sizes: Counter[int] = Counter()
-    class_of_rank: dict[int, int] = {}
-    for (rank, copies), cls in zip(members, rank_class, strict=True):
-        first_of.setdefault(cls, rank)
-        sizes[cls] += copies
-        class_of_rank[rank] = cls
-    simulated = {
-        cls: Rank(rank, {}, slowness=assignment.slowness.get(rank, 1.0)) for cls, rank in first_of.items()
-    }
+def connect(
+    instances: Sequence[Instance], instance_class: Sequence[int], device_of: Mapping[int, Device]
+) -> list[Channel]:
+    """One channel an instance class, known to its devices, and the constraints between channels.
+
+    A channel that its devices know already stays the same object.
+    """
+    known: dict[int, Channel] = {}
+    ends: list[tuple[Device, int, int]] = []
     channels: list[Channel] = []
     users: dict[int, dict[int, float]] = {}
     for instance, cls in zip(instances, instance_class, strict=True):
         if cls == len(channels):
-            ranks = tuple(simulated[c] for c in dict.fromkeys(class_of_rank[rank] for rank in instance.ranks))
-            traffic = instance.traffic
-            busiest = max(
-                zip(instance.shares, traffic.link_bytes, strict=True),
-                key=lambda pair: pair[0],
-                default=(0.0, 0.0),
-            )[1]
-            channels.append(
-                Channel(
-                    cls,
-                    traffic.latency_s,
-                    traffic.fluid_s,
-                    {},
-                    traffic.fluid_s / busiest if busiest > 0.0 else 1.0,
-                    ranks,
-                    traffic.algorithm.replace("_", " ") + " round dead links" * instance.detoured,
-                    parties=2 if instance.is_message else len(ranks),
-                )
-            )
+            channels.append(channel_of(instance, cls, tuple(dict.fromkeys(device_of[rank] for rank in instance.ranks))))
         for link, share in zip(instance.traffic.links, instance.shares, strict=True):
             by_channel = users.setdefault(link, {})
             by_channel[cls] = by_channel.get(cls, 0.0) + share
-    constrain(channels, users)
-    for instance, cls in zip(instances, instance_class, strict=True):
         # A message is known to its sender by half 0 of its key, to its receiver by half 1; a collective only by half 0.
         for half, rank in enumerate(instance.ranks):
-            simulated_rank = simulated[class_of_rank[rank]]
-            if simulated_rank.number == rank:
-                simulated_rank.channels[2 * instance.template + (half if instance.is_message else 0)] = channels[cls]
-    ranks_out = []
+            device = device_of[rank]
+            if device.number == rank:
+                key = 2 * instance.template + (half if instance.is_message else 0)
+                ends.append((device, key, cls))
+                if key in device.channels:
+                    known[cls] = device.channels[key]
+    constrain(channels, users)
+    for cls, channel in known.items():
+        channel.become(channels[cls])
+        channels[cls] = channel
+    for device, key, cls in ends:
+        device.channels[key] = channels[cls]
+    return channels
+
+
+def channel_of(instance: Instance, number: int, devices: tuple[Device, ...]) -> Channel:
+    """The channel of a class of instances, read from one of them; it has no constraints yet."""
+    traffic = instance.traffic
+    busiest = max(
+        zip(instance.shares, traffic.link_bytes, strict=True), key=lambda pair: pair[0], default=(0.0, 0.0)
+    )[1]
+    return Channel(
+        number,
+        traffic.latency_s,
+        traffic.fluid_s,
+        {},
+        traffic.fluid_s / busiest if busiest > 0.0 else 1.0,
+        devices,
+        traffic.algorithm.replace("_", " ") + " round dead links" * instance.detoured,
+        parties=2 if instance.is_message else len(devices),
+    )
+
+
+def system_of(
+    prepared: Prepared, devices: Iterable[Device], carried: Iterable[tuple[Instance, Channel]]
+) -> System:
+    """The devices and instances that an assignment has to do with."""
+    assignment = prepared.assignment
+    used = {key // 2 for role in prepared.roles for each in role.known.values() for key in each.keys}
+    ranks = []
     named: dict[int, Role] = {}
-    for cls, rank_state in simulated.items():
-        number = int(assignment.role_of[rank_state.number])
-        if number not in named:
-            named[number] = with_algorithms(roles[number], rank_state)
-        rank_state.expect(len(named[number].labels))
-        ranks_out.append(SimulatedRank(rank_state, named[number], sizes[cls]))
-    carried = [(instance, channels[cls]) for instance, cls in zip(instances, instance_class, strict=True)]
-    return System(ranks_out, channels, carried)
+    for device in devices:
+        if prepared.kinds[device.number] < 0:
+            continue
+        role = int(assignment.role_of[device.number])
+        if role not in named:
+            named[role] = with_algorithms(prepared.roles[role], device)
+        rank = Rank(device, assignment.slowness.get(device.number, 1.0))
+        ranks.append(SimulatedRank(rank, named[role], device.size))
+    return System(ranks, [(instance, channel) for instance, channel in carried if instance.template in used])
 
 
 def constrain(channels: Sequence[Channel], users: Mapping[int, Mapping[int, float]]) -> None:
@@ -371,11 +509,11 @@ def constrain(channels: Sequence[Channel], users: Mapping[int, Mapping[int, floa
         channel.region = find(index)
 
 
-def with_algorithms(role: Role, rank: Rank) -> Role:
-    """The role whose labels of communication say which algorithm moved the data of one of its ranks."""
+def with_algorithms(role: Role, device: Device) -> Role:
+    """The role whose labels of communication say which algorithm moved the data of one of its devices."""
     distinct = list(role.labels.distinct)
     for _, keys, label, _ in role.known.values():
-        channel = rank.channels.get(keys[0]) if keys else None
+        channel = device.channels.get(keys[0]) if keys else None
         if channel is not None:
             distinct[label] = distinct[label].with_shape(f"{distinct[label].shape}, {channel.algorithm}")
     return replace(role, labels=Labels(distinct, role.labels.which, role.labels.layer))

@@ -2,6 +2,7 @@
 
 from ..provenance import Provenance
 from .device import Device, load_device
-from .machine import Estimate
+from .limits import Estimate
+from .pricers import pricer
 
-__all__ = ["Device", "Estimate", "Provenance", "load_device"]
+__all__ = ["Device", "Estimate", "Provenance", "load_device", "pricer"]

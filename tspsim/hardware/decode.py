@@ -18,11 +18,17 @@ Every choice is non-decreasing in batch, context, heads and width; hence so is t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .machine import Machine, Parameter, between, ceil, cost_of_p_norm, maximum, minimum
+from tspsim.operators import DecodeAttention
+
+from .limits import DeviceLimits, Estimate, Parameter, between, ceil, cost_of_p_norm, maximum, minimum
+from .pricers import pricer
+
+if TYPE_CHECKING:
+    from .device import Device
 
 PARAMETERS: dict[str, Parameter] = {
     "launch_us": Parameter(8.0, 0.3, 40.0, "start of the kernel (and of those timed with it)"),
@@ -54,14 +60,14 @@ _WIDTHS = (64.0, 128.0, 192.0, 256.0, 512.0)
 
 
 def seconds(
-    machine: Machine,
+    limits: DeviceLimits,
     parameters: Mapping[str, float],
     batch: Any,
     context: Any,
     heads: Any,
     kv_heads: Any,
     head_dim: Any,
-    *,
+    bytes_q: float,
     bytes_kv: float,
 ) -> Any:
     """Seconds of one call, before any range: floats, or arrays of shape (rows,)."""
@@ -73,20 +79,36 @@ def seconds(
     row_bytes = 2.0 * head_dim * bytes_kv
     part = maximum(minimum(context, 64.0), context / s)
     blocks = batch * kv_heads * ceil(group / 64.0) * s
-    math = 4.0 * maximum(group, 16.0) * head_dim * machine.peak_units / (machine.peak * p["efficiency"])
+    math = 4.0 * maximum(group, 16.0) * head_dim * limits.peak_units / (limits.peak * p["efficiency"])
     pull = row_bytes / (p["load_gb_per_s"] * 1e9 * width)
     latency = p["latency_us"] * 1e-6 + p["width_us"] * 1e-6 / 128.0 * head_dim
     block = part * maximum(math, pull) + latency
-    wave = blocks / machine.compute_units
+    wave = blocks / limits.compute_units
     waves = maximum(1.0, (1.0 - p["wave_blend"]) * ceil(wave) + p["wave_blend"] * wave)
     # Where the heads of a batch fill the device, a library may switch to its kernel that does not split.
-    whole = batch * kv_heads * ceil(group / 64.0) >= FULL * machine.compute_units
+    whole = batch * kv_heads * ceil(group / 64.0) >= FULL * limits.compute_units
     achieved = p["hbm_efficiency"] * width * (1.0 - whole * (1.0 - p["unsplit"]))
     size = batch * kv_heads * context * row_bytes
-    hit = minimum(1.0, p["cache_share"] * machine.l2 / size)
-    memory = size * (1.0 - hit * (1.0 - p["cache_cost"])) / (machine.hbm * minimum(1.0, achieved))
+    hit = minimum(1.0, p["cache_share"] * limits.l2 / size)
+    memory = size * (1.0 - hit * (1.0 - p["cache_cost"])) / (limits.hbm * minimum(1.0, achieved))
     time = cost_of_p_norm(waves * block, memory, p["overlap_power"]) + (s > 1.0) * (p["split_us"] * 1e-6)
     time = np.minimum.reduce(time) + p["launch_us"] * 1e-6
     time = time + p["sequence_us"] * 1e-6 / 4096.0 * batch * heads * head_dim
     flops = 4.0 * batch * heads * context * head_dim
-    return maximum(time, maximum(flops / machine.peak, size / machine.hbm))
+    return maximum(time, maximum(flops / limits.peak, size / limits.hbm))
+
+
+@pricer(DecodeAttention)
+def price(device: Device, attention: DecodeAttention) -> Estimate:
+    """At the clock of a step; sequences of unequal contexts cost what as many of their mean do, for bytes decide."""
+    kernel = device.kernel("attention_decode", attention.dtype, kv_dtype=attention.kv_dtype)
+    isolated = device.isolated(
+        kernel,
+        attention.kv_dtype,
+        batch=attention.batch,
+        context=attention.context / attention.batch,
+        heads=attention.heads,
+        kv_heads=attention.kv_heads,
+        head_dim=attention.head_dim,
+    )
+    return device.at_clock(isolated, attention, kernel)

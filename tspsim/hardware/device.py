@@ -2,17 +2,18 @@
 
 :class:`Device` answers two questions. Its methods ``gemm``, ``grouped_gemm``, ``attention``,
 ``decode_attention``, ``memory_bound`` and ``fused_moe`` predict *one isolated kernel* as a benchmark times it.
-``time(operator)`` predicts that operator *inside a step*: matrix kernels at the clock of a step, and memory-bound
-kernels on the copy curve, as they run between other kernels. The clock is ``sustained`` by default, as in training
-and in serving under load: both vendors' devices slow down under power. ``burst`` is a short step on a cool device.
-Both factors stand in the device file, one a device and kernel family, against isolated kernels measured in a burst;
-a library whose rows were measured at the clock of a step already has the first in them.
+``time(operator)`` predicts that operator *inside a step*, as the pricer of its class says (:mod:`.pricers`): matrix
+kernels at the clock of a step, and memory-bound kernels on the copy curve, as they run between other kernels.
+The clock is ``sustained`` by default, as in training and in serving under load: both vendors' devices slow down under
+power. ``burst`` is a short step on a cool device. Both factors stand in the device file, one a device and kernel
+family, against isolated kernels measured in a burst; a library whose rows were measured at the clock of a step already
+has the first in them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -22,13 +23,14 @@ import numpy as np
 
 from tspsim import catalog
 from tspsim.errors import InputError, UnknownNameError
-from tspsim.operators import DTYPE_BYTES, Gemm, MemoryBound, Operator
+from tspsim.operators import DTYPE_BYTES, Operator
 from tspsim.provenance import Provenance
 
 from . import step
 from .families import FAMILIES
-from .kernels import PEAK_OF, Kernel, find, machine_of
-from .machine import Estimate, Machine
+from .kernels import PEAK_OF, Kernel, find, limits_of
+from .limits import DeviceLimits, Estimate
+from .pricers import price
 
 if TYPE_CHECKING:
     from .specification import DeviceSpec, Sourced
@@ -53,7 +55,7 @@ class Device:
     relatives: tuple[DeviceSpec, ...] = ()
     clocks: Literal["sustained", "burst"] = "sustained"
     _kernels: dict[tuple[str, str, str | None, str | None], Kernel] = field(default_factory=dict, repr=False)
-    _machines: dict[str, Machine] = field(default_factory=dict, repr=False)
+    _limits: dict[str, DeviceLimits] = field(default_factory=dict, repr=False)
     _times: dict[Operator, Estimate] = field(default_factory=dict, repr=False)
 
     @property
@@ -276,7 +278,10 @@ class Device:
         shape
             The family's shape columns; arrays broadcast, and are worked on in pieces that stay in the cache.
         """
-        kernel = self.kernel(family, dtype, library, second_dtype)
+        return self.isolated(self.kernel(family, dtype, library, second_dtype), second_dtype, **shape)
+
+    def isolated(self, kernel: Kernel, second_dtype: str | None = None, **shape: Any) -> Estimate:
+        """What calls of one kernel model take; K and V of several segments are tuples."""
         numbers = _numbers(shape)
         first = next(iter(numbers.values()))
         if isinstance(first, float):
@@ -291,7 +296,7 @@ class Device:
 
     def _seconds(self, kernel: Kernel, shape: Mapping[str, Any], second_dtype: str | None) -> Any:
         return FAMILIES[kernel.family].seconds(
-            self.machine(kernel.dtype), kernel.parameters, kernel.switches, shape, kernel.dtype,
+            self.limits(kernel.dtype), kernel.parameters, kernel.switches, shape, kernel.dtype,
             second_dtype or kernel.dtype,
         )  # fmt: skip
 
@@ -301,41 +306,11 @@ class Device:
         """What ``operator`` costs inside a step at this device's ``clocks`` (remembered by shape)."""
         known = self._times.get(operator)
         if known is None:
-            known = self._times[operator] = self._time(operator)
+            known = self._times[operator] = price(self, operator)
         return known
 
-    def _time(self, operator: Operator) -> Estimate:
-        if isinstance(operator, MemoryBound):
-            return self.memory_bound(operator.size_bytes, "copy", operator.rows)
-        if isinstance(operator, Gemm):
-            kernel = self._product_kernel(operator)
-            product = self._at_clock(self._product(operator, kernel), operator, kernel)
-            return step.with_parts(product, operator.batch, self.spec.sustained)
-        kernel = self.kernel(_by_direction(*_ATTENTION, operator.direction), operator.dtype)
-        alone = replace(kernel, parameters={**kernel.parameters, **step.ALONE})
-        isolated = kernel.estimate(float(self._seconds(alone, step.attention_shape(operator), None)))
-        return self._at_clock(isolated, operator, kernel)
-
-    def _product_kernel(self, operator: Gemm) -> Kernel:
-        """Of grouped products where they were measured on this device in the operator's type; else plain ones'."""
-        measured = any(f.family == "grouped_gemm" and f.dtype == operator.dtype for f in self.spec.kernels)
-        return self.kernel("grouped_gemm" if operator.batch > 1 and measured else "gemm", operator.dtype)
-
-    def _product(self, operator: Gemm, kernel: Kernel) -> Estimate:
-        """A product on its own, with quantising A exactly where the operator asks for it."""
-        timed_with_it = self.includes_quantising(operator.dtype)
-        if operator.quantised and timed_with_it:
-            kernel = replace(kernel, parameters={**kernel.parameters, "quantise_gb_per_s": 0.0})
-        sides = {"m": operator.m, "n": operator.n, "k": operator.k, "batch": operator.batch}
-        alone = kernel.estimate(float(self._seconds(kernel, _numbers(sides), None)))
-        element = DTYPE_BYTES[operator.dtype]
-        if operator.quantised or timed_with_it or element >= DTYPE_BYTES["bf16"]:
-            return alone
-        rows = operator.batch * operator.m
-        quantising = self.memory_bound(rows * operator.k * (DTYPE_BYTES["bf16"] + element), "copy", rows)
-        return Estimate(*(a + b for a, b in zip(alone, quantising, strict=True)))
-
-    def _at_clock(self, isolated: Estimate, operator: Operator, kernel: Kernel) -> Estimate:
+    def at_clock(self, isolated: Estimate, operator: Operator, kernel: Kernel) -> Estimate:
+        """An isolated kernel of ``operator`` where the matrix units run as in a step at this device's ``clocks``."""
         rate = step.rate(
             self.spec.sustained, kernel.family, self.clocks, measured_sustained=kernel.sustained
         )
@@ -343,17 +318,17 @@ class Device:
 
     def matrix_share(self, operator: Operator) -> float:
         """How far the clock of the matrix units decides an operator's time: 0 (bytes alone) to 1 (FLOPs alone)."""
-        if isinstance(operator, MemoryBound):
+        if not operator.dtype:
             return 0.0
-        machine = self._measured_machine(operator.dtype)  # what was waited for then, whatever a changed fact would hide
-        return min(1.0, operator.flops / machine.peak / (operator.hbm_bytes / machine.hbm))
+        limits = self._measured_limits(operator.dtype)  # what was waited for then, whatever a changed fact would hide
+        return min(1.0, operator.flops / limits.peak / (operator.hbm_bytes / limits.hbm))
 
-    def _measured_machine(self, dtype: str) -> Machine:
+    def _measured_limits(self, dtype: str) -> DeviceLimits:
         """The numbers of the device as its kernels were measured."""
         key = f"{dtype} as measured"
-        if key not in self._machines:
-            self._machines[key] = machine_of(self.spec.as_measured, dtype)
-        return self._machines[key]
+        if key not in self._limits:
+            self._limits[key] = limits_of(self.spec.as_measured, dtype)
+        return self._limits[key]
 
     def includes_quantising(self, dtype: str) -> bool:
         """Whether products of ``dtype`` are timed with quantising A to it; if not, that is a kernel of its own."""
@@ -369,14 +344,14 @@ class Device:
 
     # --- what the models read -------------------------------------------------------------------------------
 
-    def machine(self, dtype: str) -> Machine:
+    def limits(self, dtype: str) -> DeviceLimits:
         """The numbers that a kernel model of ``dtype`` reads."""
-        machine = self._machines.get(dtype)
-        if machine is None:
+        limits = self._limits.get(dtype)
+        if limits is None:
             if dtype not in DTYPE_BYTES:
                 raise UnknownNameError("type", dtype, DTYPE_BYTES)
-            machine = self._machines[dtype] = machine_of(self.spec, dtype)
-        return machine
+            limits = self._limits[dtype] = limits_of(self.spec, dtype)
+        return limits
 
     def kernel(
         self, family: str, dtype: str, library: str | None = None, kv_dtype: str | None = None
@@ -450,11 +425,11 @@ def _by_direction(forward: str, backward: str, direction: str) -> str:
 
 
 def _numbers(shape: Mapping[str, Any]) -> dict[str, Any]:
-    """Floats, or float arrays of one shape; refuses what is not a size."""
-    if all(isinstance(value, int | float) for value in shape.values()):
-        numbers: dict[str, Any] = {name: float(value) for name, value in shape.items()}
-        smallest = dict(numbers)
-        largest = max(numbers.values())
+    """Floats, or float arrays of one shape; refuses what is not a size. Tuples, of segments, are left as they are."""
+    if all(isinstance(value, int | float | tuple) for value in shape.values()):
+        numbers: dict[str, Any] = {n: v if isinstance(v, tuple) else float(v) for n, v in shape.items()}
+        smallest = {name: value for name, value in numbers.items() if not isinstance(value, tuple)}
+        largest = max(smallest.values())
     else:
         arrays = np.broadcast_arrays(*(np.asarray(value, dtype=float) for value in shape.values()))
         numbers = dict(zip(shape, arrays, strict=True))

@@ -23,12 +23,20 @@ NVIDIA, "Matrix Multiplication Background User's Guide"; stream-K's partial wave
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .machine import Machine, Parameter, ceil, cost_of_p_norm, maximum, minimum
+from tspsim.operators import DTYPE_BYTES, Gemm, GroupedGemm
+
+from . import step
+from .limits import DeviceLimits, Estimate, Parameter, ceil, cost_of_p_norm, maximum, minimum
+from .pricers import pricer
+
+if TYPE_CHECKING:
+    from .device import Device
 
 #: Letters of the formula: (default, lowest, highest) and what each means.
 PARAMETERS: dict[str, Parameter] = {
@@ -84,15 +92,15 @@ def choices(tiles: str, splits: int, columns: bool) -> tuple[np.ndarray[Any, Any
 
 
 def seconds(
-    machine: Machine,
+    limits: DeviceLimits,
     parameters: Mapping[str, float],
     m: Any,
     n: Any,
     k: Any,
-    batch: Any = 1.0,
-    *,
+    batch: Any,
     bytes_a: float,
     bytes_b: float,
+    *,
     tiles: str = "all",
     splits: int = 16,
 ) -> Any:
@@ -100,7 +108,7 @@ def seconds(
 
     Parameters
     ----------
-    machine
+    limits
         Peak of the dtype, HBM bandwidth, compute units, L2.
     parameters
         One value for each of :data:`PARAMETERS`.
@@ -114,34 +122,71 @@ def seconds(
     tm, tn, area, s, step_64, is_split = choices(tiles, splits, np.ndim(m) > 0)
     p = parameters
     flops = 2.0 * batch * m * n * k
-    heat = flops / (machine.peak * 1e-4)
-    rate = machine.peak * p["efficiency"] * (1.0 - p["throttle"] * heat / (1.0 + heat))
+    heat = flops / (limits.peak * 1e-4)
+    rate = limits.peak * p["efficiency"] * (1.0 - p["throttle"] * heat / (1.0 + heat))
     load_rate = p["load_gb_per_s"] * 1e9
     # Math, load and step latency all grow with k_s: their times for one k, then times k_s.
-    math = area * (2.0 * machine.peak_units / rate)
+    math = area * (2.0 * limits.peak_units / rate)
     load = minimum(m, tm) * (bytes_a / load_rate) + minimum(n, tn) * (bytes_b / load_rate)
     main = ceil(k / step_64) * (64.0 * _fourth_norm(math, load, p["step_us"] * 1e-6 / 256.0))
     store = area * (2.0 * p["store"] / load_rate)
-    wave = ceil(m / tm) * ceil(n / tn) * (batch / machine.compute_units) * s
+    wave = ceil(m / tm) * ceil(n / tn) * (batch / limits.compute_units) * s
     waves = maximum(1.0, (1.0 - p["wave_blend"]) * ceil(wave) + p["wave_blend"] * wave)
     # Memory does not depend on the tile: of each split's tiles the one with least compute is the cheapest.
     compute = np.minimum.reduce(waves * (main + store))
 
-    bandwidth = machine.hbm * p["hbm_efficiency"]
+    bandwidth = limits.hbm * p["hbm_efficiency"]
     a_bytes = batch * m * k * bytes_a
     b_bytes = batch * n * k * bytes_b
     c_bytes = batch * m * n * 2.0
-    hit = minimum(1.0, p["cache_share"] * machine.l2 / a_bytes)
+    hit = minimum(1.0, p["cache_share"] * limits.l2 / a_bytes)
     memory = (a_bytes * (1.0 - hit * (1.0 - p["cache_cost"])) + b_bytes + c_bytes) / bandwidth
     partial = is_split * (p["split_us"] * 1e-6 + s * (c_bytes * 2.0 * p["partial_cost"] / bandwidth))
     time = np.minimum.reduce(cost_of_p_norm(compute, memory, p["overlap_power"]) + partial)
     time = time + p["launch_us"] * 1e-6
     if p["quantise_gb_per_s"] > 0.0:
         time = time + m * k * batch * (2.0 + bytes_a) / (p["quantise_gb_per_s"] * 1e9)
-    return maximum(time, maximum(flops / machine.peak, (a_bytes + b_bytes + c_bytes) / machine.hbm))
+    return maximum(time, maximum(flops / limits.peak, (a_bytes + b_bytes + c_bytes) / limits.hbm))
+
+
+def both_gradients(
+    limits: DeviceLimits,
+    parameters: Mapping[str, float],
+    m: Any,
+    n: Any,
+    k: Any,
+    batch: Any,
+    bytes_a: float,
+    bytes_b: float,
+    **switches: Any,
+) -> Any:
+    """Seconds of A's [m, n]·[n, k] and B's [k, m]·[m, n], one after the other."""
+    sides = ((m, k, n), (k, n, m))
+    return sum(seconds(limits, parameters, *each, batch, bytes_a, bytes_b, **switches) for each in sides)
 
 
 def _fourth_norm(a: Any, b: Any, c: Any) -> Any:
     """(a⁴ + b⁴ + c⁴)^(1/4): the largest, rounded where two are near; roots cost a tenth of powers."""
     a2, b2, c2 = a * a, b * b, c * c
     return np.sqrt(np.sqrt(a2 * a2 + b2 * b2 + c2 * c2))
+
+
+@pricer(Gemm, GroupedGemm)
+def price(device: Device, product: Gemm) -> Estimate:
+    """At the clock of a step, with quantising A exactly where the operator asks for it.
+
+    Several products of one call are the grouped kernel's where it was measured on this device in their type.
+    """
+    dtype, spec = product.dtype, device.spec
+    measured = any(fit.family == "grouped_gemm" and fit.dtype == dtype for fit in spec.kernels)
+    kernel = device.kernel("grouped_gemm" if product.batch > 1 and measured else "gemm", dtype)
+    timed_with_it = device.includes_quantising(dtype)
+    if product.quantised and timed_with_it:
+        kernel = replace(kernel, parameters={**kernel.parameters, "quantise_gb_per_s": 0.0})
+    alone = device.isolated(kernel, m=product.m, n=product.n, k=product.k, batch=product.batch)
+    element, wide = DTYPE_BYTES[dtype], DTYPE_BYTES["bf16"]
+    if not (product.quantised or timed_with_it or element >= wide):
+        rows = product.batch * product.m
+        quantising = device.memory_bound(rows * product.k * (wide + element), "copy", rows)
+        alone = Estimate(*(a + b for a, b in zip(alone, quantising, strict=True)))
+    return step.with_parts(device.at_clock(alone, product, kernel), product.batch, spec.sustained)

@@ -19,7 +19,7 @@ import numpy as np
 from tspsim.errors import InputError
 
 from .families import FAMILIES
-from .machine import Estimate, Machine
+from .limits import DeviceLimits, Estimate
 
 if TYPE_CHECKING:
     from .specification import DeviceSpec, KernelFit, Sourced
@@ -277,7 +277,7 @@ def _speed_that_reaches(
     with a higher peak the same share of it is reached.
     """
     shape, flops = _LARGE[fit.family]
-    machine = machine_of(spec.as_measured, dtype)
+    limits = limits_of(spec.as_measured, dtype)
     family = FAMILIES[fit.family]
     loop = [name for name in ("efficiency", "load_gb_per_s") if name in family.parameters]
 
@@ -289,16 +289,16 @@ def _speed_that_reaches(
     for _ in range(40):
         middle = (low * high) ** 0.5
         parameters = fit.parameters | scaled(middle)
-        seconds = family.seconds(machine, parameters, fit.switches, shape, dtype, dtype)
+        seconds = family.seconds(limits, parameters, fit.switches, shape, dtype, dtype)
         low, high = (middle, high) if flops / seconds < flops_per_s else (low, middle)
     return scaled((low * high) ** 0.5)
 
 
-def machine_of(spec: DeviceSpec, dtype: str) -> Machine:
+def limits_of(spec: DeviceSpec, dtype: str) -> DeviceLimits:
     """The numbers of a device that a kernel model of ``dtype`` reads."""
     units = float(spec.compute_units.value)
     shared_by = float(spec.measured_at.compute_units) if spec.measured_at else units
-    return Machine(peak_of(spec, dtype), spec.hbm_bandwidth.value, units, spec.l2.value, shared_by)
+    return DeviceLimits(peak_of(spec, dtype), spec.hbm_bandwidth.value, units, spec.l2.value, shared_by)
 
 
 def peak_of(spec: DeviceSpec, dtype: str) -> float:

@@ -3,7 +3,7 @@
     python -m tspsim.hardware.measure --gpu mi300x --out measurements
 
 writes ``kernels/gemm.csv``, ``kernels/attention_prefill.csv`` and ``kernels/memory_bound.csv`` (the layout
-of :mod:`tspsim.hardware.tables`). It needs PyTorch built for CUDA or ROCm, and nothing else of this package
+of :mod:`tspsim.validation.kernel_tables`). It needs PyTorch built for CUDA or ROCm, and nothing else of this package
 needs it. Each call is captured into a graph (so that no launch from Python is timed) over buffers that
 rotate through more than the last cache (so that inputs come from HBM), replayed until a tenth of a second
 has passed, and its median taken. Data is random: a power-limited device runs zeros faster than numbers.

@@ -12,11 +12,17 @@ or rows of the same length, grow.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .machine import Machine, Parameter, maximum, minimum
+from tspsim.operators import MemoryBound
+
+from .limits import DeviceLimits, Estimate, Parameter, maximum, minimum
+from .pricers import pricer
+
+if TYPE_CHECKING:
+    from .device import Device
 
 PARAMETERS: dict[str, Parameter] = {
     "launch_us": Parameter(1.2, 0.2, 20.0, "start of the kernel"),
@@ -30,17 +36,23 @@ PARAMETERS: dict[str, Parameter] = {
 
 
 def seconds(
-    machine: Machine, parameters: Mapping[str, float], size_bytes: Any, rows: Any = 0.0, columns: Any = 0.0
+    limits: DeviceLimits, parameters: Mapping[str, float], size_bytes: Any, rows: Any, columns: Any, *_: float
 ) -> Any:
     """Seconds of one call, before any range: floats, or arrays of shape (calls,)."""
     p = parameters
     x = size_bytes / (p["large_megabytes"] * 1e6)
     x4 = minimum(x, 1e6) ** 4
-    transfer = size_bytes / (machine.hbm * p["hbm_efficiency"]) * (1.0 + p["large_cost"] * x4 / (1.0 + x4))
+    transfer = size_bytes / (limits.hbm * p["hbm_efficiency"]) * (1.0 + p["large_cost"] * x4 / (1.0 + x4))
     if p["row_us"] > 0.0:
         row = p["row_us"] * 1e-6 * (maximum(columns, 1.0) / 8192.0) ** p["row_exponent"] * (rows > 0)
         ramp = 1.0 - 0.5 * np.exp(-maximum(rows - 1.0, 0.0) / 4.0)
         transfer = np.sqrt(
-            (row * ramp) ** 2 + (transfer + rows / machine.compute_units * p["rows_us"] * 1e-6) ** 2
+            (row * ramp) ** 2 + (transfer + rows / limits.compute_units * p["rows_us"] * 1e-6) ** 2
         )
-    return maximum(p["launch_us"] * 1e-6 + transfer, size_bytes / machine.hbm)
+    return maximum(p["launch_us"] * 1e-6 + transfer, size_bytes / limits.hbm)
+
+
+@pricer(MemoryBound)
+def price(device: Device, operator: MemoryBound) -> Estimate:
+    """Between other kernels all move their bytes as a copy does."""
+    return device.memory_bound(operator.size_bytes, "copy", operator.rows)

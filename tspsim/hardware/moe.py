@@ -10,11 +10,17 @@ weights^p)^(1/p) + activations / (HBM · activation_efficiency) + sorting
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .machine import Machine, Parameter, ceil, cost_of_p_norm, maximum, minimum
+from tspsim.operators import FusedMoE
+
+from .limits import DeviceLimits, Estimate, Parameter, ceil, cost_of_p_norm, maximum, minimum
+from .pricers import pricer
+
+if TYPE_CHECKING:
+    from .device import Device
 
 PARAMETERS: dict[str, Parameter] = {
     "launch_us": Parameter(12.0, 0.5, 80.0, "start of the kernels"),
@@ -35,14 +41,13 @@ ROWS = np.array([16.0, 32.0, 64.0, 128.0, 256.0])
 
 
 def seconds(
-    machine: Machine,
+    limits: DeviceLimits,
     parameters: Mapping[str, float],
     tokens: Any,
     hidden: Any,
     expert_ffn: Any,
     experts: Any,
     topk: Any,
-    *,
     bytes_a: float,
     bytes_w: float,
 ) -> Any:
@@ -54,15 +59,31 @@ def seconds(
     touched = maximum(touched, minimum(topk, experts))
     padded = r * maximum(touched, assigned / r + 0.5 * minimum(touched, assigned / r))
     work = 6.0 * hidden * expert_ffn
-    tile = (r + p["half_rate_rows"]) * 6.0 * hidden * TILE_COLUMNS * machine.peak_units
-    wave = padded / r * ceil(expert_ffn / TILE_COLUMNS) / machine.compute_units
-    compute = maximum(1.0, wave) * tile / (machine.peak * p["efficiency"])
+    tile = (r + p["half_rate_rows"]) * 6.0 * hidden * TILE_COLUMNS * limits.peak_units
+    wave = padded / r * ceil(expert_ffn / TILE_COLUMNS) / limits.compute_units
+    compute = maximum(1.0, wave) * tile / (limits.peak * p["efficiency"])
     weights = (
-        touched * 3.0 * hidden * (expert_ffn + p["narrow"]) * bytes_w / (machine.hbm * p["hbm_efficiency"])
+        touched * 3.0 * hidden * (expert_ffn + p["narrow"]) * bytes_w / (limits.hbm * p["hbm_efficiency"])
     )
     moved = assigned * (hidden * (bytes_a + 4.0) + expert_ffn * (2.0 + bytes_a))
     time = np.minimum.reduce(cost_of_p_norm(compute, weights, p["overlap_power"]))
-    time = time + p["launch_us"] * 1e-6 + moved / (machine.hbm * p["activation_efficiency"])
+    time = time + p["launch_us"] * 1e-6 + moved / (limits.hbm * p["activation_efficiency"])
     time = time + p["sort_us"] * 1e-6 * np.log2(1.0 + tokens)
     needed = minimum(topk, experts) * 3.0 * hidden * expert_ffn * bytes_w
-    return maximum(time, maximum(assigned * work / machine.peak, needed / machine.hbm))
+    return maximum(time, maximum(assigned * work / limits.peak, needed / limits.hbm))
+
+
+@pricer(FusedMoE)
+def price(device: Device, fused: FusedMoE) -> Estimate:
+    """At the clock of a step."""
+    kernel = device.kernel("fused_moe", fused.dtype, kv_dtype=fused.weight_dtype)
+    isolated = device.isolated(
+        kernel,
+        fused.weight_dtype,
+        tokens=fused.tokens,
+        hidden=fused.hidden,
+        expert_ffn=fused.expert_ffn,
+        experts=fused.experts,
+        topk=fused.topk,
+    )
+    return device.at_clock(isolated, fused, kernel)

@@ -28,10 +28,17 @@ unit of its own (T ≤ units) the longest block is all there is to wait for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from .machine import Machine, Parameter, between, ceil, cost_of_p_norm, floor, maximum, minimum
+from tspsim.operators import Attention
+
+from .limits import DeviceLimits, Estimate, Parameter, between, ceil, cost_of_p_norm, floor, maximum, minimum
+from .pricers import pricer
+
+if TYPE_CHECKING:
+    from .device import Device
 
 BLOCK_COLUMNS = 128.0
 
@@ -66,40 +73,43 @@ BACKWARD_PARAMETERS: dict[str, Parameter] = PARAMETERS | {
     "launch_us": Parameter(60.0, 0.5, 200.0, "start of the kernels")
 }
 _WIDTHS = (64.0, 128.0, 192.0, 256.0, 512.0)
+#: Rope and the cache write that serving libraries time with attention are operators of their own inside a step.
+ALONE = {"rope": 0.0, "token_ns": 0.0, "cache_write": 0.0}
 
 
 def seconds(
-    machine: Machine,
+    limits: DeviceLimits,
     parameters: Mapping[str, float],
-    segments: Sequence[tuple[Any, Any]],
     batch: Any,
+    q_len: Any,
+    kv_len: Any,
     heads: Any,
     kv_heads: Any,
     head_dim: Any,
     causal: Any,
-    *,
-    backward: bool,
     bytes_q: float,
     bytes_kv: float,
+    *,
+    backward: bool = False,
     block_rows: float = 128.0,
     packed: bool = False,
 ) -> Any:
-    """Seconds of one call over all ``segments``, before any range.
+    """Seconds of one call, before any range.
 
     Parameters
     ----------
-    machine
+    limits
         Peak of the dtype, HBM bandwidth, compute units.
     parameters
         One value for each of :data:`PARAMETERS`.
-    segments
-        (query tokens, context tokens) of every piece; each may be an array of shape (rows,).
     batch, heads, kv_heads, head_dim, causal
         Floats (causal: bool), or arrays of shape (rows,).
-    backward
-        The backward alone: five products, and 2.5 times the bytes.
+    q_len, kv_len
+        Query and context tokens: the same, or tuples of floats, one for each piece of the call.
     bytes_q, bytes_kv
         Bytes of an element of Q, and of K and V as they are kept.
+    backward
+        The backward alone: five products, and 2.5 times the bytes.
     block_rows
         Queries a block; in the backward, keys.
     packed
@@ -115,7 +125,7 @@ def seconds(
     pairs: Any = 0.0
     queries: Any = 0.0
     context: Any = 0.0
-    for q, kv in segments:
+    for q, kv in zip(q_len, kv_len, strict=True) if isinstance(q_len, tuple) else ((q_len, kv_len),):
         seen = q - masked * maximum(q - kv, 0.0)
         if backward:
             count, along, unseen = ceil(kv / block_rows), seen, kv - seen
@@ -129,12 +139,12 @@ def seconds(
         queries = queries + q
         context = context + kv
     products = 5.0 if backward else 2.0
-    units = machine.compute_units
-    rate = machine.peak * p["efficiency"] * _width_factor(p, head_dim)
+    units = limits.compute_units
+    rate = limits.peak * p["efficiency"] * _width_factor(p, head_dim)
     narrow = between(head_dim, _WIDTHS[:2], (p["masked_64"], 1.0))
     rate = rate * (masked * narrow + (1.0 - masked) * p["full_mask"])
     rate = rate * (1.0 - (1.0 - p["grouped"]) * (heads > kv_heads))
-    rate = rate * (1.0 - p["crowding"] * minimum(1.0, blocks / units)) / machine.peak_units
+    rate = rate * (1.0 - p["crowding"] * minimum(1.0, blocks / units)) / limits.peak_units
     step = products * 2.0 * block_rows * BLOCK_COLUMNS * head_dim / rate + p["step_us"] * 1e-6
     block = p["block_us"] * 1e-6
     work = keys / BLOCK_COLUMNS * step + blocks * block
@@ -148,14 +158,14 @@ def seconds(
     width = batch * head_dim
     compulsory = (queries * heads * (bytes_q + 2.0) + 2.0 * context * kv_heads * bytes_kv) * width
     compulsory = compulsory * (2.5 if backward else 1.0)
-    memory = compulsory / (machine.hbm * p["hbm_efficiency"])
+    memory = compulsory / (limits.hbm * p["hbm_efficiency"])
     time = p["launch_us"] * 1e-6 + cost_of_p_norm(compute, memory, p["overlap_power"])
     if p["rope"] > 0.0:
-        time = time + width * queries * heads * 4.0 / (machine.hbm * p["rope"])
+        time = time + width * queries * heads * 4.0 / (limits.hbm * p["rope"])
         written = width * queries * kv_heads * 2.0 * (2.0 + bytes_kv)
-        time = time + batch * queries * (p["token_ns"] * 1e-9) + written / (machine.hbm * p["cache_write"])
+        time = time + batch * queries * (p["token_ns"] * 1e-9) + written / (limits.hbm * p["cache_write"])
     flops = products * 2.0 * pairs * batch * heads * head_dim
-    return maximum(time, maximum(flops / machine.peak, compulsory / machine.hbm))
+    return maximum(time, maximum(flops / limits.peak, compulsory / limits.hbm))
 
 
 def _skipped(count: Any, rows: Any, kept: Any) -> Any:
@@ -169,3 +179,20 @@ def _width_factor(p: Mapping[str, float], head_dim: Any) -> Any:
     """Rate against head_dim 128, straight between the widths that were measured."""
     factors = (p["width_64"], 1.0, p["width_192"], p["width_256"], p["width_512"])
     return between(head_dim, _WIDTHS, factors)
+
+
+@pricer(Attention)
+def price(device: Device, attention: Attention) -> Estimate:
+    """All segments in one call, at the clock of a step."""
+    kernel = device.kernel(f"attention_{attention.direction}", attention.dtype)
+    isolated = device.isolated(
+        replace(kernel, parameters={**kernel.parameters, **ALONE}),
+        batch=1.0,
+        q_len=tuple(float(queries) for queries, _ in attention.segments),
+        kv_len=tuple(float(context) for _, context in attention.segments),
+        heads=attention.heads,
+        kv_heads=attention.kv_heads,
+        head_dim=attention.head_dim,
+        causal=attention.causal,
+    )
+    return device.at_clock(isolated, attention, kernel)

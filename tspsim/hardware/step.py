@@ -7,11 +7,9 @@ waiting for HBM takes as long at any.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tspsim.operators import Attention
-
-from .machine import Estimate
+from .limits import Estimate
 
 if TYPE_CHECKING:
     from .specification import Sustained
@@ -19,21 +17,6 @@ if TYPE_CHECKING:
 #: How suddenly calls settle with their length: own attention kernels of 13 ms run at 97 % of the rate of those of
 #: 6 ms, those of 15 ms at 88 %.
 SETTLING_POWER = 8.0
-#: Rope and the cache write that serving libraries time with attention are operators of their own inside a step.
-ALONE = {"rope": 0.0, "token_ns": 0.0, "cache_write": 0.0}
-
-
-def attention_shape(operator: Attention) -> dict[str, Any]:
-    """The shape columns of the attention families for one operator."""
-    return {
-        "batch": 1.0,
-        "q_len": tuple(float(q) for q, _ in operator.segments),
-        "kv_len": tuple(float(kv) for _, kv in operator.segments),
-        "heads": float(operator.heads),
-        "kv_heads": float(operator.kv_heads),
-        "head_dim": float(operator.head_dim),
-        "causal": operator.causal,
-    }
 
 
 def at_clock(isolated: Estimate, matrix_share: float, rate: float) -> Estimate:

@@ -236,7 +236,7 @@ class Architecture:
         return self.common_matrix_parameters(block) + routed
 
     def block_forward_flops_per_token(
-        self, block: Block, context: int, causal: bool = True, kept: float = 1.0
+        self, block: Block, context: float, causal: bool = True, kept: float = 1.0
     ) -> float:
         """One block's FLOPs a token, a multiply-add counted as two.
 
@@ -251,7 +251,7 @@ class Architecture:
         met = common + kept * (self.active_matrix_parameters(block) - common)
         return 2.0 * met + 4.0 * self.attention_width * pairs
 
-    def layer_forward_flops_per_token(self, context: int, causal: bool = True, kept: float = 1.0) -> float:
+    def layer_forward_flops_per_token(self, context: float, causal: bool = True, kept: float = 1.0) -> float:
         """FLOPs a token of one block, mean over the blocks; ``kept`` as for one block."""
         kinds = {
             block: self.block_forward_flops_per_token(block, context, causal, kept)
@@ -261,7 +261,7 @@ class Architecture:
             return next(iter(kinds.values()))
         return sum(kinds[block] for block in self.blocks) / self.layers
 
-    def forward_flops_per_token(self, context: int, causal: bool = True, kept: float = 1.0) -> float:
+    def forward_flops_per_token(self, context: float, causal: bool = True, kept: float = 1.0) -> float:
         """The whole model's FLOPs a token: all blocks and the language-model head (2·h·V); ``kept`` as for a block."""
         blocks = self.layers * self.layer_forward_flops_per_token(context, causal, kept)
         return blocks + 2.0 * self.hidden * self.vocab

@@ -11,9 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ..operators import Attention, Gemm, MemoryBound
+from ..operators import Attention, Computes, Gemm, MemoryBound, Role
 from .architecture import Architecture
 from .parts import Block
+
+_BACK = Computes.INPUT_GRADIENT
 
 
 def gradients(product: Gemm) -> tuple[Gemm, Gemm]:
@@ -21,10 +23,10 @@ def gradients(product: Gemm) -> tuple[Gemm, Gemm]:
 
     In narrow formats dC is quantised once, in both orientations, and A was: the second product finds them so.
     """
-    m, n, k = product.m, product.n, product.k
+    m, n, k, weights = product.m, product.n, product.k, Computes.WEIGHT_GRADIENT
     return (
-        replace(product, n=k, k=n, name=f"{product.name}, d input", quantised=False),
-        replace(product, m=k, n=n, k=m, name=f"{product.name}, d weight", quantised=True),
+        replace(product, n=k, k=n, name=f"{product.name}, d input", quantised=False, computes=_BACK),
+        replace(product, m=k, n=n, k=m, name=f"{product.name}, d weight", quantised=True, computes=weights),
     )
 
 
@@ -107,21 +109,22 @@ class LayerShard:
 
     def norm(self, tokens: int) -> MemoryBound:
         """Residual add and norm in one kernel: reads two, writes two."""
-        return MemoryBound(
-            "add_rmsnorm", 4.0 * tokens * self.model.hidden * self.activation_bytes, tokens, name="add + norm"
-        )
+        size = 4.0 * tokens * self.model.hidden * self.activation_bytes
+        return MemoryBound("add_rmsnorm", size, tokens, name="add + norm", role=Role.NORM)
 
     def qkv(self, tokens: int) -> Gemm:
         """Its input leaves the norm before it in the product's precision (Transformer Engine's LayerNormLinear)."""
         width = self.query_width + 2 * self.kv_width
-        return Gemm(tokens, width, self.model.hidden, self.dtype, name="QKV projection", quantised=True)
+        hidden = self.model.hidden
+        return Gemm(tokens, width, hidden, self.dtype, name="QKV projection", quantised=True, role=Role.QKV)
 
     def down_projections(self, tokens: int) -> tuple[Gemm, ...]:
         """From the residual stream to the latents: the same on every shard; nothing without latent attention."""
         latent = self.model.latent
         if latent is None:
             return ()
-        return (Gemm(tokens, latent.down_width, self.model.hidden, self.dtype, name="down to latents"),)
+        width, hidden = latent.down_width, self.model.hidden
+        return (Gemm(tokens, width, hidden, self.dtype, name="down to latents", role=Role.LATENT_DOWN),)
 
     def projections(self, tokens: int) -> tuple[Gemm, ...]:
         """The products that heads divide: Q, K and V in one, or of a latent model queries, and keys with values."""
@@ -129,15 +132,16 @@ class LayerShard:
         if latent is None:
             return (self.qkv(tokens),)
         queries, both = self.heads * latent.query_dim, self.heads * (latent.nope_dim + latent.value_dim)
+        entering, dtype = latent.q_rank or hidden, self.dtype
         return (
-            Gemm(tokens, queries, latent.q_rank or hidden, self.dtype, name="queries from latent"),
-            Gemm(tokens, both, latent.kv_rank, self.dtype, name="keys and values from latent"),
+            Gemm(tokens, queries, entering, dtype, name="queries from latent", role=Role.LATENT_QUERIES),
+            Gemm(tokens, both, latent.kv_rank, dtype, name="keys and values from latent", role=Role.LATENT_KEYS_VALUES),
         )
 
     def rope(self, tokens: int) -> MemoryBound:
         """Rotary embedding of Q and K in place; with norms on Q and K in the same kernel."""
-        width = self.query_width + self.kv_width
-        return MemoryBound("rope", 2.0 * tokens * width * self.activation_bytes, tokens, name="rope")
+        size = 2.0 * tokens * (self.query_width + self.kv_width) * self.activation_bytes
+        return MemoryBound("rope", size, tokens, name="rope", role=Role.ROPE)
 
     def attention(
         self,
@@ -174,12 +178,13 @@ class LayerShard:
 
     def merge(self, tokens: int) -> MemoryBound:
         """Fold a block's partial attention into the running one by log-sum-exp: reads two, writes one."""
-        return MemoryBound("add", 3.0 * tokens * self.query_width * self.activation_bytes, tokens, name="merge blocks")
+        size = 3.0 * tokens * self.query_width * self.activation_bytes
+        return MemoryBound("add", size, tokens, name="merge blocks", role=Role.MERGE)
 
     def output(self, tokens: int) -> Gemm:
         latent = self.model.latent
         width = self.heads * latent.value_dim if latent else self.query_width
-        return Gemm(tokens, self.model.hidden, width, self.dtype, name="output projection")
+        return Gemm(tokens, self.model.hidden, width, self.dtype, name="output projection", role=Role.OUTPUT)
 
     def gate_up(self, tokens: int) -> Gemm:
         return Gemm(
@@ -189,41 +194,38 @@ class LayerShard:
             self.dtype,
             name="gate and up",
             quantised=True,
+            role=Role.GATE_UP,
         )
 
     def activation(self, tokens: int) -> MemoryBound:
         """SwiGLU reads two and writes one; without a gate it reads one and writes one."""
         moved = 3.0 if self.model.gated else 2.0
-        return MemoryBound("swiglu", moved * tokens * self.ffn * self.activation_bytes, tokens, name="activation")
+        size = moved * tokens * self.ffn * self.activation_bytes
+        return MemoryBound("swiglu", size, tokens, name="activation", role=Role.ACTIVATION)
 
     def norm_backward(self, tokens: int) -> MemoryBound:
         """Reads the input and both gradients that meet there, writes one."""
-        return MemoryBound(
-            "add_rmsnorm",
-            4.0 * tokens * self.model.hidden * self.activation_bytes,
-            tokens,
-            name="norm backward",
-        )
+        size = 4.0 * tokens * self.model.hidden * self.activation_bytes
+        return MemoryBound("add_rmsnorm", size, tokens, name="norm backward", role=Role.NORM, computes=_BACK)
 
     def activation_backward(self, tokens: int) -> MemoryBound:
         """Reads the columns and their gradient, writes the gradients: five of f gated, three not."""
         moved = 5.0 if self.model.gated else 3.0
-        return MemoryBound(
-            "swiglu", moved * tokens * self.ffn * self.activation_bytes, tokens, name="activation backward"
-        )
+        size = moved * tokens * self.ffn * self.activation_bytes
+        role = Role.ACTIVATION
+        return MemoryBound("swiglu", size, tokens, name="activation backward", role=role, computes=_BACK)
 
     def down(self, tokens: int) -> Gemm:
-        return Gemm(tokens, self.model.hidden, self.ffn, self.dtype, name="down projection")
+        return Gemm(tokens, self.model.hidden, self.ffn, self.dtype, name="down projection", role=Role.DOWN)
 
     def embedding(self, tokens: int) -> MemoryBound:
         """Rows of the table read and written out."""
-        return MemoryBound(
-            "copy", 2.0 * tokens * self.model.hidden * self.activation_bytes, tokens, name="embedding lookup"
-        )
+        size = 2.0 * tokens * self.model.hidden * self.activation_bytes
+        return MemoryBound("copy", size, tokens, name="embedding lookup", role=Role.EMBEDDING)
 
     def head(self, tokens: int) -> Gemm:
         """Logits of this shard's vocabulary rows (padded to a multiple of ``shards``)."""
-        return Gemm(tokens, self.vocab, self.model.hidden, self.wide, name="language-model head")
+        return Gemm(tokens, self.vocab, self.model.hidden, self.wide, name="language-model head", role=Role.HEAD)
 
     @cached_property
     def vocab(self) -> int:
@@ -231,4 +233,5 @@ class LayerShard:
 
     def loss(self, tokens: int) -> MemoryBound:
         """Cross-entropy of the shard's logits and its gradient: two passes read, one write in bf16 and one in fp32."""
-        return MemoryBound("softmax", tokens * self.vocab * (3.0 * self.activation_bytes + 4.0), tokens, name="loss")
+        size = tokens * self.vocab * (3.0 * self.activation_bytes + 4.0)
+        return MemoryBound("softmax", size, tokens, name="loss", role=Role.LOSS)

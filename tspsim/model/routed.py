@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..operators import Gemm, MemoryBound
+from ..operators import Computes, Gemm, GroupedGemm, MemoryBound, Role
 from .architecture import Architecture
 from .parts import Experts
 
@@ -50,35 +50,39 @@ class RoutedShard:
         return self.experts.width // self.columns
 
     def router(self, tokens: int) -> Gemm:
-        return Gemm(tokens, self.experts.count, self.model.hidden, self.dtype, name="router")
+        return Gemm(tokens, self.experts.count, self.model.hidden, self.dtype, name="router", role=Role.ROUTER)
 
     def choose(self, tokens: int) -> MemoryBound:
         """Scores to the chosen experts and their weights: the fp32 scores are read twice and written once."""
-        return MemoryBound("softmax", 12.0 * tokens * self.experts.count, tokens, name="choose experts")
+        size = 12.0 * tokens * self.experts.count
+        return MemoryBound("softmax", size, tokens, name="choose experts", role=Role.EXPERT_CHOICE)
 
-    def copy(self, rows: float, name: str) -> MemoryBound:
+    def copy(self, rows: float, name: str, computes: Computes = Computes.OUTPUT) -> MemoryBound:
         """Rows of the residual stream put in another order: read and written."""
         size = 2.0 * rows * self.model.hidden * self.activation_bytes
-        return MemoryBound("copy", size, round(rows), name=name)
+        return MemoryBound("copy", size, round(rows), name=name, role=Role.EXPERT_ROWS, computes=computes)
 
     def sum_rows(self, rows: float, tokens: int) -> MemoryBound:
         """Weighted sum of ``rows`` into ``tokens`` of them."""
         size = (rows + tokens) * self.model.hidden * self.activation_bytes
-        return MemoryBound("add", size, tokens, name="sum of experts")
+        return MemoryBound("add", size, tokens, name="sum of experts", role=Role.EXPERT_SUM)
 
-    def gate_up(self) -> Gemm:
+    def gate_up(self) -> GroupedGemm:
         columns = self.width * (2 if self.model.gated else 1)
-        return Gemm(self.rows, columns, self.model.hidden, self.dtype, self.local, name="experts' gate and up")
+        return self._product(columns, self.model.hidden, "experts' gate and up", Role.EXPERTS_GATE_UP)
 
     def activation(self) -> MemoryBound:
-        moved = 3.0 if self.model.gated else 2.0
-        size = moved * self.all_rows * self.width * self.activation_bytes
-        return MemoryBound("swiglu", size, self.all_rows, name="experts' activation")
+        return self._between(3.0 if self.model.gated else 2.0, "experts' activation")
 
     def activation_backward(self) -> MemoryBound:
-        moved = 5.0 if self.model.gated else 3.0
-        size = moved * self.all_rows * self.width * self.activation_bytes
-        return MemoryBound("swiglu", size, self.all_rows, name="experts' activation backward")
+        return self._between(5.0 if self.model.gated else 3.0, "experts' activation backward", Computes.INPUT_GRADIENT)
 
-    def down(self) -> Gemm:
-        return Gemm(self.rows, self.model.hidden, self.width, self.dtype, self.local, name="experts' down projection")
+    def down(self) -> GroupedGemm:
+        return self._product(self.model.hidden, self.width, "experts' down projection", Role.EXPERTS_DOWN)
+
+    def _product(self, n: int, k: int, name: str, role: Role) -> GroupedGemm:
+        return GroupedGemm(self.rows, n, k, self.dtype, self.local, name=name, role=role)
+
+    def _between(self, moved: float, name: str, computes: Computes = Computes.OUTPUT) -> MemoryBound:
+        size, role = moved * self.all_rows * self.width * self.activation_bytes, Role.EXPERTS_ACTIVATION
+        return MemoryBound("swiglu", size, self.all_rows, name=name, role=role, computes=computes)

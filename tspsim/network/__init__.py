@@ -23,20 +23,38 @@ Any list of flows can be asked for its finish times:
 """
 
 from .cluster import Cluster
-from .collectives import ALGORITHMS, ExpertExchange, Traffic, collective, exchange_experts, point_to_point
+from .collectives.algorithm import ALGORITHMS, CollectiveAlgorithm
+from .collectives.exchange import MULTIPROCESSORS, ExpertExchange, places_reached
+from .collectives.library import collective, exchange_experts, point_to_point
+from .collectives.multi_ring import hamiltonian_cycles
+from .collectives.schedule import Group, Schedule, scheduled
+from .collectives.traffic import Traffic
 from .flows import Flow, finish_times
+from .kinds import KINDS, CollectiveKind
 from .load import build_cluster, load_cluster
+from .wiring import TOPOLOGIES, Topology
 
 __all__ = [
     "ALGORITHMS",
+    "KINDS",
+    "MULTIPROCESSORS",
+    "TOPOLOGIES",
     "Cluster",
+    "CollectiveAlgorithm",
+    "CollectiveKind",
     "ExpertExchange",
     "Flow",
+    "Group",
+    "Schedule",
+    "Topology",
     "Traffic",
     "build_cluster",
     "collective",
     "exchange_experts",
     "finish_times",
+    "hamiltonian_cycles",
     "load_cluster",
+    "places_reached",
     "point_to_point",
+    "scheduled",
 ]

@@ -11,8 +11,8 @@ the activity ends at another time, does nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, fields
 from itertools import chain
 from typing import Protocol
 
@@ -31,21 +31,6 @@ class Activity(Protocol):
     due_s: float
 
     def finish(self) -> None: ...
-
-
-class Kernel(Activity, Protocol):
-    """A device's work at a moment; ``slowed`` while data moves beside it."""
-
-    slowed: bool
-
-
-class Device(Protocol):
-    """What moves data and computes: transfers under way that it takes part in, and the kernel that it runs."""
-
-    moving: int
-
-    @property
-    def computing(self) -> Kernel | None: ...
 
 
 class Completion(simpy.Event):
@@ -69,14 +54,18 @@ class Completion(simpy.Event):
 class Calendar:
     """Ends of activities; all that end at one instant share one SimPy timeout.
 
-    With a ``tick_s`` (a power of two, far below anything measurable) every delay is a whole number of ticks. Sums and
+    With a tick (a power of two, far below anything measurable) every delay is a whole number of ticks. Sums and
     differences of times are then exact, so that what happens an hour later happens in the same way to the bit: what
-    :mod:`tspsim.engine.steady` rests on. 0 leaves delays as they are.
+    :mod:`tspsim.engine.steady` rests on. Without one delays are as they are.
     """
 
-    def __init__(self, env: simpy.Environment, tick_s: float = 0.0) -> None:
+    def __init__(self, env: simpy.Environment) -> None:
         self.env = env
         self._days: dict[float, list[Activity]] = {}
+        self._rounding = 0.0
+
+    def tick(self, tick_s: float) -> None:
+        """Make every delay from now on a whole number of ticks."""
         # Adding and taking off this number rounds to whole ticks: a double has 53 bits.
         self._rounding = 1.5 * 2.0**52 * tick_s
 
@@ -89,11 +78,11 @@ class Calendar:
         day = self._days.get(due_s)
         if day is None:
             self._days[due_s] = [activity]
-            self.env.timeout(delay_s).callbacks.append(self._turn)
+            self.env.timeout(delay_s).callbacks.append(self._end)
         else:
             day.append(activity)
 
-    def _turn(self, _event: simpy.Event) -> None:
+    def _end(self, _event: simpy.Event) -> None:
         now = self.env.now
         for activity in self._days.pop(now, ()):
             if activity.due_s == now:
@@ -113,8 +102,8 @@ class Channel:
         folded run.
     weight
         Seconds a byte of the busiest link takes at full speed: what makes sharing fair in bytes.
-    ranks
-        The simulated ranks whose devices take part.
+    devices
+        The simulated devices that take part.
     parties
         Arrivals that start a transfer.
     region
@@ -122,9 +111,7 @@ class Channel:
     algorithm
         How the data moves, in words.
     pending
-        Transfers that wait for more arrivals, by their turn.
-    uses
-        Transfers so far.
+        Transfers that wait for more arrivals, by use.
     """
 
     number: int
@@ -132,12 +119,44 @@ class Channel:
     fluid_s: float
     usage: Mapping[Hashable, float]
     weight: float
-    ranks: Sequence[Device]
+    devices: tuple[Device, ...]
     algorithm: str
     parties: int
     region: int = 0
     pending: dict[int, Transfer] = field(default_factory=dict)
-    uses: int = 0
+
+    def become(self, other: Channel) -> None:
+        """Stand where ``other`` does among the channels; what waits and moves here goes on."""
+        for each in fields(self):
+            if each.name != "pending":
+                setattr(self, each.name, getattr(other, each.name))
+
+
+@dataclass(slots=True, eq=False)
+class Device:
+    """One simulated GPU, for ``size`` that always do the same; it stays while submissions come and go.
+
+    Attributes
+    ----------
+    number
+        Of the GPU.
+    channels
+        Those it takes part in, by the keys of an instruction that meets others; a neighbour past the end of an
+        axis has none.
+    computing
+        Kernels under way, of one stream each: they share its rate equally.
+    stretch
+        Times as long that they take as alone.
+    moving
+        Transfers that it takes part in at the moment (only where kernels slow beside them).
+    """
+
+    number: int
+    size: int
+    channels: dict[int, Channel] = field(default_factory=dict)
+    computing: list[Activity] = field(default_factory=list)
+    stretch: float = 1.0
+    moving: int = 0
 
 
 class Transfer(Completion):
@@ -195,7 +214,7 @@ class Fluid:
         Factor (≥ 1) on a transfer's time while a kernel runs on one of its devices. It is looked at whenever the
         region's rates are, not at every kernel's border: a schedule that overlaps keeps its devices busy throughout.
     toggled
-        Takes the computing ranks whose devices begin or cease to move data; None where kernels do not care.
+        Takes the computing devices that begin or cease to move data; None where kernels do not care.
     before_settling
         Called first when an instant is settled.
     """
@@ -217,24 +236,23 @@ class Fluid:
         self._active: dict[int, list[Transfer]] = {}
         self._changed: dict[int, None] = {}
         self._sharing = Sharing[Transfer]()
-        self._settling = False
+        self.settling = False
 
-    def arrive(self, channel: Channel, turn: int) -> Transfer:
-        """A rank is ready for its part in use number ``turn`` of a channel; the last to arrive starts it."""
+    def arrive(self, channel: Channel, use: int) -> Transfer:
+        """A rank is ready for its part in a use of a channel; the last to arrive starts it."""
         pending = channel.pending
-        transfer = pending.get(turn)
+        transfer = pending.get(use)
         if transfer is None:
-            transfer = pending[turn] = Transfer(self, channel)
+            transfer = pending[use] = Transfer(self, channel)
         transfer.missing -= 1
         if not transfer.missing:
-            del pending[turn]
+            del pending[use]
             self._start(transfer)
         return transfer
 
     def _start(self, transfer: Transfer) -> None:
         """Data begins to move now; the rate follows when the instant is over."""
         channel = transfer.channel
-        channel.uses += 1
         transfer.start_s = transfer.since_s = self.env.now
         transfer.remaining_s = channel.fluid_s
         active = self._active.get(channel.region)
@@ -244,12 +262,12 @@ class Fluid:
         self._sharing.enter(transfer, channel)
         toggled = self._toggled
         if toggled is not None:
-            for rank in channel.ranks:
-                if not rank.moving and rank.computing is not None:
-                    toggled[rank] = None
-                rank.moving += 1
+            for device in channel.devices:
+                if not device.moving and device.computing:
+                    toggled[device] = None
+                device.moving += 1
         self._changed[channel.region] = None
-        if not self._settling:
+        if not self.settling:
             self.settle_later()
 
     def leave(self, transfer: Transfer) -> None:
@@ -260,20 +278,31 @@ class Fluid:
         self._sharing.leave(transfer)
         if active:
             self._changed[channel.region] = None
-            if not self._settling:
+            if not self.settling:
                 self.settle_later()
         toggled = self._toggled
         if toggled is not None:
-            for rank in channel.ranks:
-                rank.moving -= 1
-                if not rank.moving and rank.computing is not None:
-                    toggled[rank] = None
-            if toggled and not self._settling:
+            for device in channel.devices:
+                device.moving -= 1
+                if not device.moving and device.computing:
+                    toggled[device] = None
+            if toggled and not self.settling:
                 self.settle_later()
+
+    def reshare(self) -> None:
+        """Channels have new numbers, constraints and regions: transfers under way stand in the new ones."""
+        moving = [transfer for active in self._active.values() for transfer in active]
+        self._active, self._changed, self._sharing = {}, {}, Sharing()
+        for transfer in moving:
+            self._sharing.enter(transfer, transfer.channel)
+            self._active.setdefault(transfer.channel.region, []).append(transfer)
+            self._changed[transfer.channel.region] = None
+        if moving and not self.settling:
+            self.settle_later()
 
     def settle_later(self) -> None:
         """Ask for a settling at the end of this instant (once)."""
-        self._settling = True
+        self.settling = True
         settle = Completion(self.env)
         settle._ok = True
         settle._value = None
@@ -281,7 +310,7 @@ class Fluid:
         self.env.schedule(settle, priority=LAST)
 
     def _settle(self, _event: simpy.Event) -> None:
-        self._settling = False
+        self.settling = False
         if self._before_settling is not None:
             self._before_settling()
         changed, self._changed = self._changed, {}
@@ -296,8 +325,8 @@ class Fluid:
     def _give(self, transfer: Transfer) -> None:
         rate = transfer.share
         if self.slowdown > 1.0:
-            for rank in transfer.channel.ranks:
-                if rank.computing is not None:
+            for device in transfer.channel.devices:
+                if device.computing:
                     rate = min(rate, 1.0 / self.slowdown)
                     break
         if rate == transfer.rate:

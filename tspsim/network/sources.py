@@ -9,13 +9,11 @@ from ..provenance import Provenance
 
 if TYPE_CHECKING:
     from .calibration import BetweenNodes, Curve, CustomAllReduce
-    from .cluster import Cluster
-    from .specs import CollectivesSpec, FabricSpec, Sourced
+    from .specs import CollectivesSpec, FabricSpec, NodeSpec, Sourced
 
 
-def sources(cluster: Cluster) -> tuple[Provenance, ...]:
+def sources(node: NodeSpec, fabric: FabricSpec | None) -> tuple[Provenance, ...]:
     """Every number of a cluster with its source, a line each; measured curves, with rows and error, a line a curve."""
-    node, fabric = cluster.node, cluster.fabric
     rows = [
         _cited(f"{node.link.kind} link", node.link.bandwidth),
         _cited(f"{node.link.kind} latency", node.link.latency),

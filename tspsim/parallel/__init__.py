@@ -1,51 +1,63 @@
-"""Parallel plans: the rank mesh, one file a scheme, memory a rank.
+"""Parallel plans: the rank mesh, one file a scheme and a context method, memory a rank.
 
-A *scheme* writes the pieces of a pass for every position on its token axis and says what it keeps in memory; a new
-scheme is one file with a :class:`Scheme` and its entry in :data:`SCHEMES`. :func:`write_program` joins the pieces.
+A *scheme* spreads a replica over its ranks: it writes the pieces of a pass, and answers whatever others ask about it. A
+*context method* is how sequence shards see each other's K and V. Each is one file with one object that registers itself
+(docs/architecture.md walks through one); :func:`write_program` joins a scheme's pieces.
 """
 
 from __future__ import annotations
 
-from . import folded, tensor
+from . import context, folded, tensor
 from .adapters import Adapters
-from .choices import CHOICES, options_of
+from .choice import Choice, Option
+from .choices import choices_of, options_of, switches_of
+from .context import ContextMethod, method_of, usual_method
 from .memory import Residency, peak_memory
-from .mesh import Mesh, build_mesh, located
-from .plan import AXES, Job, Optimizer, Plan, Work
+from .mesh import build_mesh, located
+from .plan import SWITCHES, Job, Plan
+from .registries import CONTEXT_METHODS, SCHEMES, WEIGHT_TRANSPORTS, mesh_axes, scheme_axes
 from .routing import Routing
+from .scheme import Received, Scheme, scheme_of
 from .stack import IDEAL, Stack
 from .stack_spec import StackSpec, load_stack
-from .step import Scheme, write_program
+from .step import axes_of, write_program
+from .work import Optimizer, Work
 
 __all__ = [
-    "AXES",
-    "CHOICES",
+    "CONTEXT_METHODS",
     "IDEAL",
     "SCHEMES",
+    "SWITCHES",
+    "WEIGHT_TRANSPORTS",
     "Adapters",
+    "Choice",
+    "ContextMethod",
     "Job",
-    "Mesh",
     "Optimizer",
+    "Option",
     "Plan",
+    "Received",
     "Residency",
     "Routing",
     "Scheme",
     "Stack",
     "StackSpec",
     "Work",
+    "axes_of",
     "build_mesh",
+    "choices_of",
+    "context",
+    "folded",
     "load_stack",
     "located",
+    "mesh_axes",
+    "method_of",
     "options_of",
     "peak_memory",
+    "scheme_axes",
     "scheme_of",
+    "switches_of",
+    "tensor",
+    "usual_method",
     "write_program",
 ]
-
-
-SCHEMES: dict[str, Scheme] = {"tensor": tensor.SCHEME, "folded": folded.SCHEME}
-
-
-def scheme_of(plan: Plan) -> Scheme:
-    """The scheme a plan's degrees ask for."""
-    return SCHEMES["folded" if plan.tsp > 1 else "tensor"]

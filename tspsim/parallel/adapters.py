@@ -17,20 +17,15 @@ from typing import NamedTuple
 from ..model import Architecture, Block
 from ..model.layer import LayerShard
 from ..model.routed import RoutedShard
-from ..operators import Gemm, MemoryBound, Operator
+from ..operators import Computes, Gemm, GroupedGemm, MemoryBound, Operator, Role, Sharding
 
-#: What an adapter can stand beside: a target → names of products as :class:`~tspsim.model.layer.LayerShard` and
-#: :class:`~tspsim.model.routed.RoutedShard` give them. Routers are left alone.
+#: What an adapter can stand beside: a target → roles of products. Routers are left alone.
 TARGETS = {
-    "qkv": ("QKV projection", "down to latents", "queries from latent", "keys and values from latent"),
-    "output": ("output projection",),
-    "gate_up": ("gate and up", "experts' gate and up"),
-    "down": ("down projection", "experts' down projection"),
+    "qkv": (Role.QKV, Role.LATENT_DOWN, Role.LATENT_QUERIES, Role.LATENT_KEYS_VALUES),
+    "output": (Role.OUTPUT,),
+    "gate_up": (Role.GATE_UP, Role.EXPERTS_GATE_UP),
+    "down": (Role.DOWN, Role.EXPERTS_DOWN),
 }
-#: Products that shards cut by rows; all others by columns, but for those of latents, which nothing cuts.
-ROW_SPLIT = ("output projection", "down projection", "experts' down projection")
-NOT_SPLIT = ("down to latents",)
-ROUTED = ("experts' gate and up", "experts' down projection")
 ELEMENT_BYTES = 2.0
 
 
@@ -57,11 +52,11 @@ class Adapters:
     targets: tuple[str, ...]
     experts: str = "each"
 
-    def beside(self, product: str) -> bool:
-        """Whether adapters stand beside the product of this name."""
-        if product in ROUTED and self.experts == "none":
+    def beside(self, role: Role) -> bool:
+        """Whether adapters stand beside products of this role."""
+        if role.routed and self.experts == "none":
             return False
-        return any(product in TARGETS[target] for target in self.targets)
+        return any(role in TARGETS[target] for target in self.targets)
 
     def beside_layer(self, model: Architecture, block: Block) -> bool:
         """Whether any adapters stand in a layer of this kind."""
@@ -91,13 +86,13 @@ class Adapters:
     def _halves(self, products: Iterable[Gemm]) -> Halves:
         split = whole = 0.0
         for product in products:
-            if not self.beside(product.name):
+            if not self.beside(product.role):
                 continue
             pairs = product.batch if self.experts == "each" else 1
             into, out_of = pairs * self.rank * product.k, pairs * self.rank * product.n
-            if product.name in NOT_SPLIT:
+            if product.role.sharding is Sharding.REPLICATED:
                 whole += into + out_of
-            elif product.name in ROW_SPLIT:
+            elif product.role.sharding is Sharding.ROWS:
                 split, whole = split + into, whole + out_of
             else:
                 split, whole = split + out_of, whole + into
@@ -108,30 +103,27 @@ class Adapters:
     def attach(self, operators: Iterable[Operator]) -> Iterator[Operator]:
         """The operators of a frozen layer with those of its adapters."""
         for operator in operators:
-            if not isinstance(operator, Gemm):
-                yield operator
-                continue
-            product, _, gradient = operator.name.partition(", ")
-            if gradient == "d weight":
+            if operator.computes is Computes.WEIGHT_GRADIENT:
                 continue
             yield operator
-            if self.beside(product):
-                yield from self.backward(operator) if gradient else self.forward(operator)
+            if isinstance(operator, Gemm) and self.beside(operator.role):
+                forward = operator.computes is Computes.OUTPUT
+                yield from self.forward(operator) if forward else self.backward(operator)
 
     def forward(self, product: Gemm) -> Iterator[Operator]:
         """Of Y[m, n] = X[m, k]·W: P, its product with B, and their sum with Y."""
         m, n, k, r, batch = *self._shape(product), self.rank, self._pairs(product)
-        yield Gemm(m, r, k, batch=batch, name="adapter down")
-        yield Gemm(m, n, r, batch=batch, name="adapter up")
+        yield thin(m, r, k, batch, "adapter down")
+        yield thin(m, n, r, batch, "adapter up")
         yield added(batch * m, n)
 
     def backward(self, gradient: Gemm) -> Iterator[Operator]:
         """Of dX[m, k] = dY[m, n]·Wᵀ, whose own shape is [m, k] with depth n."""
         m, k, n, r, batch = *self._shape(gradient), self.rank, self._pairs(gradient)
-        yield Gemm(m, r, n, batch=batch, name="adapter up, d input")
-        yield Gemm(r, n, m, batch=batch, name="adapter up, d weight")
-        yield Gemm(k, r, m, batch=batch, name="adapter down, d weight")
-        yield Gemm(m, k, r, batch=batch, name="adapter down, d input")
+        yield thin(m, r, n, batch, "adapter up, d input", Computes.INPUT_GRADIENT)
+        yield thin(r, n, m, batch, "adapter up, d weight", Computes.WEIGHT_GRADIENT)
+        yield thin(k, r, m, batch, "adapter down, d weight", Computes.WEIGHT_GRADIENT)
+        yield thin(m, k, r, batch, "adapter down, d input", Computes.INPUT_GRADIENT)
         yield added(batch * m, k)
 
     def _pairs(self, product: Gemm) -> int:
@@ -142,6 +134,12 @@ class Adapters:
         return product.m * (product.batch // self._pairs(product)), product.n, product.k
 
 
+def thin(m: int, n: int, k: int, pairs: int, name: str, computes: Computes = Computes.OUTPUT) -> Gemm:
+    """One of the products of some pairs."""
+    product = GroupedGemm if pairs > 1 else Gemm
+    return product(m, n, k, batch=pairs, name=name, role=Role.ADAPTER, computes=computes)
+
+
 def added(rows: int, columns: int) -> MemoryBound:
     """A sum into a tensor: reads two, writes one."""
-    return MemoryBound("add", 3.0 * rows * columns * ELEMENT_BYTES, rows, name="add adapter")
+    return MemoryBound("add", 3.0 * rows * columns * ELEMENT_BYTES, rows, name="add adapter", role=Role.ADAPTER)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from ..model.layer import gradients
@@ -49,10 +49,12 @@ class ProgramBuilder:
     set while a layer's forward is repeated for its backward, ``further_token`` in a module that predicts one token
     more, ``weight_gradients`` cleared while they are put off;
     ``exchanged_gradients`` are a layer's instructions that bring its weights' gradients to their owners.
+    ``coordinates`` are the positions of the program's ranks on the axes along which programs differ.
     """
 
-    def __init__(self, role: str, job: Job) -> None:
+    def __init__(self, role: str, job: Job, coordinates: Mapping[str, int] | None = None) -> None:
         self.role = role
+        self.coordinates: Mapping[str, int] = coordinates or {}
         self.plan = job.plan
         self._lower = lowering_of(job.work)
         self._job = job

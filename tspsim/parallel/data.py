@@ -13,17 +13,20 @@ Rajbhandari et al. 2020 (ZeRO), §5 and §7; Zhao et al. 2023 (FSDP), §3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 from ..model import Block
 from ..model.layer import LayerShard
 from ..operators import MemoryBound
+from ..steps import FORWARD, Task
 from .adapters import Halves
 from .builder import ProgramBuilder
 from .expert import routed_shard
-from .pipeline import FORWARD, Chunk, Task
+from .ledger import Buffer, Lifetime
+from .pipeline import Chunk
 from .plan import Job
 
 
@@ -67,8 +70,8 @@ class OwnedParameters:
 
     def replicated(self, parameters: float) -> ParameterGroup:
         """Parameters that all ranks of the replica axis hold."""
-        job = self.job
-        return ParameterGroup(job.replica_axis, job.copies, parameters, job.plan.shard_group or job.copies)
+        job, copies = self.job, self.job.copies
+        return ParameterGroup(job.replica_axis, copies, parameters, job.plan.shard_group or copies)
 
     def layer(self, block: Block) -> tuple[ParameterGroup, ...]:
         """One layer, by who else holds it; a single entry unless its experts are spread on an axis of their own."""
@@ -86,8 +89,8 @@ class OwnedParameters:
         """Parameters of routed experts, that all ranks hold which have these."""
         job = self.job
         groups = ("expert shard", "expert replicate") if job.plan.ep > 1 else ("shard", "replicate")
-        if job.plan.ep == 1 and job.plan.tsp > 1:
-            groups = ("shard+tsp", "replicate")
+        if job.plan.ep == 1 and not job.scheme.usual:
+            groups = ("+".join(("shard", *job.scheme.axes)), "replicate")
         return ParameterGroup(job.expert_axis, job.expert_copies, parameters, job.expert_state_shards, groups)
 
     def trained_layer(self, block: Block) -> tuple[ParameterGroup, ...]:
@@ -99,7 +102,8 @@ class OwnedParameters:
     def adapters(self, block: Block) -> tuple[ParameterGroup, ...]:
         """The adapters of a layer. Their whole halves are on every tensor-parallel rank; TSP has each own a part."""
         common, routed = self.halves(block)
-        parts = [self.replicated(common.split + common.whole / self.job.plan.tsp)]
+        owners = self.weight_shards if self.job.scheme.folds else 1
+        parts = [self.replicated(common.split + common.whole / owners)]
         if block.experts:
             parts.append(self.experts(routed.both))
         return together(*parts)
@@ -175,6 +179,50 @@ def together(*parts: ParameterGroup) -> tuple[ParameterGroup, ...]:
         total = held.parameters if known is None else known.parameters + held.parameters
         sums[held.axis, held.copies] = held._replace(parameters=total)
     return tuple(sums.values())
+
+
+def state(job: Job, share: OwnedParameters, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
+    """Weights, and while training what is kept of those that are trained; replicas divide each from a ZeRO level on."""
+    plan, optimizer = job.plan, job.work.optimizer
+    owned, trained = share.owned(chunks), share.trained(chunks)
+
+    def kept(part: str, parameters: tuple[ParameterGroup, ...], bytes_per_parameter: float, level: float) -> Buffer:
+        size = bytes_per_parameter * sum(held.share(divided=plan.zero >= level) for held in parameters)
+        return Buffer(part, size, Lifetime.STEP)
+
+    if not job.training:
+        yield kept("weights", owned, job.weight_bytes, inf)
+        return
+    yield kept("weights", owned, job.weight_bytes, 3)
+    if job.work.adapters is not None:
+        yield kept("adapters", trained, optimizer.weights, 3)
+    yield kept("gradients", trained, optimizer.gradients, 2)
+    yield kept("optimizer_buffers", trained, optimizer.buffers, inf)
+    yield kept("optimizer_state", trained, optimizer.state, 1)
+    yield kept("optimizer_temporaries", trained, optimizer.temporaries, 1)
+
+
+def undivided(job: Job, share: OwnedParameters, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
+    """What stands whole though replicas divide it: a layer's gradient on its way to be scattered, with ZeRO 3 beside
+    the layer at work and the one gathered ahead; or a table with its gradient."""
+    zero, gradients = job.plan.zero, job.work.optimizer.gradients
+    if zero < 2:
+        return
+    part = "gathered_weights" if zero == 3 else "whole_gradients"
+    for block in job.blocks(chunks):
+        gathered = 2 * sum(divided_bytes(job, share, block).values()) if zero == 3 else 0.0
+        size = gathered + gradients * divided(share.trained_layer(block))
+        yield Buffer(part, size, Lifetime.LAYER, block)
+    bytes_per_parameter = job.weight_bytes if zero == 3 else 0.0
+    bytes_per_parameter += gradients if job.work.adapters is None else 0.0
+    for chunk in chunks:
+        for table in (share.embedding(chunk), share.head(chunk)):
+            yield Buffer(part, bytes_per_parameter * divided((table,)), Lifetime.TABLE)
+
+
+def divided(parts: tuple[ParameterGroup, ...]) -> float:
+    """Parameters that replicas divide."""
+    return sum(held.parameters for held in parts if held.shards > 1)
 
 
 def gather_weights(builder: ProgramBuilder, job: Job, share: OwnedParameters, block: Block, task: Task) -> int | None:

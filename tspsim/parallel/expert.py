@@ -2,29 +2,28 @@
 
 With ``ep`` = N > 1 each rank of an expert group holds E/N whole experts. A rank's own tokens go to the ranks of their
 experts and come back summed (*dispatch* and *combine*): two all-to-alls a forward, two of their gradients a backward
-(Lepikhin et al. 2020, GShard, §3; Rajbhandari et al. 2022, DeepSpeed-MoE, §5). A token travels once to a rank, however
-many of its k experts are there, so with experts chosen at random a rank sends D(N, k) = N·(1 − (1 − 1/N)^k) rows a
-token, itself included; or k with ``expert_dispatch: experts``. Without expert groups every rank has all experts, or
-with ``tp`` a part of the columns of each.
+(Lepikhin et al. 2020, GShard, §3; Rajbhandari et al. 2022, DeepSpeed-MoE, §5). How many copies of a token travel is the
+dispatch's business (:mod:`tspsim.parallel.dispatch`). Without expert groups every rank has all experts, or with ``tp``
+a part of the columns of each.
 
-The rows that meet a rank's experts are those of the busiest rank (``Work.routing``): all wait for it.
+How many rows meet a rank's experts is the balance policy's (:mod:`tspsim.parallel.balance`). Exchanges carry the bytes
+of the busiest rank: all wait for it. What has no position in the group is the busiest rank's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import ceil
 
-from ..model import Experts
 from ..model.layer import LayerShard, gradients
 from ..model.routed import RoutedShard
-from ..network.collectives.experts import touched
-from ..operators import Gemm, Operator
+from ..operators import Computes, Gemm, Operator
 from ..program import Tokens
 from .builder import ProgramBuilder
+from .interleave import EXCHANGE
+from .ledger import Buffer, Lifetime
 from .plan import Job
 from .recompute import cheap_again
-from .weave import EXCHANGE
 
 #: What to wait for → what its end is: the forward or backward of shared experts, as the scheme has it.
 Shared = Callable[[list[int]], list[int]]
@@ -35,40 +34,50 @@ def own_tokens(job: Job) -> int:
     return job.tokens // (job.plan.tp if job.plan.sequence_regions else 1)
 
 
-def distinct_ranks(ranks: int, experts: Experts) -> float:
-    """D(N, k): ranks that hold the experts of one token, chosen at random, in the groups it may choose from.
-
-    >>> few, many = Experts(256, 8, 2048), Experts(256, 8, 2048, groups=8, kept_groups=4)
-    >>> [round(distinct_ranks(ranks, few), 3) for ranks in (1, 8, 64)]
-    [1.0, 5.251, 7.576]
-    >>> [round(distinct_ranks(ranks, many), 3) for ranks in (1, 2, 8, 64)]
-    [1.0, 1.922, 3.6, 7.178]
-    """
-    return touched(ranks, experts.topk, experts.groups, experts.kept_groups)
+def program_axes(job: Job) -> tuple[str, ...]:
+    """Axes along which programs differ for the sake of experts: the group's, where its ranks get different loads."""
+    uneven = job.model.experts is not None and job.plan.ep > 1 and not job.expert_loads.even
+    return ("ep",) if uneven else ()
 
 
-def sent_rows(job: Job) -> float:
-    """Rows that the busiest rank of an expert group receives, which are those one sends when the load is balanced."""
+def load_of(job: Job, position: int | None) -> float:
+    """Load of a rank over the mean."""
+    return job.expert_loads.busiest_rank_load if position is None else job.expert_loads.loads[position]
+
+
+def sent_rows(job: Job, position: int | None = None) -> float:
+    """Rows that a rank of an expert group receives, which are those one sends when the load is balanced."""
     experts, plan = job.model.experts, job.plan
     if experts is None or plan.ep == 1:
         return 0.0
-    load = job.work.routing.busiest(experts.count, plan.ep)
-    copies = experts.topk if plan.expert_dispatch == "experts" else distinct_ranks(plan.ep, experts)
-    return own_tokens(job) * copies * load
+    return own_tokens(job) * plan.dispatch.copies(plan.ep, experts) * load_of(job, position)
 
 
-def routed_shard(job: Job, tokens: int | None = None) -> RoutedShard:
+def routed_shard(job: Job, tokens: int | None = None, position: int | None = None) -> RoutedShard:
     """The experts of a rank and the rows that meet each, of ``tokens`` tokens a rank (None: all of them)."""
     experts, plan = job.model.experts, job.plan
     assert experts is not None
     grouped = plan.ep > 1
     if tokens is None:
         tokens = own_tokens(job) if grouped else job.tokens
-    rows = tokens * plan.ep * experts.topk / experts.count * job.work.routing.busiest(experts.count, plan.ep)
+    rows = tokens * plan.ep * experts.topk / experts.count * load_of(job, position)
     columns = 1 if grouped else plan.tp
     return RoutedShard(
         job.model, experts.count // plan.ep, ceil(rows), columns, job.work.precision, job.activation_bytes
     )
+
+
+def moved_bytes(job: Job) -> float:
+    """Bytes of the experts that a balance policy brings to a rank for one layer, of the rank that gets most."""
+    return job.expert_loads.moved_experts * job.model.expert_parameters * job.weight_bytes
+
+
+def buffers(job: Job) -> Iterator[Buffer]:
+    """Experts of other ranks, with their gradients while training."""
+    if job.model.experts is not None and job.plan.ep > 1:
+        moved = moved_bytes(job)
+        gradients_ = moved / job.weight_bytes * job.work.optimizer.gradients if job.training else 0.0
+        yield Buffer("moved_experts", moved + gradients_, Lifetime.LAYER)
 
 
 # --- all experts here ---------------------------------------------------------------------------------------
@@ -102,8 +111,8 @@ def local_activation_backward(job: Job, layer: LayerShard, tokens: int) -> tuple
     if layer.ffn:
         shared = *cheap_again(job, layer.activation(tokens)), layer.activation_backward(tokens)
     return (
-        routed.copy(routed.all_rows, "d rows to experts"), *cheap_again(job, routed.activation()),
-        routed.activation_backward(), *shared,
+        routed.copy(routed.all_rows, "d rows to experts", Computes.INPUT_GRADIENT),
+        *cheap_again(job, routed.activation()), routed.activation_backward(), *shared,
         routed.sum_rows(routed.all_rows, tokens),
     )  # fmt: skip
 
@@ -113,41 +122,48 @@ def local_activation_backward(job: Job, layer: LayerShard, tokens: int) -> tuple
 
 def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int], shared: Shared | None) -> int:
     """Norm and router, dispatch, experts, combine; shared experts before the dispatch, or beside it."""
-    routed, tokens = routed_shard(job), own_tokens(job)
+    position = builder.coordinates.get("ep")
+    routed, tokens = routed_shard(job, position=position), own_tokens(job)
     chosen = builder.compute(
         "norm, router", layer.norm(tokens), routed.router(tokens), routed.choose(tokens), after=after
     )
-    beside = job.plan.expert_overlap != "none"
+    beside = job.plan.hiding.shared_beside
+    here = move_experts(builder, job, "experts from other ranks", [chosen])
     done = shared([chosen]) if shared and not beside else []
     arrived = exchange(builder, job, routed, "dispatch", [chosen, *done], pack=True)
     if shared and beside:
         done = shared([chosen])
-    multiplied = builder.compute("experts", *_multiply(routed), *_gather_sums(job, routed), after=arrived)
+    operators = *_multiply(routed), *_gather_sums(job, routed, position)
+    multiplied = builder.compute("experts", *operators, after=[*arrived, *here])
     back = exchange(builder, job, routed, "combine", [multiplied])
-    rows = sent_rows(job) or routed.all_rows
+    rows = sent_rows(job, position) or routed.all_rows
     return builder.compute("sum of experts", routed.sum_rows(rows, tokens), after=[*back, *done])
 
 
 def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, shared: Shared | None) -> int:
     """The forward mirrored: gradients of the sums are dispatched, those of the rows come back."""
-    routed, tokens = routed_shard(job), own_tokens(job)
-    beside = job.plan.expert_overlap != "none"
+    position = builder.coordinates.get("ep")
+    routed, tokens = routed_shard(job, position=position), own_tokens(job)
+    beside = job.plan.hiding.shared_beside
+    # Of a layer that was just repeated they are still here.
+    here = [] if job.plan.recomputation == "full" else move_experts(builder, job, "experts from other ranks", [])
     done = shared([]) if shared and not beside else []
     arrived = exchange(builder, job, routed, "dispatch gradients", done, pack=True)
     if shared and beside:
         done = shared([])
     multiplied = builder.compute(
         "experts backward",
-        routed.copy(routed.all_rows, "d rows to experts"),
+        routed.copy(routed.all_rows, "d rows to experts", Computes.INPUT_GRADIENT),
         *builder.gradients(routed.down()),
         *cheap_again(job, routed.activation()),
         routed.activation_backward(),
         *builder.gradients(routed.gate_up()),
-        *_gather_sums(job, routed),
-        after=arrived,
+        *_gather_sums(job, routed, position),
+        after=[*arrived, *here],
     )
+    builder.exchanged_gradients += move_experts(builder, job, "gradients of moved experts", [multiplied])
     back = exchange(builder, job, routed, "combine gradients", [multiplied])
-    rows = sent_rows(job) or routed.all_rows
+    rows = sent_rows(job, position) or routed.all_rows
     return builder.compute(
         "router, norm backward",
         routed.sum_rows(rows, tokens),
@@ -158,12 +174,12 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, shared: Share
     )
 
 
-def weight_gradients(job: Job, layer: LayerShard, tokens: int) -> tuple[Gemm, ...]:
+def weight_gradients(builder: ProgramBuilder, job: Job, layer: LayerShard, tokens: int) -> tuple[Gemm, ...]:
     """Gradients of the weights of a layer's MLP, put off by a zero-bubble schedule."""
     if job.plan.ep == 1:
         entering, leaving = local_products(job, layer, tokens)
         return tuple(gradients(product)[1] for product in (*entering, *leaving))
-    routed = routed_shard(job)
+    routed = routed_shard(job, position=builder.coordinates.get("ep"))
     products = [routed.router(own_tokens(job)), routed.gate_up(), routed.down()]
     if layer.ffn:
         products += [layer.gate_up(tokens), layer.down(tokens)]
@@ -179,16 +195,17 @@ def exchange(
     """
     if job.plan.ep == 1:
         return list(after)
-    experts, rows = routed.experts, sent_rows(job)
+    experts, rows = job.model.experts, sent_rows(job)
+    assert experts is not None
     if pack:
-        after = [builder.compute(f"pack rows for {name}", routed.copy(rows, "pack rows"), after=after)]
+        packed = sent_rows(job, builder.coordinates.get("ep"))
+        after = [builder.compute(f"pack rows for {name}", routed.copy(packed, "pack rows"), after=after)]
     row_bytes = job.model.hidden * job.activation_bytes
     phase, tokens = None, None
-    if job.plan.expert_dispatch == "ranks":
-        load = job.work.routing.busiest(experts.count, job.plan.ep)
-        phase = "dispatch" if name.startswith("dispatch") else "combine"
+    if job.plan.dispatch.phases is not None:
+        phase = job.plan.dispatch.phases[0 if pack else 1]
         choice = experts.count, experts.topk, experts.groups, experts.kept_groups
-        tokens = Tokens(own_tokens(job) * load, row_bytes, *choice)
+        tokens = Tokens(own_tokens(job) * load_of(job, None), row_bytes, *choice)
     size = rows * row_bytes
     return [
         builder.collective(
@@ -197,14 +214,22 @@ def exchange(
     ]
 
 
+def move_experts(builder: ProgramBuilder, job: Job, name: str, after: Sequence[int]) -> list[int]:
+    """The experts, or gradients of them, that a balance policy moves within the group; mostly nothing."""
+    size = moved_bytes(job)
+    if not size:
+        return []
+    return [builder.collective("all_to_all", "ep", size, name, after=after, stream="moved experts")]
+
+
 def _multiply(routed: RoutedShard) -> tuple[Operator, ...]:
     """Rows put in the order of their experts, and both of their products."""
     ordered = routed.copy(routed.all_rows, "rows to experts")
     return ordered, routed.gate_up(), routed.activation(), routed.down()
 
 
-def _gather_sums(job: Job, routed: RoutedShard) -> tuple[Operator, ...]:
+def _gather_sums(job: Job, routed: RoutedShard, position: int | None) -> tuple[Operator, ...]:
     """What of a token's experts is on one rank is summed before it goes back, unless each copy travels."""
-    if job.plan.ep == 1 or job.plan.expert_dispatch == "experts":
+    if job.plan.ep == 1 or not job.plan.dispatch.sums_before_return:
         return ()
-    return (routed.sum_rows(routed.all_rows, round(sent_rows(job))),)
+    return (routed.sum_rows(routed.all_rows, round(sent_rows(job, position))),)

@@ -15,19 +15,23 @@ the border of a layer as well.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ..model import Block
 from ..model.layer import LayerShard, gradients
 from ..operators import MemoryBound, Operator
-from . import expert, folded_tables, travel
+from . import expert, folded_choice, folded_tables, travel
 from .builder import ProgramBuilder
+from .context.attention import own_segments, slice_segments
+from .ledger import Buffer, Lifetime
 from .memory import Residency
 from .partition import Segments, local_segments
+from .pipeline import Refusal
 from .plan import Job
 from .recompute import cheap_again, heads_again
-from .sequence import own_segments, slice_segments
-from .step import Scheme
+from .registries import SCHEMES
+from .scheme import Received, Scheme
 from .transport import BUFFERS, Arrivals, piece_of, transport_of
 
 
@@ -380,7 +384,13 @@ def apply_mlp(builder: ProgramBuilder, job: Job, piece: LayerShard, number: int,
 # --- memory -------------------------------------------------------------------------------------------------
 
 
-def gathered_context(job: Job, in_flight: int) -> float:
+def buffers(job: Job) -> Iterator[Buffer]:
+    """Both while a layer works."""
+    yield Buffer("gathered_context", gathered_context(job), Lifetime.LAYER)
+    yield Buffer("in_flight_weights", in_flight_weights(job), Lifetime.LAYER)
+
+
+def gathered_context(job: Job) -> float:
     """K and V of groups of heads over the whole context.
 
     Forward: the group at work, and overlapped the one that arrives. Training: a group and its gradients; with full
@@ -421,20 +431,60 @@ def in_flight_weights(job: Job) -> float:
     return max(of_kind(block) for block in dict.fromkeys(job.model.blocks))
 
 
-SCHEME = Scheme(
-    name="folded tensor and sequence (TSP)",
-    shards=lambda job: job.plan.tsp,
-    embed=folded_tables.embed,
-    layer=forward_layer,
-    head=folded_tables.head,
-    layer_backward=backward_layer,
-    head_backward=folded_tables.head_backward,
-    embed_backward=folded_tables.embed_backward,
-    layer_weights=None,
-    residency=Residency(
-        weight_shards=lambda job: job.plan.tsp,
-        compute_shards=lambda job: 1,
-        gathered_context=gathered_context,
-        in_flight_weights=in_flight_weights,
-    ),
+# --- what others ask ----------------------------------------------------------------------------------------
+
+
+def check(job: Job) -> Refusal:
+    model, plan = job.model, job.plan
+    if model.heads % plan.tsp:
+        return "tsp", f"{plan.tsp} does not divide the {model.heads} attention heads of {model.name}"
+    if plan.tsp % plan.attended_groups:
+        return "head_groups", f"{plan.head_groups} groups must divide the {plan.tsp} ranks of tsp"
+    # What the ranks do not divide at all is no matter of pieces.
+    return transport_of(job).check(job) if model.ffn % plan.tsp == 0 else None
+
+
+def received(job: Job, in_switch: bool) -> tuple[Received, ...]:
+    """(D − 1)/D of a layer's matrices, and of K and V of the whole context."""
+    model, away = job.model, (job.plan.tsp - 1) / job.plan.tsp
+    thinnest = min(set(model.blocks), key=model.common_matrix_parameters)
+    # Of the whole layer: groups of heads need not replicate keys and values, however many ranks there are.
+    layer = LayerShard(model, 1, job.work.precision, job.activation_bytes, thinnest)
+    weights = (layer.attention_weights + layer.mlp_weights) * job.weight_bytes
+    return (Received("tsp", away * (weights + context_bytes(job, layer))),)
+
+
+SCHEME = SCHEMES.register(
+    Scheme(
+        name="folded",
+        summary="folded tensor and sequence parallelism",
+        axes=("tsp",),
+        token_axis="tsp",
+        shards=lambda job: job.plan.tsp,
+        embed=folded_tables.embed,
+        layer=forward_layer,
+        head=folded_tables.head,
+        layer_backward=backward_layer,
+        head_backward=folded_tables.head_backward,
+        embed_backward=folded_tables.embed_backward,
+        layer_weights=None,
+        residency=Residency(
+            weight_shards=lambda job: job.plan.tsp,
+            compute_shards=lambda job: 1,
+            buffers=buffers,
+            logit_shards=lambda job: transport_of(job).head_pieces(job),
+        ),
+        received=received,
+        check=check,
+        head_shards=lambda job: job.plan.attended_groups,
+        overlaps=lambda plan: True,
+        choices=lambda plan: (folded_choice.CHOICE,),
+        published={"tsp_schedule": "published"},
+        alone="folds tp and sp onto one axis",
+        folds=True,
+        assumption="TSP's broadcasts, gathers and hops run beside compute (`overlap`); how its weights travel and how "
+        "many heads it attends at once is chosen for the machine (`tsp_schedule: published` is the text word by word).",
+        unexplained="The published 2.0–2.6 times of TSP over TP+SP: docs/published-tsp.md gives the part that volumes, "
+        "links and overlap explain.",
+    )
 )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
-from ..operators import Attention, Operator
-from .plan import Work
+from ..operators import Operator
+from .work import Work
 
 Lowering = Callable[[Sequence[Operator]], tuple[Operator, ...]]
 
@@ -16,7 +15,7 @@ def lowering_of(work: Work) -> Lowering:
     steps: list[Lowering] = []
     document, adapters, stack = work.document, work.adapters, work.stack
     if document is not None:
-        steps.append(lambda operators: tuple(inside_documents(operator, document) for operator in operators))
+        steps.append(lambda operators: tuple(each.inside_documents(document) for each in operators))
     if adapters is not None:
         steps.append(lambda operators: tuple(adapters.attach(operators)))
     if not stack.fuses:
@@ -29,11 +28,3 @@ def lowering_of(work: Work) -> Lowering:
         return lowered
 
     return lower
-
-
-def inside_documents(operator: Operator, document: int) -> Operator:
-    """Attention that ends where a document does: queries of whole documents see their own."""
-    if not isinstance(operator, Attention):
-        return operator
-    documents = sum(queries for queries, _ in operator.segments) // document
-    return replace(operator, segments=((document, document),) * documents)

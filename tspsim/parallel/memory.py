@@ -8,15 +8,16 @@ tokens are spread over (T for tensor parallelism; 1 for TSP, whose ranks compute
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..model import Block
-from .data import OwnedParameters, ParameterGroup, divided_bytes
+from ..operators import Role
+from . import data, expert
 from .expert import routed_shard, sent_rows
+from .ledger import WORKSPACE, Buffer, Lifetime, peak
 from .pipeline import Chunk, most_in_flight
 from .plan import Job
-from .transport import transport_of
 
 
 @dataclass(frozen=True)
@@ -29,20 +30,20 @@ class Residency:
         Ranks one copy of the weights is spread over.
     compute_shards
         t: ranks that heads and FFN columns of a rank's tokens are spread over.
-    gathered_context
-        (job, layers × micro-batches in flight) → bytes of other ranks' K and V alive at the peak.
-    in_flight_weights
-        Job → bytes of other ranks' weights (and gradients of them) alive at the peak.
+    buffers
+        Job → what the scheme's exchanges keep: other ranks' K and V, their weights.
+    logit_shards
+        Parts of the vocabulary, one of which has its logits here at a time.
     """
 
     weight_shards: Callable[[Job], int]
     compute_shards: Callable[[Job], int]
-    gathered_context: Callable[[Job, int], float]
-    in_flight_weights: Callable[[Job], float]
+    buffers: Callable[[Job], Iterable[Buffer]]
+    logit_shards: Callable[[Job], int] = lambda job: 1
 
 
 def peak_memory(job: Job, residency: Residency) -> Mapping[str, float]:
-    """Bytes by part of the fullest rank: forward alone, or a training step."""
+    """Bytes by part of the fullest rank."""
     last = job.plan.pp - 1
     stages = range(job.plan.pp) if job.plan.stage_layers else sorted({0, min(1, last), job.plan.pp // 2, last})
     return max((stage_memory(job, residency, stage) for stage in stages), key=lambda parts: sum(parts.values()))
@@ -50,63 +51,27 @@ def peak_memory(job: Job, residency: Residency) -> Mapping[str, float]:
 
 def stage_memory(job: Job, residency: Residency, stage: int) -> Mapping[str, float]:
     """Bytes by part of a rank of one pipeline stage."""
-    plan, optimizer, chunks = job.plan, job.work.optimizer, job.chunks(stage)
-    share, compute_shards = OwnedParameters(job, residency.weight_shards(job)), residency.compute_shards(job)
-    owned, trained = share.owned(chunks), share.trained(chunks)
+    in_flight = layers_in_flight(job, residency.compute_shards(job), stage) if job.training else None
+    return peak(declared(job, residency, job.chunks(stage)), in_flight)
+
+
+def declared(job: Job, residency: Residency, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
+    """The ledger of a rank that holds some chunks: what everybody who keeps something says of it."""
+    share, compute_shards = data.OwnedParameters(job, residency.weight_shards(job)), residency.compute_shards(job)
     kinds = job.blocks(chunks)
-    layer_bytes = max((workspace(job, compute_shards, block) for block in kinds), default=0.0)
-
-    def state(parameters: tuple[ParameterGroup, ...], bytes_per_parameter: float, level: int) -> float:
-        """Bytes of what replicas divide from ZeRO ``level`` on."""
-        return bytes_per_parameter * sum(held.share(divided=plan.zero >= level) for held in parameters)
-
-    in_flight = 1
-    parts: dict[str, float] = {}
+    yield from data.state(job, share, chunks)
     if job.training:
-        parts["weights"] = state(owned, job.weight_bytes, 3)
-        parts["adapters"] = state(trained, optimizer.weights, 3) if job.work.adapters is not None else 0.0
-        parts["gradients"] = state(trained, optimizer.gradients, 2)
-        parts["optimizer_buffers"] = optimizer.buffers * sum(held.parameters for held in trained)
-        parts["optimizer_state"] = state(trained, optimizer.state, 1)
-        parts["optimizer_temporaries"] = state(trained, optimizer.temporaries, 1)
-        layers = layers_in_flight(job, compute_shards, stage)
-        parts["kept_activations"] = sum(
-            kept_activations(job, compute_shards, block) * count for block, count in layers.items()
-        )
-        in_flight = sum(layers.values())
-        if plan.zero >= 2:
-            parts["gathered_weights" if plan.zero == 3 else "whole_gradients"] = whole(job, share, chunks, layer_bytes)
-    else:
-        parts["weights"] = sum(held.parameters for held in owned) * job.weight_bytes
-    parts["workspace"] = layer_bytes
-    parts["gathered_context"] = residency.gathered_context(job, in_flight)
-    parts["in_flight_weights"] = residency.in_flight_weights(job)
+        for block in kinds:
+            kept = kept_activations(job, compute_shards, block)
+            yield Buffer("kept_activations", kept, Lifetime.IN_FLIGHT, block)
+        yield from data.undivided(job, share, chunks)
+    for block in kinds:
+        yield Buffer(WORKSPACE, workspace(job, compute_shards, block), Lifetime.LAYER, block)
+    yield from residency.buffers(job)
+    yield from expert.buffers(job)
     if any(chunk.has_head for chunk in chunks):
-        parts["logits"] = logits(job)
-    parts["runtime_reserve"] = job.work.runtime_reserve_bytes
-    return {name: size for name, size in parts.items() if size > 0.0}
-
-
-def whole(job: Job, share: OwnedParameters, chunks: Sequence[Chunk], layer_bytes: float) -> float:
-    """Bytes of what stands whole though replicas divide it: a layer's gradient on its way to be scattered, with ZeRO 3
-    beside the layer at work and the one gathered ahead; or a table with its gradient, where that is more than those
-    with the workspace of a layer (``layer_bytes``), for it stands when no layer is at work."""
-    gradients = job.work.optimizer.gradients
-    most = 0.0
-    for block in job.blocks(chunks):
-        gathered = 2 * sum(divided_bytes(job, share, block).values()) if job.plan.zero == 3 else 0.0
-        most = max(most, gathered + gradients * divided(share.trained_layer(block)))
-    for chunk in chunks:
-        for table in (share.embedding(chunk), share.head(chunk)):
-            bytes_per_parameter = job.weight_bytes if job.plan.zero == 3 else 0.0
-            bytes_per_parameter += gradients if job.work.adapters is None else 0.0
-            most = max(most, bytes_per_parameter * divided((table,)) - layer_bytes)
-    return most
-
-
-def divided(parts: tuple[ParameterGroup, ...]) -> float:
-    """Parameters that replicas divide."""
-    return sum(held.parameters for held in parts if held.shards > 1)
+        yield Buffer("logits", logits(job, residency.logit_shards(job)), Lifetime.HEAD)
+    yield Buffer("runtime_reserve", job.work.runtime_reserve_bytes, Lifetime.STEP)
 
 
 def layers_in_flight(job: Job, compute_shards: int, stage: int) -> Counter[Block]:
@@ -141,7 +106,7 @@ def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
     """
     model, plan, stack, adapters = job.model, job.plan, job.work.stack, job.work.adapters
 
-    def kept(product: str) -> bool:
+    def kept(product: Role) -> bool:
         return adapters is None or adapters.beside(product)
 
     residual = residual_tokens(job) * model.hidden
@@ -153,8 +118,8 @@ def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
             scores = 5.0 * job.tokens * job.work.sequence * model.heads / compute_shards
         cheap = plan.recomputation == "cheap"
         before = 2 if model.gated else 1
-        columns = before + (not cheap and kept("down projection"))
-        norms = 0 if cheap else kept("QKV projection") + kept("gate and up")
+        columns = before + (not cheap and kept(Role.DOWN))
+        norms = 0 if cheap else kept(Role.QKV) + kept(Role.GATE_UP)
         heads = 2 * model.attention_width + 2 * model.kv_width
         if cheap and model.latent:
             heads = model.heads * model.latent.value_dim
@@ -162,8 +127,8 @@ def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
         per_layer = (2 + norms) * residual + job.tokens * split / compute_shards + latents(job)
         if block.experts:
             routed = routed_shard(job)
-            columns = before + (not cheap and kept("experts' down projection"))
-            rows = model.hidden * kept("experts' gate and up")
+            columns = before + (not cheap and kept(Role.EXPERTS_DOWN))
+            rows = model.hidden * kept(Role.EXPERTS_GATE_UP)
             per_layer += routed.all_rows * (rows + columns * routed.width)
         per_layer *= stack.activation_factor
     return job.activation_bytes * per_layer + scores
@@ -208,11 +173,8 @@ def workspace(job: Job, compute_shards: int, block: Block) -> float:
     return job.activation_bytes * elements
 
 
-def logits(job: Job) -> float:
+def logits(job: Job, shards: int) -> float:
     """A rank's logits in bf16 and, while training, their gradient and fp32 softmax (β + 2 + 4 a logit)."""
-    model, plan = job.model, job.plan
-    if not model.vocab:
-        return 0.0
-    columns = -(-model.vocab // (transport_of(job).head_pieces(job) if plan.tsp > 1 else plan.tp))
+    columns = -(-job.model.vocab // shards)
     per_logit = job.activation_bytes + (6.0 if job.training else 0.0)
     return job.tokens * columns * per_logit

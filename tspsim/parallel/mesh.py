@@ -1,92 +1,35 @@
-"""The rank mesh: which GPU stands where on which axis, and the process groups that follow.
-
-A rank is its GPU's number in the cluster (node-major). The mesh is an integer array with one dimension an axis;
-its entries are ranks. Groups along an axis are its lines.
-"""
+"""Placement: the mesh that a plan lays on a cluster, and groups cut out of its axes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import InputError
-from .plan import AXES, Plan
-
-
-@dataclass(frozen=True)
-class Mesh:
-    """Ranks by coordinates.
-
-    Parameters
-    ----------
-    axes
-        Names of the dimensions of ``ranks``, outermost first.
-    ranks
-        Integer array; ``ranks[coordinates]`` is the GPU at those coordinates.
-    made_of
-        Axis → the dimensions it is made of, outermost first, where it is not one itself: groups (:func:`with_groups`)
-        share those of the others, and an axis that only a part of which is in a group has two, or three.
-    """
-
-    axes: tuple[str, ...]
-    ranks: NDArray[np.int64] = field(repr=False)
-    made_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    @cached_property
-    def sizes(self) -> Mapping[str, int]:
-        """Axis → ranks of one group along it."""
-        sizes = dict(zip(self.axes, self.ranks.shape, strict=True))
-        return sizes | {axis: prod(sizes[part] for part in parts) for axis, parts in self.made_of.items()}
-
-    def parts(self, axis: str) -> tuple[str, ...]:
-        """The dimensions of an axis, or of those joined by ``+`` (``dp+sp``: all that hold the same weights)."""
-        return tuple(part for name in axis.split("+") for part in self.made_of.get(name, (name,)))
-
-    def groups(self, axis: str) -> NDArray[np.int64]:
-        """All groups along an axis: shape (number of groups, size of the axis), members in axis order."""
-        dimensions = [self.axes.index(part) for part in self.parts(axis)]
-        moved = np.moveaxis(self.ranks, dimensions, list(range(-len(dimensions), 0)))
-        return moved.reshape(-1, int(np.prod([self.ranks.shape[d] for d in dimensions], dtype=np.int64)))
-
-    @cached_property
-    def positions(self) -> Mapping[str, NDArray[np.int64]]:
-        """Axis → position of every rank on it (arrays indexed by rank)."""
-        table = {}
-        for axis in (*self.axes, *self.made_of):
-            groups = self.groups(axis)
-            positions = np.empty(groups.size, dtype=np.int64)
-            positions[groups.reshape(-1)] = np.tile(np.arange(groups.shape[1]), len(groups))
-            table[axis] = positions
-        return table
-
-    def group_of(self, axis: str) -> NDArray[np.int64]:
-        """Number of every rank's group along an axis, as :meth:`groups` counts them (array indexed by rank)."""
-        groups = self.groups(axis)
-        index = np.empty(groups.size, dtype=np.int64)
-        index[groups.reshape(-1)] = np.repeat(np.arange(len(groups)), groups.shape[1])
-        return index
+from ..mesh import Mesh
+from .plan import Plan
+from .registries import mesh_axes
 
 
 def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
     """Lay a plan's axes on the cluster.
 
-    Without a placement the axes run along GPU numbers in the order of :data:`~tspsim.parallel.plan.AXES`, so those
-    that talk most share a node; replicas that spread experts among them stand before the pipeline's stages. With
-    one, ``node_axes`` run along the node (first named = neighbouring GPUs), the rest of the node is filled with
-    data-parallel replicas, and ``rail_axes`` step from node to node along the rails. ``dp`` stands where it is named:
-    ``tp, sp, dp`` and then the pipeline is Megatron's order.
+    Without a placement the axes run along GPU numbers in the order of
+    :func:`~tspsim.parallel.registries.mesh_axes`, so those that talk most share a node; replicas that spread experts
+    among them stand before the pipeline's stages. With one, ``node_axes`` run along the node (first named =
+    neighbouring GPUs), the rest of the node is filled with data-parallel replicas, and ``rail_axes`` step from node to
+    node along the rails. ``dp`` stands where it is named: ``tp, sp, dp`` and then the pipeline is Megatron's order.
 
     Raises
     ------
     InputError
         If the degrees do not multiply to ``gpus``, or a node cannot be filled as placed.
     """
-    degrees = {axis: plan.degree(axis) for axis in AXES}
+    axes = mesh_axes()
+    degrees = {axis: plan.degree(axis) for axis in axes}
     if prod(degrees.values()) != gpus:
         raise InputError(
             f"degrees multiply to {prod(degrees.values())}, but the cluster has {gpus} GPUs",
@@ -94,7 +37,7 @@ def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
         )
     inner = list(plan.node_axes)
     outer = list(plan.rail_axes)
-    middle = [axis for axis in AXES if axis not in inner and axis not in outer and axis != "dp"]
+    middle = [axis for axis in axes if axis not in inner and axis not in outer and axis != "dp"]
     if not (inner or outer):
         inner, middle = middle, []
     order: list[tuple[str, int]] = [(axis, degrees[axis]) for axis in inner + middle]

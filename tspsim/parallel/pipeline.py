@@ -1,7 +1,8 @@
 """Pipelines: which layers a stage holds, and in which order it works through micro-batches.
 
 A model is cut into pp·vpp *chunks* of consecutive layers; stage s holds chunks s, s + pp, s + 2·pp, … (Narayanan et
-al. 2021, §2.2). A schedule is a list of :class:`Task`; with one stage it is forward and backward of each micro-batch.
+al. 2021, §2.2). An order is a registered object that lists a stage's tasks; with one stage they are forward and
+backward of each micro-batch.
 
 The bubble of 1F1B with equal stages is (p − 1)·(t_F + t_B) a step, of the interleaved schedule 1/v of that (ibid.,
 §2.2.2), of ZB-H1 (p − 1)·(t_F + t_B − 2·t_W) where t_B holds both gradients (Qi et al. 2023, table 2).
@@ -13,17 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-FORWARD, BACKWARD, WEIGHTS = "forward", "backward", "weights"
-
-
-class Task(NamedTuple):
-    """One visit of a stage to a micro-batch: ``kind``, which micro-batch, which of its chunks; ``beside``: woven
-    into the task that follows."""
-
-    kind: str
-    micro_batch: int
-    chunk: int
-    beside: bool = False
+from ..registry import Registry
+from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
 
 
 @dataclass(frozen=True)
@@ -96,9 +88,9 @@ def zero_bubble_h1(stages: int, stage: int, micro_batches: int, chunks: int) -> 
     return order + [Task(WEIGHTS, micro_batch, 0) for micro_batch in waiting]
 
 
-def woven(stages: int, stage: int, micro_batches: int, chunks: int) -> list[Task]:
+def interleaved_micro_batches(stages: int, stage: int, micro_batches: int, chunks: int) -> list[Task]:
     """1F1B, interleaved or not, a step further ahead, so that a forward and the backward after it are of different
-    micro-batches on every stage and can be woven into each other (DualPipe: DeepSeek-V3, §3.2.1; Megatron-Core's
+    micro-batches on every stage and can be interleaved with each other (DualPipe: DeepSeek-V3, §3.2.1; Megatron-Core's
     overlap of expert parallelism). A stage keeps up to twice 1F1B's activations."""
     plain = interleaved if chunks > 1 else one_forward_one_backward
     order = plain(stages, stage, micro_batches, chunks)
@@ -114,13 +106,74 @@ def woven(stages: int, stage: int, micro_batches: int, chunks: int) -> list[Task
     return order
 
 
-#: Name → ``(stages, stage, micro-batches, chunks a stage) → tasks``.
-SCHEDULES: dict[str, Callable[[int, int, int, int], list[Task]]] = {
-    "1f1b": one_forward_one_backward,
-    "interleaved": interleaved,
-    "zb-h1": zero_bubble_h1,
-    "woven": woven,
-}
+class Pipeline(NamedTuple):
+    """What an order is asked to run: ``chunks`` a stage; ``splits``: the scheme's backward can leave the gradients of
+    weights to a task of their own."""
+
+    stages: int
+    chunks: int
+    micro_batches: int
+    splits: bool
+
+
+#: Key of a plan and why it cannot be, or None.
+Refusal = tuple[str, str] | None
+
+
+@dataclass(frozen=True)
+class PipelineOrder:
+    """In which order a stage works through micro-batches.
+
+    Attributes
+    ----------
+    tasks
+        ``(stages, stage, micro-batches, chunks a stage) → tasks``.
+    check
+        What of a plan does not go with this order.
+    of_chunks, of_micro_batches
+        The orders that stand in for it where a stage has several chunks of layers, and where forwards and backwards of
+        different micro-batches are interleaved; None where it stays itself, and where it cannot.
+    splits_backward
+        Gradients of weights are put off, to a kind of task of their own.
+    word
+        What a plan's name says of it.
+    """
+
+    name: str
+    tasks: Callable[[int, int, int, int], list[Task]]
+    check: Callable[[Pipeline], Refusal] = lambda pipeline: None
+    of_chunks: PipelineOrder | None = None
+    of_micro_batches: PipelineOrder | None = None
+    splits_backward: bool = False
+    word: str = ""
+
+
+def check_groups(pipeline: Pipeline) -> Refusal:
+    """Interleaving goes through micro-batches in groups of as many as stages."""
+    stages, found = pipeline.stages, pipeline.micro_batches
+    if pipeline.chunks > 1 and found % stages:
+        return "vpp", f"interleaving needs micro-batches in groups of pp = {stages}, not {found}"
+    return None
+
+
+def check_zero_bubble(pipeline: Pipeline) -> Refusal:
+    """One chunk a stage, and a backward that can leave the weights' gradients out."""
+    if pipeline.chunks > 1 or not pipeline.splits:
+        return "schedule", "zb-h1 runs with vpp 1 and tensor or sequence parallelism; use 1f1b"
+    return None
+
+
+INTERLEAVED_MICRO_BATCHES = PipelineOrder("interleaved-micro-batches", interleaved_micro_batches, check_groups)
+INTERLEAVED = PipelineOrder("interleaved", interleaved, check_groups, of_micro_batches=INTERLEAVED_MICRO_BATCHES)
+
+#: Orders that a plan may name.
+ORDERS: Registry[PipelineOrder] = Registry("pipeline order", "tspsim.pipeline_orders")
+ORDERS.register(
+    PipelineOrder(
+        "1f1b", one_forward_one_backward, of_chunks=INTERLEAVED, of_micro_batches=INTERLEAVED_MICRO_BATCHES
+    )
+)
+ORDERS.register(PipelineOrder("zb-h1", zero_bubble_h1, check_zero_bubble, splits_backward=True, word="zb"))
 
 
 def most_in_flight(tasks: list[Task], sizes: Sequence[float]) -> tuple[int, ...]:

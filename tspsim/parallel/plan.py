@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from math import gcd, prod
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from ..model import Architecture, Block
 from ..operators import DTYPE_BYTES
-from .adapters import Adapters
-from .pipeline import FORWARD, SCHEDULES, Chunk, Task, chunk_layers, stage_chunks
-from .routing import BALANCED, Routing
-from .stack import IDEAL, Stack
+from ..steps import Step, Task
+from .balance import Balanced, balanced
+from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch, ExpertOverlap
+from .pipeline import ORDERS, Chunk, Pipeline, PipelineOrder, chunk_layers, stage_chunks
+from .registries import SCHEMES, scheme_name
+from .work import Work
 
-#: Mesh axes, from the one whose ranks talk most to the one whose ranks talk least: the default placement puts
-#: them on the graph in this order, the first along the node.
-AXES = ("tp", "tsp", "sp", "pp", "dp")
-#: Axes whose ranks may hold different experts, innermost first: an expert group is filled from them in this order.
-EXPERT_AXES = ("tp", "tsp", "sp", "dp")
+if TYPE_CHECKING:
+    from .scheme import Scheme
+
 
 
 @dataclass(frozen=True)
@@ -29,12 +31,12 @@ class Plan:
     Attributes
     ----------
     degrees
-        Size of every axis in :data:`AXES`; their product is the number of GPUs. ``ep`` besides them is the size of the
-        groups that experts are spread over: it multiplies nothing, its ranks are those of :data:`EXPERT_AXES`.
+        Size of every mesh axis; their product is the number of GPUs. ``ep`` besides them is the size of the
+        groups that experts are spread over: it multiplies nothing, its ranks are those of :attr:`expert_axes`.
     partition
         ``zigzag`` (rank i of n holds token chunks i and 2n−1−i) or ``contiguous``.
     exchange
-        How sequence shards see each other's K and V: ``all_gather``, ``ring`` or ``ulysses``.
+        How sequence shards see each other's K and V: a registered context method.
     sequence_regions
         Megatron's sequence regions: reduce-scatter and all-gather around the norms instead of an all-reduce.
     overlap
@@ -50,25 +52,23 @@ class Plan:
     vpp
         Chunks of layers a pipeline stage holds (virtual stages).
     schedule
-        Order of micro-batches on a stage: ``1f1b`` (interleaved with vpp > 1) or ``zb-h1``.
-    stage_layers
-        Layers of every chunk, first to last; empty: as even as can be.
+        Order of micro-batches on a stage, a name in :data:`tspsim.parallel.pipeline.ORDERS`: ``1f1b`` (interleaved
+        with vpp > 1) or ``zb-h1``.
     zero
         What data-parallel replicas divide among them: 0 nothing, 1 optimizer state, 2 and gradients, 3 and weights
         (Rajbhandari et al. 2020); 3 is FSDP.
     shard_group
         Ranks that divide it among themselves, the groups holding the same (hybrid sharding); None: all of them.
     expert_dispatch
-        ``ranks``: a token travels once to each rank that holds any of its experts, by the node's expert-parallel
-        library (DeepEP, mori). ``links``: the same rows as fast as links carry them (HybridEP on NVL72). ``experts``:
-        once to each of its experts, by a plain all-to-all (Megatron-Core's all-to-all dispatcher).
+        How tokens travel to their experts: a name in :data:`tspsim.parallel.dispatch.DISPATCHES`.
     expert_overlap
-        What hides the exchanges with experts: ``none``; ``shared_experts``: those run beside the dispatch to routed
-        ones, instead of before it; ``micro_batches``: these as well, and one micro-batch's forward runs between the
-        pieces of another's backward (:mod:`tspsim.parallel.weave`).
+        What hides that: a name in :data:`tspsim.parallel.dispatch.OVERLAPS`.
+    stage_layers
+        Layers of every chunk, first to last; empty: as even as can be.
+    expert_balance
+        What every rank of an expert group gets of its load: a name in :data:`tspsim.parallel.balance.BALANCES`.
     weight_transport
-        How the MLP's weights come to the ranks of the folded axis: a name in
-        :data:`tspsim.parallel.transport.TRANSPORTS`.
+        How the MLP's weights come to the ranks of the folded axis: a registered transport.
     mlp_pieces
         Pieces in which ``gather`` brings them.
     head_groups
@@ -88,6 +88,8 @@ class Plan:
         Axis → ranks of one group along it that share a node, where every node has as many; absent: all of them.
     node_axes, rail_axes
         Axes laid along the node first, and those laid across nodes; see :func:`tspsim.parallel.mesh.build_mesh`.
+    options
+        Keys that the scheme or the context method brings with it.
     """
 
     name: str
@@ -101,11 +103,12 @@ class Plan:
     micro_batch: int | None = None
     vpp: int = 1
     schedule: str = "1f1b"
-    stage_layers: tuple[int, ...] = ()
     zero: int = 0
     shard_group: int | None = None
     expert_dispatch: str = "ranks"
     expert_overlap: str = "none"
+    stage_layers: tuple[int, ...] = ()
+    expert_balance: str = "busiest"
     weight_transport: str = "ring"
     mlp_pieces: int = 4
     head_groups: int | None = None
@@ -114,6 +117,7 @@ class Plan:
     algorithms: Mapping[str, str] = field(default_factory=dict)
     node_axes: tuple[str, ...] = ()
     rail_axes: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
     open: tuple[str, ...] = ()
     chosen: tuple[str, ...] = ()
     together: Mapping[str, int] = field(default_factory=dict)
@@ -146,9 +150,14 @@ class Plan:
         return self.degree("ep")
 
     @property
+    def expert_axes(self) -> tuple[str, ...]:
+        """Axes whose ranks may hold different experts, innermost first: a group is filled from them in this order."""
+        return *SCHEMES.get(self.scheme).axes, "dp"
+
+    @property
     def expert_parts(self) -> Mapping[str, int] | None:
-        """How many ranks of each of :data:`EXPERT_AXES` an expert group takes; None where it cannot be filled."""
-        return self._parts(self.ep, EXPERT_AXES)
+        """How many ranks of each of :attr:`expert_axes` an expert group takes; None where it cannot be filled."""
+        return self._parts(self.ep, self.expert_axes)
 
     def _parts(self, size: int, axes: Sequence[str]) -> Mapping[str, int] | None:
         """A group of ``size`` ranks takes the innermost axes whole, and the last one it needs in part."""
@@ -166,10 +175,25 @@ class Plan:
         """How many ranks of each axis of the replica axis divide state; None where groups cannot be filled so."""
         return self._parts(self.shard_group or 1, ("sp", "dp"))
 
-    @property
+    @cached_property
+    def scheme(self) -> str:
+        """The scheme that its degrees ask for."""
+        return scheme_name(self.degrees)
+
+    @cached_property
     def token_axis(self) -> str:
         """The axis that carries sequence shards."""
-        return "tsp" if self.tsp > 1 else "sp"
+        return SCHEMES.get(self.scheme).token_axis
+
+    def value(self, name: str) -> Any:
+        """What a switch or an option stands at."""
+        return self.options[name] if name in self.options else getattr(self, name)
+
+    def with_values(self, values: Mapping[str, Any]) -> Plan:
+        """The plan with other switches and options."""
+        own = {name: value for name, value in values.items() if name in _FIELDS}
+        others = {name: value for name, value in values.items() if name not in _FIELDS}
+        return replace(self, **own, options={**self.options, **others} if others else self.options)
 
     @property
     def token_shards(self) -> int:
@@ -179,6 +203,21 @@ class Plan:
     def attended_groups(self) -> int:
         """Groups of heads that TSP attends one after the other."""
         return self.head_groups or self.tsp
+
+    @property
+    def order(self) -> PipelineOrder:
+        """The order of micro-batches on a stage."""
+        order = ORDERS.get(self.schedule)
+        return order.of_chunks if self.vpp > 1 and order.of_chunks else order
+
+    @property
+    def dispatch(self) -> ExpertDispatch:
+        return DISPATCHES.get(self.expert_dispatch)
+
+    @property
+    def hiding(self) -> ExpertOverlap:
+        """What hides the exchanges with experts."""
+        return OVERLAPS.get(self.expert_overlap)
 
     def in_one_stage(self, dp: int) -> Plan:
         """The plan without a pipeline, of ``dp`` replicas that divide nothing: for a few layers alone."""
@@ -190,80 +229,9 @@ class Plan:
         return self.together.get(axis, self.degree(axis))
 
 
-@dataclass(frozen=True)
-class Optimizer:
-    """Bytes a parameter while training: ``weights`` and ``gradients`` as kept, ``state`` of the optimizer, the
-    ``temporaries`` an unfused step makes, and ``buffers`` that replicas never divide."""
-
-    name: str
-    weights: float
-    gradients: float
-    state: float
-    temporaries: float
-    buffers: float = 0.0
-
-    @property
-    def bytes_per_parameter(self) -> float:
-        return self.weights + self.gradients + self.state + self.temporaries + self.buffers
-
-
-@dataclass(frozen=True)
-class Work:
-    """What one step has to do: ``sequences`` of ``sequence`` tokens in every replica.
-
-    ``routing`` is how tokens fall on experts; with ``multi_token`` the model's modules for further tokens are trained.
-    ``document`` tokens are packed beside each other in a sequence and attend only themselves (None: one a sequence).
-    With ``adapters`` the model itself is frozen, and kept in ``precision`` alone. ``stack`` is the software.
-    """
-
-    pass_: str
-    sequence: int
-    sequences: int
-    precision: str
-    optimizer: Optimizer
-    runtime_reserve_bytes: float
-    causal: bool = True
-    routing: Routing = BALANCED
-    multi_token: bool = False
-    document: int | None = None
-    adapters: Adapters | None = None
-    stack: Stack = IDEAL
-
-    @property
-    def tokens_per_replica(self) -> int:
-        return self.sequence * self.sequences
-
-    @property
-    def context(self) -> int:
-        """Tokens that attend each other: a sequence, or a document packed into it."""
-        return self.document or self.sequence
-
-    def flops_per_token(self, model: Architecture) -> float:
-        """Model FLOPs of a token's whole pass, without what experts drop.
-
-        The backward multiplies twice for every product of the forward; where the weights are frozen their own gradients
-        are left out, attention's are not (adapters are not counted).
-        """
-        kept = 1.0 - self.dropped_share(model)
-        forward = model.forward_flops_per_token(self.context, self.causal, kept)
-        if self.pass_ != "training":
-            return forward
-        frozen = model.forward_flops_per_token(0, self.causal, kept) if self.adapters is not None else 0.0
-        return 3.0 * forward - frozen
-
-    def block_flops_per_token(self, model: Architecture) -> float:
-        """FLOPs of a token's forward through one block: mean over all blocks, or over those that repeat behind dense
-        ones at the start, whichever is less."""
-        kept = 1.0 - self.dropped_share(model)
-        every = model.layer_forward_flops_per_token(self.context, self.causal, kept)
-        if model.experts is None or not model.experts.first_dense:
-            return every
-        repeating = replace(model, experts=replace(model.experts, first_dense=0))
-        return min(every, repeating.layer_forward_flops_per_token(self.context, self.causal, kept))
-
-    def dropped_share(self, model: Architecture) -> float:
-        """Share of the assignments of tokens to experts that is dropped; 0 without experts."""
-        return self.routing.dropped(model.experts.count) if model.experts is not None else 0.0
+_FIELDS = tuple(each.name for each in fields(Plan))
+#: Fields that are keys of a scenario's plan, and are told with its answer.
+SWITCHES = _FIELDS[_FIELDS.index("partition") : _FIELDS.index("stage_layers")]
 
 
 @dataclass(frozen=True)
@@ -287,8 +255,13 @@ class Job:
         return max(2.0, DTYPE_BYTES[self.work.precision])
 
     @property
+    def step(self) -> Step:
+        return self.work.step
+
+    @property
     def training(self) -> bool:
-        return self.work.pass_ == "training"
+        """Whether a backward follows the forward."""
+        return self.work.step.trains
 
     @property
     def replica_axis(self) -> str:
@@ -309,7 +282,7 @@ class Job:
     def expert_copies(self) -> int:
         """Ranks of a pipeline stage that hold the same routed experts."""
         plan = self.plan
-        return plan.tp * plan.tsp * plan.sp * plan.dp // self.expert_shards
+        return prod(plan.degree(axis) for axis in plan.expert_axes) // self.expert_shards
 
     @property
     def expert_state_shards(self) -> int:
@@ -318,8 +291,15 @@ class Job:
         if plan.shard_group is None:
             return self.expert_copies
         experts, shards = plan.expert_parts or {}, plan.shard_parts or {}
-        here = plan.tsp if plan.ep == 1 else plan.tp * plan.tsp // (experts["tp"] * experts["tsp"])
-        return here * prod(max(1, shards[axis] // experts[axis]) for axis in ("sp", "dp"))
+        inner = [axis for axis in plan.expert_axes if axis not in shards]
+        here = prod(plan.degree(axis) // experts[axis] for axis in inner) if plan.ep > 1 else self.own_copies
+        return here * prod(max(1, shards[axis] // experts.get(axis, 1)) for axis in shards)
+
+    @property
+    def own_copies(self) -> int:
+        """Ranks on a scheme's own axes that hold the same experts where none are spread: all but tensor parallel ones,
+        whose experts are split by columns."""
+        return 1 if self.scheme.usual else prod(self.plan.degree(axis) for axis in self.scheme.axes)
 
     def ranks_along(self, axis: str) -> int:
         """Ranks of a group along an axis, or along several joined by ``+``."""
@@ -334,7 +314,7 @@ class Job:
         """The axis of those ranks: ``edp``, or without expert groups all that hold what this rank holds."""
         if self.plan.ep > 1:
             return "edp"
-        return "dp+tsp" if self.plan.tsp > 1 else self.replica_axis
+        return self.replica_axis if self.scheme.usual else "+".join(("dp", *self.scheme.axes))
 
     @property
     def multi_token(self) -> int:
@@ -353,7 +333,7 @@ class Job:
     @property
     def sequences(self) -> int:
         """Sequences of one micro-batch."""
-        return self.plan.micro_batch or (1 if self.training else self.work.sequences)
+        return self.plan.micro_batch or self.step.micro_batch(self.work.sequences)
 
     @property
     def micro_batches(self) -> int:
@@ -379,39 +359,46 @@ class Job:
         return stage_chunks(self.chunk_sizes, self.plan.pp, stage)
 
     @property
-    def weaves(self) -> bool:
-        """Whether forwards and backwards of different micro-batches are woven into each other."""
-        return self.training and self.plan.expert_overlap == "micro_batches"
+    def order(self) -> PipelineOrder:
+        """The order of a stage's tasks: the plan's, or where forwards and backwards are interleaved what stands in."""
+        order = self.plan.order
+        if self.training and self.plan.hiding.micro_batches and order.of_micro_batches:
+            return order.of_micro_batches
+        return order
 
     def tasks(self, stage: int) -> list[Task]:
         """What a stage does in a step, in order."""
         plan = self.plan
-        if not self.training:
-            chunks = range(plan.vpp)
-            return [Task(FORWARD, index, chunk) for index in range(self.micro_batches) for chunk in chunks]
-        schedule = "interleaved" if plan.vpp > 1 else plan.schedule
-        if self.weaves:
-            schedule = "woven"
-        return SCHEDULES[schedule](plan.pp, stage, self.micro_batches, plan.vpp)
+        return self.step.tasks(self.order, plan.pp, stage, self.micro_batches, plan.vpp)
+
+    @property
+    def expert_loads(self) -> Balanced:
+        """What each rank of an expert group gets to do, by the plan's policy."""
+        assert self.model.experts is not None
+        return balanced(self.work.routing, self.plan.expert_balance, self.model.experts.count, self.plan.ep)
+
+    @property
+    def scheme(self) -> Scheme:
+        """What spreads a replica."""
+        return SCHEMES.get(self.plan.scheme)
 
     @property
     def head_shards(self) -> int:
         """Ranks, or steps of the folded schedule, that the heads are spread over."""
-        plan = self.plan
-        if plan.tsp > 1:
-            return plan.attended_groups
-        return plan.tp * (plan.sp if plan.exchange == "ulysses" else 1)
+        return self.scheme.head_shards(self)
 
     def check(self) -> None:
         """Refuse a plan whose degrees cannot divide the model or the tokens; raises InputError with the remedy."""
-        model, plan, shards = self.model, self.plan, self.head_shards
-        if plan.tsp > 1 and (plan.tp > 1 or plan.sp > 1):
-            raise self._refuse("tsp", f"{plan.tsp} folds tp and sp onto one axis: leave tp and sp at 1 beside it")
-        axis = "tsp" if plan.tsp > 1 else "tp"
-        if plan.tsp > 1 and model.heads % plan.tsp:
-            raise self._refuse(axis, f"{plan.tsp} does not divide the {model.heads} attention heads of {model.name}")
-        if plan.tsp > 1 and plan.tsp % plan.attended_groups:
-            raise self._refuse("head_groups", f"{plan.head_groups} groups must divide the {plan.tsp} ranks of tsp")
+        model, plan, scheme = self.model, self.plan, self.scheme
+        axis, columns = scheme.axes[0], scheme.shards(self)
+        others = [name for each in SCHEMES.values() if each is not scheme for name in each.axes]
+        if any(plan.degree(name) > 1 for name in others):
+            beside = " and ".join(name for name in others if name not in scheme.axes)
+            raise self._refuse(axis, f"{plan.degree(axis)} {scheme.alone}: leave {beside} at 1 beside it")
+        refused = scheme.check(self)
+        if refused is not None:
+            raise self._refuse(*refused)
+        shards = self.head_shards
         if model.heads % shards:
             raise self._refuse(axis, f"{shards} does not divide the {model.heads} attention heads of {model.name}")
         if model.kv_heads % shards and shards % model.kv_heads:
@@ -419,15 +406,8 @@ class Job:
                 axis,
                 f"{shards} neither divides nor is a multiple of the {model.kv_heads} key/value heads of {model.name}",
             )
-        if plan.sp > 1 and plan.exchange == "ulysses" and shards > model.kv_heads:
-            raise self._refuse(
-                "exchange",
-                f"ulysses needs sp·tp <= {model.kv_heads} key/value heads, not {shards}; use all_gather or ring",
-            )
-        if model.ffn % (plan.tsp * plan.tp):
-            raise self._refuse(
-                axis, f"{plan.tsp * plan.tp} does not divide the {model.ffn} FFN columns of {model.name}"
-            )
+        if model.ffn % columns:
+            raise self._refuse(axis, f"{columns} does not divide the {model.ffn} FFN columns of {model.name}")
         self._check_experts(axis)
         pieces = plan.token_shards * (2 if plan.partition == "zigzag" and plan.token_shards > 1 else 1)
         if self.work.sequence % pieces:
@@ -436,28 +416,10 @@ class Job:
                 f"{plan.token_shards} shards in {plan.partition} order need a sequence that is a multiple of {pieces}, "
                 f"not {self.work.sequence}",
             )
-        if plan.sequence_regions and self.tokens % plan.tp:
-            raise self._refuse("sequence_regions", f"{self.tokens} tokens a rank are not a multiple of tp = {plan.tp}")
         self._check_pipeline()
         self._check_documents(self.work.sequence // pieces)
         self._check_adapters()
         self._check_shard_group()
-        self._check_transport()
-        if plan.overlap and plan.tp > 1 and self.tokens % plan.overlap_chunks:
-            raise self._refuse("overlap_chunks", f"{plan.overlap_chunks} does not divide {self.tokens} tokens a rank")
-
-    def _check_transport(self) -> None:
-        """What TSP's weights are moved in must divide them."""
-        from . import rings
-        from .transport import TRANSPORTS
-
-        plan = self.plan
-        refused = TRANSPORTS[plan.weight_transport].check(self) if plan.tsp > 1 else None
-        if refused is not None:
-            raise self._refuse(*refused)
-        uneven = rings.refused(plan, "sp") if plan.sp > 1 and plan.context_transport == "multi_ring" else None
-        if uneven is not None:
-            raise self._refuse("context_transport", uneven)
 
     def _check_experts(self, axis: str) -> None:
         model, plan, experts = self.model, self.plan, self.model.experts
@@ -465,11 +427,11 @@ class Job:
             if plan.ep > 1:
                 raise self._refuse("ep", f"{plan.ep} spreads experts, but {model.name} has none; leave ep out")
             return
-        columns = plan.tsp * plan.tp
+        columns = self.scheme.shards(self)
         if experts.shared_width % columns:
             columns_of = f"the {experts.shared_width} columns of the shared experts of {model.name}"
             raise self._refuse(axis, f"{columns} does not divide {columns_of}")
-        if plan.expert_overlap == "micro_batches" and (plan.ep == 1 or plan.schedule == "zb-h1"):
+        if plan.hiding.micro_batches and (plan.ep == 1 or plan.order.of_micro_batches is None):
             raise self._refuse("expert_overlap", "micro_batches hides exchanges of ep > 1 in 1f1b; use none")
         if plan.ep == 1:
             if experts.width % plan.tp:
@@ -479,7 +441,8 @@ class Job:
         if experts.count % plan.ep:
             raise self._refuse("ep", f"{plan.ep} does not divide the {experts.count} experts of {model.name}")
         if plan.expert_parts is None:
-            ranks = " x ".join(f"{name} {plan.degree(name)}" for name in EXPERT_AXES if plan.degree(name) > 1) or "1"
+            axes = [name for name in plan.expert_axes if plan.degree(name) > 1]
+            ranks = " x ".join(f"{name} {plan.degree(name)}" for name in axes) or "1"
             raise self._refuse(
                 "ep", f"{plan.ep} ranks cannot be taken from {ranks}, the inner axes whole and the last in equal parts"
             )
@@ -499,8 +462,6 @@ class Job:
                 "makes of a sequence; use a divisor of that",
                 key="workload.document",
             )
-        if plan.sp > 1 and plan.exchange == "ring":
-            raise self._refuse("exchange", "packed documents need no ring: use all_gather or ulysses")
         if plan.token_shards > 1 and plan.overlap_by == "blocks":
             raise self._refuse("overlap_by", "packed documents see nothing of others' blocks: use heads")
 
@@ -556,12 +517,10 @@ class Job:
         empty = [index for index, layers in enumerate(plan.stage_layers) if not layers]
         if any(index not in (0, chunks - 1) or not self.model.vocab for index in empty):
             raise self._refuse("stage_layers", "only the embedding's chunk and the head's may have no layer")
-        if plan.vpp > 1 and self.micro_batches % plan.pp:
-            raise self._refuse(
-                "vpp", f"interleaving needs micro-batches in groups of pp = {plan.pp}, not {self.micro_batches}"
-            )
-        if plan.schedule == "zb-h1" and (plan.vpp > 1 or plan.tsp > 1):
-            raise self._refuse("schedule", "zb-h1 runs with vpp 1 and tensor or sequence parallelism; use 1f1b")
+        splits = self.scheme.layer_weights is not None
+        refused = self.order.check(Pipeline(plan.pp, plan.vpp, self.micro_batches, splits))
+        if refused is not None:
+            raise self._refuse(*refused)
 
     def _refuse(self, key: str, message: str) -> InputError:
         return InputError(message, key=f"plans.{self.plan.name}.{key}")

@@ -1,7 +1,7 @@
 """What goes round the ranks of an axis over all links of their nodes: in parts, along rings that share no link.
 
 A mesh of n GPUs has n − 1 links a GPU, and one ring uses one of them. Its arcs fall into edge-disjoint Hamiltonian
-cycles (:func:`~tspsim.network.collectives.multi_ring.hamiltonian_cycles`; TASP, Wang et al. 2025): a block is cut into
+cycles (:func:`~tspsim.network.hamiltonian_cycles`; TASP, Wang et al. 2025): a block is cut into
 as many parts, each of which takes a cycle, so that a rank then holds parts of several ranks' blocks. Over N nodes of g
 ranks there are two levels: blocks go round inside every node in g − 1 hops while those of the node before come over the
 rails, each rank's from the rank in its place. Step s = r·g + i of the D = N·g is hop i of round r.
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from ..network.collectives.multi_ring import hamiltonian_cycles
+from ..network import hamiltonian_cycles
 from ..program import RING_SHIFT
 from .builder import ProgramBuilder
 from .plan import Job, Plan

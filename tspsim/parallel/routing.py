@@ -1,6 +1,6 @@
-"""How evenly tokens fall on experts: the load of the busiest rank against the mean.
+"""How evenly tokens fall on experts: the loads of the ranks of an expert group against the mean.
 
-All ranks of an expert group wait for the busiest one when results come back, so its load is what a step costs.
+All of them wait for the busiest one when results come back; what is done about that: :mod:`tspsim.parallel.balance`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
-
-DISTRIBUTIONS = ("balanced", "zipf", "dirichlet", "measured")
 
 
 @dataclass(frozen=True)
@@ -71,25 +69,23 @@ class Routing:
             shares = np.array(self.shares, dtype=np.float64)
         elif self.load == "zipf":
             shares = generator.permutation(np.arange(1.0, experts + 1.0) ** -self.skew)
-        elif self.load == "dirichlet" and self.skew > 0.0:
+        elif self.load == "dirichlet" and self.skew > np.finfo(np.float64).eps:  # its inverse must be a number
             shares = generator.dirichlet(np.full(experts, 1.0 / self.skew))
         else:
             shares = np.ones(experts)
         return np.asarray(shares / shares.sum(), dtype=np.float64)
 
-    def busiest(self, experts: int, ranks: int) -> float:
-        """Load of the busiest of ``ranks`` ranks, each with as many neighbouring experts, over the mean without drops.
+    def rank_loads(self, experts: int, ranks: int) -> tuple[float, ...]:
+        """Load of each of ``ranks`` ranks, with as many neighbouring experts each, over the mean without drops.
 
-        >>> Routing().busiest(256, 64)
-        1.0
-        >>> Routing("measured", shares=(4.0, 1.0, 2.0, 1.0)).busiest(4, 2)
-        1.25
-        >>> Routing("measured", shares=(4.0, 1.0, 2.0, 1.0), capacity_factor=1.0).busiest(4, 2)
-        0.75
+        >>> Routing("measured", shares=(4.0, 1.0, 2.0, 1.0)).rank_loads(4, 2)
+        (1.25, 0.75)
+        >>> Routing("measured", shares=(4.0, 1.0, 2.0, 1.0), capacity_factor=1.0).rank_loads(4, 2)
+        (0.75, 0.75)
         """
         if self.load == "balanced":
-            return 1.0 if self.capacity_factor is None else min(1.0, self.capacity_factor)
-        return float(self.expert_shares(experts).reshape(ranks, -1).sum(axis=1).max()) * ranks
+            return (1.0 if self.capacity_factor is None else min(1.0, self.capacity_factor),) * ranks
+        return tuple((self.expert_shares(experts).reshape(ranks, -1).sum(axis=1) * ranks).tolist())
 
 
 #: Every expert is visited equally often.

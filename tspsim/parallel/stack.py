@@ -9,13 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ..operators import Attention, Gemm, MemoryBound, Operator
-
-#: Kernels of a layer that a compiler fuses and an eager framework runs as several.
-FUSED = ("add_rmsnorm", "rope", "swiglu", "add", "softmax")
-#: Bytes a score that the kernels between the two products move, forward and backward: softmax with scale and mask reads
-#: it and writes a probability (backward: reads that, its gradient, writes the score's), dropout another and a mask.
-SCORE_BYTES = {"forward": {"softmax": 4.0, "dropout": 5.0}, "backward": {"softmax": 6.0, "dropout": 5.0}}
+from ..operators import Computes, Gemm, MemoryBound, Operator, Role
 
 
 @dataclass(frozen=True)
@@ -83,7 +77,7 @@ class Stack:
 
     def compute_s(self, operators: Iterable[Operator]) -> float:
         """Host time of some kernels."""
-        return sum(self.kernel_s + self.expert_s * experts_of(operator) for operator in operators)
+        return sum(self.kernel_s + self.expert_s * operator.local_experts for operator in operators)
 
     def exchange_s(self, ranks: int) -> float:
         """Host time of a collective between ``ranks`` ranks."""
@@ -91,45 +85,24 @@ class Stack:
 
     def seconds(self, operator: Operator, best_s: float) -> float:
         """Time of a kernel that takes ``best_s`` with the device's best library."""
-        if isinstance(operator, Attention) and self.attention_flops_per_s is not None:
+        if operator.role is Role.ATTENTION and self.attention_flops_per_s is not None:
             return max(best_s, operator.flops / self.attention_flops_per_s)
         return best_s
 
     def run(self, operators: Iterable[Operator]) -> Iterator[Operator]:
         """The kernels that this stack runs for some operators."""
         for operator in operators:
-            if isinstance(operator, Attention) and not self.flash_attention:
-                yield from unfused_attention(operator)
-            elif isinstance(operator, MemoryBound) and operator.op in FUSED:
-                size = operator.size_bytes * self._traffic(operator)
-                yield MemoryBound(operator.op, size, operator.rows, name=operator.name)
-            else:
-                yield operator
-            if self.accumulation_bytes and isinstance(operator, Gemm) and operator.name.endswith(", d weight"):
+            yield from self._kernels(operator)
+            if self.accumulation_bytes and isinstance(operator, Gemm) and operator.computes is Computes.WEIGHT_GRADIENT:
                 weights = operator.batch * operator.m * operator.n
                 yield MemoryBound("add", self.accumulation_bytes * weights, operator.m, name="add to gradient")
 
-    def _traffic(self, operator: MemoryBound) -> float:
-        return self.traffic_factor if operator.name != "loss" or self.loss_factor is None else self.loss_factor
-
-
-def experts_of(operator: Operator) -> int:
-    """Local experts that a product of experts multiplies for; 0 of any other operator."""
-    return operator.batch if isinstance(operator, Gemm) and operator.name.startswith("experts'") else 0
+    def _kernels(self, operator: Operator) -> tuple[Operator, ...]:
+        if not self.flash_attention and operator.role is Role.ATTENTION:
+            return operator.without_flash()
+        own_factor = self.loss_factor if operator.role is Role.LOSS else None
+        return (operator.unfused(self.traffic_factor if own_factor is None else own_factor),)
 
 
 #: The default.
 IDEAL = Stack("ideal")
-
-
-def unfused_attention(attention: Attention) -> Iterator[Operator]:
-    """Scores written out: the whole square, masked or not, a batch of products a head and piece."""
-    backward = attention.direction == "backward"
-    for queries, context in dict.fromkeys(attention.segments):
-        batch = attention.heads * attention.segments.count((queries, context))
-        scores, outputs = (queries, context, attention.head_dim), (queries, attention.head_dim, context)
-        shapes = (scores, outputs) if not backward else (scores, outputs, outputs, outputs)
-        for m, n, k in shapes:
-            yield Gemm(m, n, k, attention.dtype, batch, name=attention.name)
-        for op, moved in SCORE_BYTES[attention.direction].items():
-            yield MemoryBound(op, moved * batch * queries * context, batch * queries, name=f"{op} of scores")

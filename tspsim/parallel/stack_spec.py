@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
 from tspsim import catalog
 from tspsim.provenance import Provenance
-from tspsim.units import FlopsPerSecond, Seconds, format_flops, format_time
+from tspsim.units import FlopsPerSecond, Seconds, duration, flops
 
 from .stack import Stack
 
@@ -82,7 +82,7 @@ class StackSpec(_Section):
 def _text(key: str, value: object) -> str:
     """A value as reports print it."""
     if isinstance(value, float) and key in WITH_UNITS:
-        return format_flops(value) if key == "attention" else format_time(value)
+        return flops(value, decimals=1) if key == "attention" else duration(value)
     return " to ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

@@ -6,100 +6,77 @@ whose result is kept (docs/memory.md); ``selective`` runs the attention kernel's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..model.layer import LayerShard
 from ..operators import Gemm, Operator
 from ..program import Program
+from ..steps import BACKWARD, FORWARD, Task
 from . import data
 from .builder import ProgramBuilder
-from .expert import own_tokens
-from .memory import Residency
-from .pipeline import BACKWARD, FORWARD, Chunk, Task
+from .expert import own_tokens, program_axes
+from .interleave import flat, interleaved
+from .pipeline import Chunk
 from .plan import Job
-from .weave import flat, woven
-
-Piece = Callable[[ProgramBuilder, Job, LayerShard], None]
-LayerPiece = Callable[[ProgramBuilder, Job, LayerShard, int], list[int]]
-WeightPiece = Callable[[ProgramBuilder, Job, LayerShard], None]
+from .scheme import Scheme
 
 
-@dataclass(frozen=True)
-class Scheme:
-    """A way to spread one replica.
+def axes_of(job: Job) -> tuple[str, ...]:
+    """Axes along which programs differ, outermost first: stages, sequence shards, and what experts ask for."""
+    return ("pp", job.plan.token_axis, *program_axes(job))
 
-    Attributes
-    ----------
-    shards
-        Job → parts that heads, FFN columns and vocabulary rows are cut into.
-    embed, layer, head
-        Write the forward of a model's three parts; ``layer`` is told the rank's position on the token axis and returns
-        the instructions whose end means that its output is complete.
-    layer_backward, head_backward, embed_backward
-        Write their backward (of the head: from the loss on).
-    layer_weights
-        Write the gradients of a layer's weights alone, where ``layer_backward`` can leave them out
-        (``builder.weight_gradients`` is False); None where it cannot.
-    residency
-        What stays in memory.
+
+def write_program(scheme: Scheme, job: Job, coordinates: Mapping[str, int] | None = None) -> Program:
+    """The program of the ranks at ``coordinates``, for the job's step.
+
+    ``coordinates`` are positions on :func:`axes_of`; on an axis that is left out the first, and of a group of experts
+    the busiest.
     """
-
-    name: str
-    shards: Callable[[Job], int]
-    embed: Piece
-    layer: LayerPiece
-    head: Piece
-    layer_backward: LayerPiece
-    head_backward: Piece
-    embed_backward: Piece
-    layer_weights: WeightPiece | None
-    residency: Residency
-
-
-def write_program(scheme: Scheme, job: Job, position: int, stage: int = 0) -> Program:
-    """The program of the ranks of a pipeline stage at ``position`` on the token axis, for the job's pass."""
-    return Writer(scheme, job, position, stage).write()
+    writer = Writer(scheme, job, coordinates or {})
+    job.step.write(writer, job.tasks(writer.stage))
+    return writer.builder.program()
 
 
 class Writer:
     """Writes the tasks of one stage's ranks."""
 
-    def __init__(self, scheme: Scheme, job: Job, position: int, stage: int) -> None:
+    def __init__(self, scheme: Scheme, job: Job, coordinates: Mapping[str, int]) -> None:
         plan = job.plan
-        names = [f"stage {stage}"] if plan.pp > 1 else []
-        names += [f"{plan.token_axis} {position}"] if plan.token_shards > 1 else []
         self.scheme = scheme
         self.job = job
-        self.position = position
-        self.stage = stage
-        self.chunks = job.chunks(stage)
+        self.position = coordinates.get(plan.token_axis, 0)
+        self.stage = coordinates.get("pp", 0)
+        names = [f"stage {self.stage}"] if plan.pp > 1 else []
+        names += [f"{plan.token_axis} {self.position}"] if plan.token_shards > 1 else []
+        names += [f"ep {coordinates['ep']}"] if "ep" in coordinates else []
+        self.chunks = job.chunks(self.stage)
         shards = scheme.shards(job)
         self.kinds = {
             block: LayerShard(job.model, shards, job.work.precision, job.activation_bytes, block)
             for block in dict.fromkeys(job.model.blocks)
         }
         self.layer = next(iter(self.kinds.values()))
-        self.builder = ProgramBuilder(", ".join(names) or "all ranks", job)
+        self.builder = ProgramBuilder(", ".join(names) or "all ranks", job, coordinates)
         self.share = data.OwnedParameters(job, scheme.residency.weight_shards(job))
         self.exchanged_gradients: list[int] = []
 
-    def write(self) -> Program:
-        builder, job = self.builder, self.job
-        tasks = job.tasks(self.stage)
-        while tasks:
-            task = tasks.pop(0)
+    def do(self, tasks: Sequence[Task]) -> None:
+        """Write tasks, one after the other, or interleaved with the next."""
+        waiting = list(tasks)
+        while waiting:
+            task = waiting.pop(0)
             if task.beside:
-                self.weave(task, tasks.pop(0))
+                self.interleave(task, waiting.pop(0))
             else:
-                self.do(task)
-        if job.training:
-            builder.part = "optimizer"
-            data.finish_step(builder, job, self.share, self.chunks, self.exchanged_gradients)
-        return builder.program()
+                self.visit(task, self.chunks[task.chunk])
 
-    def do(self, task: Task) -> None:
-        chunk = self.chunks[task.chunk]
+    def update(self) -> None:
+        """What follows the last gradient."""
+        self.builder.part = "optimizer"
+        data.finish_step(self.builder, self.job, self.share, self.chunks, self.exchanged_gradients)
+
+    def visit(self, task: Task, chunk: Chunk) -> None:
+        """Write one task on a chunk of layers."""
         if task.kind == FORWARD:
             self.forward(chunk, task)
         elif task.kind == BACKWARD:
@@ -107,15 +84,15 @@ class Writer:
         else:
             self.weights(chunk, task)
 
-    def weave(self, *tasks: Task) -> None:
+    def interleave(self, *tasks: Task) -> None:
         """Tasks whose pieces take turns; their own order stays."""
         whole, alone = self.builder, []
         for task in tasks:
-            self.builder = ProgramBuilder(whole.role, self.job)
-            self.do(task)
+            self.builder = ProgramBuilder(whole.role, self.job, whole.coordinates)
+            self.visit(task, self.chunks[task.chunk])
             alone.append(flat(self.builder.program()))
         self.builder = whole
-        for instruction in woven(alone, offset=whole.length):
+        for instruction in interleaved(alone, offset=whole.length):
             whole.add(instruction)
 
     def forward(self, chunk: Chunk, task: Task) -> None:
@@ -149,7 +126,7 @@ class Writer:
 
     def backward(self, chunk: Chunk, task: Task) -> None:
         builder, job, scheme = self.builder, self.job, self.scheme
-        put_off = job.plan.schedule == "zb-h1"
+        put_off = job.order.splits_backward
         # The gradients of layers are put off, never the head's: it is here, with its loss, once.
         builder.weight_gradients = True
         builder.exchanged_gradients = []

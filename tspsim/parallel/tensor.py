@@ -9,17 +9,24 @@ multiplied (Flux, Comet, asynchronous TP); in the backward the sum runs beside t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from ..model.layer import LayerShard, gradients
 from ..operators import Gemm, Operator
-from . import expert, sequence
+from . import expert
 from .builder import ProgramBuilder
+from .choice import Choice
+from .context import method_of
+from .context.method import refused
 from .memory import Residency
-from .plan import Job
+from .pipeline import Refusal
+from .plan import Job, Plan
 from .recompute import cheap_again, heads_again
-from .step import Scheme
+from .registries import SCHEMES
+from .scheme import Received, Scheme
 
 
 def embed(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
@@ -149,13 +156,11 @@ def shared_experts_backward(builder: ProgramBuilder, job: Job, layer: LayerShard
 
 
 def attend(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
-    exchange = sequence.EXCHANGES[job.plan.exchange].forward if job.plan.sp > 1 else sequence.attend_local
-    return exchange(builder, job, layer, position, after)
+    return method_of(job.plan).forward(builder, job, layer, position, after)
 
 
 def attend_backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
-    exchange = sequence.EXCHANGES[job.plan.exchange].backward if job.plan.sp > 1 else sequence.attend_local_backward
-    return exchange(builder, job, layer, position, after)
+    return method_of(job.plan).backward(builder, job, layer, position, after)
 
 
 def column_products(
@@ -216,7 +221,7 @@ def layer_weights(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
     products = (*layer.down_projections(residual_tokens(job)), *layer.projections(tokens), layer.output(tokens))
     mlp = (layer.gate_up(tokens), layer.down(tokens))
     later = (
-        expert.weight_gradients(job, layer, tokens)
+        expert.weight_gradients(builder, job, layer, tokens)
         if layer.kind.experts
         else tuple(gradients(product)[1] for product in mlp)
     )
@@ -248,20 +253,75 @@ def residual_tokens(job: Job, tokens: int | None = None) -> int:
     return (job.tokens if tokens is None else tokens) // (job.plan.tp if job.plan.sequence_regions else 1)
 
 
-SCHEME = Scheme(
-    name="tensor and sequence",
-    shards=lambda job: job.plan.tp,
-    embed=embed,
-    layer=forward_layer,
-    head=head,
-    layer_backward=backward_layer,
-    head_backward=head_backward,
-    embed_backward=embed_backward,
-    layer_weights=layer_weights,
-    residency=Residency(
-        weight_shards=lambda job: job.plan.tp,
-        compute_shards=lambda job: job.plan.tp,
-        gathered_context=sequence.gathered_context,
-        in_flight_weights=lambda job: 0.0,
-    ),
+def check(job: Job) -> Refusal:
+    plan = job.plan
+    if plan.sequence_regions and job.tokens % plan.tp:
+        return "sequence_regions", f"{job.tokens} tokens a rank are not a multiple of tp = {plan.tp}"
+    if plan.overlap and plan.tp > 1 and job.tokens % plan.overlap_chunks:
+        return "overlap_chunks", f"{plan.overlap_chunks} does not divide {job.tokens} tokens a rank"
+    return refused(job, method_of(plan))
+
+
+def received(job: Job, in_switch: bool) -> tuple[Received, ...]:
+    """Two all-reduces of n·h over ``tp``, 2(T−1)/T of it each; ``in_switch`` once, as a switch that adds returns only
+    the sum. Less where latents are gathered instead of rows, or tokens go to experts without shared ones. And what the
+    context method brings."""
+    plan, model, moved = job.plan, job.model, []
+    if plan.tp > 1:
+        share = 1.0 if in_switch else 2.0 * (plan.tp - 1) / plan.tp
+        thinnest = min(set(model.blocks), key=model.common_matrix_parameters)
+        layer = LayerShard(model, plan.tp, job.work.precision, job.activation_bytes, thinnest)
+        entering = min(layer.entry_width, model.hidden) if plan.sequence_regions else model.hidden
+        reduced = 0.5 * (entering + model.hidden)
+        if layer.ffn or plan.ep == 1:
+            reduced += model.hidden
+        moved.append(Received("tp", share * job.tokens * reduced * job.activation_bytes))
+    if plan.sp > 1:
+        method = method_of(plan)
+        moved.append(Received("sp", method.received_bytes(job), method.distinct))
+    return tuple(moved)
+
+
+def variants(plan: Plan) -> Iterator[Mapping[str, Any]]:
+    """With sequence regions or not, overlapped or not."""
+    overlaps = (None, True) if plan.tp > 1 or method_of(plan).can_overlap else (None,)
+    for regions, overlap in itertools.product((False, True) if plan.tp > 1 else (False,), overlaps):
+        yield {"sequence_regions": regions, "overlap": overlap}
+
+
+def choices(plan: Plan) -> tuple[Choice, ...]:
+    return method_of(plan).choices(plan)
+
+
+SCHEME = SCHEMES.register(
+    Scheme(
+        name="tensor",
+        summary="tensor parallelism, and sequence shards beside it",
+        axes=("tp", "sp"),
+        token_axis="sp",
+        shards=lambda job: job.plan.tp,
+        embed=embed,
+        layer=forward_layer,
+        head=head,
+        layer_backward=backward_layer,
+        head_backward=head_backward,
+        embed_backward=embed_backward,
+        layer_weights=layer_weights,
+        residency=Residency(
+            weight_shards=lambda job: job.plan.tp,
+            compute_shards=lambda job: job.plan.tp,
+            buffers=lambda job: method_of(job.plan).buffers(job),
+            logit_shards=lambda job: job.plan.tp,
+        ),
+        received=received,
+        check=check,
+        head_shards=lambda job: job.plan.tp * method_of(job.plan).head_shards(job.plan),
+        overlaps=lambda plan: method_of(plan).overlaps,
+        by_position=lambda plan: method_of(plan).by_position,
+        variants=variants,
+        choices=choices,
+        usual=True,
+        assumption="Tensor-parallel all-reduces are exposed and sequence regions are off (`overlap`, "
+        "`sequence_regions`).",
+    )
 )

@@ -2,21 +2,22 @@
 its part of a piece's gradient goes to the piece's owners.
 
 The bytes are the same whichever way: (D − 1)/D of the matrix comes to every rank. What differs is the links that carry
-them, the size of a piece, and the buffers it takes. A transport is one object here, and an entry in
-:data:`TRANSPORTS`; :mod:`tspsim.parallel.folded` asks it and compares no names.
+them, the size of a piece, and the buffers it takes. A transport is one object that
+registers itself; :mod:`tspsim.parallel.folded` asks it and compares no names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Protocol
 
 from ..model.layer import LayerShard
 from . import rings
 from .builder import Buffers, ProgramBuilder
+from .pipeline import Refusal
 from .plan import Job, Plan
+from .registries import WEIGHT_TRANSPORTS
 
 #: Pieces of others that a pool holds at once: the one in use, and the one that arrives.
 BUFFERS = 2
@@ -31,8 +32,8 @@ class Transport(Protocol):
 
     Attributes
     ----------
-    name
-        What a plan calls it.
+    name, summary
+        What a plan calls it, and a line for the catalogue.
     keeps
         Under full recomputation the MLP's weights that a repeated layer gathered stay for its backward, and the next
         layer's first ones arrive beside this layer's.
@@ -44,6 +45,9 @@ class Transport(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def summary(self) -> str: ...
 
     @property
     def keeps(self) -> bool: ...
@@ -62,7 +66,7 @@ class Transport(Protocol):
         """How the MLP's weights come, for people."""
         ...
 
-    def check(self, job: Job) -> tuple[str, str] | None:
+    def check(self, job: Job) -> Refusal:
         """The key of the plan that does not go with the job, and why; None where all do."""
         ...
 
@@ -112,6 +116,7 @@ class Ring:
     """The published way: shards hop from neighbour to neighbour, D − 1 times, and gradients behind them, D times."""
 
     name: str = "ring"
+    summary: str = "the MLP's shards hop from neighbour to neighbour, as published"
     keeps: bool = False
     adds: bool = True
     gathers_heads: bool = False
@@ -122,7 +127,7 @@ class Ring:
     def sentence(self, plan: Plan) -> str:
         return "the MLP's weights round one ring"
 
-    def check(self, job: Job) -> tuple[str, str] | None:
+    def check(self, job: Job) -> Refusal:
         return None
 
     def pieces(self, job: Job) -> int:
@@ -162,6 +167,7 @@ class MultiRing:
     """The ring's hops over all links of a mesh, and over several nodes in two levels (:mod:`tspsim.parallel.rings`)."""
 
     name: str = "multi_ring"
+    summary: str = "the hops in parts, over all links of a mesh"
     keeps: bool = True
     adds: bool = True
     gathers_heads: bool = False
@@ -172,7 +178,7 @@ class MultiRing:
     def sentence(self, plan: Plan) -> str:
         return "the MLP's weights round several rings at once"
 
-    def check(self, job: Job) -> tuple[str, str] | None:
+    def check(self, job: Job) -> Refusal:
         refused = rings.refused(job.plan, "tsp")
         return ("weight_transport", refused) if refused else None
 
@@ -217,6 +223,7 @@ class Gather:
     take; their gradients come home by a reduce-scatter a piece."""
 
     name: str = "gather"
+    summary: str = "pieces of every rank's shard are all-gathered ahead of their use"
     keeps: bool = True
     adds: bool = False
     gathers_heads: bool = True
@@ -227,7 +234,7 @@ class Gather:
     def sentence(self, plan: Plan) -> str:
         return f"the MLP's weights gathered in {plan.mlp_pieces} piece{'s' * (plan.mlp_pieces > 1)}"
 
-    def check(self, job: Job) -> tuple[str, str] | None:
+    def check(self, job: Job) -> Refusal:
         model, ranks, pieces = job.model, job.plan.tsp, job.plan.mlp_pieces
         for columns in (model.ffn, model.experts.shared_width if model.experts else 0):
             if columns % (ranks * pieces):
@@ -270,14 +277,13 @@ class Gather:
         )
 
 
-TRANSPORTS: Mapping[str, Transport] = MappingProxyType(
-    {transport.name: transport for transport in (Ring(), MultiRing(), Gather())}
-)
+for _transport in (Ring(), MultiRing(), Gather()):
+    WEIGHT_TRANSPORTS.register(_transport)
 
 
 def transport_of(job: Job) -> Transport:
     """The transport of a job's plan."""
-    return TRANSPORTS[job.plan.weight_transport]
+    return WEIGHT_TRANSPORTS.get(job.plan.weight_transport)
 
 
 def piece_of(job: Job, layer: LayerShard) -> LayerShard:

@@ -8,8 +8,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from ..mesh import Mesh
 from ..network import Cluster, Traffic
-from ..parallel import Mesh
+from ..parallel import scheme_axes
 
 Floats = NDArray[np.float64]
 
@@ -47,7 +48,7 @@ class Groups:
     @cached_property
     def pattern(self) -> Hashable:
         """Where the groups within a replica stand; equal ones move data alike."""
-        axes = [axis for axis in ("tp", "tsp", "sp", "ep") if axis in self.mesh.sizes]
+        axes = [axis for axis in (*scheme_axes(), "ep") if axis in self.mesh.sizes]
         return tuple((axis, self.along(axis)) for axis in axes if len(self.along(axis)) > 1)
 
     @property

@@ -22,27 +22,23 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..engine.steady import KEPT
+from ..engine.steady import SIMULATED_ITERATIONS
+from ..mesh import Mesh
 from ..network import Cluster, ExpertExchange, collective, point_to_point
-from ..operators import Attention, Operator
-from ..parallel import CHOICES, Job, Mesh, scheme_of
-from ..parallel.choices import legal, talks
-from ..parallel.pipeline import BACKWARD, FORWARD, WEIGHTS, Chunk
-from ..parallel.pipeline import Task as Visit
-from ..parallel.step import Writer
+from ..operators import Operator, Role
+from ..parallel import SWITCHES, Job, choices_of, method_of, scheme_axes, scheme_of, switches_of
+from ..parallel.choices import legal, schedules_of
+from ..parallel.pipeline import Chunk
+from ..parallel.step import Writer, write_program
 from ..program import Collective, Compute, Instruction, Launch, Program, Repeat
+from ..steps import BACKWARD, FORWARD, WEIGHTS
+from ..steps import Task as Visit
 from .groups import Floats, Groups
 from .tasks import Part, Stage, longest_path
 from .walk import RECEIVE, SEND, Layers, Step, Task
 
 #: Sums of many floats in another order than the engine's may differ in the last digits.
 ROUNDING = 1.0 - 1e-9
-#: Switches of how ranks talk: those tried one by one, and of those chosen for a machine the ones that the kernels of
-#: attention and of the MLP depend on.
-_STATED = ("sequence_regions", "overlap")
-_CHOSEN = tuple(dict.fromkeys(name for choice in CHOICES for name in choice.switches))
-_OF_ATTENTION = ("head_groups", "overlap_by", "context_transport")
-_OF_MLP = tuple(name for name in _CHOSEN if name not in _OF_ATTENTION)
 #: Number of a micro-batch that is neither the first nor the last.
 MIDDLE = -1
 
@@ -94,24 +90,26 @@ class LowerBound:
     def floor_s(self, family: Job) -> float:
         """Kernels of a step alone, attention at the device's peak: it depends on tokens, not on how shards meet."""
         plan, work = family.plan, family.work
-        key = (family.tokens, plan.tp, plan.tsp, plan.degree("ep"), plan.recomputation)
+        scheme, method = scheme_of(plan), method_of(plan)
+        divided = tuple(plan.degree(axis) for axis in scheme.axes if axis != scheme.token_axis or not scheme.usual)
+        exchange = (method.floor_like or method.name) or plan.exchange
+        key = (family.tokens, scheme.name, divided, plan.degree("ep"), plan.recomputation, exchange)
         if key not in self._floors:
-            # The exchange that splits nothing has the fewest kernels.
-            whole = replace(plan, degrees={**plan.degrees, "pp": 1}, vpp=1, exchange="all_gather", zero=0)
-            self._floors[key] = self._least_of_talks(replace(family, plan=whole), self._least_s)
+            whole = replace(plan, degrees={**plan.degrees, "pp": 1}, vpp=1, exchange=exchange, zero=0)
+            self._floors[key] = self._least_of_schedules(replace(family, plan=whole), self._least_s)
         return work.sequences // family.sequences * self._floors[key] / plan.pp * ROUNDING
 
-    def _talks(self, family: Job) -> list[Job]:
-        return [job for job in talks(family, self.cluster.layout.mesh) if legal(job)]
-
-    def _least_of_talks(self, family: Job, seconds: Callable[[Job], float]) -> float:
-        """The least kernels of all ways to talk. What a schedule chooses for attention and for the MLP is asked apart:
-        kernels of one do not depend on the other."""
+    def _least_of_schedules(self, family: Job, seconds: Callable[[Job], float]) -> float:
+        """The least kernels of all schedules. What one chooses for attention and for the MLP is asked apart: kernels of
+        one do not depend on the other."""
         least_s = math.inf
-        for _, jobs in itertools.groupby(self._talks(family), lambda job: _switches(job, _STATED)):
+        every = (job for job in schedules_of(family, self.cluster.layout.mesh) if legal(job))
+        for _, jobs in itertools.groupby(every, _stated):
             first, *others = jobs
             base_s = found_s = seconds(first)
-            for fixed in (_OF_MLP, _OF_ATTENTION):
+            of_attention = {name for choice in choices_of(first.plan) for name in choice.first}
+            of_mlp = [name for name in switches_of(first.plan) if name not in of_attention]
+            for fixed in (of_mlp, sorted(of_attention)):
                 alike = [job for job in others if _switches(job, fixed) == _switches(first, fixed)]
                 found_s += min([0.0, *(seconds(job) - base_s for job in alike)])
             least_s = min(least_s, found_s)
@@ -119,18 +117,19 @@ class LowerBound:
 
     def _least_s(self, job: Job) -> float:
         """Kernels of one micro-batch through a whole model, attention at the device's peak."""
-        programs = [_write(job, 0, job.chunks(0)[0], Visit(kind, MIDDLE, 0)) for kind in self._kinds(job)]
+        kinds = job.step.kinds(job.order)
+        programs = [_write(job, 0, job.chunks(0)[0], Visit(kind, MIDDLE, 0)) for kind in kinds]
         return sum(
-            times * (operator.flops / self.peak if isinstance(operator, Attention) else self._operator_s(operator))
+            times * (operator.flops / self.peak if operator.role is Role.ATTENTION else self._operator_s(operator))
             for program in programs
             for step, times in _kernels(program)
             for operator in step.operators
         )
 
     def compute_s(self, family: Job) -> float:
-        """The kernels of a step alone, spread evenly over the stages, of the way to talk that has the least; needs no
+        """The kernels of a step alone, spread evenly over the stages, of the schedule that has the least; needs no
         mesh. Regions divide the norms, and pieces of a product may run a little faster than the whole."""
-        least_s = self._least_of_talks(family, self._model_s)
+        least_s = self._least_of_schedules(family, self._model_s)
         return family.micro_batches * least_s / family.plan.pp * ROUNDING
 
     def instructions(self, job: Job, mesh: Mesh) -> int:
@@ -141,8 +140,8 @@ class LowerBound:
         parts = self._layer_parts(job, mesh)
         steps = sum(len(item.steps) for part in parts for item in part.task.items if isinstance(item, Layers))
         plan = job.plan
-        shards = plan.token_shards if plan.tsp > 1 or (plan.sp > 1 and plan.exchange == "ring") else 1
-        turns = job.micro_batches if plan.pp > 1 else min(job.micro_batches, KEPT)
+        shards = plan.token_shards if scheme_of(plan).by_position(plan) else 1
+        turns = job.micro_batches if plan.pp > 1 else min(job.micro_batches, SIMULATED_ITERATIONS)
         return steps * job.model.layers * turns * shards
 
     def _model_s(self, job: Job) -> float:
@@ -152,17 +151,12 @@ class LowerBound:
             whole = replace(job.plan, degrees={**job.plan.degrees, "pp": 1}, vpp=1, stage_layers=(), zero=0)
             alone = replace(job, plan=whole)
             chunk = alone.chunks(0)[0]
-            programs = [_write(alone, 0, chunk, Visit(kind, MIDDLE, 0)) for kind in self._kinds(job)]
+            kinds = job.step.kinds(job.order)
+            programs = [_write(alone, 0, chunk, Visit(kind, MIDDLE, 0)) for kind in kinds]
             self._compute[key] = sum(
                 times * self._kernel_s(step) for program in programs for step, times in _kernels(program)
             )
         return self._compute[key]
-
-    @staticmethod
-    def _kinds(job: Job) -> tuple[str, ...]:
-        if not job.training:
-            return (FORWARD,)
-        return (FORWARD, BACKWARD, WEIGHTS) if job.plan.schedule == "zb-h1" else (FORWARD, BACKWARD)
 
     def _kernel_s(self, kernel: Compute) -> float:
         return sum(self._operator_s(operator) for operator in kernel.operators)
@@ -198,7 +192,8 @@ class LowerBound:
         """One layer between two others, in every kind of task."""
         chunk = Chunk(1, 1, has_embedding=False, has_head=False)
         groups, alone = Groups(mesh, 0, self.cluster), replace(job, plan=replace(job.plan, zero=0))
-        return [self._part(alone, groups, 0, (chunk,), Visit(kind, MIDDLE, 0)) for kind in self._kinds(job)]
+        kinds = job.step.kinds(job.order)
+        return [self._part(alone, groups, 0, (chunk,), Visit(kind, MIDDLE, 0)) for kind in kinds]
 
     def outline_s(self, job: Job, mesh: Mesh) -> float:
         """A step without what replicas say to each other: alike for all ZeRO stages, and quicker to find."""
@@ -248,10 +243,11 @@ class LowerBound:
 
         forward = middle(FORWARD)
         first = self._part(job, groups, stage, chunks, Visit(FORWARD, 0, 0)) if whole else forward[0]
-        if not job.training:
+        kinds = job.step.kinds(job.order)
+        if BACKWARD not in kinds:
             return Stage(forward, (), (), first, forward[-1])
         backward = middle(BACKWARD)
-        weights = middle(WEIGHTS) if job.plan.schedule == "zb-h1" else ()
+        weights = middle(WEIGHTS) if WEIGHTS in kinds else ()
         last = (weights or backward)[0]
         if whole:
             last = self._finish(job, groups, stage, Visit(WEIGHTS if weights else BACKWARD, final, 0))
@@ -261,7 +257,7 @@ class LowerBound:
         """Seconds of a message between stages, at least."""
         if job.plan.pp == 1:
             return 0.0
-        size = round(Writer(scheme_of(job.plan), job, 0, 0).message_bytes)
+        size = round(Writer(scheme_of(job.plan), job, {}).message_bytes)
         ranks = [group.rank for group in groups]
         return min(self._message(a, b, size, groups[0])[0] for a, b in itertools.pairwise(ranks))
 
@@ -288,7 +284,7 @@ class LowerBound:
     def _finish(self, job: Job, groups: Groups, stage: int, visit: Visit) -> Part:
         """The last visit of a step, with what follows it."""
         facts = {name: getattr(job, name) for name in Job.__dataclass_fields__}
-        program = Writer(scheme_of(job.plan), _Visits(**facts, visits=(visit,)), 0, stage).write()
+        program = write_program(scheme_of(job.plan), _Visits(**facts, visits=(visit,)), {"pp": stage})
         return self._compile(program, groups)
 
     def _compile(self, program: Program, groups: Groups) -> Part:
@@ -348,8 +344,8 @@ class LowerBound:
 
 def _write(job: Job, stage: int, chunk: Chunk, visit: Visit) -> Program:
     """The program of one visit alone."""
-    writer = Writer(scheme_of(job.plan), job, 0, stage)
-    {FORWARD: writer.forward, BACKWARD: writer.backward, WEIGHTS: writer.weights}[visit.kind](chunk, visit)
+    writer = Writer(scheme_of(job.plan), job, {"pp": stage})
+    writer.visit(visit, chunk)
     return writer.builder.program()
 
 
@@ -365,12 +361,19 @@ def _kernels(program: Program) -> Iterator[tuple[Compute, int]]:
 def _signature(job: Job) -> Hashable:
     """What of a plan decides one task's instructions, the placement and the number of layers aside."""
     plan = job.plan
-    degrees = tuple(plan.degree(axis) for axis in ("tsp", "tp", "sp", "ep"))
+    degrees = tuple(plan.degree(axis) for axis in (*scheme_axes(), "ep"))
     switches = (plan.partition, plan.exchange, plan.sequence_regions, plan.overlap, plan.overlap_chunks)
-    ways = (plan.recomputation, job.sequences, plan.schedule == "zb-h1", tuple(plan.algorithms.items()))
-    return (job.work.sequence, degrees, switches, _switches(job, _CHOSEN), ways)
+    others = (plan.recomputation, job.sequences, job.order.splits_backward, tuple(plan.algorithms.items()))
+    chosen = (*_switches(job, switches_of(plan)), *plan.options.items())
+    return (job.work.sequence, degrees, switches, chosen, others)
 
 
 def _switches(job: Job, names: Sequence[str]) -> tuple[Hashable, ...]:
     """The values of some of a plan's switches."""
-    return tuple(getattr(job.plan, name) for name in names)
+    return tuple(job.plan.value(name) for name in names)
+
+
+def _stated(job: Job) -> tuple[Hashable, ...]:
+    """Everything of a plan that is not chosen for a machine."""
+    chosen = switches_of(job.plan)
+    return _switches(job, [name for name in SWITCHES if name not in chosen])

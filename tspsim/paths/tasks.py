@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..parallel import Job
-from ..parallel.pipeline import BACKWARD, FORWARD
+from ..steps import BACKWARD, FORWARD
 from .walk import NEVER, Task, Walk, walk
 
 Floats = NDArray[np.float64]

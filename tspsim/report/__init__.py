@@ -42,7 +42,8 @@ def write_report(result: Result, path: Path) -> None:
     InputError
         The file cannot be written.
     """
-    from .files import atomic_write
+    from tspsim.files import atomic_write
+
     from .page import render
 
     atomic_write(Path(path), render(result))
@@ -56,7 +57,8 @@ def write_trace(result: Result, path: Path) -> None:
     InputError
         The file cannot be written.
     """
-    from .files import atomic_write
+    from tspsim.files import atomic_write
+
     from .trace import chunks
 
     atomic_write(Path(path), chunks(result))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .numbers import GIB
+from tspsim.units import GIB, flops, millions
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,7 +21,7 @@ def ceilings(bounds: Bounds, claim_tokens_per_s: float | None = None) -> list[Re
     from rich.table import Table
     from rich.text import Text
 
-    from tspsim.bound import LIMITS, flops, millions
+    from tspsim.bound import LIMITS
 
     head = f"{bounds.scenario}: {bounds.workload}, on {bounds.gpus:,} {bounds.device}"
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .files import atomic_write
-from .numbers import GIB, compact, percent, seconds
+from tspsim.errors import printable
+from tspsim.units import GIB, compact, percent
+
+from .numbers import seconds
 from .view import dollars_per_million_tokens, price_range
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from tspsim.result import PlanResult, Result
-    from tspsim.studies.purchase.decision import Decision
 
 
 @dataclass(frozen=True)
@@ -148,55 +148,8 @@ def _cell(value: object) -> object:
 
 
 def _one_line(text: object) -> str:
-    """Text from YAML that cannot steer a terminal."""
-    return "".join(c if c.isprintable() else "?" for c in " ".join(str(text).split()))
-
-
-def write_comparison(
-    results: Sequence[Result],
-    path: Path,
-    decision: Decision | None = None,
-    *,
-    title: str = "",
-    description: str = "",
-    reports: bool = False,
-) -> None:
-    """One offline HTML page: ranking with filters, cost against speed, and what ``decision`` has to say.
-
-    Parameters
-    ----------
-    results, decision
-        What is compared, and what :func:`tspsim.studies.purchase.decide` made of it, if it was asked.
-    title, description
-        Instead of the scenarios' names.
-    reports
-        Write each result's own report too, into the folder ``NAME-reports`` beside the page, and link it.
-
-    Raises
-    ------
-    InputError
-        A file cannot be written.
-    """
-    from .comparison_page import page
-
-    path = Path(path)
-    links = write_reports(results, path.with_name(f"{path.stem}-reports")) if reports else {}
-    atomic_write(path, page(results, decision, links, title=title, description=description))
-
-
-def write_reports(results: Sequence[Result], folder: Path) -> dict[int, str]:
-    """The reports of results that have a timeline, around one plotly bundle; their addresses beside ``folder``."""
-    from .page import _bundle, render
-
-    links: dict[int, str] = {}
-    for number, result in enumerate(results):
-        if any(plan.timeline is not None for plan in result.plans):
-            file = f"{number + 1:02d}-{slug(str(result.scenario['name']))}.html"
-            atomic_write(folder / file, render(result, "plotly.min.js"))
-            links[number] = f"{folder.name}/{file}"
-    if links:
-        atomic_write(folder / "plotly.min.js", _bundle())
-    return links
+    """Text from YAML on one line that cannot steer a terminal."""
+    return printable(" ".join(str(text).split()))
 
 
 def slug(name: str) -> str:

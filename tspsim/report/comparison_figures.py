@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tspsim.studies.front import front_of
+from tspsim.units import compact, digits, percent
 
 from .figures import ACCENT, ALARM, QUIET, category_axis, value_axis
 from .fronts import Line, Marks, front_figure
-from .numbers import compact, digits, label, percent
+from .numbers import label
 
 if TYPE_CHECKING:
     from tspsim.studies.purchase.decision import Decision, Row

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tspsim.files import atomic_write
+from tspsim.units import compact, digits, gib, percent
+
 from . import comparison_figures as figures
-from .comparison import Row, rows
+from .comparison import Row, rows, slug
 from .comparison_terms import doubts, project, scaling, sides
-from .numbers import compact, digits, gib, percent, seconds
+from .numbers import seconds
+from .page import _bundle, render, render_sections
 from .view import dollars_per_million_tokens
 
 if TYPE_CHECKING:
@@ -144,8 +149,6 @@ def page(
     title, description
         Instead of the scenarios' names.
     """
-    from .page import render_sections
-
     every = rows(results)
     offers = dict(enumerate(decision.rows)) if decision else {}
     names = list(dict.fromkeys(row.scenario for row in every))
@@ -317,3 +320,46 @@ def priced(every: Sequence[Row], offers: Mapping[int, OfferRow]) -> dict[str, li
                 point = (row.scenario, row.plan.name, usd, row.plan.tokens_per_s_per_gpu)
                 points.setdefault(basis or "stated", []).append(point)
     return {basis: those for basis, those in points.items() if those}
+
+
+def write_comparison(
+    results: Sequence[Result],
+    path: Path,
+    decision: Decision | None = None,
+    *,
+    title: str = "",
+    description: str = "",
+    reports: bool = False,
+) -> None:
+    """One offline HTML page: ranking with filters, cost against speed, and what ``decision`` has to say.
+
+    Parameters
+    ----------
+    results, decision
+        What is compared, and what :func:`tspsim.studies.purchase.decide` made of it, if it was asked.
+    title, description
+        Instead of the scenarios' names.
+    reports
+        Write each result's own report too, into the folder ``NAME-reports`` beside the page, and link it.
+
+    Raises
+    ------
+    InputError
+        A file cannot be written.
+    """
+    path = Path(path)
+    links = write_reports(results, path.with_name(f"{path.stem}-reports")) if reports else {}
+    atomic_write(path, page(results, decision, links, title=title, description=description))
+
+
+def write_reports(results: Sequence[Result], folder: Path) -> dict[int, str]:
+    """The reports of results that have a timeline, around one plotly bundle; their addresses beside ``folder``."""
+    links: dict[int, str] = {}
+    for number, result in enumerate(results):
+        if any(plan.timeline is not None for plan in result.plans):
+            file = f"{number + 1:02d}-{slug(str(result.scenario['name']))}.html"
+            atomic_write(folder / file, render(result, "plotly.min.js"))
+            links[number] = f"{folder.name}/{file}"
+    if links:
+        atomic_write(folder / "plotly.min.js", _bundle())
+    return links

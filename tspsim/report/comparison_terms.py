@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .numbers import compact, digits, percent, plain, seconds
+from tspsim.units import compact, digits, percent
+
+from .numbers import plain, seconds
 
 if TYPE_CHECKING:
     from tspsim.result import Result

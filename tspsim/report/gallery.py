@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tspsim.files import atomic_write
 from tspsim.result import PlanResult, Result
 from tspsim.scenario import Scenario, load
 from tspsim.simulation import simulate
@@ -18,11 +19,10 @@ from tspsim.studies.axes import choose
 from tspsim.studies.purchase import decide
 from tspsim.studies.purchase.offers import expand
 from tspsim.studies.table import Table, make_columns, numbers_of
+from tspsim.units import compact
 
 from .comparison import slug
 from .comparison_page import page
-from .files import atomic_write
-from .numbers import compact
 
 #: Scenarios that are shown, the question first that people bring.
 SHOWN = (

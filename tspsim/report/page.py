@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tspsim.result import Result
 
-from .sections import ordered
+from .sections import SECTIONS
 from .view import View
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def render(result: Result, plotly_js: str = "inline") -> str:
     figures: dict[str, Any] = {}
     payload: dict[str, Any] = {}
     sections: list[tuple[str, str, str, Mapping[str, Any]]] = []
-    for section in ordered():
+    for section in SECTIONS:
         values = section.build(view)
         if values is None:
             continue

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .files import atomic_write
-from .numbers import GIB, compact, percent, seconds
+from tspsim.units import GIB, compact, gib, percent
+
+from .numbers import seconds
 from .view import price_range
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def what_fits(planned: Planned) -> list[str]:
         if limit is None:
             return f"{words}: none fits."
         value, lean = limit
-        return f"{words}: {value:,}, with {lean.name} ({lean.bytes / GIB:.1f} GiB a GPU)."
+        return f"{words}: {value:,}, with {lean.name} ({gib(lean.bytes)} a GPU)."
 
     return [
         said(found.longest_sequence, f"Longest context with {planned.batch:,} sequences a step, in tokens"),
@@ -240,13 +240,6 @@ def _yaml(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(_yaml(item) for item in value) + "]"
     return f"'{value}'" if isinstance(value, str) and ":" in value else str(value)
-
-
-def write_page(planned: Planned, path: Path) -> None:
-    """Write the page, whole or not at all; raises InputError where the file cannot be written."""
-    from .plan_page import page
-
-    atomic_write(Path(path), page(planned))
 
 
 def rows_of(planned: Planned) -> Sequence[tuple[str, PlanResult]]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from tspsim.units import GIB, compact
+
 from .figures import ACCENT, ALARM, bars_layout, value_axis
 from .fronts import Line, Marks, front_figure
-from .numbers import GIB, compact, label, seconds
+from .numbers import label, seconds
 from .plan import verdict
 
 if TYPE_CHECKING:

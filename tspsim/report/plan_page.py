@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tspsim.files import atomic_write
+from tspsim.units import compact, gib, percent
+
 from . import plan_figures as figures
-from .numbers import compact, gib, percent, seconds
+from .numbers import seconds
+from .page import render_sections
 from .plan import chapters, elsewhere, front, kicker, rows_of, sure, territory, what_fits, why, yaml_of
 from .view import price_range
 
@@ -53,8 +58,6 @@ def page(planned: Planned, plotly_js: str = "inline") -> str:
     plotly_js
         ``inline``, or the address of the plotly bundle.
     """
-    from .page import render_sections
-
     drawn: dict[str, Any] = {}
     sections: list[tuple[str, str, str, dict[str, Any]]] = [
         ("answer", "", HEADLINE, headline(planned)),
@@ -107,3 +110,8 @@ def table(planned: Planned) -> dict[str, Any]:
         rows.append((name, rate, step, percent(result.mfu), free, price_range(result) or "–", result.bottleneck))
     refused = next(sentences for title, sentences in chapters(planned) if title.startswith("Stated"))
     return {"caption": "The best plans", "columns": COLUMNS, "table": rows, "refused": refused}
+
+
+def write_page(planned: Planned, path: Path) -> None:
+    """Write the page, whole or not at all; raises InputError where the file cannot be written."""
+    atomic_write(Path(path), page(planned))

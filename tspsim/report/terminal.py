@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tspsim.result import PlanResult, Result
+from tspsim.units import GIB, compact, percent
 
-from .numbers import GIB, compact, percent, seconds
+from .numbers import seconds
 from .sections.plans import exposed_share
 from .view import View, price_range
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import catalog
-from ..errors import InputError, UnknownNameError, shorten
+from ..errors import InputError, UnknownNameError, describe, shorten
 from .cluster import ClusterInline
 from .question import Scenario
 
@@ -90,7 +90,7 @@ def _assign(data: Any, path: str, value: object) -> Any:
         key, _, rest = path.partition(".")
         present = dict(data or {})
         return {**present, key: _assign(present.get(key), rest, value)}
-    raise InputError(f"{catalog.describe(data)} has no keys; '{shorten(path)}' cannot be set in it")
+    raise InputError(f"{describe(data)} has no keys; '{shorten(path)}' cannot be set in it")
 
 
 def _entry(entries: Sequence[Any], path: str) -> tuple[int, str]:

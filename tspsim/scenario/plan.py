@@ -3,20 +3,41 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field, StrictBool, StrictInt, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from ..errors import InputError, shorten
+from ..network import ALGORITHMS, KINDS
+from ..parallel import CONTEXT_METHODS, SCHEMES, WEIGHT_TRANSPORTS, Option, context, mesh_axes, scheme_axes
+from ..parallel.balance import BALANCES
+from ..parallel.dispatch import DISPATCHES, OVERLAPS
+from ..parallel.pipeline import ORDERS
+from ..parallel.registries import scheme_name
 from ..units import PositiveCount
-from .section import Degree, Name, Section, refuse
+from .section import Degree, OneOf, Section, refuse
 
-Axis = Literal["tsp", "tp", "sp", "pp", "dp"]
-CollectiveKind = Literal["all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all"]
+Axis = Annotated[str, OneOf(mesh_axes)]
 Value = TypeVar("Value")
 #: A key that the simulator chooses where it is not stated, or stated as ``auto``.
 Chosen = Annotated[Value | None, BeforeValidator(lambda value: None if value == "auto" else value)]
 Recomputation = Literal["none", "selective", "cheap", "full"]
+
+
+CollectiveKind = Annotated[str, OneOf(KINDS.names)]
+CollectiveAlgorithm = Annotated[str, OneOf(ALGORITHMS.names)]
 
 
 class Placement(Section):
@@ -37,6 +58,9 @@ class Placement(Section):
 class Plan(Section):
     """One way to spread the model over the cluster. Degrees left out are one, dp the GPUs that are left."""
 
+    # Axes and options of registered objects are keys as well, and so is cp.
+    model_config = ConfigDict(extra="allow", json_schema_extra=lambda schema: Plan.complete(schema))
+
     name: str = Field(description="1 to 60 printable characters, unique in the scenario")
     tsp: Degree = Field(1, description="folded tensor and sequence parallelism")
     tp: Degree = Field(1, description="tensor parallelism")
@@ -46,42 +70,47 @@ class Plan(Section):
     ep: Degree = Field(1, description="ranks that experts are spread over, taken from tp, tsp, sp and dp in this order")
     dp: Degree | None = Field(None, description="replicas; the GPUs that are left when not stated")
     partition: Literal["zigzag", "contiguous"] = "zigzag"
-    exchange: Literal["all_gather", "ring", "ulysses"] = "all_gather"
+    exchange: Annotated[str, OneOf(CONTEXT_METHODS.names)] = "all_gather"
     sequence_regions: StrictBool = Field(False, description="reduce-scatter and all-gather around the norms")
     overlap: StrictBool | None = Field(None, description="exchanges beside compute; default: the scheme's")
     overlap_chunks: Annotated[PositiveCount, Field(le=1024)] = 4
     recomputation: Recomputation | None = Field(None, description="default: full in training, else none")
     micro_batch: PositiveCount | None = Field(None, description="sequences; default: 1 in training, else all")
-    schedule: Literal["1f1b", "zb-h1"] = Field("1f1b", description="of a pipeline; interleaved with vpp > 1")
+    schedule: Annotated[str, OneOf(ORDERS.names)] = Field(
+        "1f1b", description="of a pipeline; interleaved with vpp > 1"
+    )
     stage_layers: tuple[Annotated[StrictInt, Field(ge=0)], ...] = Field(
         (), description="layers of every chunk; the first may be the embedding alone, the last the head; default: even"
     )
     zero: Annotated[int, Field(ge=0, le=3)] = Field(0, description="what replicas divide: 3 is FSDP")
     shard_group: Degree | None = Field(None, description="ranks that divide it (hybrid sharding); default: all")
-    expert_dispatch: Literal["ranks", "links", "experts"] = Field(
+    expert_dispatch: Annotated[str, OneOf(DISPATCHES.names)] = Field(
         "ranks", description="a token travels once to each rank of its experts by a library or at the links' rate, or "
         "once to each expert"
     )  # fmt: skip
-    expert_overlap: Literal["none", "shared_experts", "micro_batches"] = Field(
+    expert_overlap: Annotated[str, OneOf(OVERLAPS.names)] = Field(
         "none", description="what hides dispatch and combine: shared experts, and a backward behind another's forward"
+    )
+    expert_balance: Annotated[str, OneOf(BALANCES.names)] = Field(
+        "busiest", description="what ranks get of an uneven load; busiest: all are counted as the one that has most"
     )
     tsp_schedule: Literal["auto", "published"] = Field(
         "auto", description="what the keys below are where they are not stated: fastest here, or TSP word by word"
     )
-    weight_transport: Chosen[Literal["ring", "multi_ring", "gather"]] = Field(
+    weight_transport: Chosen[Annotated[str, OneOf(WEIGHT_TRANSPORTS.names)]] = Field(
         None, description="how TSP brings the MLP's weights: round a ring, round several, or gathered in pieces"
     )
     mlp_pieces: Chosen[Annotated[PositiveCount, Field(le=1024)]] = Field(
         None, description="pieces that gather brings them in"
     )
     head_groups: Chosen[Degree] = Field(None, description="groups of heads that TSP attends; published: one a rank")
-    context_transport: Chosen[Literal["ring", "multi_ring"]] = Field(
+    context_transport: Chosen[Annotated[str, OneOf(lambda: context.ring.TRANSPORTS)]] = Field(
         None, description="exchange: ring over one link of a GPU, or in pieces over all of them"
     )
     overlap_by: Chosen[Literal["heads", "blocks"]] = Field(
         None, description="what overlapped gathers of K and V are cut by: heads, or blocks of tokens"
     )
-    algorithms: dict[CollectiveKind, Name] = Field({}, description="kind of collective: its algorithm")
+    algorithms: dict[CollectiveKind, CollectiveAlgorithm] = Field({}, description="kind of collective: its algorithm")
     placement: Placement | None = None
 
     @field_validator("name")
@@ -91,16 +120,80 @@ class Plan(Section):
             raise refuse(f"'{shorten(value)}' is not allowed; a name has 1 to 60 printable characters")
         return value
 
+    @model_validator(mode="before")
+    @classmethod
+    def _further_keys(cls, data: Any) -> Any:
+        """Keys that are no fields: ``cp``, and what registered objects bring, each by its own type."""
+        if not isinstance(data, Mapping):
+            return data
+        if "cp" in data and "sp" in data:
+            raise refuse("cp and sp are one axis; state one of them")
+        keys = {"sp" if key == "cp" else key: value for key, value in data.items()}
+        further, wrong = {each.name: each for each in cls.further()}, []
+        for key in [key for key in keys if key not in cls.model_fields]:
+            try:
+                if key not in further:
+                    raise PydanticCustomError("extra_forbidden", "unknown key")
+                keys[key] = TypeAdapter(further[key].type).validate_python(keys[key])
+            except PydanticCustomError as error:
+                wrong.append(InitErrorDetails(type=error, loc=(key,), input=keys[key]))
+            except ValidationError as error:
+                first = error.errors(include_url=False)[0]
+                told = PydanticCustomError(first["type"], first["msg"], first.get("ctx"))
+                wrong.append(InitErrorDetails(type=told, loc=(key, *first["loc"]), input=first["input"]))
+        if wrong:
+            raise ValidationError.from_exception_data(cls.__name__, wrong)
+        return keys
+
     @model_validator(mode="after")
-    def _folded_alone(self) -> Plan:
-        if self.tsp > 1 and (self.tp > 1 or self.sp > 1):
-            raise refuse(f"tsp: {self.tsp} folds tp and sp onto one axis; leave tp and sp out beside it")
+    def _one_scheme(self) -> Plan:
+        scheme = SCHEMES.get(self.scheme)
+        beside = [axis for axis in scheme_axes() if axis not in scheme.axes]
+        if any(self.degree(axis) > 1 for axis in beside):
+            axis, others = scheme.axes[0], " and ".join(axis for axis in beside if axis in type(self).model_fields)
+            raise refuse(f"{axis}: {self.degree(axis)} {scheme.alone}; leave {others} out beside it")
         return self
+
+    @classmethod
+    def further(cls) -> Iterator[Option]:
+        """Keys of registered objects that are no fields: axes and options."""
+        for axis in scheme_axes():
+            if axis not in cls.model_fields:
+                yield Option(axis, Degree, 1)
+        yield from (option for scheme in SCHEMES.values() for option in scheme.options)
+        yield from (option for method in CONTEXT_METHODS.values() for option in method.options)
+
+    @classmethod
+    def complete(cls, schema: dict[str, Any]) -> None:
+        """Give the JSON Schema the keys that are no fields."""
+        schema["additionalProperties"] = False
+        schema["properties"]["cp"] = schema["properties"]["sp"] | {"description": "another spelling of sp"}
+        for each in cls.further():
+            told = {"default": each.default, **({"description": each.summary} if each.summary else {})}
+            schema["properties"][each.name] = TypeAdapter(each.type).json_schema() | told
+
+    def degree(self, axis: str) -> int:
+        """Ranks along a mesh axis."""
+        return int(getattr(self, axis, None) or 1)
+
+    def _spread(self) -> dict[str, int]:
+        return {axis: self.degree(axis) for axis in (*scheme_axes(), "pp")}
+
+    @property
+    def scheme(self) -> str:
+        """The scheme that its degrees ask for."""
+        return scheme_name(self._spread())
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What it states of the keys that its scheme and its context method bring, and their defaults."""
+        brought = (*SCHEMES.get(self.scheme).options, *CONTEXT_METHODS.get(self.exchange).options)
+        return {each.name: getattr(self, each.name, each.default) for each in brought}
 
     @property
     def ranks_per_replica(self) -> int:
         """GPUs one copy of the model takes."""
-        return math.prod((self.tsp, self.tp, self.sp, self.pp))
+        return math.prod(self._spread().values())
 
     def degrees(self, gpus: int) -> dict[str, int]:
         """The size of every axis on ``gpus`` GPUs, dp filled in; the product of all but ``ep`` is ``gpus``.
@@ -111,7 +204,7 @@ class Plan(Section):
             The replica does not divide the GPUs, or a stated dp does not use them all.
         """
         replica, remainder = self.ranks_per_replica, gpus % self.ranks_per_replica
-        degrees = {axis: int(getattr(self, axis)) for axis in ("tsp", "tp", "sp", "pp")}
+        degrees = self._spread()
         stated = " x ".join(f"{axis} {degree}" for axis, degree in degrees.items() if degree > 1) or "1"
         if remainder:
             raise InputError(

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ..errors import UnknownNameError, did_you_mean, shorten
+from ..steps import STEPS
 from ..units import UsdPerHour, UsdPerKilowattHour
 from .cluster import ClusterChoice, ClusterInline, Faults
-from .plan import Plan, Recomputation
+from .plan import Plan
 from .project import Parts, Project
 from .section import Name, Prose, Section, refuse
 from .workload import Workload
@@ -71,8 +72,7 @@ class Scenario(Section):
         if twice is not None:
             raise refuse(f"two plans are named '{twice}'; give each its own name")
         workload = info.data.get("workload")  # absent when it is wrong itself, which is then the error
-        default: Recomputation = "full" if workload and workload.pass_ == "training" else "none"
-        update = {"recomputation": default}
+        update = {"recomputation": STEPS.get(workload.pass_).recomputation if workload else "none"}
         return tuple(plan if plan.recomputation else plan.model_copy(update=update) for plan in plans)
 
     @property
@@ -92,8 +92,11 @@ class Scenario(Section):
         """Plain data in the order of the fields, all defaults filled in, quantities as numbers in SI.
 
         A scenario that is no purchase has neither ``offers`` nor ``project``; of ``sequences_per_replica`` and
-        ``global_batch`` it has one.
+        ``global_batch`` it has one. A plan has ``expert_balance`` where it is not the usual one.
         """
         data = self.model_dump(mode="json", by_alias=True)
         del data["workload"]["global_batch" if self.workload.global_batch is None else "sequences_per_replica"]
+        for plan in data["plans"]:
+            if plan["expert_balance"] == Plan.model_fields["expert_balance"].default:
+                del plan["expert_balance"]
         return {key: value for key, value in data.items() if value or key not in ("offers", "project")}

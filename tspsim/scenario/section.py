@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import PydanticCustomError, PydanticKnownError, core_schema
 
 from ..units import PositiveCount
 
@@ -19,6 +21,31 @@ Degree = Annotated[PositiveCount, Field(le=MOST_RANKS)]
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Annotates a name that must be one of ``names()``, asked when a scenario is read: registries may have grown."""
+
+    names: Callable[[], Sequence[str]]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            self._check, serialization=core_schema.plain_serializer_function_ser_schema(str)
+        )
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"enum": list(self.names()), "type": "string"}
+
+    def _check(self, value: object) -> str:
+        names = self.names()
+        if not isinstance(value, str) or value not in names:
+            quoted = [repr(name) for name in names]
+            expected = " or ".join(filter(None, (", ".join(quoted[:-1]), quoted[-1])))
+            raise PydanticKnownError("literal_error", {"expected": expected})
+        return value
 
 
 def refuse(sentence: str) -> PydanticCustomError:

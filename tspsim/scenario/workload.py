@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StrictBool, StrictInt, field_validator, model_validator
 
 from ..errors import InputError, did_you_mean, shorten
+from ..steps import SERVING_STEPS, STEPS
 from ..units import Bytes, PositiveCount
-from .section import Name, Section, refuse
+from .section import Name, OneOf, Section, refuse
 
 Precision = Literal["bf16", "fp8", "fp8_block", "mxfp8", "mxfp4", "nvfp4"]
 AdapterTarget = Literal["qkv", "output", "gate_up", "down"]
@@ -100,7 +101,7 @@ class Workload(Section):
     """What every replica computes in one step."""
 
     model: Name = Field(description="catalog name, YAML file, or a Hugging Face config.json")
-    pass_: Literal["forward", "training", "prefill", "decode"] = Field(alias="pass")
+    pass_: Annotated[str, OneOf(lambda: (*STEPS, *SERVING_STEPS))] = Field(alias="pass")
     sequence: PositiveCount = Field(description="tokens a sequence")
     sequences_per_replica: PositiveCount = 1
     global_batch: PositiveCount | None = Field(
@@ -156,6 +157,6 @@ class Workload(Section):
     @field_validator("pass_")
     @classmethod
     def _supported(cls, value: str) -> str:
-        if value in ("prefill", "decode"):
-            raise refuse(f"'{value}' comes with serving; use forward or training")
+        if value not in STEPS:
+            raise refuse(f"'{value}' comes with serving; use {' or '.join(STEPS)}")
         return value

@@ -20,6 +20,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, Protocol, TypeVar
 
@@ -189,6 +190,35 @@ def crew_of(jobs: int | None, scheduler: str | None, plans: int) -> Crew:
 
 #: So few plans are answered before a second process has started.
 TOO_FEW = 8
+
+
+def in_order(jobs: int | None, work: Callable[[Given], Made], given: Sequence[Given]) -> Iterator[Made]:
+    """What ``work`` makes of each of ``given``, in their order, by ``jobs`` processes (None: as :func:`crew_of`).
+
+    Raises
+    ------
+    TspsimError
+        A process died.
+    """
+    crew = crew_of(jobs, None, len(given))
+    if isinstance(crew, Here):
+        yield from map(work, given)
+        return
+    one_by_one = partial(_each, work)
+    flying = [crew.submit(one_by_one, [one]) for one in given]
+    over = False
+    try:
+        for future in flying:
+            yield from future.result()
+        over = True
+    except crew.deaths as death:
+        raise TspsimError(f"a worker died; too little memory? {shorten(death, 120)}") from None
+    finally:
+        crew.close(now=not over)
+
+
+def _each(work: Callable[[Given], Made], given: Sequence[Given]) -> list[Made]:
+    return [work(one) for one in given]
 
 
 def answers(questions: Iterable[Question], crew: Crew) -> Iterator[list[Answer]]:

@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import InputError, TspsimError, UnknownNameError
 from ..result import PlanResult, Result
 from ..scenario import Scenario, load
-from ..units import format_time
+from ..units import duration
 from .axes import Axis, Cell, Point, choose, points, read_axis
 from .executors import answers, crew_of
 from .question import Entry, Library, Question, ask
@@ -229,5 +229,5 @@ class _Clock:
         self._answered += count
         if self._progress is not None:
             left_s = (time.monotonic() - self._begin_s) / self._answered * (self._plans - self._done)
-            words = f"{self._done:,} of {self._plans:,} plans, {format_time(max(left_s, 0.0))} left"
+            words = f"{self._done:,} of {self._plans:,} plans, {duration(max(left_s, 0.0))} left"
             self._progress(words, min(1.0, self._done / self._plans))

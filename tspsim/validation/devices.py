@@ -1,11 +1,15 @@
-"""Devices by the names that measured tables use."""
+"""Devices by the names that measured tables use, and everything else the catalog has, read once."""
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 
 from tspsim import catalog
 from tspsim.hardware import Device, load_device
+from tspsim.model import load_model
+from tspsim.network import build_cluster
+from tspsim.parallel import load_stack
+from tspsim.question import Lookups
 
 #: What tables write → catalog name. Tables that say A100 alone mean the 80 GB board of the cloud and DGX machines.
 ALIASES = {"a100": "a100-80gb"}
@@ -40,10 +44,16 @@ def device(name: str) -> Device:
     return load_device(name)
 
 
+#: Clusters kept at once: rows that stand together share theirs, and each remembers what it was asked.
+CLUSTERS = 16
+_cluster, _model, _stack = lru_cache(CLUSTERS)(build_cluster), cache(load_model), cache(load_stack)
+LOOKUPS = Lookups(build_cluster=_cluster, load_device=device, load_model=_model, load_stack=_stack)
+
+
 def forget() -> None:
     """Read the catalog again: a folder of devices has changed."""
-    _names.cache_clear()
-    device.cache_clear()
+    for remembered in (_names, device, _cluster, _model, _stack):
+        remembered.cache_clear()
 
 
 def no_device(written: object) -> str:

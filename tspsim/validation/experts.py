@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tspsim.errors import InputError
-from tspsim.network import Cluster, ExpertExchange, Traffic, exchange_experts
-from tspsim.network.collectives.experts import MULTIPROCESSORS
+from tspsim.network import MULTIPROCESSORS, Cluster, ExpertExchange, Traffic, exchange_experts
 
 from .answers import Answers
 from .collectives import RACKS, cluster_of, tell
@@ -39,7 +38,7 @@ DEEPEP_BYTES = {"dispatch": 1.0 + 4.0 / 128.0, "combine": 2.0}
 
 
 @dataclass(frozen=True)
-class Asked:
+class ExpertPhase:
     """One phase of an exchange among the first ``ranks`` of a cluster."""
 
     cluster: Cluster
@@ -80,7 +79,7 @@ def predict_mori(frame: pd.DataFrame, answers: Answers) -> None:
         tell(answers, position, traffic)
 
 
-def deepep(row: Mapping[Any, Any]) -> list[Asked]:
+def deepep(row: Mapping[Any, Any]) -> list[ExpertPhase]:
     """Dispatch and combine of a row; raises InputError where it asks for what nobody knows."""
     mode = MODES.get(str(row["mode"]))
     if mode is None:
@@ -88,7 +87,7 @@ def deepep(row: Mapping[Any, Any]) -> list[Asked]:
     nodes, per_node = int(row["node_num"]), machine(str(row["system"]))
     cluster = _cluster(str(row["system"]), nodes, nodes * per_node)
     return [
-        Asked(cluster, nodes * per_node, phase, mode, ExpertExchange(
+        ExpertPhase(cluster, nodes * per_node, phase, mode, ExpertExchange(
             tokens=float(row["num_token"]),
             token_bytes=float(row["hidden_size"]) * value_bytes,
             experts=int(row["num_experts"]),
@@ -99,7 +98,7 @@ def deepep(row: Mapping[Any, Any]) -> list[Asked]:
     ]  # fmt: skip
 
 
-def mori(row: Mapping[Any, Any]) -> Asked:
+def mori(row: Mapping[Any, Any]) -> ExpertPhase:
     """The phase of a row; raises InputError where it asks for what nobody knows."""
     mode = KERNELS.get(str(row["kernel"]))
     if mode is None:
@@ -109,7 +108,7 @@ def mori(row: Mapping[Any, Any]) -> Asked:
     exchange = ExpertExchange(
         tokens=float(row["num_tokens"]), token_bytes=mori_bytes(row), experts=MORI_EXPERTS, topk=MORI_TOPK
     )
-    return Asked(cluster, ranks, str(row["phase"]), mode, exchange)
+    return ExpertPhase(cluster, ranks, str(row["phase"]), mode, exchange)
 
 
 def machine(system: str) -> int:

@@ -1,28 +1,36 @@
-"""One decoder layer and small whole models on one device, end to end: the sum of their operators.
+"""One decoder layer and small whole models on one device, end to end: the programs of a plan, kernel after kernel.
 
-Norms with the residual add, rope, and the gated activation are one fused memory-bound kernel each, as a compiled model
-runs them; the backward of a product is two products of the same size. ``1/tp`` of a layer has its heads and FFN
-columns divided and no collective. Operators cost what :meth:`tspsim.hardware.Device.time` says, at sustained clocks.
+A row is a question: its model on as many of the device as share a layer, forward or training. What the first rank
+computes is taken from the program that the plan's scheme writes; ``1/tp`` of a layer has no collective, so those are
+left out. Kernels cost what :meth:`tspsim.hardware.Device.time` says, at sustained clocks; a benchmark's clock, its
+launches and the range of the sum stand here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tspsim.errors import InputError
 from tspsim.hardware import Device, Estimate
 from tspsim.model import Architecture
-from tspsim.model.layer import LayerShard, gradients
-from tspsim.operators import Attention, Gemm, MemoryBound, Operator
+from tspsim.operators import Gemm, MemoryBound, Operator, Role
+from tspsim.parallel import Job, peak_memory, scheme_of, write_program
+from tspsim.program import Compute
 
 from .answers import Answers
 from .devices import device
 from .kernels import MICROSECONDS
+from .runs import Run, question_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
+#: Operators of a measurement, and how often each runs.
+Kernels = Mapping[Operator, int]
 #: The tables name no GPU in a column; their file names do.
 MEASURED_ON = "h200"
 #: A backward that Python's autograd drives cannot end before its calls are issued: what a layer's forward and
@@ -39,10 +47,11 @@ PRODUCTS_BESIDE_A_COPY = 8
 LOST_BESIDE_A_COPY = 0.68
 #: Whose attention kernel decodes in the measured models.
 DECODE_LIBRARY = "PyTorch 2.11 SDPA flash"
-#: A process's own memory beside its tensors: graph pools and library workspaces, as scenarios assume by default.
-RUNTIME_RESERVE_BYTES = 2.0 * 2**30
-#: Kernels of the AdamW update that PyTorch fuses read weight, gradient and two moments and write three of them.
-FUSED_ADAMW_BYTES_A_PARAMETER = {"weights": 2.0 * 2, "gradients": 2.0, "moments": 2.0 * 2 * 2}
+#: The AdamW that PyTorch fuses reads and writes bf16 weights and moments, and reads the gradients: as the product
+#: counts an optimizer, weights are of its state.
+FUSED_ADAMW = (("weights", 0.0), ("gradients", 2.0), ("state", 6.0))
+#: Whose instructions a measured layer lacks.
+OPTIMIZER = "optimizer"
 
 
 def predict_layers(frame: pd.DataFrame, answers: Answers) -> None:
@@ -52,22 +61,25 @@ def predict_layers(frame: pd.DataFrame, answers: Answers) -> None:
         if row["compiled"] != 1:
             answers.skip(position, "eager execution is not modelled: compiled kernels are")
             continue
-        tp = int(row["tp"])
-        if row["heads"] % tp or row["kv"] % tp or row["ffn"] % tp:
-            answers.skip(position, "tp does not divide heads and FFN")
-            continue
-        layer = LayerShard(_architecture(row, layers=1, vocab=0), tp)
-        batch, sequence = int(row["b"]), int(row["s"])
-        operators = forward(layer, batch, sequence)
-        if row["pass"] == "fwd+bwd":
-            operators += backward(layer, batch, sequence)
-        elif row["pass"] != "fwd":
+        passes = LAYER_PASSES.get(row["pass"])
+        if passes is None:
             answers.skip(position, "pass is neither fwd nor fwd+bwd")
             continue
-        total = add(on, [(operator, 1) for operator in operators])
-        if row["pass"] == "fwd+bwd":
+        model = _architecture(row, layers=1, vocab=0)
+        try:
+            job = job_of(model, passes, int(row["b"]), int(row["s"]), tp=int(row["tp"]))
+        except InputError as error:
+            answers.skip(position, error.message)
+            continue
+        total = add(on, kernels_of(job, without=OPTIMIZER))
+        if job.training:
             total = Estimate(*(max(value + FIRST_LAUNCHES_S, LEAST_FORWARD_AND_BACKWARD_S) for value in total))
         answers.predict(position, *(value * MICROSECONDS for value in total))
+
+
+#: What the table calls a pass, and the product.
+LAYER_PASSES = {"fwd": "forward", "fwd+bwd": "training"}
+MODEL_PASSES = {"prefill": "forward", "decode": "forward", "train": "training"}
 
 
 def predict_models(frame: pd.DataFrame, answers: Answers) -> None:
@@ -77,24 +89,28 @@ def predict_models(frame: pd.DataFrame, answers: Answers) -> None:
         model = _architecture(row, layers=int(row["layers"]), vocab=int(row["vocab"]))
         batch, sequence, context = int(row["b"]), int(row["s"]), int(row["ctx"])
         phase = row["phase"]
-        if phase == "prefill":
-            total = add(on, prefill(model, batch, sequence))
-        elif phase == "decode":
-            total = plus(add(on, decode_step(model, batch)), decode_attention(on, model, batch, context))
-        elif phase == "train":
-            total = add(on, training_step(model, batch, sequence))
-        else:
+        if phase not in MODEL_PASSES:
             answers.skip(position, "phase is none of prefill, decode, train")
             continue
+        job = job_of(model, MODEL_PASSES[phase], batch, sequence)
+        kernels = kernels_of(job)
+        memory = dict(peak_memory(job, scheme_of(job.plan).residency))
+        if phase == "prefill":
+            kernels = on_last_tokens(kernels, model, batch)
+            memory["logits"] = 0.0
+        total = add(on, decode_kernels(kernels, model, batch)) if phase == "decode" else add(on, kernels)
+        if phase == "decode":
+            total = join((total, decode_attention(on, model, batch, context)))
+            memory["cache"] = model.layers * cache_bytes(model, batch * context)
         answers.predict(position, *(value * MICROSECONDS for value in total))
-        answers.also(position, "peak_gb", peak_bytes(model, phase, batch, sequence, context) / 1e9)
+        answers.also(position, "peak_gb", sum(memory.values()) / 1e9)
 
 
 def predict_overlap(frame: pd.DataFrame, answers: Answers) -> None:
     """Eight products beside one copy inside HBM, and each of the two alone."""
     on = device(MEASURED_ON)
     for position, row in enumerate(frame.to_dict("records")):
-        products = add(on, [(Gemm(int(row["m"]), int(row["n"]), int(row["k"])), PRODUCTS_BESIDE_A_COPY)])
+        products = add(on, {Gemm(int(row["m"]), int(row["n"]), int(row["k"])): PRODUCTS_BESIDE_A_COPY})
         copy = on.memory_bound(2.0 * row["copy_mb"] * 2**20)
         lost = Estimate(*(LOST_BESIDE_A_COPY * value for value in copy))
         both = join((products, lost))
@@ -103,48 +119,50 @@ def predict_overlap(frame: pd.DataFrame, answers: Answers) -> None:
         answers.also(position, "copy_alone_us", copy.seconds * MICROSECONDS)
 
 
-def forward(layer: LayerShard, batch: int, sequence: int) -> list[Operator]:
-    """A layer's forward on ``batch`` sequences."""
-    tokens = batch * sequence
-    return [
-        layer.norm(tokens), layer.qkv(tokens), layer.rope(tokens), attention(layer, batch, sequence),
-        layer.output(tokens), layer.norm(tokens), layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens),
-    ]  # fmt: skip
+def job_of(model: Architecture, passes: str, batch: int, sequence: int, tp: int = 1) -> Job:
+    """The product's job of one replica that works on ``batch`` sequences at once.
+
+    Raises
+    ------
+    InputError
+        The degree divides no heads or columns of the model.
+    """
+    run = Run(
+        model=model, device=MEASURED_ON, gpus=tp, tp=tp, pass_=passes, sequence=sequence, micro_batch=batch,
+        global_batch=batch, recomputation="none", optimizer=FUSED_ADAMW,
+    )  # fmt: skip
+    question = question_of(run, micro_batches=1)
+    return question.job(question.plans[0])
 
 
-def backward(layer: LayerShard, batch: int, sequence: int) -> list[Operator]:
-    """A layer's backward: two products for each of the forward, attention's own, and the small kernels' mirrors."""
-    tokens = batch * sequence
-    products = (layer.qkv(tokens), layer.output(tokens), layer.gate_up(tokens), layer.down(tokens))
-    return [
-        *(gradient for product in products for gradient in gradients(product)),
-        attention(layer, batch, sequence, "backward"), layer.rope(tokens), layer.activation_backward(tokens),
-        layer.norm_backward(tokens), layer.norm_backward(tokens),
-    ]  # fmt: skip
+def kernels_of(job: Job, without: str = "") -> Kernels:
+    """What the first rank computes, but for one part of the program."""
+    issued = write_program(scheme_of(job.plan), job).unrolled()
+    computes = (each.instruction for each in issued if isinstance(each.instruction, Compute))
+    return Counter(operator for compute in computes if compute.part != without for operator in compute.operators)
 
 
-def attention(layer: LayerShard, batch: int, sequence: int, direction: str = "forward") -> Attention:
-    return layer.attention(((sequence, sequence),) * batch, direction=direction)
+# A step of its own, prefill or decode, is a forward with these changes as long as no step writes itself.
 
 
-def prefill(model: Architecture, batch: int, sequence: int) -> list[tuple[Operator, int]]:
-    """Every layer, and the head on the last token of each sequence."""
-    layer = LayerShard(model, 1)
-    tokens = batch * sequence
-    outside: list[Operator] = [layer.embedding(tokens), layer.norm(tokens), layer.head(batch)]
-    return [(op, model.layers) for op in forward(layer, batch, sequence)] + [(op, 1) for op in outside]
+def on_last_tokens(kernels: Kernels, model: Architecture, batch: int) -> Kernels:
+    """A forward whose head sees the last token of each sequence alone."""
+    return {
+        replace(operator, m=batch) if isinstance(operator, Gemm) and operator.role is Role.HEAD else operator: times
+        for operator, times in kernels.items()
+    }
 
 
-def decode_step(model: Architecture, batch: int) -> list[tuple[Operator, int]]:
-    """One token a sequence through every layer, without attention (see :func:`decode_attention`)."""
-    layer = LayerShard(model, 1)
-    inside: list[Operator] = [
-        layer.norm(batch), layer.qkv(batch), layer.rope(batch), layer.output(batch), layer.norm(batch),
-        layer.gate_up(batch), layer.activation(batch), layer.down(batch),
-        MemoryBound("cache_write", 2.0 * 2.0 * 2.0 * batch * model.kv_width, batch, name="cache write"),
-    ]  # fmt: skip
-    outside: list[Operator] = [layer.embedding(batch), layer.norm(batch), layer.head(batch)]
-    return [(op, model.layers) for op in inside] + [(op, 1) for op in outside]
+def decode_kernels(kernels: Kernels, model: Architecture, batch: int) -> Kernels:
+    """A forward of one token a sequence without its attention (:func:`decode_attention`), and the cache written."""
+    found: dict[Operator, int] = {each: times for each, times in kernels.items() if each.role is not Role.ATTENTION}
+    moved = 2.0 * cache_bytes(model, batch)  # read where they were made, written where they stay
+    return found | {MemoryBound("cache_write", moved, batch, name="cache write"): model.layers}
+
+
+def cache_bytes(model: Architecture, tokens: int) -> float:
+    """Keys and values of a layer in bf16."""
+    return 2.0 * 2.0 * tokens * model.kv_width
 
 
 def decode_attention(on: Device, model: Architecture, batch: int, context: int) -> Estimate:
@@ -153,46 +171,17 @@ def decode_attention(on: Device, model: Architecture, batch: int, context: int) 
     return Estimate(*(value * model.layers for value in one))
 
 
-def training_step(model: Architecture, batch: int, sequence: int) -> list[tuple[Operator, int]]:
-    """Forward, loss, backward of every layer without recomputation, and the optimizer's pass."""
-    layer = LayerShard(model, 1)
-    tokens = batch * sequence
-    inside = forward(layer, batch, sequence) + backward(layer, batch, sequence)
-    head = layer.head(tokens)
-    update = MemoryBound("adamw", model.parameters * sum(FUSED_ADAMW_BYTES_A_PARAMETER.values()), name="optimizer")
-    outside: list[Operator] = [
-        layer.embedding(tokens), layer.norm(tokens), head, layer.loss(tokens), *gradients(head),
-        layer.norm_backward(tokens), update,
-    ]  # fmt: skip
-    return [(op, model.layers) for op in inside] + [(op, 1) for op in outside]
-
-
-def peak_bytes(model: Architecture, phase: str, batch: int, sequence: int, context: int) -> float:
-    """Peak memory of one device in bf16: weights, what a phase keeps, and one layer's residual and MLP columns."""
-    tokens = batch * sequence
-    weights = 2.0 * model.parameters + RUNTIME_RESERVE_BYTES
-    alive = 2.0 * tokens * (2 * model.hidden + 3 * model.ffn)
-    if phase == "prefill":
-        return weights + alive
-    if phase == "decode":
-        return weights + alive + 2.0 * 2.0 * model.layers * batch * context * model.kv_width
-    kept = 2.0 * tokens * (4 * model.hidden + 2 * (model.attention_width + model.kv_width) + 3 * model.ffn)
-    logits_and_gradients = tokens * model.vocab * 8.0
-    gradients_and_moments = 6.0 * model.parameters
-    return weights + gradients_and_moments + model.layers * kept + alive + logits_and_gradients
-
-
-def add(on: Device, operators: Iterable[tuple[Operator, int]]) -> Estimate:
-    """The sum of operators that run one after the other, each a number of times, as a benchmark repeats them.
+def add(on: Device, kernels: Kernels) -> Estimate:
+    """The sum of kernels that run one after the other, as a benchmark repeats them.
 
     What the matrix units decide runs the faster the shorter the whole call is (:meth:`Device.cool_gain`). A family's
     error is one factor for all its calls, and families err independently: their ranges add in quadrature.
     """
-    counted = [(operator, times, on.time(operator)) for operator, times in operators]
+    counted = [(operator, times, on.time(operator)) for operator, times in kernels.items()]
     gain = on.cool_gain(sum(times * estimate.seconds for _, times, estimate in counted))
     families: dict[str, list[float]] = {}
     for operator, times, estimate in counted:
-        kind = f"{operator.kind} {operator.direction}" if isinstance(operator, Attention) else operator.kind
+        kind = f"{operator.kind} {operator.computes}" if operator.role is Role.ATTENTION else operator.kind
         family = families.setdefault(kind, [0.0, 0.0, 0.0])
         factor = times * (1.0 + on.matrix_share(operator) * (1.0 / gain - 1.0))
         for index, value in enumerate(estimate):
@@ -220,11 +209,6 @@ def join(parts: Sequence[Estimate]) -> Estimate:
     return Estimate(seconds, seconds - faster, seconds + slower)
 
 
-def plus(one: Estimate, other: Estimate) -> Estimate:
-    """Two independent estimates, one after the other."""
-    return join((one, other))
-
-
 def _architecture(row: Mapping[Hashable, Any], *, layers: int, vocab: int) -> Architecture:
     """The model of a row; heads are as wide as the hidden size divides."""
     heads = int(row["heads"])
@@ -238,4 +222,5 @@ def _architecture(row: Mapping[Hashable, Any], *, layers: int, vocab: int) -> Ar
         ffn=int(row["ffn"]),
         vocab=vocab,
         tied_embeddings=True,
+        source="the row's own columns",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
@@ -31,6 +31,10 @@ MOST_GROUPS = 400
 LARGEST_COUNT = 1e15
 
 Progress = Callable[[str, float], None]
+#: Some rows of the table at a path, whole and checked.
+Rows = tuple[str, "pd.DataFrame"]
+#: How the rows of all tables are predicted: :func:`map`, or what gives it to processes; in the same order.
+Mapper = Callable[[Callable[[Rows], Answers], Sequence[Rows]], Iterable[Answers]]
 
 
 @dataclass(frozen=True)
@@ -154,7 +158,7 @@ class Validation:
         InputError
             A file cannot be written.
         """
-        from tspsim.report.files import atomic_write
+        from tspsim.files import atomic_write
 
         for outcome in self.outcomes:
             atomic_write(folder / outcome.table.path, outcome.csv())
@@ -165,7 +169,9 @@ def reference_folder() -> Path:
     return Path(str(resources.files("tspsim.validation").joinpath("reference")))
 
 
-def validate(folder: Path | str | None = None, *, progress: Progress | None = None) -> Validation:
+def validate(
+    folder: Path | str | None = None, *, progress: Progress | None = None, mapper: Mapper = map
+) -> Validation:
     """Predict every row of every known table under ``folder``.
 
     Parameters
@@ -173,7 +179,9 @@ def validate(folder: Path | str | None = None, *, progress: Progress | None = No
     folder
         Laid out as docs/validation.md says, with any subset of the tables; None: the rows that ship with the package.
     progress
-        Called with a table's path and the share of tables done before it.
+        Called with a table's path and the share of the work done before it.
+    mapper
+        Who predicts; the answers are the same whoever does.
 
     Raises
     ------
@@ -189,11 +197,19 @@ def validate(folder: Path | str | None = None, *, progress: Progress | None = No
             f"holds none of the known tables, such as {', '.join(list(TABLES)[:3])}", file=shorten(root, 200)
         )
     files = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.csv"))
-    outcomes = []
-    for index, path in enumerate(found):
-        if progress is not None:
-            progress(path, index / len(found))
-        outcomes.append(predict(TABLES[path], read(root / path)))
+    tables = [CheckedTable.of(TABLES[path], read(root / path)) for path in found]
+    work = [rows for table in tables for rows in table.work]
+    done = iter(mapper(predict_rows, work))
+    outcomes: list[Outcome] = []
+    count = 0
+    for table in tables:
+        parts = []
+        for rows in table.work:
+            if progress is not None:
+                progress(rows[0], count / len(work))
+            parts.append(next(done))
+            count += 1
+        outcomes.append(table.outcome(parts))
     return Validation(tuple(outcomes), tuple(file for file in files if file not in TABLES))
 
 
@@ -209,16 +225,47 @@ def read(file: Path) -> pd.DataFrame:
         raise InputError(f"cannot be read as CSV: {shorten(error, 120)}", file=shorten(file, 200)) from None
 
 
+@dataclass(frozen=True)
+class CheckedTable:
+    """A table whose rows that lack a needed cell have their reason, so that predictors see whole rows.
+
+    ``work`` are the others in pieces, as the table divides them, and ``places`` where the rows of each stand.
+    """
+
+    table: Table
+    rows: pd.DataFrame
+    answers: Answers
+    work: tuple[Rows, ...]
+    places: tuple[NDArray[Any], ...]
+
+    @classmethod
+    def of(cls, table: Table, rows: pd.DataFrame) -> CheckedTable:
+        answers = Answers(len(rows))
+        frame, whole = _checked(table, rows, answers)
+        pieces = [list(piece) for piece in table.pieces(frame) if len(piece)]
+        work = ((table.path, frame.iloc[piece].reset_index(drop=True)) for piece in pieces)
+        return cls(table, rows, answers, tuple(work), tuple(whole[piece] for piece in pieces))
+
+    def outcome(self, parts: Iterable[Answers]) -> Outcome:
+        """With the answers of the work, in its order."""
+        for places, part in zip(self.places, parts, strict=True):
+            self.answers.put(places, part)
+        self.answers.check()
+        return Outcome(self.table, self.rows, self.answers)
+
+
+def predict_rows(rows: Rows) -> Answers:
+    """Predictions of some rows of a table, in any process."""
+    path, frame = rows
+    answers = Answers(len(frame))
+    TABLES[path].predict(frame, answers)
+    return answers
+
+
 def predict(table: Table, rows: pd.DataFrame) -> Outcome:
-    """One table's predictions: rows that lack a needed cell are told apart here, so that predictors see whole rows."""
-    answers = Answers(len(rows))
-    frame, whole = _checked(table, rows, answers)
-    part = Answers(len(whole))
-    if len(whole):
-        table.predict(frame, part)
-    answers.put(whole, part)
-    answers.check()
-    return Outcome(table, rows, answers)
+    """One table's predictions."""
+    checked = CheckedTable.of(table, rows)
+    return checked.outcome(map(predict_rows, checked.work))
 
 
 def whole_rows(table: Table, rows: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]:

@@ -21,7 +21,9 @@ from tspsim.network.load import usual_node
 from tspsim.parallel import peak_memory, scheme_of
 from tspsim.parallel.memory import stage_memory
 from tspsim.scenario import load
-from tspsim.simulation import look_up, run_plan
+from tspsim.simulation import Question, look_up, run_plan
+
+from .devices import LOOKUPS
 
 #: What joins the nodes of a GPU's usual training machine, where a source does not say (data sheets of DGX and HGX
 #: systems: 200 Gb/s a GPU with A100, 800 with B300, 400 with the others).
@@ -33,7 +35,7 @@ LEAST_FIRST = ("none", "selective", "cheap", "full")
 
 @dataclass(frozen=True)
 class Run:
-    """A training run and its plan, in the field's words; ``recomputation`` None is not stated.
+    """A run and its plan, in the field's words; ``recomputation`` None is not stated.
 
     ``global_batch`` and ``micro_batch`` are sequences; ``cp`` shards the sequence; replicas are what is left. Where
     replicas can share a node they do, before stages, in the order of Megatron, nanotron and torchtitan: tp, cp, dp, pp.
@@ -63,6 +65,7 @@ class Run:
     adapter_rank: int = 0
     adapter_targets: tuple[str, ...] = ()
     adapter_experts: str = "each"
+    pass_: str = "training"
     fabric: str = ""
     optimizer: str | tuple[tuple[str, float], ...] = "adamw"
 
@@ -77,7 +80,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Step:
+class Predicted:
     """What the simulator says of a run: seconds of a step with their range, peak memory, and what of it is state.
 
     ``fits`` False has no seconds. Allocated is what a framework's allocator counts: the peak less the reserve.
@@ -100,7 +103,7 @@ STATE = ("weights", "adapters", "gradients", "optimizer_state", "optimizer_tempo
 
 
 @cache
-def simulate_run(run: Run) -> Step:
+def simulate_run(run: Run) -> Predicted:
     """The step of a run.
 
     Raises
@@ -108,7 +111,7 @@ def simulate_run(run: Run) -> Step:
     InputError
         The simulator does not cover the run, or its plan is wrong; the message says why.
     """
-    step = Step(math.nan, math.nan, math.nan, math.inf, False, "full")
+    step = Predicted(math.nan, math.nan, math.nan, math.inf, False, "full")
     for recomputation in _policies(run):
         step = _step(replace(run, recomputation=recomputation))
         if step.fits:
@@ -116,18 +119,18 @@ def simulate_run(run: Run) -> Step:
     return step
 
 
-def memory_of(run: Run) -> Step:
+def memory_of(run: Run) -> Predicted:
     """Peak memory of a run and whether it fits, without its time; raises as :func:`simulate_run` does."""
-    step = Step(math.nan, math.nan, math.nan, math.inf, False, "full")
+    step = Predicted(math.nan, math.nan, math.nan, math.inf, False, "full")
     for recomputation in _policies(run):
         micro_batches = _micro_batches(run)
-        question = look_up(load(scenario(replace(run, recomputation=recomputation), min(micro_batches, 2 * run.pp))))
+        question = question_of(replace(run, recomputation=recomputation), min(micro_batches, 2 * run.pp))
         plan = question.plans[0]
         job, residency = question.job(plan), scheme_of(plan).residency
         peak, first = sum(peak_memory(job, residency).values()), stage_memory(job, residency, 0)
         state = sum(first.get(part, 0.0) for part in STATE)
         fits = peak <= question.device.visible_memory_bytes
-        step = Step(math.nan, math.nan, math.nan, peak, fits, recomputation, state)
+        step = Predicted(math.nan, math.nan, math.nan, peak, fits, recomputation, state)
         if fits:
             break
     return step
@@ -140,7 +143,7 @@ def _policies(run: Run) -> tuple[str, ...]:
     return LEAST_FIRST
 
 
-def _step(run: Run) -> Step:
+def _step(run: Run) -> Predicted:
     micro_batches = _micro_batches(run)
     few, more = run.pp, 2 * run.pp
     if micro_batches <= more or (run.vpp > 1 and micro_batches % run.pp):
@@ -157,13 +160,13 @@ def _step(run: Run) -> Step:
     return replace(second, seconds=seconds, low=second.low * scale, high=second.high * scale)
 
 
-def _simulated(run: Run, micro_batches: int) -> Step:
-    question = look_up(load(scenario(run, micro_batches)))
+def _simulated(run: Run, micro_batches: int) -> Predicted:
+    question = question_of(run, micro_batches)
     result = run_plan(question, question.plans[0])
     assert run.recomputation is not None
     peak = result.memory.peak_bytes
     allocated = peak - result.memory.parts["runtime_reserve"]
-    step = Step(math.nan, math.nan, math.nan, peak, False, run.recomputation, allocated_bytes=allocated)
+    step = Predicted(math.nan, math.nan, math.nan, peak, False, run.recomputation, allocated_bytes=allocated)
     if not result.ran or result.range is None:
         return step
     tokens = result.tokens_per_step
@@ -181,6 +184,11 @@ def _micro_batches(run: Run) -> int:
     return run.global_batch // (run.dp * run.micro_batch)
 
 
+def question_of(run: Run, micro_batches: int) -> Question:
+    """The run as the simulator is asked for it, with some micro-batches a replica."""
+    return look_up(load(scenario(run, micro_batches)), LOOKUPS)
+
+
 def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
     """The scenario of a run with some micro-batches a replica."""
     node, nodes = machine(run.device, run.gpus)
@@ -190,7 +198,7 @@ def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
         cluster["fabric"] = run.fabric or FABRICS.get(run.device, USUAL_FABRIC)
     workload: dict[str, Any] = {
         "model": str(_model_file(run.model)),
-        "pass": "training",
+        "pass": run.pass_,
         "sequence": run.sequence,
         "sequences_per_replica": run.micro_batch * micro_batches,
         "multi_token": run.multi_token,

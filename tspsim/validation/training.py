@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tspsim.errors import InputError
 from tspsim.model import Architecture, load_model
@@ -185,7 +185,7 @@ def predict_simumax(frame: pd.DataFrame, answers: Answers) -> None:
             model = replace(model, experts=replace(model.experts, first_dense=SIMUMAX_DENSE))
         micro_batches, dp = count_of(row, "mbc"), degree.get("dp", 1)
         return Run(
-            model=Architecture(**{**_fields(model), "layers": layers, "name": f"{name} of {layers} layers"}),
+            model=replace(model, layers=layers, name=f"{name} of {layers} layers"),
             device="b200",
             gpus=8,
             sequence=int(sequence.group(1)) if sequence else SIMUMAX_SEQUENCE,
@@ -237,7 +237,3 @@ def _predict_steps(
             answers.predict(position, *(unit * value for value in (step.seconds, step.low, step.high)))
         else:
             answers.skip(position, "does not fit by the memory model")
-
-
-def _fields(model: Architecture) -> dict[str, Any]:
-    return {name: getattr(model, name) for name in model.__dataclass_fields__}

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from tspsim.errors import InputError
-from tspsim.operators import Attention, Gemm, Operator
+from tspsim.operators import Attention, Gemm, GroupedGemm, Operator
 
 from .answers import Answers
 from .devices import device, device_name, no_device
@@ -55,7 +55,7 @@ def shape(op: str, text: str) -> tuple[Operator, float]:
             product = Gemm(sizes["m"], sizes["n"], sizes["k"], batch=sizes["b"])
             return product, product.flops
         if op == "group_matmul":
-            product = Gemm(sizes["M"], sizes["N"], sizes["K"], batch=sizes["ng"])
+            product = GroupedGemm(sizes["M"], sizes["N"], sizes["K"], batch=sizes["ng"])
             return product, product.flops
         if op in ("sdp_fwd", "sdp_bwd"):
             tokens, heads = sizes["seq_len"], sizes["head_num"]

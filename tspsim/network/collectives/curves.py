@@ -17,6 +17,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..kinds import CollectiveKind
 from .schedule import power_sum
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Measured:
     """
 
     curve: Curve
-    kind: str
+    kind: CollectiveKind
     ranks: int
     bandwidth_bytes_per_s: float
     latency: float
@@ -67,12 +68,11 @@ class Measured:
         return max(0.0, total - moving), max(moving * self.stretch, size_bytes * self.floor_s)
 
     def _starting(self, regime: int) -> float:
-        steps = (2.0 if self.kind == "all_reduce" else 1.0) * (self.ranks - 1)
+        steps = float(self.kind.passes) * (self.ranks - 1)
         return self.latency * (self.curve.base[regime] + steps * self.curve.hop[regime])
 
     def _moving(self, regime: int, size_bytes: float) -> float:
-        times = 2.0 if self.kind == "all_reduce" else 1.0
-        passed = times * size_bytes * (self.ranks - 1) / self.ranks
+        passed = float(self.kind.passes) * size_bytes * (self.ranks - 1) / self.ranks
         moving = passed / (self.bandwidth_bytes_per_s * self.curve.efficiency[regime])
         if regime == 0:
             return moving

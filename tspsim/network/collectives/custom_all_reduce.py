@@ -13,7 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .schedule import power_sum
+from ...errors import InputError
+from ..kinds import ALL_REDUCE, CollectiveKind
+from . import direct
+from .choices import Choice, inside_bytes_per_s, slowest
+from .schedule import Group, power_sum
 
 if TYPE_CHECKING:
     from ..calibration import CustomAllReduce, Spread
@@ -52,3 +56,16 @@ class Custom:
         fluid = min(moving[times.index(min(times))], total)
         # What the engines' corners round off is latency too, so that no part falls where another way takes over.
         return max(0.0, total - fluid), max(fluid * self.stretch, size_bytes * self.floor_s)
+
+
+def choices(group: Group, kind: CollectiveKind, library: str | None) -> tuple[Choice, ...]:
+    """The all-reduce of the serving engine that ``library`` names, if it names one."""
+    found = [each for each in group.cluster.node.collectives.custom_all_reduce if each.library == library]
+    if not found:
+        return ()
+    if kind is not ALL_REDUCE or len(group.members) > 1:
+        raise InputError(f"library '{library}' knows nothing but all_reduce inside one node")
+    schedule = direct.build(group, kind)[0]
+    floor, stretch = slowest(group, schedule, lambda sound: direct.build(sound, kind)[0])
+    cost = Custom(found[0], group.size, inside_bytes_per_s(group), floor, stretch)
+    return (Choice(found[0].library.replace(" ", "_"), schedule, cost),)

@@ -21,55 +21,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from ..kinds import ALL_TO_ALL, CollectiveKind
 from . import direct
+from .algorithm import ALGORITHMS, CollectiveAlgorithm
+from .choices import Choice, inside_bytes_per_s, slowest
+from .exchange import MULTIPROCESSORS, ExpertExchange
 from .schedule import Group, Schedule, beside, pipelined, power_sum, scaled
 
 if TYPE_CHECKING:
     from ..calibration import ExpertCurve, Spread
-
-#: Algorithms of an all-to-all that stand for an expert-parallel library: phase and mode.
-PHASES: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "dispatch": ("dispatch", "normal"),
-        "combine": ("combine", "normal"),
-        "dispatch_low_latency": ("dispatch", "low_latency"),
-        "combine_low_latency": ("combine", "low_latency"),
-    }
-)
-#: Multiprocessors whose copies ``per_copy`` counts, and that a library takes unless told.
-MULTIPROCESSORS = 24
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertExchange:
-    """What the ranks of an expert-parallel group give each other.
-
-    Parameters
-    ----------
-    tokens
-        Tokens a rank holds.
-    token_bytes
-        Bytes of one on the way, with its scales.
-    experts, topk
-        Experts of the layer, and how many a token goes to.
-    multiprocessors
-        Given to the kernels.
-    groups, kept_groups
-        A token's experts are in ``kept_groups`` of as many groups of neighbouring experts (DeepSeek-V3, §2.1.2).
-    """
-
-    tokens: float
-    token_bytes: float
-    experts: int = 256
-    topk: int = 8
-    multiprocessors: int = MULTIPROCESSORS
-    groups: int = 1
-    kept_groups: int = 1
-
-    def touched(self, places: int) -> float:
-        """Places among ``places``, neighbouring experts in each, that a token's experts lie in."""
-        return touched(places, self.topk, self.groups, self.kept_groups)
-
 
 #: What an all-to-all that states bytes alone is taken for: 7,168 values a token, dispatched in fp8 with a scale for
 #: each 128, combined in bf16; eight of 256 experts (DeepSeek-V3).
@@ -79,27 +39,6 @@ TYPICAL: Mapping[str, ExpertExchange] = MappingProxyType(
         "combine": ExpertExchange(1.0, 7168 * 2.0),
     }
 )
-
-
-def touched(places: int, topk: int, groups: int = 1, kept_groups: int = 1) -> float:
-    """Places among ``places`` that a token's experts lie in, each equally likely.
-
-    >>> touched(8, 1), round(touched(8, 8), 2)
-    (1.0, 5.25)
-    """
-    if groups == 1:
-        return float(places * (1.0 - (1.0 - 1.0 / places) ** topk))
-    if places >= groups:  # the places of the kept groups alone
-        reached = places * kept_groups / groups
-        return reached * (1.0 - (1.0 - 1.0 / reached) ** topk)
-    # A place holds several groups, j of them kept with the hypergeometric probability.
-    inside = groups // places
-    ways = math.comb(groups, kept_groups)
-    missed = 0.0
-    for j in range(min(inside, kept_groups) + 1):
-        likely = math.comb(inside, j) * math.comb(groups - inside, kept_groups - j) / ways
-        missed += likely * (1.0 - j / kept_groups) ** topk
-    return places * (1.0 - missed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +51,7 @@ class Volume:
 
 def copies(curve: ExpertCurve, exchange: ExpertExchange, ranks: int) -> float:
     """Copies of a token that its rank hands out, to itself included: ``size_bytes`` = tokens · bytes · copies."""
-    return exchange.touched(ranks) if curve.copies == "rank" else float(exchange.topk)
+    return exchange.reached(ranks) if curve.copies == "rank" else float(exchange.topk)
 
 
 def volume(curve: ExpertCurve, exchange: ExpertExchange, nodes: int, per_node: int) -> Volume:
@@ -120,13 +59,8 @@ def volume(curve: ExpertCurve, exchange: ExpertExchange, nodes: int, per_node: i
     ranks = nodes * per_node
     if curve.copies == "expert":
         return Volume((per_node - 1) / ranks, (nodes - 1) / nodes)
-    crossing = exchange.touched(nodes) / exchange.touched(ranks)
+    crossing = exchange.reached(nodes) / exchange.reached(ranks)
     return Volume((per_node - 1) / per_node, crossing * (nodes - 1) / nodes)
-
-
-def build(group: Group, kind: str) -> list[Schedule]:
-    """None: an exchange's loads depend on what is exchanged, which :func:`moved` is told."""
-    return []
 
 
 def moved(group: Group, sent: Volume) -> Schedule:
@@ -135,18 +69,18 @@ def moved(group: Group, sent: Volume) -> Schedule:
     parts = []
     if per_node > 1:
         inside = beside(
-            direct.build(Group(group.cluster, gpus), "all_to_all")[0] for gpus in group.members
+            direct.build(Group(group.cluster, gpus), ALL_TO_ALL)[0] for gpus in group.members
         )  # of a byte, (g − 1)/g leaves the rank
         parts.append(scaled(inside, sent.inside * per_node / (per_node - 1)))
     if nodes > 1:
         rails = [Group(group.cluster, tuple(gpus[i] for gpus in group.members)) for i in range(per_node)]
-        outside = beside(direct.build(rail, "all_to_all")[0] for rail in rails)
+        outside = beside(direct.build(rail, ALL_TO_ALL)[0] for rail in rails)
         parts.append(scaled(outside, sent.outside * nodes / (nodes - 1)))
     return pipelined(parts, "direct")
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class ExchangeCost:
     """The time of one phase for one group; ``size_bytes`` follow the tokens.
 
     ``inside_bytes_per_s`` are a rank's links to its peers, ``nic_bytes_per_s`` its share of the NICs, ``floor_s`` the
@@ -182,3 +116,60 @@ class Exchange:
         handling = tokens * exchange.topk * curve.per_copy * MULTIPROCESSORS / exchange.multiprocessors
         moving = power_sum((inside, outside), 3.0) * self.stretch
         return starting + handling, max(moving, size_bytes * self.floor_s)
+
+
+def expert_curve(group: Group, phase: str, mode: str, library: str | None) -> ExpertCurve | None:
+    """The node's parameters for a phase of an expert exchange; None where it has none."""
+    nodes = "one" if len(group.members) == 1 else "several"
+    fitting = [
+        curve
+        for curve in group.cluster.node.collectives.experts
+        if (curve.phase, curve.mode, curve.nodes) == (phase, mode, nodes)
+    ]
+    own = [curve for curve in fitting if curve.library == library]
+    return next(iter(own or fitting), None)
+
+
+def exchange_choice(group: Group, curve: ExpertCurve, exchange: ExpertExchange, name: str) -> Choice:
+    """One phase of an expert exchange on a group of as many ranks a node."""
+    cluster, nodes, per_node = group.cluster, len(group.members), len(group.members[0])
+    sent = volume(curve, exchange, nodes, per_node)
+    schedule = moved(group, sent)
+    floor, stretch = slowest(group, schedule, lambda sound: moved(sound, sent))
+    inside = inside_bytes_per_s(group)
+    fabric = cluster.fabric
+    nic = fabric.nic.bandwidth.value * cluster.node.nics / cluster.gpus_per_node if fabric is not None else inside
+    return Choice(name, schedule, ExchangeCost(curve, exchange, nodes, per_node, inside, nic, floor, stretch))
+
+
+@dataclass(frozen=True)
+class ExpertPhase(CollectiveAlgorithm):
+    """One phase of an expert-parallel library as an algorithm of an all-to-all: its loads depend on what is exchanged,
+    and only a measured curve tells its time. A node without such a library takes its own all-to-all."""
+
+    phase: str
+    mode: str
+
+    def choices(
+        self, group: Group, kind: CollectiveKind, library: str | None, exchange: ExpertExchange | None
+    ) -> list[Choice]:
+        curve = expert_curve(group, self.phase, self.mode, library)
+        if curve is None or kind.name not in self.kinds or not group.regular:
+            return []
+        return [exchange_choice(group, curve, exchange or TYPICAL[self.phase], self.name)]
+
+    def missing(self, group: Group, library: str | None) -> bool:
+        return expert_curve(group, self.phase, self.mode, library) is None
+
+    def size_bytes(self, group: Group, stated: float, library: str | None, exchange: ExpertExchange) -> float:
+        curve = expert_curve(group, self.phase, self.mode, library)
+        if curve is None or not group.regular:
+            return stated
+        return exchange.tokens * exchange.token_bytes * copies(curve, exchange, group.size)
+
+
+for _mode, _suffix in (("normal", ""), ("low_latency", "_low_latency")):
+    for _phase, _what in (("dispatch", "tokens to the ranks of their experts"), ("combine", "and back, summed")):
+        ALGORITHMS.register(
+            ExpertPhase(_phase + _suffix, (ALL_TO_ALL.name,), _what, lambda group, kind: [], _phase, _mode)
+        )

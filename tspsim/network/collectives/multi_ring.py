@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ...program import RING_SHIFT
-from .ring import rings
+from ..kinds import RING_SHIFT, CollectiveKind
+from .algorithm import ALGORITHMS, CollectiveAlgorithm
+from .ring import KINDS, rings
 from .schedule import Group, Schedule
 
 Cycle = tuple[int, ...]
 
 
-def build(group: Group, kind: str) -> list[Schedule]:
+def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
     """Rings over edge-disjoint Hamiltonian cycles of each node's ranks; only on a mesh, of equal nodes.
 
     A hop of a ring (``ring_shift``) may go along several behind a switch as well: a port sends as much as along one.
     """
-    hop = kind == RING_SHIFT
+    hop = kind is RING_SHIFT
     if not (group.mesh or hop) or not group.regular or len(group.members[0]) < (2 if hop else 3):
         return []
     return rings(group, kind, hamiltonian_cycles(len(group.members[0])))
@@ -105,3 +106,8 @@ def decomposition(n: int) -> tuple[Cycle, ...] | None:
         return False
 
     return tuple(cycles) if begin(1) else None
+
+
+ALGORITHM = ALGORITHMS.register(
+    CollectiveAlgorithm("multi_ring", KINDS, "rings over edge-disjoint Hamiltonian cycles of a mesh", build)
+)

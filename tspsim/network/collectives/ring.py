@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from ...program import RING_SHIFT
+from ..kinds import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, RING_SHIFT, CollectiveKind
+from .algorithm import ALGORITHMS, CollectiveAlgorithm
 from .schedule import Group, Schedule, scheduled
 
-#: How often a hop's n − 1 chunks travel the ring.
-TURNS = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}
+#: Kinds that chunks passed on round a ring can run.
+KINDS = tuple([kind.name for kind in (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, BROADCAST, RING_SHIFT)])
 
 
-def build(group: Group, kind: str) -> list[Schedule]:
+def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
     """One ring through the ranks in order, and between nodes one a rail.
 
     On a mesh it uses one link of a GPU, however many there are.
@@ -25,7 +26,7 @@ def build(group: Group, kind: str) -> list[Schedule]:
     return rings(group, kind, [None])
 
 
-def rings(group: Group, kind: str, cycles: Sequence[Sequence[int] | None]) -> list[Schedule]:
+def rings(group: Group, kind: CollectiveKind, cycles: Sequence[Sequence[int] | None]) -> list[Schedule]:
     """Rings that share the bytes evenly.
 
     Parameters
@@ -39,17 +40,14 @@ def rings(group: Group, kind: str, cycles: Sequence[Sequence[int] | None]) -> li
     node at its c-th rank and leaves over that rank's rail again, so that all NICs work. Where dead links interrupt
     some of the rings, a second schedule leaves those out.
     """
-    if kind == RING_SHIFT:
-        return [shift(group, cycles)]
-    if kind not in TURNS and kind != "broadcast":
-        return []
+    if kind is RING_SHIFT:  # nobody has a neighbour where every node has one rank
+        return [shift(group, cycles)] if len(group.members) < group.size else []
     nodes, n = group.members, group.size
     channels = 1 if len(nodes) == 1 else group.channels
     paths = [_path(group, kind, cycle, channel) for cycle in cycles for channel in range(channels)]
-    if kind != "broadcast":
+    if not kind.rooted:
         paths = [[*path, path[0]] for path in paths]
-    passes = TURNS.get(kind, 1)
-    crossings = passes * (len(nodes) - 1)
+    crossings = kind.passes * (len(nodes) - 1)
 
     def over(chosen: Sequence[Sequence[int]]) -> Schedule:
         hops = [hop for path in chosen for hop in pairwise(path)]
@@ -59,10 +57,10 @@ def rings(group: Group, kind: str, cycles: Sequence[Sequence[int] | None]) -> li
             "ring",
             source,
             destination,
-            (1.0 if kind == "broadcast" else passes * (n - 1) / n) / len(chosen),
-            node_steps=passes * (n - 1) - crossings,
+            kind.passed_on(n) / len(chosen),
+            node_steps=kind.passes * (n - 1) - crossings,
             net_steps=crossings,
-            own_chunk=0.0 if kind == "broadcast" else 1.0 / n,
+            own_chunk=0.0 if kind.rooted else 1.0 / n,
         )
 
     layout = group.cluster.layout
@@ -83,15 +81,20 @@ def _ordered(gpus: Sequence[int], cycle: Sequence[int] | None) -> list[int]:
     return [gpus[i] for i in cycle] if cycle else list(gpus)
 
 
-def _path(group: Group, kind: str, cycle: Sequence[int] | None, channel: int) -> list[int]:
+def _path(group: Group, kind: CollectiveKind, cycle: Sequence[int] | None, channel: int) -> list[int]:
     """Ranks in the order one ring visits them; a broadcast's begins at the root."""
     nodes = list(group.members)
-    if kind == "broadcast":
+    if kind.rooted:
         nodes = nodes[group.source_node :] + nodes[: group.source_node]
     path: list[int] = []
     for gpus in nodes:
         order = _ordered(gpus, cycle)
-        at_root = kind == "broadcast" and not path
+        at_root = kind.rooted and not path
         first = order.index(group.source if at_root else gpus[channel % len(gpus)])
         path += order[first:] + order[:first]
     return path
+
+
+ALGORITHM = ALGORITHMS.register(
+    CollectiveAlgorithm("ring", KINDS, "one ring through the ranks; between nodes one a rail", build)
+)

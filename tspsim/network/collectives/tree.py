@@ -10,19 +10,19 @@ from itertools import pairwise
 
 import numpy as np
 
+from ..kinds import ALL_REDUCE, BROADCAST, CollectiveKind
+from .algorithm import ALGORITHMS, CollectiveAlgorithm
 from .schedule import Group, Schedule, scheduled
 
 
-def build(group: Group, kind: str) -> list[Schedule]:
+def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
     """An all-reduce goes up both trees and down again; a broadcast goes down.
 
     Inside one node the trees join its ranks. Between nodes they join the nodes and each node's ranks form a
     chain, as NCCL builds them: on channel c the c-th rank of every node talks to the other nodes, so that
     every rail has trees of its own. In a broadcast the root feeds the tops of two trees over all others.
     """
-    if kind not in ("all_reduce", "broadcast"):
-        return []
-    both_ways = kind == "all_reduce"
+    both_ways = not kind.rooted
     units = list(group.members) if len(group.members) > 1 else [(gpu,) for gpu in group.members[0]]
     if not both_ways:
         first = next(i for i, gpus in enumerate(units) if group.source in gpus)
@@ -91,3 +91,8 @@ def _parent(vertex: int, n: int) -> int | None:
     bit = vertex & -vertex
     above = (vertex ^ bit) | (bit << 1)
     return above if above < n else vertex ^ bit
+
+
+ALGORITHM = ALGORITHMS.register(
+    CollectiveAlgorithm("tree", (ALL_REDUCE.name, BROADCAST.name), "two binary trees that carry half each", build)
+)

@@ -6,13 +6,14 @@ rail. The phases follow each other chunk by chunk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from ...program import RING_SHIFT
+from ..kinds import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE_SCATTER, CollectiveKind
 from . import direct, in_switch, multi_ring, ring, tree
+from .algorithm import ALGORITHMS, CollectiveAlgorithm
+from .choices import Builder
 from .schedule import Group, Schedule, beside, pipelined, scaled, scheduled, shifted
 
-Builder = Callable[[Group, str], list[Schedule]]
 #: What may run inside a node, by name.
 INSIDE: Mapping[str, Builder] = {
     "ring": ring.build,
@@ -22,7 +23,7 @@ INSIDE: Mapping[str, Builder] = {
 }
 
 
-def build(group: Group, kind: str) -> list[Schedule]:
+def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
     """One schedule for each pair of what the library's tuner would run inside a node and between nodes.
 
     Notes
@@ -35,38 +36,37 @@ def build(group: Group, kind: str) -> list[Schedule]:
     - all-to-all: to the rank of the destination's position, then along its rail.
     """
     nodes = group.members
-    if kind == RING_SHIFT or len(nodes) < 2 or not group.regular or len(nodes[0]) < 2:
+    if len(nodes) < 2 or not group.regular or len(nodes[0]) < 2:
         return []
-    if kind == "all_to_all":
+    if kind is ALL_TO_ALL:
         return [_all_to_all(group)]
-    allowed = getattr(group.cluster.node.collectives.inside_node, kind)
-    between = {"ring": ring.build, "tree": tree.build}
+    allowed = group.cluster.node.collectives.inside_node.get(kind.name, ())
     return [
-        _joined(group, kind, INSIDE[inside], outside)
+        _joined(group, kind, INSIDE[inside], outside.build)
         for inside in INSIDE
-        if inside in allowed and INSIDE[inside](_in_node(group, 0), "all_gather")
-        for outside in between.values()
-        if outside(_on_rail(group, 0), kind)
+        if inside in allowed and INSIDE[inside](_in_node(group, 0), ALL_GATHER)
+        for outside in (ring.ALGORITHM, tree.ALGORITHM)
+        if outside.schedules(_on_rail(group, 0), kind)
     ]
 
 
-def reduced_in_switch(group: Group, kind: str) -> list[Schedule]:
+def reduced_in_switch(group: Group, kind: CollectiveKind) -> list[Schedule]:
     """Reduction in the switch: of one node, or of two whose ranks of the same position exchange what each has reduced.
 
     Beyond two nodes libraries were not seen to do so: four nodes and twenty racks reach a tree's bandwidth.
     """
     if len(group.members) == 1:
         return in_switch.build(group, kind)
-    pair = len(group.members) == 2 and group.regular and len(group.members[0]) > 1 and kind == "all_reduce"
-    if not pair or not in_switch.build(_in_node(group, 0), "all_gather"):
+    pair = len(group.members) == 2 and group.regular and len(group.members[0]) > 1 and kind is ALL_REDUCE
+    if not pair or not in_switch.build(_in_node(group, 0), ALL_GATHER):
         return []
     return [_joined(group, kind, in_switch.build, ring.build)]
 
 
-def _joined(group: Group, kind: str, inside: Builder, outside: Builder) -> Schedule:
+def _joined(group: Group, kind: CollectiveKind, inside: Builder, outside: Builder) -> Schedule:
     g = len(group.members[0])
 
-    def in_nodes(part: str) -> Schedule:
+    def in_nodes(part: CollectiveKind) -> Schedule:
         if not group.cluster.factors:  # all nodes are alike: one is computed and moved
             first, layout = inside(_in_node(group, 0), part)[0], group.cluster.layout
             nodes = [(gpus[0] - group.members[0][0]) // layout.gpus for gpus in group.members]
@@ -75,12 +75,12 @@ def _joined(group: Group, kind: str, inside: Builder, outside: Builder) -> Sched
 
     rails = scaled(beside(outside(_on_rail(group, i), kind)[0] for i in range(g)), 1.0 / g)
     phases = {
-        "all_reduce": lambda: [in_nodes("reduce_scatter"), rails, in_nodes("all_gather")],
-        "reduce_scatter": lambda: [in_nodes("reduce_scatter"), rails],
-        "all_gather": lambda: [rails, in_nodes("all_gather")],
-        "broadcast": lambda: [_scatter(group), rails, in_nodes("all_gather")],
+        ALL_REDUCE: lambda: [in_nodes(REDUCE_SCATTER), rails, in_nodes(ALL_GATHER)],
+        REDUCE_SCATTER: lambda: [in_nodes(REDUCE_SCATTER), rails],
+        ALL_GATHER: lambda: [rails, in_nodes(ALL_GATHER)],
+        BROADCAST: lambda: [_scatter(group), rails, in_nodes(ALL_GATHER)],
     }[kind]()
-    gathering = phases[-1] if kind != "reduce_scatter" else phases[0]
+    gathering = phases[0] if kind is REDUCE_SCATTER else phases[-1]
     if gathering.family == "in_switch":  # one latency covers both ways through the switch
         return pipelined(phases, "in_switch")
     return pipelined(phases, rails.family)
@@ -95,8 +95,8 @@ def _scatter(group: Group) -> Schedule:
 
 def _all_to_all(group: Group) -> Schedule:
     g, n = len(group.members[0]), len(group.members)
-    inside = beside(direct.build(_in_node(group, i), "all_to_all")[0] for i in range(n))
-    return pipelined([inside, beside(direct.build(_on_rail(group, i), "all_to_all")[0] for i in range(g))], "direct")
+    inside = beside(direct.build(_in_node(group, i), ALL_TO_ALL)[0] for i in range(n))
+    return pipelined([inside, beside(direct.build(_on_rail(group, i), ALL_TO_ALL)[0] for i in range(g))], "direct")
 
 
 def _in_node(group: Group, index: int) -> Group:
@@ -105,3 +105,12 @@ def _in_node(group: Group, index: int) -> Group:
 
 def _on_rail(group: Group, position: int) -> Group:
     return Group(group.cluster, tuple(gpus[position] for gpus in group.members), group.source_node)
+
+
+KINDS = tuple([kind.name for kind in (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, BROADCAST, ALL_TO_ALL)])
+ALGORITHMS.register(
+    CollectiveAlgorithm("in_switch", KINDS[:-1], "the switch adds and multicasts; two nodes swap", reduced_in_switch)
+)
+ALGORITHM = ALGORITHMS.register(
+    CollectiveAlgorithm("two_level", KINDS, "inside nodes and along rails, chunk by chunk", build)
+)

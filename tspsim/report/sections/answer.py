@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tspsim.report.numbers import GIB, compact, gib, percent, plain, seconds
+from tspsim.report.numbers import plain, seconds
 from tspsim.report.view import View, dollars_per_million_tokens
+from tspsim.steps import STEPS
+from tspsim.units import compact, gib, percent
 
-from . import Section
+from .section import Section
 
 TEMPLATE = """
 <p class="kicker">{{ kicker }}</p>
@@ -73,7 +75,7 @@ def kicker(view: View) -> str:
     if model:
         parts.append(str(model))
     if workload.get("pass"):
-        parts.append(f"{workload['pass']} pass" if workload["pass"] == "forward" else str(workload["pass"]))
+        parts.append(STEPS.get(workload["pass"]).title)
     if isinstance(workload.get("sequence"), int):
         parts.append(f"{workload['sequence']:,} tokens a sequence")
     return " · ".join(parts)
@@ -98,7 +100,7 @@ def tiles(view: View) -> list[dict[str, str]]:
         {"what": "MFU", "value": percent(best.mfu), "more": "of dense peak"},
         {
             "what": "Memory",
-            "value": f"{best.memory.peak_bytes / GIB:.1f} GiB",
+            "value": f"{gib(best.memory.peak_bytes)}",
             "more": f"of {gib(best.memory.capacity_bytes)} a GPU",
         },
     ]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tspsim.report.numbers import compact, gib, plain, words
+from tspsim.report.numbers import plain, words
 from tspsim.report.view import View
+from tspsim.steps import STEPS
+from tspsim.units import compact, gib
 
-from . import Section
+from .section import Section
 
 TEMPLATE = """
 {% if defaults %}<h3>Defaults that decide</h3>
@@ -35,7 +37,7 @@ def build(view: View) -> dict[str, Any]:
     workload = {
         key: value
         for key, value in view.workload.items()
-        if key != "optimizer" or view.workload.get("pass") == "training"
+        if key != "optimizer" or (view.workload.get("pass") in STEPS and STEPS.get(view.workload["pass"]).trains)
     }
     cluster = {key: value for key, value in result.cluster.items() if key != "device"}
     tables = [

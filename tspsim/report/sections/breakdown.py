@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from tspsim.report.figures import bars_layout, colours, in_order, totals
-from tspsim.report.numbers import label, percent, seconds, words
+from tspsim.report.numbers import label, seconds, words
 from tspsim.report.view import View
 from tspsim.result import PlanResult
+from tspsim.units import percent
 
-from . import Section
+from .section import Section
 
 TEMPLATE = """
 {{ figure("breakdown", "Time of one step, mean over ranks: computing by family, communication that no

@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from tspsim.report.numbers import digits, label
+from tspsim.report.numbers import label
 from tspsim.report.view import Shape, View
 from tspsim.result import PlanResult
+from tspsim.units import digits
 
-from . import Section
+from .section import Section
 
 TEMPLATE = """
 {{ figure("breakeven", "Volume of TSP over that of a rival on as many GPUs, forward, at this model's g and F.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tspsim.report.numbers import compact, label, percent
+from tspsim.report.numbers import label
 from tspsim.report.view import View
 from tspsim.result import LinkUse
+from tspsim.units import compact, percent
 
-from . import Section
+from .section import Section
 
 TEMPLATE = """
 {{ figure("fabric", "The first representative's node and its rails: colour and width of a link are the share

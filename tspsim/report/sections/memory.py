@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from tspsim.report.figures import ALARM, bars_layout, totals
-from tspsim.report.numbers import GIB, gib, label, percent, words
+from tspsim.report.numbers import label, words
 from tspsim.report.view import View
 from tspsim.result import PlanResult
+from tspsim.units import GIB, gib, percent
 
-from . import Section
+from .section import Section
 
 TEMPLATE = """
 {{ figure("memory", "Peak memory of the fullest rank by part; the line is what the device shows to a program.

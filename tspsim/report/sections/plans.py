@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tspsim.report.numbers import compact, gib, percent, plain, seconds, words
+from tspsim.report.numbers import plain, seconds, words
 from tspsim.report.view import View, dollars_per_million_tokens, price_range
 from tspsim.result import PlanResult
+from tspsim.units import compact, gib, percent
 
-from . import Section
+from .section import Section
 
 TEMPLATE = """
 <div class="scroll"><table class="plans">

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from tspsim.report.figures import ACCENT, QUIET, bars_layout
-from tspsim.report.numbers import compact, label
+from tspsim.report.numbers import label
 from tspsim.report.view import View
+from tspsim.units import compact
 
-from . import Section
+from .section import Section
 
 TEMPLATE = """
 <div class="pair">

@@ -8,11 +8,11 @@ import numpy as np
 
 from tspsim.report.figures import colours, in_order
 from tspsim.report.gantt import MOST_COLUMNS, MOST_RANKS, pack_all, shares
-from tspsim.report.numbers import percent
 from tspsim.report.view import View
 from tspsim.result import PlanResult
+from tspsim.units import percent
 
-from . import Section
+from .section import Section
 
 TEMPLATE = """
 <div class="gantt" id="gantt">

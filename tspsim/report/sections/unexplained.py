@@ -6,7 +6,7 @@ from typing import Any
 
 from tspsim.report.view import View
 
-from . import Section
+from .section import Section
 
 TEMPLATE = """<ul>{% for text in unexplained %}<li>{{ text|prose }}</li>{% endfor %}</ul>"""
 

@@ -8,7 +8,7 @@ from tspsim.report.figures import bars_layout, totals
 from tspsim.report.numbers import label, words
 from tspsim.report.view import View
 
-from . import Section
+from .section import Section
 
 TEMPLATE = """
 {{ figure("volume", "Payload a rank receives and did not hold, in one layer's forward, mean over ranks; read

@@ -1,4 +1,4 @@
-"""What the planner answers: the best plans, what is known about the others, and where the best are not."""
+"""What the planner answers: the best plans, what is known about the others, where the best are not; and its JSON."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from ...description import describe_cluster, describe_model, provenance
 from ...question import Question
-from ...result import PlanResult
+from ...result import SCHEMA_VERSION, PlanResult
 from ...scenario import Scenario
+from ...statements import defaults_in_words
 from .branch import Found
-from .limits import Limits
-from .scheme_map import Cell
+from .limits import Lean, Limits
+from .scheme_map import Cell, Side
 from .sensitivity import Elsewhere
+from .space import plan_keys
 from .why import Part
 
 
@@ -67,6 +70,118 @@ class Planned:
         return self.batch * self.scenario.workload.sequence
 
     def to_json(self) -> dict[str, Any]:
-        from .document import document
-
+        """The answer as plain data (docs/planner.md has its schema)."""
         return document(self)
+
+
+def document(planned: Planned) -> dict[str, Any]:
+    """One object: the question, the plans that were simulated, and under ``plan`` what the planner says about them."""
+    question = planned.question
+    best = list(planned.best)
+    front = [found for found in planned.front if found not in best]
+    return {
+        "schema": SCHEMA_VERSION,
+        "scenario": planned.scenario.to_dict() | {"model": describe_model(question.model)},
+        "cluster": describe_cluster(question.cluster, question.device),
+        "plan": {
+            "objective": planned.objective,
+            "batch_sequences": planned.batch,
+            "tokens_per_step": planned.tokens,
+            "best": [_entry(found, planned) for found in best],
+            "front": [_entry(found, planned) for found in (*best, *front) if found in planned.front],
+            "stated": [
+                {"name": each.name, **({"error": each.error} if each.error else {}), **_rates(each.result)}
+                for each in planned.stated
+            ],
+            "why": {
+                "best": best[0].candidate.name,
+                "other": planned.rival or None,
+                "parts": [
+                    {"part": part.name, "best_s": part.best_s, "other_s": part.other_s, "saved_s": part.saved_s}
+                    for part in planned.why
+                ],
+            },
+            "elsewhere": [
+                {
+                    "what": each.what,
+                    "nodes": each.nodes,
+                    "sequence": each.sequence,
+                    "batch_sequences": each.batch,
+                    "ranking": [{"plan": name, "step_time_s": step_s} for name, step_s in each.ranking],
+                    "does_not_fit": list(each.unfit),
+                }
+                for each in planned.elsewhere
+            ],
+            "limits": _limits(planned),
+            "map": [
+                {
+                    "sequence": each.sequence,
+                    "nodes": each.nodes,
+                    "batch_sequences": each.batch,
+                    "tsp": _side(each.folded),
+                    "other": _side(each.other),
+                    "proven": each.proven,
+                    "complete": each.sure,
+                }
+                for each in planned.territory
+            ],
+            "search": {
+                "simulated": planned.simulated,
+                "bounded": planned.bounded,
+                "complete": planned.complete,
+                "interrupted": planned.interrupted,
+                "next_bound_s": planned.next_bound_s if planned.next_bound_s < math.inf else None,
+                "gap": planned.gap,
+            },
+        },
+        "provenance": [dict(row) for row in provenance(question)],
+        "defaults": list(defaults_in_words(question.work, [found.candidate.plan for found in best])),
+    }
+
+
+def _entry(found: Found, planned: Planned) -> dict[str, Any]:
+    """A plan's entry of the contract, with the keys that ask for it again."""
+    nodes = found.result.gpus // planned.question.cluster.gpus_per_node
+    return {
+        **found.result.to_json(),
+        "keys": plan_keys(found.candidate.plan),
+        "sequences_per_replica": found.candidate.job.work.sequences,
+        "nodes": nodes,
+        "bound_s": found.bound_s,
+        "headroom_bytes": found.headroom_bytes,
+    }
+
+
+def _side(side: Side | None) -> dict[str, Any] | None:
+    if side is None:
+        return None
+    return {"plan": side.plan, "step_time_s": side.step_s, "least_step_time_s": side.least_s}
+
+
+def _rates(result: PlanResult | None) -> dict[str, Any]:
+    if result is None or not result.ran:
+        return {}
+    return {
+        "tokens_per_s": result.tokens_per_s,
+        "step_time_s": result.step_time_s,
+        "mfu": result.mfu,
+        "memory_peak_bytes": result.memory.peak_bytes,
+    }
+
+
+def _limits(planned: Planned) -> dict[str, Any] | None:
+    if planned.limits is None:
+        return None
+
+    def limit(found: tuple[int, Lean] | None) -> dict[str, Any] | None:
+        if found is None:
+            return None
+        value, lean = found
+        return {"value": value, "plan": lean.name, "memory_peak_bytes": lean.bytes}
+
+    every = planned.limits
+    return {
+        "longest_sequence": limit(every.longest_sequence),
+        "largest_batch_sequences": limit(every.largest_batch),
+        "fewest_nodes": limit(every.fewest_nodes),
+    }

@@ -10,7 +10,7 @@ from ...errors import InputError
 from ...network import Cluster
 from ...parallel import Job, Plan, peak_memory, scheme_of
 from ...parallel.choices import legal
-from .space import EXCHANGES, Space, name_of
+from .space import Space, name_of
 
 #: No model is asked about a longer sequence.
 LONGEST_SEQUENCE = 2**30
@@ -66,23 +66,23 @@ def leanest(space: Space, room_bytes: float | None = None) -> Lean | None:
 
 def lean_jobs(space: Space) -> Iterator[Job]:
     """Legal plans among which that of least memory is."""
-    training = space.work.pass_ == "training"
-    for tsp, tp, sp, pp in space.degrees():
-        dp = space.cluster.gpus // (tsp * tp * sp * pp)
+    step = space.work.step
+    for degrees in space.degrees():
+        dp, lone = degrees["dp"], Plan("", degrees)
         work = replace(space.work, sequences=space.batch // dp)
-        ways = itertools.product(
-            space.expert_degrees(tsp * tp * sp * dp),
-            EXCHANGES if sp > 1 else EXCHANGES[:1],
-            (False, True) if tp > 1 else (False,),
-            (2, 3) if training and dp * sp > 1 else (0,),
+        every = itertools.product(
+            space.expert_degrees(space.cluster.gpus // lone.pp),
+            space.exchanges(lone),
+            (False, True) if lone.tp > 1 else (False,),
+            (2, 3) if step.trains and dp * lone.sp > 1 else (0,),
         )
-        for ep, exchange, regions, zero in ways:
+        for ep, exchange, regions, zero in every:
             plan = Plan(
                 "",
-                {"tsp": tsp, "tp": tp, "sp": sp, "pp": pp, "ep": ep, "dp": dp},
+                {**degrees, "ep": ep},
                 exchange=exchange,
                 sequence_regions=regions,
-                recomputation="full" if training else "none",
+                recomputation=step.recomputation,
                 micro_batch=1,
                 zero=zero,
             )

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from ...errors import TspsimError
-from ...parallel import Job
+from ...parallel import Job, scheme_of
 from ...scenario import Scenario
 from ..executors import Crew, Here
 from ..question import Library
@@ -80,8 +80,8 @@ def cell(searches: Searches, tokens: int, point: Point, deadline_s: float) -> Ce
 
 
 def is_folded(job: Job) -> bool:
-    """Whether a plan has TSP."""
-    return job.plan.tsp > 1
+    """Whether weights come to the tokens: TSP."""
+    return scheme_of(job.plan).folds
 
 
 def is_not_folded(job: Job) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ...errors import InputError
 from ...network import Cluster
-from ...parallel import Job, build_mesh, located, peak_memory, scheme_of
+from ...parallel import Job, build_mesh, located, peak_memory, scheme_axes, scheme_of
 from .branch import Found, Search
 from .space import Candidate, Space, name_of
 
@@ -81,7 +81,7 @@ def adapted(job: Job, space: Space, room_bytes: float) -> Candidate | None:
     """A plan in another space, with as many replicas as there is room for; None where it divides nothing or does not
     fit."""
     gpus = space.cluster.gpus
-    replica = math.prod(job.plan.degree(axis) for axis in ("tsp", "tp", "sp", "pp"))
+    replica = math.prod(job.plan.degree(axis) for axis in (*scheme_axes(), "pp"))
     if gpus % replica or space.batch % (gpus // replica):
         return None
     dp = gpus // replica

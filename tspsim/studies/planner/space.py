@@ -19,13 +19,27 @@ from functools import cached_property
 from typing import Any
 
 from ...errors import InputError
+from ...mesh import Mesh
 from ...model import Architecture
 from ...network import Cluster
-from ...parallel import CHOICES, Job, Mesh, Plan, Work, build_mesh, located
-from ...parallel.choices import legal, talks
+from ...parallel import (
+    CONTEXT_METHODS,
+    SCHEMES,
+    SWITCHES,
+    Job,
+    Plan,
+    Work,
+    build_mesh,
+    choices_of,
+    located,
+    mesh_axes,
+    method_of,
+    scheme_axes,
+)
+from ...parallel.choices import legal, schedules_of
+from ...parallel.pipeline import ORDERS
 
 RECOMPUTATION = ("none", "selective", "cheap", "full")
-EXCHANGES = ("all_gather", "ring", "ulysses")
 #: Axes that a placement may lay across nodes while replicas fill the node; tensor parallelism and TSP stay innermost.
 MOVABLE = ("sp", "pp")
 #: Tokens of a sequence that a shard has at least.
@@ -52,13 +66,12 @@ class Candidate:
 def plan_keys(plan: Plan) -> dict[str, Any]:
     """A plan as the keys of a scenario, those at their defaults left out."""
     keys: dict[str, Any] = {"name": plan.name}
-    keys |= {axis: plan.degree(axis) for axis in ("tsp", "tp", "sp", "pp", "ep") if plan.degree(axis) > 1}
-    usual = Plan("", {})
-    for name in ("vpp", "exchange", "sequence_regions", "overlap", "recomputation", "micro_batch", "schedule", "zero"):
+    keys |= {axis: plan.degree(axis) for axis in (*scheme_axes(), "pp", "ep") if plan.degree(axis) > 1}
+    for name in SWITCHES:
         value = getattr(plan, name)
-        if value != getattr(usual, name) or name in ("recomputation", "micro_batch"):
+        if value != getattr(Plan, name) or name in ("recomputation", "micro_batch"):
             keys[name] = value
-    keys |= {name: getattr(plan, name) for name in plan.chosen}
+    keys |= {name: plan.value(name) for name in plan.chosen}
     if plan.rail_axes:
         keys["placement"] = {"node": list(plan.node_axes), "rails": list(plan.rail_axes)}
     return keys
@@ -66,7 +79,7 @@ def plan_keys(plan: Plan) -> dict[str, Any]:
 
 #: Words of a plan's name. What a layer leaves for its backward: all of it is kept, attention runs again, what is cheap
 #: does, or all.
-_WORDS = {"none": "keep", "selective": "attn", "all_gather": "gather"}
+_WORDS = {"none": "keep", "selective": "attn"}
 
 
 def name_of(plan: Plan) -> str:
@@ -81,19 +94,19 @@ def name_of(plan: Plan) -> str:
     >>> name_of(Plan("", {"tp": 4, "sp": 2, "dp": 16}, exchange="ring", zero=1, micro_batch=2, recomputation="full"))
     'TP4-SP2-DP16 ring Z1 mb2 full'
     """
-    axes = [axis for axis in ("tsp", "tp", "sp", "pp", "ep") if plan.degree(axis) > 1]
+    axes = [axis for axis in (*scheme_axes(), "pp", "ep") if plan.degree(axis) > 1]
     degrees = [f"{axis.upper()}{plan.degree(axis)}" for axis in axes]
     if plan.vpp > 1:
         degrees = [f"{degree}x{plan.vpp}" if degree.startswith("PP") else degree for degree in degrees]
     words = ["-".join([*degrees, f"DP{plan.dp}"])]
-    words += [_WORDS.get(plan.exchange, plan.exchange)] if plan.sp > 1 else []
+    words += [method.word or method.name] if (method := method_of(plan)).name else []
     words += [f"Z{plan.zero}"] if plan.zero else []
     words += [f"mb{plan.micro_batch}"] if plan.micro_batch else []
     words += [_WORDS.get(plan.recomputation, plan.recomputation)]
     words += ["sr"] if plan.sequence_regions else []
     words += ["ov"] if plan.overlap else []
-    words += [word for choice in CHOICES if choice.applies(plan) and (word := choice.word(plan))]
-    words += ["zb"] if plan.schedule == "zb-h1" else []
+    words += [word for choice in choices_of(plan) if (word := choice.word(plan))]
+    words += [plan.order.word] if plan.order.word else []
     words += ["@" + "+".join(plan.rail_axes)] if plan.rail_axes else []
     return " ".join(words)
 
@@ -125,44 +138,55 @@ class Space:
 
     def families(self) -> Iterator[Job]:
         """Every choice of degrees, micro-batch, recomputation and exchange, as the job of its simplest plan."""
-        training = self.work.pass_ == "training"
-        for tsp, tp, sp, pp in self.degrees():
-            dp = self.cluster.gpus // (tsp * tp * sp * pp)
-            sequences = self.batch // dp
+        training = self.work.step.trains
+        for degrees in self.degrees():
+            lone = Plan("", degrees)
+            sequences = self.batch // lone.dp
             work = replace(self.work, sequences=sequences)
             sizes = [size for size in range(1, sequences + 1) if sequences % size == 0]
-            ways = itertools.product(
-                self.expert_degrees(tsp * tp * sp * dp),
+            every = itertools.product(
+                self.expert_degrees(self.cluster.gpus // lone.pp),
                 sizes,
                 RECOMPUTATION if training else RECOMPUTATION[:1],
-                EXCHANGES if sp > 1 else EXCHANGES[:1],
+                self.exchanges(lone),
             )
-            for ep, size, recomputation, exchange in ways:
-                if math.gcd(size, sp) > 1:
+            for ep, size, recomputation, exchange in every:
+                if math.gcd(size, lone.sp) > 1:
                     continue
-                degrees = {"tsp": tsp, "tp": tp, "sp": sp, "pp": pp, "ep": ep, "dp": dp}
-                plan = Plan("", degrees, exchange=exchange, recomputation=recomputation, micro_batch=size)
+                spread = {**degrees, "ep": ep}
+                plan = Plan("", spread, exchange=exchange, recomputation=recomputation, micro_batch=size)
                 plan = located(plan, self.cluster.gpus, self.cluster.gpus_per_node)
                 # Experts spread beside tensor parallelism need sequence regions.
-                for regions in (False, True) if ep > 1 and tp > 1 else (False,):
+                for regions in (False, True) if ep > 1 and lone.tp > 1 else (False,):
                     job = Job(self.model, replace(plan, sequence_regions=regions), work)
                     if legal(job):
                         yield job
                         break
 
-    def degrees(self) -> Iterator[tuple[int, int, int, int]]:
-        gpus = self.cluster.gpus
+    def degrees(self) -> Iterator[dict[str, int]]:
+        """Ranks on every axis; of schemes with as many the one that has more axes first."""
+        gpus, none = self.cluster.gpus, dict.fromkeys(mesh_axes(), 1)
+        spreads = [
+            (sizes, scheme)
+            for scheme in sorted(SCHEMES.values(), key=lambda each: -len(each.axes))
+            for sizes in itertools.product(self.divisors, repeat=len(scheme.axes))
+            if gpus % math.prod(sizes) == 0 and (scheme.usual or math.prod(sizes) > 1)
+        ]
+        spreads.sort(key=lambda each: each[0] + (1,) * (len(scheme_axes()) - len(each[0])))
         for pp in self.divisors:
             if pp > self.model.layers:
                 break
-            for first, sp in itertools.product(self.divisors, self.divisors):
-                replica = pp * first * sp
+            for sizes, scheme in spreads:
+                replica = pp * math.prod(sizes)
                 if gpus % replica or self.batch % (gpus // replica):
                     continue
-                if sp * LEAST_TOKENS <= self.work.sequence or sp == 1:
-                    yield 1, first, sp, pp
-                if sp == 1 < first and first * LEAST_TOKENS <= self.work.sequence:
-                    yield first, 1, 1, pp
+                degrees = {**none, **dict(zip(scheme.axes, sizes, strict=True)), "pp": pp, "dp": gpus // replica}
+                if degrees[scheme.token_axis] == 1 or degrees[scheme.token_axis] * LEAST_TOKENS <= self.work.sequence:
+                    yield degrees
+
+    def exchanges(self, plan: Plan) -> tuple[str, ...]:
+        """The context methods of a plan's sequence shards; of none the usual one."""
+        return CONTEXT_METHODS.names() if plan.sp > 1 else (Plan.exchange,)
 
     def expert_degrees(self, ranks: int) -> list[int]:
         """What experts may be spread over: one rank where the model has none."""
@@ -171,32 +195,33 @@ class Space:
             return [1]
         return [degree for degree in self.divisors if experts.count % degree == 0 and ranks % degree == 0]
 
-    def ways(self, family: Job) -> Iterator[Candidate]:
-        """Every way of a family's ranks to talk within a stage: placement, regions, overlap; no pipeline chosen yet."""
+    def within_stage(self, family: Job) -> Iterator[Candidate]:
+        """Every schedule of a family's ranks within a stage: placement, regions, overlap; no pipeline chosen yet."""
         for place, (rails, mesh) in enumerate(self.placements(family.plan)):
             plan = located(replace(family.plan, rail_axes=rails), self.cluster.gpus, self.cluster.gpus_per_node)
-            for number, job in enumerate(talks(replace(family, plan=plan), self.cluster.layout.mesh)):
+            for number, job in enumerate(schedules_of(replace(family, plan=plan), self.cluster.layout.mesh)):
                 if legal(job):
                     yield Candidate(job, mesh, (place, number))
 
-    def layouts(self, way: Candidate) -> Iterator[Candidate]:
-        """Every pipeline schedule of a way."""
-        for number, (vpp, schedule) in enumerate(self._pipelines(way.job)):
-            job = replace(way.job, plan=replace(way.plan, vpp=vpp, schedule=schedule))
+    def layouts(self, staged: Candidate) -> Iterator[Candidate]:
+        """Every pipeline around that."""
+        for number, (vpp, schedule) in enumerate(self._pipelines(staged.job)):
+            job = replace(staged.job, plan=replace(staged.plan, vpp=vpp, schedule=schedule))
             if number == 0 or legal(job):
-                yield Candidate(job, way.mesh, (*way.order, number))
+                yield Candidate(job, staged.mesh, (*staged.order, number))
 
     def _pipelines(self, family: Job) -> Iterator[tuple[int, str]]:
         """Chunks a stage and schedule; where layers can be cut into equal chunks, only such cuts."""
-        yield 1, "1f1b"
+        usual = family.plan.schedule
+        yield 1, usual
         layers, pp = self.model.layers, family.plan.pp
         if pp == 1:
             return
         if family.training:
-            yield 1, "zb-h1"
+            yield from ((1, name) for name in ORDERS if name != usual)
         for vpp in range(2, layers // pp + 1):
             if layers % pp or layers % (pp * vpp) == 0:
-                yield vpp, "1f1b"
+                yield vpp, usual
 
     def placements(self, plan: Plan) -> Sequence[tuple[tuple[str, ...], Mesh]]:
         """Axes laid along rails while replicas fill the node, and the mesh; each mesh once, the usual one first."""

@@ -2,7 +2,7 @@
 
 *Weak*: every replica keeps its work, more nodes are more replicas. *Strong*: the whole work is the offer's own step; on
 fewer nodes a replica has more sequences, and on more nodes than replicas need a group has to leave its node: the
-token axis (sp, or tsp) grows across nodes.
+token axis (of its scheme) grows across nodes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ...errors import InputError
 from ...network import Cluster
+from ...parallel import SCHEMES
 from ...scenario import Plan, Scenario
 from .needs import at_nodes, step_of
 
@@ -19,8 +20,8 @@ WEAK_NODES = (1, 4, 16, 128, 2048)
 #: Strong scaling looks this far on either side of the offer's own size. Farther up every rank has its own place on the
 #: token axis, which folds into nothing: 2,048 nodes take minutes, and a sweep.
 STRONG_FACTORS = (0.5, 1, 2, 4)
-#: TSP's broadcasts grow with the square of its axis: longer ones than this are for sweeps.
-LONGEST_TSP = 16
+#: A folded axis has broadcasts that grow with its square: longer ones than this are for sweeps.
+LONGEST_FOLDED = 16
 #: The largest machine on a curve: 2,048 nodes of eight.
 MOST_GPUS = 2048 * 8
 
@@ -66,11 +67,11 @@ def asked_of(scenario: Scenario, cluster: Cluster, plan: str) -> Iterator[Asked]
         if nodes < 1 or nodes % step or nodes * per_node > MOST_GPUS:
             continue
         replicas = nodes * per_node // chosen.ranks_per_replica
-        grown = chosen
+        grown, axis = chosen, SCHEMES.get(chosen.scheme).token_axis
         sequences, remainder = divmod(work, replicas)
         if replicas > work and replicas % work == 0:
             grown, sequences, remainder = wider(chosen, replicas // work), 1, 0
-        if remainder or grown.tsp > max(chosen.tsp, LONGEST_TSP):
+        if remainder or (folds(chosen) and grown.degree(axis) > max(chosen.degree(axis), LONGEST_FOLDED)):
             continue
         point = at_nodes(scenario, cluster, plan, nodes, sequences=sequences)
         try:
@@ -84,8 +85,13 @@ def asked_of(scenario: Scenario, cluster: Cluster, plan: str) -> Iterator[Asked]
 
 def wider(plan: Plan, times: int) -> Plan:
     """The plan with its token axis ``times`` as long."""
-    axis = "tsp" if plan.tsp > 1 else "sp"
-    return plan.model_copy(update={axis: getattr(plan, axis) * times})
+    axis = SCHEMES.get(plan.scheme).token_axis
+    return plan.model_copy(update={axis: plan.degree(axis) * times})
+
+
+def folds(plan: Plan) -> bool:
+    """Whether weights come to the tokens."""
+    return SCHEMES.get(plan.scheme).folds
 
 
 def curve(ran: Sequence[tuple[Asked, float]]) -> tuple[Point, ...]:

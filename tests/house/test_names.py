@@ -1,0 +1,70 @@
+"""Who stands above ``parallel/`` and ``network/`` asks objects, and names none: read off the syntax trees."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tspsim
+from tspsim.network import ALGORITHMS
+from tspsim.parallel import CONTEXT_METHODS, SCHEMES, WEIGHT_TRANSPORTS
+from tspsim.program import COLLECTIVE_KINDS
+
+PACKAGE = Path(tspsim.__file__).parent
+#: Rooms that own the objects.
+OWNERS = ("parallel", "network")
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in OWNERS)
+#: A kind of collective is no algorithm, though one context method has the name of the kind it uses.
+NAMES = {*SCHEMES.names(), *CONTEXT_METHODS.names(), *WEIGHT_TRANSPORTS.names(), *ALGORITHMS}
+NAMES -= {*COLLECTIVE_KINDS, "dispatch", "combine"}
+#: Axes of one scheme alone: whether there are several ranks on one is the scheme's business.
+AXES = {axis for scheme in SCHEMES.values() if not scheme.usual for axis in scheme.axes}
+#: Facts of a plan that only a name can be compared with.
+NAMED = ("exchange", "weight_transport", "context_transport", "algorithm", "scheme")
+
+
+def decisions(tree: ast.AST) -> Iterator[ast.expr]:
+    """Expressions that something is decided by: both sides of comparisons, keys, members of collections, cases."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            yield from (node.left, *node.comparators)
+        elif isinstance(node, ast.Dict):
+            yield from (key for key in node.keys if key is not None)
+        elif isinstance(node, ast.Tuple | ast.List | ast.Set):
+            yield from node.elts
+        elif isinstance(node, ast.MatchValue):
+            yield node.value
+        elif isinstance(node, ast.Subscript):
+            yield node.slice
+
+
+def offences(source: str) -> list[str]:
+    tree = ast.parse(source)
+    found = [
+        f"line {each.lineno}: '{each.value}'"
+        for each in decisions(tree)
+        if isinstance(each, ast.Constant) and isinstance(each.value, str) and each.value in NAMES
+    ]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            attributes = {side.attr for side in sides if isinstance(side, ast.Attribute)}
+            words = [side.value for side in sides if isinstance(side, ast.Constant) and isinstance(side.value, str)]
+            found += [f"line {node.lineno}: {attributes} against '{word}'" for word in words if attributes & {*NAMED}]
+            found += [f"line {node.lineno}: degree of {axis}" for axis in attributes & AXES]
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_module_above_names_a_scheme_a_context_method_or_an_algorithm(path: Path) -> None:
+    assert not offences(path.read_text(encoding="utf-8"))
+
+
+def test_the_reader_finds_what_it_looks_for() -> None:
+    compared = 'if plan.exchange == "ulysses" or plan.exchange == "all_gather":\n    pass'
+    assert len(offences(compared)) == 3
+    assert offences('word = {"folded": 1}') and offences("if plan.tsp > 1:\n    pass")
+    assert offences("x: Literal['ring']") and not offences('sentence = "round one ring"')

@@ -1,0 +1,201 @@
+"""What becomes of a scheme's operators: precision, packed documents, stacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tspsim
+from tspsim import catalog
+from tspsim.errors import InputError
+from tspsim.model import load_model
+from tspsim.model.layer import LayerShard
+from tspsim.operators import Gemm
+from tspsim.parallel import load_stack
+from tspsim.result import PlanResult
+
+
+def trained(workload: dict[str, Any] | None = None, device: str = "b200", **plan: Any) -> PlanResult:
+    question = {
+        "name": "stack",
+        "cluster": {"device": device, "nodes": 1},
+        "workload": {"model": "llama-3.1-8b", "pass": "training", "sequence": 8192, **(workload or {})},
+        "plans": [{"name": "P", "zero": 3, "recomputation": "none", **plan}],
+    }
+    result = tspsim.simulate(question).plan("P")
+    assert result.ran, result.error
+    return result
+
+
+def stack_file(folder: Path, **keys: object) -> str:
+    import yaml
+
+    data = {"name": "mine", **{key: {"value": value, "source": "the test"} for key, value in keys.items()}}
+    file = folder / "mine.yaml"
+    file.write_text(yaml.safe_dump(data), encoding="utf-8")
+    return str(file)
+
+
+def test_narrow_products_are_faster_and_the_rest_stays_as_it_is() -> None:
+    wide, narrow = trained(), trained({"precision": "fp8"})
+    for family in ("attention", "memory_bound"):
+        assert narrow.compute_by_kind_s[family] == pytest.approx(wide.compute_by_kind_s[family], rel=0.02)
+    assert 0.4 < narrow.compute_by_kind_s["gemm"] / wide.compute_by_kind_s["gemm"] < 0.8
+    # MFU counts against the peak of the precision: twice that of bf16.
+    assert narrow.mfu == pytest.approx(wide.mfu * wide.step_time_s / narrow.step_time_s / 2, rel=1e-3)
+
+
+@pytest.mark.parametrize(("device", "precision"), [("h100", "nvfp4"), ("mi300x", "mxfp8"), ("a100-80gb", "fp8")])
+def test_a_precision_the_device_lacks_is_refused_with_those_it_has(device: str, precision: str) -> None:
+    with pytest.raises(InputError, match=f"^workload.precision: {device} has no {precision}; it has .*bf16"):
+        trained({"precision": precision}, device=device)
+
+
+def test_packed_documents_divide_the_pairs_of_attention() -> None:
+    whole, packed = trained(), trained({"document": 1024})
+    flops = [
+        sum(entry.flops for entry in plan.timeline.labels if entry.kind == "attention")  # type: ignore[union-attr]
+        for plan in (whole, packed)
+    ]
+    assert flops[1] == pytest.approx(flops[0] / 8)
+    assert packed.compute_by_kind_s["gemm"] == pytest.approx(whole.compute_by_kind_s["gemm"], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("workload", "plan", "message"),
+    [
+        ({"document": 3000}, {}, "workload.document: documents of 3000 tokens do not fill"),
+        ({"document": 2048}, {"sp": 4}, "workload.document: documents of 2048 tokens do not fill the chunks of 1024"),
+        ({"document": 512}, {"sp": 4, "exchange": "ring"}, "plans.P.exchange: packed documents need no ring"),
+        ({"stack": "nanotorn"}, {}, "workload.stack: unknown stack 'nanotorn' .did you mean 'nanotron'"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(workload: dict[str, Any], plan: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        trained(workload, **plan)
+
+
+def test_a_slow_host_takes_its_own_time_and_no_more(tmp_path: Path) -> None:
+    """Far slower than the device, a step is its launches; far faster, nothing changes."""
+    ideal = trained()
+    kernels = sum(len(entry.parts_s) for entry in ideal.timeline.labels)  # type: ignore[union-attr]
+    slow = trained({"stack": stack_file(tmp_path, kernel="20 ms")})
+    assert slow.step_time_s >= kernels * 0.02
+    assert slow.step_time_s <= kernels * 0.02 + ideal.step_time_s
+    assert slow.breakdown_s["exposed_communication"]["launch"] > 0.9 * slow.step_time_s
+    fast = trained({"stack": stack_file(tmp_path, kernel="1 us")})
+    assert ideal.step_time_s <= fast.step_time_s < 1.001 * ideal.step_time_s
+
+
+def test_launches_grow_with_the_group(tmp_path: Path) -> None:
+    """A collective's launch is a + b·(n − 1): of tensor parallelism over 8 ranks seven times b longer than over 2."""
+    stack = stack_file(tmp_path, collective="1 ms", collective_per_rank="10 ms")
+
+    def launched(tp: int) -> float:
+        plan = trained({"stack": stack}, zero=0, tp=tp, dp=8 // tp)
+        frame = plan.timeline.frame()  # type: ignore[union-attr]
+        row = frame[frame["name"] == "issue sum attention"].iloc[0]
+        return float(row.end_s - row.start_s)
+
+    assert launched(2) == pytest.approx(0.011, rel=1e-6)
+    assert launched(8) == pytest.approx(0.071, rel=1e-6)
+
+
+def test_every_rank_of_a_slow_host_is_the_folded_answer() -> None:
+    question = {
+        "name": "hosts",
+        "cluster": {"device": "h100", "nodes": 2, "fabric": "rails-400g"},
+        "workload": {
+            "model": "llama-3.1-8b", "pass": "training", "sequence": 4096, "sequences_per_replica": 4,
+            "stack": "nanotron",
+        },
+        "plans": [{"name": "P", "tp": 4, "pp": 2, "sequence_regions": True, "zero": 1}],
+    }  # fmt: skip
+    folded, whole = (tspsim.simulate(question, every_rank=every).plan("P") for every in (False, True))
+    assert folded.step_time_s == whole.step_time_s
+    assert folded.breakdown_s["exposed_communication"] == pytest.approx(whole.breakdown_s["exposed_communication"])
+
+
+def test_a_stack_that_does_not_overlap_is_slower_and_sums_the_same(tmp_path: Path) -> None:
+    alone = stack_file(tmp_path, overlap_gradients=False, overlap_weights=False)
+    for zero in (0, 1, 3):
+        beside, after = (trained(stack, zero=zero, tp=2, micro_batch=1) for stack in ({}, {"stack": alone}))
+        assert after.step_time_s > beside.step_time_s
+        moved = [sum(use.carried_bytes for use in plan.links) for plan in (beside, after)]
+        assert moved[1] == pytest.approx(moved[0], rel=1e-6)
+
+
+def test_the_host_issues_the_products_of_local_experts_one_by_one(tmp_path: Path) -> None:
+    """Two products of experts forward, four backward, in every layer and micro-batch; more ranks hold fewer of them."""
+    work = {"model": "qwen3-30b-a3b", "sequence": 512, "stack": stack_file(tmp_path, expert="1 ms")}
+    times = [trained(work, ep=ep, zero=1).step_time_s for ep in (4, 8)]
+    for step_s, local in zip(times, (128 // 4, 128 // 8), strict=True):
+        assert 48 * 6 * local * 1e-3 < step_s < 48 * 6 * local * 1e-3 * 1.3
+
+
+def test_a_host_that_is_slow_at_experts_alone_holds_nothing_else_up(tmp_path: Path) -> None:
+    plan = {"pp": 4, "vpp": 2, "tp": 2, "zero": 0}
+    work = {"sequences_per_replica": 8}
+    dense = trained(work, **plan)
+    assert trained({**work, "stack": stack_file(tmp_path, expert="1 ms")}, **plan).step_time_s == dense.step_time_s
+
+
+def test_a_loss_of_many_passes_takes_its_bytes(tmp_path: Path) -> None:
+    """Where the loss has no factor of its own it has that of the other kernels."""
+    fused = trained({"stack": stack_file(tmp_path, loss_factor=1.0)}).compute_by_kind_s["memory_bound"]
+    passes = trained({"stack": stack_file(tmp_path, loss_factor=5.0)}).compute_by_kind_s["memory_bound"]
+    eager = trained({"stack": stack_file(tmp_path, traffic_factor=2.0)}).compute_by_kind_s["memory_bound"]
+    mixed = trained({"stack": stack_file(tmp_path, traffic_factor=2.0, loss_factor=1.0)})
+    loss_s = (passes - fused) / 4
+    moved = 10 * 8192 * 128256  # two passes read and one writes bf16, one writes fp32
+    assert moved / 7.7e12 < loss_s < moved / 5e12
+    assert eager - mixed.compute_by_kind_s["memory_bound"] == pytest.approx(loss_s, rel=0.05)
+
+
+def test_a_report_says_where_the_numbers_of_its_software_are_from(tmp_path: Path) -> None:
+    stack = stack_file(tmp_path, kernel="25 us", attention="190 TFLOP/s", spread=[0.9, 1.2], overlap_weights=False)
+    asked = {
+        "name": "sources",
+        "cluster": "hgx-h100-8",
+        "workload": {"model": "llama-3.1-8b", "pass": "forward", "sequence": 2048, "stack": stack},
+        "plans": [{"name": "P", "tp": 8}],
+    }
+    rows = [row for row in tspsim.simulate(asked).provenance if row["what"].startswith("stack mine")]
+    assert [row["value"] for row in rows] == ["25.0 us", "190.0 TFLOP/s", "False", "0.9 to 1.2"]
+    assert {row["source"] for row in rows} == {"the test"}
+
+
+def test_what_published_runs_of_a_stack_differ_by_goes_into_the_range(tmp_path: Path) -> None:
+    sure, unsure = trained(), trained({"stack": stack_file(tmp_path, spread=[0.5, 3.0])})
+    assert sure.range is not None and unsure.range is not None
+    assert unsure.step_time_s == sure.step_time_s and "stack mine" in unsure.range.basis
+    rate = sure.tokens_per_s
+    # The range of kernels and transfers, and the software's: independent, so their squares add.
+    assert (rate / unsure.range.low - 1) ** 2 == pytest.approx((rate / sure.range.low - 1) ** 2 + 2.0**2)
+    assert (1 - rate / unsure.range.high) ** 2 == pytest.approx((1 - rate / sure.range.high) ** 2 + 0.5**2)
+
+
+def test_written_scores_cost_their_square() -> None:
+    attention = LayerShard(load_model("megatron-22b"), 8).attention(((2048, 2048),) * 4)
+    products = [each for each in attention.without_flash() if isinstance(each, Gemm)]
+    assert sum(each.flops for each in products) == pytest.approx(2 * attention.flops)  # masked or not
+    assert {each.batch for each in products} == {4 * 8}
+
+
+def test_kept_activations_grow_by_the_factor_and_by_written_scores(tmp_path: Path) -> None:
+    plain = trained(zero=0, tp=8, dp=1, micro_batch=1)
+    factor = trained({"stack": stack_file(tmp_path, activation_factor=1.5)}, zero=0, tp=8, dp=1)
+    assert factor.memory.parts["kept_activations"] == pytest.approx(1.5 * plain.memory.parts["kept_activations"])
+    written = trained({"stack": stack_file(tmp_path, flash_attention=False)}, zero=0, tp=8, dp=1)
+    scores = 5 * 32 * 8192**2 * 32 / 8
+    assert written.memory.parts["kept_activations"] - plain.memory.parts["kept_activations"] == pytest.approx(scores)
+
+
+@pytest.mark.parametrize("name", catalog.names("stacks"))
+def test_every_shipped_stack_states_where_its_numbers_are_from(name: str) -> None:
+    spec = load_stack(name)
+    assert spec.name == name
+    assert spec.description or name == "ideal"
+    assert all(len(entry.source) > 10 for entry in spec.provenance())

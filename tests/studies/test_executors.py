@@ -1,0 +1,198 @@
+"""Crews and the store alone: workers that die, a question that kills its worker, a file that cannot be written."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+import tspsim
+from tspsim.errors import InputError, TspsimError
+from tspsim.studies import worker
+from tspsim.studies.executors import LARGEST_CHUNK, MOST_DEATHS, Here, answers, chunk_size, crew_of, in_order
+from tspsim.studies.question import Library, Question
+from tspsim.studies.store import Store
+from tspsim.studies.worker import Answer
+
+SCENARIO = tspsim.load("tsp-8x-h100")
+
+
+class DeathError(Exception):
+    """What a future of :class:`Mortal` raises."""
+
+
+class Mortal:
+    """A crew that answers only when asked to finish, and dies of some questions or at some submissions."""
+
+    deaths = (DeathError,)
+    width = 4
+
+    def __init__(self, kills: Callable[[Sequence[str], int], bool]) -> None:
+        self.kills = kills
+        self.submitted: list[list[str]] = []
+
+    def submit(self, work: object, questions: Sequence[Question]) -> Future[list[Answer]]:
+        keys = [question.key for question in questions]
+        self.submitted.append(keys)
+        future: Future[list[Answer]] = Future()
+        if self.kills(keys, len(self.submitted)):
+            future.set_exception(DeathError("killed"))
+        else:
+            future.set_result([Answer(key, f'"{key}"', 0.1) for key in keys])
+        return future
+
+    def close(self, *, now: bool) -> None:
+        raise AssertionError("answers leaves closing to its caller")
+
+
+def questions(count: int) -> list[Question]:
+    return [Question(f"q{number}", SCENARIO) for number in range(count)]
+
+
+def keys_of(found: list[list[Answer]]) -> list[str]:
+    return sorted(answer.key for chunk in found for answer in chunk)
+
+
+def test_everything_is_answered_once_though_workers_die_now_and_then() -> None:
+    crew = Mortal(lambda keys, submission: submission in (2, 3, 9))
+    found = list(answers(questions(40), crew))
+    assert keys_of(found) == sorted(question.key for question in questions(40))
+    assert not any(answer.bug for chunk in found for answer in chunk)
+
+
+def test_a_question_that_kills_its_worker_is_found_and_given_up() -> None:
+    crew = Mortal(lambda keys, _: "q5" in keys)
+    found = [answer for chunk in answers(questions(12), crew) for answer in chunk]
+    assert {answer.key for answer in found if answer.bug} == {"q5"}
+    assert len(found) == 12
+    assert sum(keys == ["q5"] for keys in crew.submitted) >= MOST_DEATHS
+
+
+def test_workers_that_never_answer_end_the_sweep() -> None:
+    with pytest.raises(TspsimError, match="again and again"):
+        list(answers(questions(40), Mortal(lambda keys, _: True)))
+
+
+def test_chunks_grow_with_the_speed_of_answers() -> None:
+    assert chunk_size([Answer("k", "", 0.05)]) == 5
+    assert chunk_size([Answer("k", "", 10.0)]) == 1
+    assert chunk_size([Answer("k", "", 0.0)]) == LARGEST_CHUNK
+
+
+def test_a_worker_that_sees_another_catalog_says_so() -> None:
+    library = Library()
+    single = SCENARIO.model_copy(update={"plans": SCENARIO.plans[:1]})
+    key = library.key(library.look_up(single))
+    assert worker.answer([Question(key, single)])[0].bug == ""
+    with pytest.raises(worker.StrangerError, match="another catalog"):
+        worker.answer([Question("0" * 64, single)])
+    elsewhere = single.model_copy(update={"workload": single.workload.model_copy(update={"model": "./only-here.yaml"})})
+    with pytest.raises(worker.StrangerError, match=r"only-here\.yaml"):
+        worker.answer([Question(key, elsewhere)])
+
+
+def test_a_bug_in_one_question_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("inside")
+
+    library = Library()
+    single = SCENARIO.model_copy(update={"plans": SCENARIO.plans[:1]})
+    question = Question(library.key(library.look_up(single)), single)
+    monkeypatch.setattr("tspsim.simulation.run_plan", broken)
+    (answer,) = worker.answer([question])
+    assert answer.bug == "ZeroDivisionError: inside"
+
+
+def test_a_library_forgets_now_and_then() -> None:
+    library = Library()
+    first = library.look_up(SCENARIO)
+    assert library.look_up(SCENARIO).device is first.device
+    for _ in range(Library.TIDY_AFTER):
+        library.tidy()
+    assert library.look_up(SCENARIO).device is not first.device
+    assert library.key(library.look_up(SCENARIO)) == library.key(first)
+
+
+def test_few_plans_need_no_second_process() -> None:
+    assert isinstance(crew_of(None, None, 2), Here)
+    assert isinstance(crew_of(1, None, 1000), Here)
+
+
+# --- the store ----------------------------------------------------------------------------------------------
+
+
+def test_answers_are_in_the_one_file_as_soon_as_they_are_kept(tmp_path: Path) -> None:
+    store = Store(tmp_path / "s.sqlite")
+    store.add([Answer("a", "{}", 0.5), Answer("b", "[]", 0.25)])
+    assert [path.name for path in tmp_path.iterdir()] == ["s.sqlite"]
+    copy = tmp_path / "copy.sqlite"
+    copy.write_bytes((tmp_path / "s.sqlite").read_bytes())
+    assert Store(copy, resume=True).get("b") == Answer("b", "[]", 0.25)
+    store.close()
+
+
+def test_an_answer_is_never_replaced(tmp_path: Path) -> None:
+    store = Store(tmp_path / "s.sqlite")
+    store.add([Answer("a", "first", 1.0)])
+    store.add([Answer("a", "second", 2.0)])
+    assert store.get("a") == Answer("a", "first", 1.0)
+    assert len(store) == 1
+
+
+def test_a_store_of_nothing_yet_can_be_resumed(tmp_path: Path) -> None:
+    """What kill -9 leaves between making the file and its tables."""
+    path = tmp_path / "s.sqlite"
+    path.touch()
+    assert Store(path, resume=True).keys() == set()
+    with pytest.raises(InputError, match="--resume"):
+        Store(path)
+
+
+def test_processes_give_answers_in_order_and_a_death_is_told() -> None:
+    assert list(in_order(1, len, ["a", "bb"])) == list(in_order(2, len, ["a", "bb"])) == [1, 2]
+    with pytest.raises(TspsimError, match="a worker died"):
+        list(in_order(2, os._exit, [3]))
+
+
+def test_what_is_no_store_is_left_alone(tmp_path: Path) -> None:
+    text, other = tmp_path / "text.sqlite", tmp_path / "other.sqlite"
+    text.write_text("this is text, and long enough to be looked at as a database\n" * 20)
+    with sqlite3.connect(other) as connection:
+        connection.execute("CREATE TABLE things (x)")
+    connection.close()
+    for path in (text, other):
+        before = path.read_bytes()
+        with pytest.raises(InputError, match="no store") as error:
+            Store(path, resume=True)
+        assert path.name in str(error.value)
+        assert path.read_bytes() == before
+
+
+def test_a_read_only_store_is_one_clear_message_and_keeps_what_it_has(tmp_path: Path) -> None:
+    store = Store(tmp_path / "s.sqlite")
+    store.add([Answer("a", "kept", 1.0)])
+    store._connection.execute("PRAGMA query_only = ON")
+    with pytest.raises(InputError, match=r"s\.sqlite.*readonly.*make the file writable.*--resume"):
+        store.add([Answer("b", "lost", 1.0)])
+    assert store.get("a") == Answer("a", "kept", 1.0)
+    assert store.get("b") is None
+
+
+def test_a_full_disk_is_one_clear_message_and_keeps_what_it_has(tmp_path: Path) -> None:
+    store = Store(tmp_path / "s.sqlite")
+    store.add([Answer("a", "kept", 1.0)])
+    (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
+    store._connection.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(InputError, match=r"full.*make room.*--resume"):
+        store.add([Answer(f"b{number}", "x" * 1000, 1.0) for number in range(100)])
+    assert store.keys() == {"a"}
+    assert store._connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_a_folder_that_does_not_exist_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="folder"):
+        Store(tmp_path / "missing" / "s.sqlite")

@@ -1,0 +1,286 @@
+"""What a sweep survives: kill -9 of itself and of its workers, Ctrl-C, a full disk, a folder nobody may write to."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from helpers.processes import heed_interrupts
+from helpers.sweeps import command, environment, run_sweep, write_catalog
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+
+#: 108 points of two plans, some of them wrong: a second or two of work for two processes.
+OVER = (
+    "--over", "workload.sequence=1Ki..32Ki*2", "--over", "workload.sequences_per_replica=1..9",
+    "--over", "plans.TP8.tp=8,3",
+)  # fmt: skip
+LAYERS = 60
+ANSWERS = 108  # TP8 where it divides, TP2 once for both values of TP8's degree
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_catalog(tmp_path_factory.mktemp("catalog"), layers=LAYERS)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(catalog: Path, tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
+    out = tmp_path_factory.mktemp("undisturbed") / "t.csv"
+    done = run_sweep(catalog, *OVER, "--out", out, "--jobs", 1)
+    assert done.returncode == 0, done.stderr
+    return table_of(out)
+
+
+def table_of(path: Path) -> list[list[str]]:
+    """A table without the columns that differ from run to run."""
+    rows = list(csv.reader(path.read_text().splitlines()))
+    kept = [index for index, name in enumerate(rows[0]) if not name.startswith("wall_")]
+    return [[row[index] for index in kept] for row in rows]
+
+
+def kept_in(store: Path) -> dict[str, tuple[str, float]]:
+    """Answers of a store that may be unfinished, and the wall time that tells one run of a question from another."""
+    if not store.exists():
+        return {}
+    connection = sqlite3.connect(store)
+    try:
+        rows = connection.execute("SELECT key, answer, wall_s FROM answers").fetchall()
+    except sqlite3.OperationalError:  # killed before the table was made
+        return {}
+    finally:
+        connection.close()
+    return {key: (answer, wall_s) for key, answer, wall_s in rows}
+
+
+def start(catalog: Path, *arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command(*arguments),
+        env=environment(catalog),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_interrupts,
+    )
+
+
+def workers_of(pid: int) -> list[int]:
+    """Worker processes of a sweep: children that multiprocessing spawned (its tracker of resources is none)."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            words = (entry / "cmdline").read_bytes()
+        except (OSError, IndexError):
+            continue
+        if parent == pid and b"spawn_main" in words:
+            found.append(int(entry.name))
+    return found
+
+
+def wait_until(condition: Callable[[], bool], patience_s: float = 30.0) -> bool:
+    end_s = time.monotonic() + patience_s
+    while time.monotonic() < end_s:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def alive(pid: int) -> bool:
+    try:
+        return (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]) != "Z"
+    except (OSError, IndexError):
+        return False
+
+
+def killed_and_resumed(catalog: Path, out: Path, kills: int, seed: int) -> None:
+    """Kill a sweep at random moments, resuming each time; nothing that was kept is lost or asked again."""
+    store, moments = out.with_suffix(".sqlite"), random.Random(seed)
+    known: dict[str, tuple[str, float]] = {}
+    for _ in range(kills):
+        sweep = start(catalog, *OVER, "--out", out, "--jobs", 2, "--resume")
+        # Half of the moments are counted from the start, half from the first new answer: the work itself is short.
+        if moments.random() < 0.5:
+            time.sleep(moments.uniform(0.2, 2.0))
+        else:
+            before = len(known)
+            wait_until(lambda: sweep.poll() is not None or len(kept_in(store)) > before)  # noqa: B023
+            time.sleep(moments.uniform(0.0, 0.8))
+        workers = workers_of(sweep.pid)
+        sweep.send_signal(signal.SIGKILL)
+        sweep.communicate(timeout=30)
+        assert wait_until(lambda: not any(map(alive, workers))), "workers outlive the sweep"  # noqa: B023
+        now = kept_in(store)
+        assert {key: now.get(key) for key in known} == known
+        known = now
+    done = run_sweep(catalog, *OVER, "--out", out, "--jobs", 2, "--resume")
+    assert done.returncode == 0, done.stderr
+    now = kept_in(store)
+    assert {key: now[key] for key in known} == known
+    assert len(now) == ANSWERS
+
+
+def test_kill_9_at_random_moments_loses_nothing_and_repeats_nothing(
+    catalog: Path, undisturbed: list[list[str]], tmp_path: Path
+) -> None:
+    killed_and_resumed(catalog, tmp_path / "t.csv", kills=5, seed=1)
+    assert table_of(tmp_path / "t.csv") == undisturbed
+    assert {path.name for path in tmp_path.iterdir()} == {"t.csv", "t.sqlite"}
+
+
+@pytest.mark.slow
+def test_kill_9_at_twenty_random_moments(catalog: Path, undisturbed: list[list[str]], tmp_path: Path) -> None:
+    for seed in range(4):
+        out = tmp_path / f"{seed}.csv"
+        killed_and_resumed(catalog, out, kills=5, seed=100 + seed)
+        assert table_of(out) == undisturbed
+
+
+def test_a_worker_killed_on_the_way_changes_nothing(
+    catalog: Path, undisturbed: list[list[str]], tmp_path: Path
+) -> None:
+    out = tmp_path / "t.csv"
+    sweep = start(catalog, *OVER, "--out", out, "--jobs", 2)
+    killed = 0
+    for least in (1, 20):
+        assert wait_until(lambda: sweep.poll() is not None or len(kept_in(out.with_suffix(".sqlite"))) >= least)  # noqa: B023
+        for worker in workers_of(sweep.pid)[:1]:
+            os.kill(worker, signal.SIGKILL)
+            killed += 1
+    _, errors = sweep.communicate(timeout=60)
+    assert killed
+    assert sweep.returncode == 0, errors
+    assert table_of(out) == undisturbed
+
+
+def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(
+    catalog: Path, undisturbed: list[list[str]], tmp_path: Path
+) -> None:
+    out = tmp_path / "t.csv"
+    sweep = start(catalog, *OVER, "--out", out, "--jobs", 2)
+    assert wait_until(lambda: len(kept_in(out.with_suffix(".sqlite"))) > 0)
+    workers = workers_of(sweep.pid)
+    sweep.send_signal(signal.SIGINT)
+    _, errors = sweep.communicate(timeout=30)
+    assert sweep.returncode == 130
+    assert errors.count("\n") == 1, errors
+    assert "--resume" in errors
+    assert wait_until(lambda: not any(map(alive, workers)))
+    assert not out.exists()
+    done = run_sweep(catalog, *OVER, "--out", out, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert table_of(out) == undisturbed
+
+
+def test_a_full_disk_is_one_clear_message_and_nothing_is_lost(
+    catalog: Path, undisturbed: list[list[str]], tmp_path: Path
+) -> None:
+    import resource
+
+    out = tmp_path / "t.csv"
+
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, 64 * 1024))
+
+    done = run_sweep(catalog, *OVER, "--out", out, "--jobs", 1, preexec_fn=small_files)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "t.sqlite" in done.stderr
+    assert "--resume" in done.stderr
+    kept = kept_in(out.with_suffix(".sqlite"))
+    assert kept
+    assert not out.exists()
+    done = run_sweep(catalog, *OVER, "--out", out, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert table_of(out) == undisturbed
+    now = kept_in(out.with_suffix(".sqlite"))
+    assert {key: now[key] for key in kept} == kept
+
+
+def test_a_table_that_does_not_fit_leaves_the_store_and_no_half_table(catalog: Path, tmp_path: Path) -> None:
+    import resource
+
+    arguments = ("--over", "workload.sequence=1Ki..32Ki*2", "--out", tmp_path / "t.parquet", "--jobs", 1)
+    assert run_sweep(catalog, *arguments).returncode == 0
+    (tmp_path / "t.parquet").write_bytes(b"the older one")
+
+    def tiny_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    done = run_sweep(catalog, *arguments, "--resume", preexec_fn=tiny_files)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "t.parquet: cannot write" in done.stderr
+    assert (tmp_path / "t.parquet").read_bytes() == b"the older one"
+    assert {path.name for path in tmp_path.iterdir()} == {"t.parquet", "t.sqlite"}
+
+
+def test_a_folder_nobody_may_write_to_is_refused_before_the_work(catalog: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "closed"
+    folder.mkdir()
+    folder.chmod(0o555)
+    if os.access(folder, os.W_OK):
+        folder = Path("/proc")  # root may write anywhere else
+    done = run_sweep(catalog, "--over", "workload.sequence=1Ki", "--out", folder / "t.csv")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "write" in done.stderr or "keep" in done.stderr
+
+
+# --- Dask ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def dask_cluster(catalog: Path, tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """A real scheduler on loopback and two workers with one thread each; address and the workers."""
+    pytest.importorskip("distributed", reason="the extra dask is not installed")
+    contact = tmp_path / "scheduler.json"
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def run(module: str, *options: str) -> None:
+        words = [sys.executable, "-m", module, "--scheduler-file", str(contact), "--no-dashboard", *options]
+        quiet = subprocess.DEVNULL
+        processes.append(subprocess.Popen(words, env=environment(catalog), stdout=quiet, stderr=quiet, cwd=tmp_path))
+
+    try:
+        run("distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0")
+        assert wait_until(contact.exists)
+        for _ in range(2):
+            run("distributed.cli.dask_worker", "--nthreads", "1", "--no-nanny", "--local-directory", str(tmp_path))
+        yield json.loads(contact.read_text())["address"], processes[1:]
+    finally:
+        for process in reversed(processes):
+            process.kill()
+            process.wait(timeout=30)
+
+
+def test_dask_gives_the_same_bytes_though_a_worker_is_killed(
+    catalog: Path,
+    undisturbed: list[list[str]],
+    tmp_path: Path,
+    dask_cluster: tuple[str, list[subprocess.Popen[bytes]]],
+) -> None:
+    address, workers = dask_cluster
+    folder = tmp_path / "table"
+    folder.mkdir()
+    out = folder / "t.csv"
+    sweep = start(catalog, *OVER, "--out", out, "--scheduler", address)
+    assert wait_until(lambda: sweep.poll() is not None or len(kept_in(out.with_suffix(".sqlite"))) >= 4)
+    workers[0].kill()
+    _, errors = sweep.communicate(timeout=90)
+    assert sweep.returncode == 0, errors
+    assert table_of(out) == undisturbed
+    assert errors == ""

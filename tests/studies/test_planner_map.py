@@ -1,0 +1,65 @@
+"""The map in docs/planner.md: its table is that of the file, and the file says what the package says."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import math
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tspsim.studies.executors import Here
+from tspsim.studies.planner import read_map
+from tspsim.studies.planner.map_search import survey
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside the tests")
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate_map", DOCS / "generate_map.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def rows(script: ModuleType) -> list[dict[str, str]]:
+    with script.NUMBERS.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("device", ["mi355x", "mi300x", "b200"])
+def test_the_table_is_that_of_the_file(script: ModuleType, rows: list[dict[str, str]], device: str) -> None:
+    marks = rf"(?<=<!-- begin map-{device} -->\n).*?(?=<!-- end map-{device} -->)"
+    between = re.search(marks, script.PAGE.read_text("utf-8"), re.DOTALL)
+    assert between is not None
+    assert between.group() == script.table([row for row in rows if row["device"] == device])
+    assert device in script.MAPS
+
+
+def test_every_row_says_what_its_plans_say(rows: list[dict[str, str]]) -> None:
+    for row in rows:
+        sides = [side for side in ("tsp", "other") if row[f"{side}_plan"]]
+        for side in sides:
+            assert float(row[f"{side}_least_s"]) <= float(row[f"{side}_step_s"])
+            assert ("TSP" in row[f"{side}_plan"]) == (side == "tsp")
+        assert int(row["batch_sequences"]) * int(row["sequence"]) == 16 * 2**20
+        if len(sides) < 2:
+            assert row["ratio"] == ("inf" if sides == ["tsp"] else "0.0000")
+            continue
+        assert float(row["ratio"]) == pytest.approx(float(row["other_step_s"]) / float(row["tsp_step_s"]), abs=1e-3)
+
+
+def test_the_largest_cluster_says_what_the_file_says(script: ModuleType, rows: list[dict[str, str]]) -> None:
+    (cell,) = survey(script.asked_of("mi355x"), read_map("sequences=8Ki,nodes=128"), script.TOKENS, Here(), math.inf)
+    written = next(row for row in rows if (row["device"], row["sequence"], row["nodes"]) == ("mi355x", "8192", "128"))
+    assert cell.ratio == pytest.approx(float(written["ratio"]), rel=0.02)
+    assert cell.proven == (written["proven"] == "true")

@@ -1,0 +1,69 @@
+"""The planner's best plan against the plans that were published for 70B models, each simulated on the same cluster."""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tspsim
+from tspsim.scenario import Plan
+from tspsim.studies.planner import Planner
+
+TABLE = Path(os.environ.get("TSPSIM_SHARED_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
+TABLE = TABLE / "published" / "training.csv"
+
+pytestmark = pytest.mark.skipif(not TABLE.is_file(), reason=f"no {TABLE}; set TSPSIM_SHARED_DATA")
+
+
+def published_plans() -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Every way a 70B model was trained that the table states in full: by degrees, ZeRO stage and micro-batch.
+
+    Recomputation is not stated in any: none and all of it are tried. Precision and adapters are the
+    workload's business, not the plan's.
+    """
+    plans: dict[tuple[Any, ...], dict[str, Any]] = {}
+    with TABLE.open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if "70b" not in row["model"].lower() or row["usable"] != "1" or "proxy" in row["model"].lower():
+                continue
+            if not all(row[name] for name in ("tp", "cp", "pp", "mbs")):
+                continue
+            tp, sp, pp, size = (int(float(row[name])) for name in ("tp", "cp", "pp", "mbs"))
+            vpp = int(float(row["vpp"])) if row["vpp"] else 1
+            zero = 3 if "zero3" in row["zero_stage"].lower() or "fsdp" in row["zero_stage"].lower() else 1
+            if 1024 % (tp * sp * pp) or pp * vpp > 80:
+                continue
+            for recomputation in ("none", "full"):
+                key = (tp, sp, pp, vpp, zero, size, recomputation)
+                degrees = {"tp": tp, "sp": sp, "pp": pp, "vpp": vpp if pp > 1 else 1}
+                plans[key] = {
+                    "name": " ".join(map(str, key)),
+                    **degrees,
+                    "zero": zero,
+                    "micro_batch": size,
+                    "recomputation": recomputation,
+                    "sequence_regions": tp > 1,
+                }
+    return plans
+
+
+def test_the_best_for_70b_at_8ki_on_1024_mi355x_is_at_least_as_fast_as_every_published_plan() -> None:
+    shipped = tspsim.load("plan-70b-8k-1024-mi355x")
+    found = [Plan.model_validate(keys) for keys in published_plans().values()]
+    assert len(found) >= 6
+    # The first plan of the scenario states the batch.
+    asked = shipped.model_copy(update={"plans": (shipped.plans[0], *found)})
+    planner = Planner(asked, top=1, jobs=1)
+    planned = planner.only_best()
+    assert planned.batch == 2048
+    assert planned.complete
+    # Two sequences a GPU are no micro-batch of four or eight; everything else is legal at this batch.
+    assert all("micro_batch" in each.error for each in planned.stated if each.result is None)
+    ran = {each.name: each.result.tokens_per_s for each in planned.stated if each.result and each.result.ran}
+    assert len(ran) >= 4
+    best = planned.best[0].result.tokens_per_s
+    assert {name: rate for name, rate in ran.items() if rate > best} == {}

@@ -1,0 +1,155 @@
+"""Published training runs: plans become scenarios, steps become the metrics that sources print."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tspsim.errors import InputError
+from tspsim.model import Architecture, load_model
+from tspsim.scenario import load
+from tspsim.simulation import simulate
+from tspsim.validation import validate
+from tspsim.validation.conventions import convention_of, step_flops
+from tspsim.validation.published import metric_of, published_run
+from tspsim.validation.runs import Predicted, Run, machine, memory_of, nearest_gating, scenario, simulate_run
+from tspsim.validation.training import layers_by_cost
+
+SMALL = Architecture("small", 8, 1024, 16, 16, 64, 4096, gated=False, vocab=32000, source="a test")
+RUN = Run(SMALL, "h100", gpus=8, sequence=2048, micro_batch=1, global_batch=16, tp=2, pp=2, recomputation="none")
+ROW = {
+    "id": "x-1", "source_url": "https://github.com/NVIDIA/dgxc-benchmarking", "model": "Llama 3.1 8B", "gpu": "H100",
+    "n_gpus": "8", "tp": "1.0", "cp": "2.0", "pp": "1.0", "vpp": "", "ep": "1.0", "mbs": "1.0", "gbs": "128.0",
+    "seq_len": "8192", "precision": "BF16", "recompute": "none", "metric": "step_time_s", "value": "10",
+    "zero_stage": "dist-optimizer (zero1)", "sp": "off", "usable": "1", "moe": "",
+}  # fmt: skip
+
+
+def test_a_long_step_is_extended_from_short_ones_as_the_whole_simulation_has_it() -> None:
+    run = replace(RUN, global_batch=24)
+    whole = simulate(scenario(run, 12)).plans[0]
+    assert simulate_run(run).seconds == pytest.approx(whole.step_time_s, rel=2e-3)
+
+
+def test_a_run_becomes_the_plan_it_states() -> None:
+    run = published_run(ROW)
+    assert (run.dp, run.cp, run.zero, run.recomputation, run.tokens) == (4, 2, 1, "none", 128 * 8192)
+    assert run.model == load_model("llama-3.1-8b")
+    plan = load(scenario(run, 2)).plans[0]
+    assert (plan.sp, plan.exchange, plan.zero, plan.micro_batch) == (2, "ring", 1, 1)
+
+
+def test_a_run_with_experts_becomes_the_plan_it_states() -> None:
+    stated = {"model": "Qwen3_30B_a3B (tokendrop)", "moe": "128 experts", "ep": "4", "tp": "2", "cp": "1"}
+    run = published_run(ROW | stated)
+    assert run.model == load_model("qwen3-30b-a3b") and run.sequence_regions
+    asked = load(scenario(run, 2))
+    assert (asked.plans[0].ep, asked.workload.multi_token) == (4, False)
+    assert published_run(ROW | {"model": "DeepSeekV3 (w/ MTP)", "moe": "256 experts"}).multi_token
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"usable": "0"}, "not usable"),
+        ({"metric": "time_to_train_min"}, "time to train"),
+        ({"moe": "8 experts top2"}, "no model of experts by that name"),
+        ({"gpu": "GB900"}, "no device 'GB900'"),
+        ({"mbs": ""}, "mbs not stated"),
+        ({"model": "nobody's model"}, "shape is not known"),
+    ],
+)
+def test_a_row_that_is_not_covered_says_why(change: dict[str, str], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        published_run(ROW | change)
+
+
+def test_metrics_follow_from_the_step_by_the_sources_convention() -> None:
+    run = replace(RUN, model=load_model("llama-3.1-8b"), tp=1, pp=1, sequence=8192)
+    step = Predicted(2.0, 1.9, 2.1, 0.0, True, "none")
+    address = "https://github.com/NVIDIA/dgxc-benchmarking"
+    tokens = run.tokens / 2.0 / 8
+    assert metric_of("step_time_s", address, run, step)(2.0) == 2.0
+    assert metric_of("tokens/s/gpu", address, run, step)(2.0) == tokens
+    flops = 3 * run.model.forward_flops_per_token(8192, causal=False) * tokens
+    assert metric_of("TFLOP/s/gpu", address, run, step)(2.0) == pytest.approx(flops / 1e12)
+    assert metric_of("MFU", address, run, step)(2.0) == pytest.approx(flops / 989e12)
+
+
+def test_sources_differ_in_what_they_count() -> None:
+    model = load_model("megatron-22b")
+    counts = {
+        part: step_flops(model, 2048, 1.0, convention_of(part), recomputed=convention_of(part).recomputed)
+        for part in ("arXiv:2104.04473", "Megatron-Bridge", "NVIDIA/NeMo", "anything else")
+    }
+    full = 3 * model.forward_flops_per_token(2048, causal=False)
+    assert counts["NVIDIA/NeMo"] == counts["anything else"] == pytest.approx(full)
+    assert counts["Megatron-Bridge"] == pytest.approx(3 * model.forward_flops_per_token(2048, causal=True))
+    # Narayanan et al. 2021, formula 3: 96·B·s·l·h²·(1 + s/6h + V/16lh)
+    layers, h, s, v = model.layers, model.hidden, 2048, model.vocab
+    formula = 96 * layers * h * h * (1 + s / (6 * h) + v / (16 * layers * h))
+    assert counts["arXiv:2104.04473"] == pytest.approx(formula)
+
+
+def test_a_run_on_part_of_a_rack_uses_that_part_of_each() -> None:
+    node, nodes = machine("gb200", 256)
+    assert nodes == 4 and Path(node).exists()
+    assert machine("h100", 16) == ("hgx-h100-8", 2)
+
+
+def test_the_gate_is_what_the_stated_parameters_say() -> None:
+    llama = load_model("llama-3.1-8b")
+    assert nearest_gating(replace(llama, gated=False), 8.03e9) == llama
+    gpt = load_model("megatron-22b")
+    assert nearest_gating(replace(gpt, gated=True), 22e9) == gpt
+
+
+def test_recomputation_that_is_not_stated_is_the_least_that_fits() -> None:
+    model = load_model("llama-3.1-8b")
+    run = Run(model, "h100", 8, 8192, 1, 8, tp=8, sequence_regions=True)
+    assert memory_of(run).recomputation == "none"
+    long = replace(run, sequence=2**18)
+    assert memory_of(long).recomputation == "full"
+
+
+@pytest.mark.parametrize(
+    ("hidden", "ffn", "layers", "stages", "expected"),
+    [
+        (2048, 8192, 16, 2, (10, 6)),  # the head weighs as much as four layers
+        (2048, 8192, 16, 4, (5, 5, 5, 1)),
+        (2048, 8192, 16, 8, (3, 2, 3, 2, 3, 2, 1, 0)),
+        (4096, 14336, 32, 4, (9, 9, 8, 6)),
+        (4096, 14336, 32, 1, ()),
+    ],
+)
+def test_nanotron_cuts_models_by_weights(
+    hidden: int, ffn: int, layers: int, stages: int, expected: tuple[int, ...]
+) -> None:
+    """The first stage's memory in the table is that of so many layers and the embedding."""
+    model = Architecture("sweep", layers, hidden, 32, 32, hidden // 32, ffn, vocab=131072, source="a test")
+    assert layers_by_cost(model, stages) == expected
+
+
+def test_batches_that_do_not_divide_are_refused() -> None:
+    with pytest.raises(InputError, match="do not divide the global batch"):
+        simulate_run(replace(RUN, global_batch=17))
+
+
+def test_a_run_that_failed_has_its_memory_and_verdict_predicted(tmp_path: Path) -> None:
+    path = "published/training_nanotron_h100.csv"
+    header = (
+        "name,nodes,seq_len,mbs,batch_accum,gbs,dp,pp,tp,tp_mode,hidden_size,num_layers,num_heads,num_kv_heads,ffn,"
+        "vocab_size,zero_stage,tokens_per_s_per_gpu,mem_alloc_gb,status,after_pp_fix,gpu\n"
+    )
+    rows = (
+        "ran,1,4096,1,1,8,1,1,8,REDUCE_SCATTER,2048,16,32,32,8192,131072,0,9000,5,Success,True,H100\n"
+        "failed,1,4096,1,1,8,8,1,1,REDUCE_SCATTER,16384,126,128,8,53248,131072,0,,,OOM,True,H100\n"
+    )
+    (tmp_path / "published").mkdir()
+    (tmp_path / path).write_text(header + rows)
+    outcome = validate(tmp_path).outcome(path)
+    assert outcome.predicted.tolist() == [True, False]
+    assert outcome.answers.further["predicted_status"].tolist() == ["Success", "OOM"]
+    assert outcome.summary()["further"]["predicted_status"] == {"predicted": 2, "right": 1.0}

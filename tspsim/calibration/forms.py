@@ -1,0 +1,291 @@
+"""What rows may move of the file of a node or fabric: numbers with their bounds, and the cost of each row with others.
+
+The costs are those that predict (:mod:`tspsim.network.collectives`), so that what is fitted is what is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..network.calibration import (
+    Curve,
+    CustomAllReduce,
+    ExpertCurve,
+    FabricFactors,
+    LibraryFactors,
+    Shot,
+)
+from ..network.calibration import Spread as TransferSpread
+from ..network.collectives.between import across
+from ..network.collectives.choices import Choice, Cost
+from ..network.collectives.curves import Measured
+from ..network.collectives.custom_all_reduce import Custom
+from ..network.collectives.experts import ExchangeCost
+from .least_squares import POOR_PRIOR, PRIOR, Bounds, minimise
+from .measurements import MeasuredTransfer
+from .residuals import TransferErrors, rounded, wider_of
+
+Floats = NDArray[np.float64]
+Values = Mapping[str, float]
+#: What a file states of which numbers may move.
+Entry = Curve | CustomAllReduce | ExpertCurve | FabricFactors
+#: How far a number may move from where it was, each way.
+REACH = 30.0
+#: What moves where rows are few.
+FACTORS = "factors"
+FOLDS = 5
+_REGIMES = ("base", "hop", "efficiency")
+_SHOTS = ("one_shot", "two_shot", "fallback")
+#: Of an exchange: seconds, shares of a bandwidth, bytes/s, and a loss.
+_TIMES = ("base", "doubling", "node", "per_copy")
+_SHARES = ("efficiency", "fabric_efficiency")
+
+
+@dataclass(frozen=True)
+class TransferFit:
+    """What one set of rows moved.
+
+    Attributes
+    ----------
+    what
+        Collectives and their algorithms, an engine's kernels, or a fabric.
+    moved
+        Which numbers.
+    libraries
+        Those measured.
+    rows_used
+        Rows that the fit saw.
+    before, after
+        TransferErrors on the other rows as the file was, and as it is now; None where every row was used.
+    """
+
+    what: str
+    moved: str
+    libraries: tuple[str, ...]
+    rows_used: int
+    before: TransferErrors | None
+    after: TransferErrors | None
+
+
+@dataclass(frozen=True)
+class Form:
+    """What some rows may move of an entry of a file.
+
+    ``build`` makes the entry from its numbers, ``costs`` from an entry and a row's position the ways it may take.
+    ``new``: the file has nothing yet for some of these rows.
+    """
+
+    entry: Entry
+    what: str
+    moved: str
+    rows: Sequence[MeasuredTransfer]
+    known: Mapping[str, Bounds]
+    build: Callable[[Values], Entry]
+    costs: Callable[[Any, int], Sequence[Cost]]
+    new: bool = False
+
+    def residual(self, values: Values, where: Sequence[int]) -> Floats:
+        """log(measured/predicted) of some rows; what several rows measured again is predicted once."""
+        entry = self.build(values)
+        predicted: dict[int, float] = {}
+        for i in where:
+            if self._asked[i] not in predicted:
+                size_bytes = self.rows[i].size_bytes
+                predicted[self._asked[i]] = min(sum(cost.alone(size_bytes)) for cost in self.costs(entry, i))
+        out: Floats = np.log([self.rows[i].seconds / predicted[self._asked[i]] for i in where])
+        return out
+
+    @cached_property
+    def _asked(self) -> list[int]:
+        """Number of what each row asks for, equal for equal ones."""
+        numbers: dict[Any, int] = {}
+        asked = [(id(row.cluster), row.question, row.size_bytes) for row in self.rows]
+        return [numbers.setdefault(each, len(numbers)) for each in asked]
+
+    def solved(self, where: Sequence[int]) -> Values:
+        """The numbers that some rows tell, of four digits."""
+        pull = POOR_PRIOR if self.moved == FACTORS else PRIOR
+        values, _ = minimise(self.known, frozenset(), lambda moved: -self.residual(moved, where), pull=pull)
+        return {name: rounded(value) for name, value in values.items()}
+
+    def start(self, where: Sequence[int]) -> Floats:
+        """log(measured/predicted) of some rows as the file stands."""
+        return self.residual({name: bounds.default for name, bounds in self.known.items()}, where)
+
+    def crossed(self, where: Sequence[int]) -> Floats:
+        """log(measured/predicted) of each of these rows by a fit to the others of another shape."""
+        shapes = {shape: i % FOLDS for i, shape in enumerate(sorted({self.rows[i].shape for i in where}))}
+        fold = np.array([shapes[self.rows[i].shape] for i in where])
+        out = np.zeros(len(where))
+        for which in sorted(set(fold.tolist())):
+            others = [i for i, f in zip(where, fold, strict=True) if f != which]
+            inside = [i for i, f in zip(where, fold, strict=True) if f == which]
+            out[fold == which] = self.residual(self.solved(others), inside) if others else self.start(inside)
+        return out
+
+    def stated(self, entry: Entry, fit: TransferFit, spread: TransferSpread, source: str) -> Entry:
+        """The entry with what is known of it; where only factors of libraries moved, beside those."""
+        errors = f"{fit.after.rows} left out: {fit.after}" if fit.after else "none left out"
+        names = f": {', '.join(fit.libraries)}" if fit.libraries else ""
+        text = f"{source}{names}, {fit.rows_used} rows used; {errors}"
+        known: dict[str, Any] = {"spread": spread, "source": text, "basis": "fitted"}
+        if isinstance(entry, Curve):
+            known["libraries"] = {
+                name: factors.model_copy(update={"source": text}) if name in fit.libraries else factors
+                for name, factors in entry.libraries.items()
+            }
+            if self.moved == FACTORS:
+                known |= {"spread": wider_of(entry.spread, spread), "source": entry.source, "basis": entry.basis}
+        return entry.model_copy(update=known)
+
+
+def forms_of(entry: Entry, rows: Sequence[MeasuredTransfer], costs: Sequence[Cost], carrying: bool) -> list[Form]:
+    """What rows may move of an entry of a node, the richest last; everything only where they carry it."""
+    if isinstance(entry, Curve):
+        return _curve_forms(entry, rows, costs, carrying)
+    if isinstance(entry, ExpertCurve):
+        return _exchange_forms(entry, rows, costs, carrying)
+    assert isinstance(entry, CustomAllReduce)
+    return _engine_forms(entry, rows, costs, carrying)
+
+
+def _curve_forms(curve: Curve, rows: Sequence[MeasuredTransfer], costs: Sequence[Any], carrying: bool) -> list[Form]:
+    """The factors of the libraries measured, and with them the curve's own numbers where rows carry them."""
+    libraries = sorted({row.library for row in rows})
+    known: dict[str, Bounds] = {}
+    for library in libraries:
+        factors = curve.libraries.get(library, LibraryFactors())
+        known |= {f"{name} of {library}": _around(getattr(factors, name), 100.0) for name in ("latency", "bandwidth")}
+    own = {f"{name} {i}": _around(value, 2.0 if name == "efficiency" else None)
+           for name in _REGIMES for i, value in enumerate(getattr(curve, name)) if value > 0.0}  # fmt: skip
+    own |= {name: _around(value) for name in ("growth", "own") if (value := getattr(curve, name))}
+    link = costs[0].bandwidth_bytes_per_s
+    most = max(curve.ranks[1], *(row.ranks for row in rows))
+
+    def build(values: Values) -> Curve:
+        numbers: dict[str, Any] = {}
+        if own.keys() <= values.keys():
+            for name in _REGIMES:
+                numbers[name] = tuple(values.get(f"{name} {i}", was) for i, was in enumerate(getattr(curve, name)))
+            numbers |= {"growth": values.get("growth", 0.0), "ranks": (curve.ranks[0], most)}
+        if "own" in values:  # no slower than the links, so that a larger group never gains by it
+            numbers["own"] = max(values["own"], link * max(numbers["efficiency"][1:]))
+        factors = {
+            name: LibraryFactors(latency=values[f"latency of {name}"], bandwidth=values[f"bandwidth of {name}"])
+            for name in libraries
+        }
+        return curve.model_copy(update=numbers | {"libraries": {**curve.libraries, **factors}})
+
+    def costs_of(entry: Curve, row: int) -> Sequence[Cost]:
+        factors = entry.libraries[rows[row].library]
+        return (replace(costs[row], curve=entry, latency=factors.latency, bandwidth=factors.bandwidth),)
+
+    new = any(library not in curve.libraries for library in libraries)
+    forms = [Form(curve, name_of(curve), FACTORS, rows, known, build, costs_of, new)]
+    if carrying:
+        forms.append(Form(curve, name_of(curve), "curve", rows, own | known, build, costs_of, new))
+    return forms
+
+
+def _engine_forms(
+    engine: CustomAllReduce, rows: Sequence[MeasuredTransfer], costs: Sequence[Any], carrying: bool
+) -> list[Form]:
+    """A factor each of the latencies and bandwidths of an engine's ways; their own numbers where rows carry them."""
+    shots: dict[str, Shot] = {name: shot for name in _SHOTS if (shot := getattr(engine, name)) is not None}
+    most = 1.0 / max(shot.efficiency for shot in shots.values())
+    both = {"latency": _around(1.0), "bandwidth": _around(1.0, most)}
+    own = {f"{way} {name}": _around(value, 1.0 if name == "efficiency" else None)
+           for way, shot in shots.items() for name, value in shot if value > 0.0}  # fmt: skip
+
+    def build(values: Values) -> CustomAllReduce:
+        latency, bandwidth = values.get("latency", 1.0), values.get("bandwidth", 1.0)
+        moved = {
+            way: shot.model_copy(update={
+                "base": values.get(f"{way} base", shot.base * latency),
+                "hop": values.get(f"{way} hop", shot.hop * latency),
+                "efficiency": values.get(f"{way} efficiency", min(1.0, shot.efficiency * bandwidth)),
+            })
+            for way, shot in shots.items()
+        }  # fmt: skip
+        return engine.model_copy(update=moved)
+
+    def costs_of(entry: CustomAllReduce, row: int) -> Sequence[Cost]:
+        return (replace(costs[row], kernels=entry),)
+
+    forms = [Form(engine, name_of(engine), FACTORS, rows, both, build, costs_of)]
+    return [*forms, Form(engine, name_of(engine), "kernels", rows, own, build, costs_of)] if carrying else forms
+
+
+def _exchange_forms(
+    curve: ExpertCurve, rows: Sequence[MeasuredTransfer], costs: Sequence[Any], carrying: bool
+) -> list[Form]:
+    """A factor each of the latencies and bandwidths of an exchange's phase; its own numbers where rows carry them."""
+    most = 1.0 / max(getattr(curve, name) for name in _SHARES)
+    both = {"latency factor": _around(1.0), "bandwidth factor": _around(1.0, most)}
+    own = {name: _around(getattr(curve, name)) for name in (*_TIMES, "fabric_loss")}
+    own |= {name: _around(getattr(curve, name), 1.0) for name in _SHARES}
+    own |= {"per_multiprocessor": _around(curve.per_multiprocessor or 0.0)}
+    crossing = any(row.cluster.nodes > 1 for row in rows)
+    inside = () if crossing else ("node", "fabric_efficiency", "fabric_loss")
+    own = {name: bounds for name, bounds in own.items() if bounds.default > 0.0 and name not in inside}
+
+    def build(values: Values) -> ExpertCurve:
+        latency, bandwidth = values.get("latency factor", 1.0), values.get("bandwidth factor", 1.0)
+        scaled = {name: getattr(curve, name) * latency for name in _TIMES}
+        scaled |= {name: min(1.0, getattr(curve, name) * bandwidth) for name in _SHARES}
+        if curve.per_multiprocessor is not None:
+            scaled["per_multiprocessor"] = curve.per_multiprocessor * bandwidth
+        return curve.model_copy(update=scaled | {name: values[name] for name in own.keys() & values.keys()})
+
+    def costs_of(entry: ExpertCurve, row: int) -> Sequence[Cost]:
+        return (replace(costs[row], curve=entry),)
+
+    forms = [Form(curve, name_of(curve), FACTORS, rows, both, build, costs_of)]
+    return [*forms, Form(curve, name_of(curve), "curve", rows, own, build, costs_of)] if carrying else forms
+
+
+def fabric_form(
+    name: str, entry: FabricFactors, rows: Sequence[MeasuredTransfer], ways: Sequence[tuple[Choice, ...]]
+) -> Form:
+    """What a fabric changes of latencies and bandwidths."""
+    known = {factor: _around(getattr(entry, factor), 100.0) for factor in ("latency", "bandwidth")}
+
+    def build(values: Values) -> FabricFactors:
+        return entry.model_copy(update=dict(values))
+
+    def costs_of(factors: FabricFactors, row: int) -> Sequence[Cost]:
+        cluster = rows[row].cluster
+        regimes = cluster.node.collectives.across
+        assert regimes is not None
+        return [across(cluster, regimes, factors, choice.schedule) for choice in ways[row]]
+
+    return Form(entry, f"between nodes on {name}", FACTORS, rows, known, build, costs_of)
+
+
+def _around(value: float, most: float | None = None) -> Bounds:
+    high = value * REACH
+    return Bounds(value, value / REACH, high if most is None else min(high, most))
+
+
+def name_of(entry: Entry) -> str:
+    if isinstance(entry, Curve):
+        return f"{', '.join(entry.kinds)} by {', '.join(entry.algorithms)}"
+    if isinstance(entry, ExpertCurve):
+        where = "one node" if entry.nodes == "one" else "several nodes"
+        return f"{entry.mode.replace('_', ' ')} {entry.phase} of {entry.library}, {where}"
+    return f"all_reduce of {entry.library}" if isinstance(entry, CustomAllReduce) else "factors"
+
+
+def entry_of(cost: Cost) -> Entry | None:
+    """What of the node's file a cost rests on; None for its library's own latencies."""
+    if isinstance(cost, Measured):
+        return cost.curve
+    if isinstance(cost, ExchangeCost):
+        return cost.curve
+    return cost.kernels if isinstance(cost, Custom) else None

@@ -1,0 +1,279 @@
+"""Fit kernel models to measured tables: robust least squares on the logarithm of time.
+
+Rows are split by a hash of their shape alone, so that a shape measured on several devices or libraries is
+on one side for all of them: at most 70 % are used, the rest tell the error. Switches (facts about a
+library, such as its tiles) are chosen by the error on rows used. Ranges are quantiles of the residuals by
+predicted time.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import InputError
+from ..hardware.families import FAMILIES
+from ..hardware.kernels import CARRYING_ROWS, Kernel, carries, find, limits_of
+from ..hardware.limits import DeviceLimits
+from ..hardware.specification import DeviceSpec, KernelFit
+from ..validation.kernel_tables import GROUP_COLUMNS
+from .least_squares import POOR_PRIOR, minimise, used_rows
+from .residuals import kernel_error, kernel_spread
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Another value of a switch must lower the cost to this share; optional terms together to that one.
+WORTH_A_SWITCH = 0.995
+#: Block heights of attention are told apart by small grids alone; few tables have them, so a height other than
+#: the usual one must explain a good part of what is left.
+WORTH_A_HEIGHT = 0.8
+WORTH_A_TERM = 0.9
+#: Where rows are too few to carry a family's parameters (:func:`tspsim.hardware.kernels.carries`) they move those of
+#: the kernel that would be borrowed, and the range is at least this factor each way.
+POOR_FACTOR = 1.35
+#: Below so many rows the range is that of rows predicted by a fit to the others, in so many folds.
+CROSSED_ROWS = 60
+FOLDS = 5
+#: Fewer rows than this say nothing.
+FEWEST_ROWS = 2
+#: Fewer rows than this cannot tell the values of a switch apart: its first, the usual one, stands.
+SWITCH_ROWS = 20
+#: Memory-bound kernels that reduce over rows, so that rows may cost something beside their bytes.
+REDUCTIONS = ("norm", "softmax")
+#: Terms that are there for some kernels only: switched off, or fitted where that earns its place.
+_OPTIONAL: Mapping[str, frozenset[str]] = {
+    "gemm": frozenset({"quantise_gb_per_s"}),
+    "grouped_gemm": frozenset({"quantise_gb_per_s"}),
+    "grouped_gemm_backward": frozenset({"quantise_gb_per_s"}),
+    "attention_forward": frozenset({"rope", "cache_write", "token_ns"}),
+    "attention_backward": frozenset({"rope", "cache_write", "token_ns"}),
+    "memory_bound": frozenset({"row_us", "row_exponent", "rows_us"}),
+}
+#: Rows from which a table can tell an optional term from chance.
+TERM_ROWS = 60
+#: Kernels that none of those terms belong to.
+_PLAIN = frozenset({"attention_backward", "grouped_gemm", "grouped_gemm_backward"})
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFits:
+    """What a fit of one device did: the fits, and the groups it had to leave at their defaults (with why)."""
+
+    fits: tuple[KernelFit, ...]
+    skipped: tuple[tuple[str, str], ...]
+
+
+def used_in_fit(frame: pd.DataFrame, columns: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which rows a fit may use, by their shape alone (:func:`tspsim.calibration.least_squares.used_rows`)."""
+    return used_rows(tuple(shape) for shape in frame[list(columns)].astype(float).itertuples(index=False))
+
+
+def fit_device(
+    spec: DeviceSpec,
+    rows: pd.DataFrame,
+    *,
+    date: str,
+    source: str,
+    starts: int = 2,
+    families: Iterable[str] | None = None,
+    relatives: Sequence[DeviceSpec] = (),
+) -> KernelFits:
+    """Fit every group (family, types, library) of normalised ``rows`` that belong to ``spec``.
+
+    Parameters
+    ----------
+    spec
+        The device: its peaks, bandwidth, compute units.
+    rows
+        Rows of :func:`tspsim.validation.kernel_tables.calls`, of any number of tables.
+    date, source
+        Written into every fit.
+    starts
+        Starting points a group, the first at the defaults.
+    families
+        Only these families; None: all.
+    relatives
+        Whose kernels a group of very few rows starts from, nearest first, after the device's own.
+    """
+    mine = rows[(rows["gpu"] == spec.name) & (rows["reason"] == "") & (rows["time_us"] > 0.0)]
+    fits: list[KernelFit] = []
+    skipped: list[tuple[str, str]] = []
+    groups = []
+    for names, group in mine.groupby(list(GROUP_COLUMNS), sort=True):
+        key = tuple(str(name) for name in names)
+        if families is None or key[0] in set(families):
+            groups.append((int(used_in_fit(group, FAMILIES[key[0]].shape).sum()), key, group))
+    for used, key, group in sorted(groups, key=lambda each: not carries(each[1][0], each[0])):  # those lend
+        family, dtype, second, library = key
+        others = [fit for fit in _in_place(spec.kernels, fits) if _group(fit) != key]
+        own = spec.model_copy(update={"kernels": tuple(others)})
+        try:
+            lender = None if carries(family, used) else find(own, relatives, family, dtype, None, second)
+        except InputError:  # nobody to borrow from
+            lender = None
+        fewest = FEWEST_ROWS if lender else CARRYING_ROWS
+        if used < fewest:
+            skipped.append((" ".join(key), f"{used} rows to fit, {fewest} are needed"))
+            continue
+        fit = fit_group(
+            spec, family, dtype, second, library, group, date=date, source=source, starts=starts, lender=lender
+        )
+        fits.append(fit)
+    return KernelFits(tuple(fits), tuple(skipped))
+
+
+def _in_place(known: Sequence[KernelFit], new: Sequence[KernelFit]) -> tuple[KernelFit, ...]:
+    """Fits with the new ones in place of those of the same types and library."""
+    names = {_group(fit) for fit in new}
+    return (*new, *(fit for fit in known if _group(fit) not in names))
+
+
+def _group(fit: KernelFit) -> tuple[str, ...]:
+    """What of a fit are the :data:`GROUP_COLUMNS` of its rows."""
+    return fit.family, fit.dtype, fit.kv_dtype or fit.dtype, fit.library
+
+
+def fit_group(
+    spec: DeviceSpec, family: str, dtype: str, second_dtype: str, library: str, group: pd.DataFrame,
+    *, date: str, source: str, starts: int = 2, lender: Kernel | None = None,
+) -> KernelFit:  # fmt: skip
+    """The best parameters and switches for one group, with its error on the rows left out.
+
+    With a ``lender`` its switches stand, and the rows only move its parameters.
+    """
+    model = FAMILIES[family]
+    rows = _Rows.of(limits_of(spec, dtype), family, dtype, second_dtype, group)
+    used = used_in_fit(group, model.shape)
+    count = int(used.sum())
+    if lender is None:
+        solve = partial(minimise, model.parameters, starts=starts)
+        absent, switches = _best_form(rows[used], library, solve)
+    else:
+        absent = frozenset(name for name, value in lender.parameters.items() if value == 0.0)
+        switches = dict(lender.switches)
+        around = {name: p._replace(default=lender.parameters[name]) for name, p in model.parameters.items()}
+        solve = partial(minimise, around, pull=POOR_PRIOR)
+    parameters, _ = solve(absent, partial(rows[used].residual, switches))
+    parameters = {name: float(f"{value:.4g}") for name, value in parameters.items()}
+    residual = -rows.residual(switches, parameters)
+    predicted = rows.seconds(switches, parameters)[used]
+    if lender is not None:
+        spread = kernel_spread(predicted, residual[used], len(parameters), least=POOR_FACTOR)
+    elif count < CROSSED_ROWS:
+        spread = kernel_spread(predicted, _crossed(rows[used], absent, switches, solve), 0)
+    else:
+        spread = kernel_spread(predicted, residual[used], len(parameters))
+    return KernelFit(
+        family=family,
+        dtype=dtype,
+        kv_dtype=second_dtype,
+        library=library,
+        parameters=parameters,
+        switches=switches,
+        spread=spread,
+        rows_used=count,
+        held_out=kernel_error(residual[~used]) if (~used).any() else None,
+        date=date,
+        source=source,
+    )
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Calls of one group with their measured seconds."""
+
+    machine: DeviceLimits
+    family: str
+    dtype: str
+    second_dtype: str
+    shape: Mapping[str, Any]
+    measured: Any
+
+    @classmethod
+    def of(cls, machine: DeviceLimits, family: str, dtype: str, second_dtype: str, group: pd.DataFrame) -> _Rows:
+        shape = {name: group[name].to_numpy(float) for name in FAMILIES[family].shape}
+        return cls(machine, family, dtype, second_dtype, shape, group["time_us"].to_numpy(float) * 1e-6)
+
+    def __getitem__(self, where: Any) -> _Rows:
+        part = {name: column[where] for name, column in self.shape.items()}
+        return replace(self, shape=part, measured=self.measured[where])
+
+    def __len__(self) -> int:
+        return len(self.measured)
+
+    def seconds(self, switches: Mapping[str, Any], parameters: Mapping[str, float]) -> Any:
+        model = FAMILIES[self.family]
+        return model.seconds(self.machine, parameters, switches, self.shape, self.dtype, self.second_dtype)
+
+    def residual(self, switches: Mapping[str, Any], parameters: Mapping[str, float]) -> Any:
+        """Logarithm of predicted over measured."""
+        return np.log(self.seconds(switches, parameters) / self.measured)
+
+
+#: Fits the parameters that are not absent to residuals: parameters, and their cost.
+_Solve = Callable[[frozenset[str], Callable[[Mapping[str, float]], Any]], tuple[dict[str, float], float]]
+
+
+def _best_form(rows: _Rows, library: str, solve: _Solve) -> tuple[frozenset[str], dict[str, Any]]:
+    """The optional terms to leave out, and the switches, that explain the rows best."""
+    worth = WORTH_A_HEIGHT if rows.family.startswith("attention_") else WORTH_A_SWITCH
+
+    def best_of(absent: frozenset[str]) -> tuple[float, dict[str, Any]]:
+        found: tuple[float, dict[str, Any]] | None = None
+        for switches in _switches(rows.family, len(rows)):
+            _, cost = solve(absent, partial(rows.residual, switches))
+            if found is None or cost < found[0] * worth:
+                found = cost, switches
+        assert found is not None
+        return found
+
+    without, *others = _absent_terms(rows.family, library, len(rows))
+    cost, switches = best_of(without)
+    for absent in others:
+        full_cost, full_switches = best_of(absent)
+        if full_cost < cost * WORTH_A_TERM:
+            without, switches = absent, full_switches
+    return without, switches
+
+
+def _crossed(rows: _Rows, absent: frozenset[str], switches: Mapping[str, Any], solve: _Solve) -> Any:
+    """log(measured / predicted) of every row by a fit to the rows of the other folds."""
+    fold = np.argsort(np.argsort(rows.measured, kind="stable"), kind="stable") % FOLDS
+    out = np.zeros(len(rows))
+    for which in range(FOLDS):
+        parameters, _ = solve(absent, partial(rows[fold != which].residual, switches))
+        out[fold == which] = -rows[fold == which].residual(switches, parameters)
+    return out
+
+
+def _absent_terms(family: str, library: str, rows: int) -> list[frozenset[str]]:
+    """Which sets of terms to leave out, tried in this order.
+
+    A norm pays for its rows, a copy does not; a backward pass has neither rope nor a cache to write, and grouped
+    products take what is quantised; the rest is for the rows to decide where they are enough.
+    """
+    optional = _OPTIONAL.get(family, frozenset())
+    if family == "memory_bound":
+        return [frozenset() if any(word in library for word in REDUCTIONS) else optional]
+    if not optional or family in _PLAIN or rows < TERM_ROWS:
+        return [optional]
+    return [optional, frozenset()]
+
+
+def _switches(family: str, rows: int) -> Iterable[dict[str, Any]]:
+    """Every combination of a family's switches that so many rows can tell apart."""
+    values = {name: _TRIED.get(name, allowed) for name, allowed in FAMILIES[family].switches.items()}
+    if rows < SWITCH_ROWS:
+        values = {name: tried[:1] for name, tried in values.items()}
+    for chosen in itertools.product(*values.values()):
+        yield dict(zip(values, chosen, strict=True))
+
+
+#: Of some switches only these values are tried.
+_TRIED: Mapping[str, tuple[Any, ...]] = {"splits": (1, 16)}

@@ -1,0 +1,142 @@
+"""Logs of nccl-tests and rccl-tests, read as they are printed.
+
+A log has comment lines (``#``), one of which names the columns::
+
+    #       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+    #        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+         8388608       2097152     float     sum      -1    91.10   92.08  161.14      0    94.94   88.36  154.63      0
+
+and rows of as many cells. The first ``time`` is out of place, the second in place. Launchers put the rank before each
+line (``[1,0]<stdout>:``, ``0:``), and other processes print between them; whatever is neither comment nor row is
+passed over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import InputError, UnknownNameError, shorten
+from ..program import COLLECTIVE_KINDS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: A log is a few thousand lines; what is larger is something else.
+LARGEST_LOG_BYTES = 2**26
+_PREFIX = re.compile(r"^\s*(?:\[\d+,\d+\]<std\w+>:|\d+:\s)")
+_COLUMNS = re.compile(r"^#\s+(size\s+count\s+type\s.*\btime\b.*)$")
+_RANK = re.compile(r"^#\s+Rank\s+(\d+)\s.*\bon\s+(\S+)\s+device\b")
+_TESTED = re.compile(r"^#\s+Collective test concluded:\s+(\w+)_perf\b")
+
+
+@dataclass(frozen=True)
+class Log:
+    """One log and what it does not say.
+
+    Parameters
+    ----------
+    file
+        The log.
+    op
+        Which collective was timed, one of :data:`~tspsim.program.COLLECTIVE_KINDS`.
+    gpus, nodes
+        Ranks of the group, and the machines they are in; None: as its lines ``Rank … on … device`` say.
+    library
+        Version of the library, as curves of a node's file call it (``NCCL 2.29.2``), or with a word that tells the
+        fabric (``NCCL 2.27, EFA``); empty: the node's own.
+    """
+
+    file: Path
+    op: str
+    gpus: int | None = None
+    nodes: int | None = None
+    library: str = ""
+
+    def rows(self, gpu: str) -> pd.DataFrame:
+        """Its rows as a table of collectives: gpu, nodes, gpus, op, bytes, time_us (out of place) and library.
+
+        Raises
+        ------
+        InputError
+            The file cannot be read, is no such log, is of another collective or number of GPUs than stated, or does
+            not say how many there were.
+        """
+        import pandas as pd
+
+        file = shorten(self.file, 200)
+        if self.op not in COLLECTIVE_KINDS:
+            raise UnknownNameError("collective", self.op, COLLECTIVE_KINDS, key="--op")
+        lines = [_PREFIX.sub("", line) for line in _text(self.file).splitlines()]
+        try:
+            gpus, nodes = self._group(lines)
+            self._check_test(lines)
+            timed = list(_timed(lines))
+        except InputError as error:
+            raise error.at(file=file) from None
+        if not timed:
+            raise InputError("has no row with a size and a time; give a log of nccl-tests as it was printed", file=file)
+        known = {"gpu": gpu, "nodes": nodes, "gpus": gpus, "op": self.op, "library": self.library}
+        return pd.DataFrame([known | {"bytes": size, "time_us": time} for size, time in timed], dtype=str)
+
+    def _group(self, lines: Sequence[str]) -> tuple[int, int]:
+        """GPUs and nodes as stated, or as the log lists them."""
+        ranks = {found[1]: found[2] for line in lines if (found := _RANK.match(line))}
+        numbers = []
+        for option, stated, listed in (
+            ("--gpus", self.gpus, len(ranks)), ("--nodes", self.nodes, len(set(ranks.values())))
+        ):  # fmt: skip
+            if stated is not None and listed and stated != listed:
+                raise InputError(f"{option} {stated}, but the log lists {listed}; leave the option out")
+            if stated is None and not listed:
+                raise InputError(f"does not list its ranks; say how many with {option}")
+            numbers.append(stated or listed)
+        return numbers[0], numbers[1]
+
+    def _check_test(self, lines: Sequence[str]) -> None:
+        tests = {found[1].replace("alltoall", "all_to_all") for line in lines if (found := _TESTED.match(line))}
+        if len(tests) > 1:
+            raise InputError(f"holds several tests ({', '.join(sorted(tests))}); give each in a file of its own")
+        if tests and tests != {self.op}:
+            raise InputError(f"is of {tests.pop()}, not of --op {self.op}")
+
+
+def is_log(file: Path) -> bool:
+    """Whether a file looks like a log of nccl-tests, rather than a table."""
+    try:
+        with file.open("rb") as stream:
+            start = stream.read(2**20).decode("utf-8", errors="replace")
+    except (OSError, ValueError):
+        return False
+    return any(_COLUMNS.match(_PREFIX.sub("", line)) for line in start.splitlines())
+
+
+def _timed(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Bytes and out-of-place microseconds of every row, as they are written."""
+    columns: list[str] = []
+    for number, line in enumerate(lines, 1):
+        if named := _COLUMNS.match(line):
+            columns = named[1].split()
+        cells = line.split()
+        if not columns or len(cells) < 2 or not (cells[0].isdecimal() and cells[1].isdecimal()):
+            continue
+        if len(cells) != len(columns):
+            raise InputError(f"line {number} has {len(cells)} cells for {len(columns)} columns; was the log cut off?")
+        if cells[0] != "0":  # a message of nothing
+            yield cells[0], cells[columns.index("time")]
+
+
+def _text(file: Path) -> str:
+    place = shorten(file, 200)
+    try:
+        if not file.is_file():
+            what = "is a folder; name a log in it" if file.is_dir() else "no such file"
+            raise InputError(what, file=place)
+        if file.stat().st_size > LARGEST_LOG_BYTES:
+            raise InputError("is larger than 64 MiB, which no log of nccl-tests is", file=place)
+        return file.read_text(encoding="utf-8", errors="replace")
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=place) from None

@@ -1,0 +1,257 @@
+"""A node and its fabrics fitted to measured collective tables: their catalog files with what was fitted put in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import catalog
+from ..errors import InputError
+from ..network import Cluster, collective
+from ..network.calibration import Curve, CustomAllReduce, ExpertCurve, FabricFactors, Spread
+from ..network.specs import CollectivesSpec
+from ..program import COLLECTIVE_KINDS
+from ..validation.collectives import cluster_of, custom_library, fabric_of
+from ..validation.devices import device_name
+from ..validation.experts import ExpertPhase, deepep, mori
+from ..validation.kernels import MICROSECONDS
+from ..validation.run import read, whole_rows
+from ..validation.tables import TABLES
+from .collectives import fit_fabric, fit_node
+from .forms import TransferFit
+from .measurements import MeasuredCollective, MeasuredExchange, MeasuredTransfer
+from .nccl_tests import Log
+
+COLLECTIVES = "collectives/all.csv"
+ENGINES = "collectives/custom_all_reduce.csv"
+MORI = "collectives/moe_dispatch_combine_amd.csv"
+DEEPEP = "collectives/moe_dispatch_combine_deepep.csv"
+COLLECTIVE_TABLES = (COLLECTIVES, ENGINES, MORI, DEEPEP)
+#: What no table moves.
+NEVER_MOVED = ("regimes between nodes (a fabric's factors scale them), lines of protocols without a curve",)
+
+
+@dataclass(frozen=True)
+class MeasuredTransfers:
+    """Rows of one device by the file they may move, and what was left out with its reason.
+
+    ``nodes`` and ``fabrics`` are by catalog name.
+    """
+
+    nodes: Mapping[str, Sequence[MeasuredTransfer]]
+    fabrics: Mapping[str, Sequence[MeasuredTransfer]]
+    left_out: tuple[str, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(len(rows) for part in (self.nodes, self.fabrics) for rows in part.values())
+
+
+@dataclass(frozen=True)
+class CalibratedTransfers:
+    """What was fitted, and the new files of nodes and fabrics as plain data, by kind and name."""
+
+    fits: tuple[TransferFit, ...]
+    left_out: tuple[str, ...]
+    kept: tuple[str, ...]
+    documents: Mapping[tuple[str, str], Mapping[str, Any]]
+
+
+def measured_transfers(name: str, folder: Path | None, logs: Sequence[Log] = ()) -> MeasuredTransfers:
+    """Rows of a device in the collective tables of a folder, and in logs of nccl-tests.
+
+    Raises
+    ------
+    InputError
+        A table or log cannot be read.
+    """
+    nodes: dict[str, list[MeasuredTransfer]] = {}
+    fabrics: dict[str, list[MeasuredTransfer]] = {}
+    left_out: list[str] = []
+    tables = [(path, read(folder / path)) for path in COLLECTIVE_TABLES if folder and (folder / path).is_file()]
+    tables += [(COLLECTIVES, log.rows(name)) for log in logs]
+    for path, table in tables:
+        frame, lacking = whole_rows(TABLES[path], table)
+        reasons = Counter(lacking)
+        mine = frame
+        if len(frame):  # a table that lacks the column has no whole row
+            mine = frame[[device_name(gpu) == name for gpu in frame["system" if path == DEEPEP else "gpu"]]]
+        for row in mine.to_dict("records"):
+            try:
+                found = _READ[path]({str(column): cell for column, cell in row.items()})
+            except InputError as error:
+                reasons[error.message] += 1
+                continue
+            for each in found:
+                cluster = each.cluster
+                if cluster.fabric is None or path in (MORI, DEEPEP):
+                    nodes.setdefault(cluster.node.name, []).append(each)
+                else:
+                    fabrics.setdefault(cluster.fabric.name, []).append(each)
+        left_out += [f"{path}: {reason} ({count} rows)" for reason, count in sorted(reasons.items())]
+    return MeasuredTransfers(nodes, fabrics, tuple(left_out))
+
+
+def calibrate_transfers(measured: MeasuredTransfers, source: str) -> CalibratedTransfers:
+    """TransferFit the nodes and fabrics that rows are of; ``source`` says where the rows are from, and when."""
+    documents: dict[tuple[str, str], Mapping[str, Any]] = {}
+    done = []
+    for name, rows in sorted(measured.nodes.items()):
+        was = rows[0].cluster.node.collectives
+        now, fits = fit_node(rows, source)
+        done.append(fits)
+        if now != was:
+            documents["nodes", name] = _node_document(catalog.read_yaml(catalog.locate("nodes", name)), was, now)
+    for name, rows in sorted(measured.fabrics.items()):
+        factors, fits = fit_fabric(rows, source)
+        done.append(fits)
+        if factors is not None:
+            document = catalog.read_yaml(catalog.locate("fabrics", name))
+            documents["fabrics", name] = document | {"collectives": _stated_factors(factors)}
+    return CalibratedTransfers(
+        tuple(fit for fits in done for fit in fits.fits),
+        (*measured.left_out, *(reason for fits in done for reason in fits.left_out)),
+        (*(line for fits in done for line in fits.kept), *(NEVER_MOVED if done else ())),
+        documents,
+    )
+
+
+def _collective(row: Mapping[str, Any]) -> list[MeasuredTransfer]:
+    """A row of nccl-tests; raises InputError where it is no collective of the catalog's clusters."""
+    written, gpus, kind = str(row.get("library", "")).strip(), int(row["gpus"]), str(row["op"])
+    cluster = cluster_of(row["gpu"], int(row["nodes"]), gpus, fabric_of(written))
+    if kind not in COLLECTIVE_KINDS:
+        raise InputError(f"no collective '{kind}'")
+    return [_measurement(row, cluster, kind, None, written or cluster.node.collectives.library)]
+
+
+def _engine(row: Mapping[str, Any]) -> list[MeasuredTransfer]:
+    """An all-reduce by the kernels of a serving engine."""
+    library = custom_library(str(row["library"]))
+    return [_measurement(row, cluster_of(row["gpu"], 1, int(row["gpus"])), "all_reduce", library, library)]
+
+
+def _measurement(
+    row: Mapping[str, Any], cluster: Cluster, kind: str, asked: str | None, library: str
+) -> MeasuredTransfer:
+    gpus, size = int(row["gpus"]), float(row["bytes"])
+    if not collective(cluster, range(gpus), kind, size, library=asked).links:
+        raise InputError("one GPU alone exchanges nothing")
+    return MeasuredCollective(cluster, kind, gpus, size, library, _seconds(row, "time_us"))
+
+
+def _mori(row: Mapping[str, Any]) -> list[MeasuredTransfer]:
+    """A phase of one of mori's kernels."""
+    return [_exchange(mori(row), _seconds(row, "latency_us"))]
+
+
+def _deepep(row: Mapping[str, Any]) -> list[MeasuredTransfer]:
+    """The phases of DeepEP that a row has a time of: in normal mode that of transmitting."""
+    found = []
+    for asked in deepep(row):
+        columns = (f"{asked.phase}_avg_t_us", f"{asked.phase}_transmit_us")
+        timed = [column for column in columns if str(row.get(column, "")).strip()]
+        if timed:
+            found.append(_exchange(asked, _seconds(row, timed[0])))
+    if not found:
+        raise InputError("no time of a dispatch or combine")
+    return found
+
+
+def _exchange(asked: ExpertPhase, seconds: float) -> MeasuredTransfer:
+    if not asked.traffic().links:
+        raise InputError("one GPU alone exchanges nothing")
+    return MeasuredExchange.of(asked.cluster, asked.phase, asked.mode, asked.ranks, asked.exchange, seconds)
+
+
+def _seconds(row: Mapping[str, Any], column: str) -> float:
+    try:
+        microseconds = float(row[column])
+    except (KeyError, TypeError, ValueError):
+        microseconds = 0.0
+    if not 0.0 < microseconds < float("inf"):
+        raise InputError(f"{column} is not a number of more than zero")
+    return microseconds / MICROSECONDS
+
+
+_READ: Mapping[str, Callable[[Mapping[str, Any]], list[MeasuredTransfer]]] = {
+    COLLECTIVES: _collective, ENGINES: _engine, MORI: _mori, DEEPEP: _deepep,
+}  # fmt: skip
+
+
+def _node_document(original: Mapping[str, Any], was: CollectivesSpec, now: CollectivesSpec) -> dict[str, Any]:
+    """A node's file with the curves and engines put in that moved; the others as they are written."""
+    collectives = dict(original["collectives"])
+    if now.default_library is not None:
+        collectives = {"library": collectives["library"], "default_library": now.default_library, **collectives}
+        collectives["default_library"] = now.default_library
+    parts = (("curves", _stated_curve), ("custom_all_reduce", _stated_engine), ("experts", _stated_exchange))
+    for part, stated in parts:
+        old, entries, written = getattr(was, part), getattr(now, part), collectives.get(part, [])
+        if entries != old:
+            collectives[part] = [
+                written[i] if i < len(old) and entry == old[i] else stated(entry) for i, entry in enumerate(entries)
+            ]
+    return {**original, "collectives": collectives}
+
+
+def _stated_curve(curve: Curve) -> dict[str, Any]:
+    stated: dict[str, Any] = {
+        "algorithms": list(curve.algorithms),
+        "kinds": list(curve.kinds),
+        "ranks": list(curve.ranks),
+        "base": [_microseconds(value) for value in curve.base],
+        "hop": [_microseconds(value) for value in curve.hop],
+        "efficiency": list(curve.efficiency),
+        "growth": _microseconds(curve.growth),
+    }
+    if curve.own is not None:
+        stated["own"] = f"{curve.own / 1e9:.6g} GB/s"
+    if curve.switch is not None:
+        stated |= {"switch": f"{curve.switch:.0f} B", "switch_exponent": curve.switch_exponent}
+    libraries = {name: factors.model_dump(exclude_none=True) for name, factors in curve.libraries.items()}
+    return stated | {"libraries": libraries, **_told(curve)}
+
+
+def _stated_engine(engine: CustomAllReduce) -> dict[str, Any]:
+    stated: dict[str, Any] = {"library": engine.library}
+    for way in ("one_shot", "two_shot", "fallback"):
+        shot = getattr(engine, way)
+        if shot is not None:
+            times = {"base": _microseconds(shot.base), "hop": _microseconds(shot.hop)}
+            stated[way] = times | {"efficiency": _six(shot.efficiency)}
+    return stated | _told(engine)
+
+
+def _stated_exchange(curve: ExpertCurve) -> dict[str, Any]:
+    stated: dict[str, Any] = {
+        "library": curve.library, "mode": curve.mode, "phase": curve.phase, "copies": curve.copies,
+        "nodes": curve.nodes,
+    }  # fmt: skip
+    stated |= {name: _microseconds(getattr(curve, name)) for name in ("base", "doubling", "node", "per_copy")}
+    stated |= {name: _six(getattr(curve, name)) for name in ("efficiency", "fabric_efficiency", "fabric_loss")}
+    if curve.per_multiprocessor is not None:
+        stated["per_multiprocessor"] = f"{curve.per_multiprocessor / 1e9:.6g} GB/s"
+    return stated | _told(curve)
+
+
+def _stated_factors(factors: FabricFactors) -> dict[str, Any]:
+    return {"latency": factors.latency, "bandwidth": factors.bandwidth, **_told(factors)}
+
+
+def _told(entry: Curve | CustomAllReduce | ExpertCurve | FabricFactors) -> dict[str, Any]:
+    spread: Spread = entry.spread
+    known = {"small": list(spread.small), "large": list(spread.large), "rows": spread.rows}
+    return {"spread": known, "source": entry.source, "basis": entry.basis}
+
+
+def _microseconds(value: float) -> str:
+    return f"{value * 1e6:.6g} us"
+
+
+def _six(value: float) -> float:
+    """Six digits, as quantities have."""
+    return float(f"{value:.6g}")

@@ -1,0 +1,134 @@
+"""Residuals of a fit as a file says of them: the error on rows it had not seen, and the range of nine in ten.
+
+Of kernels by thirds of the predicted time; of transfers between those that are all latency and all bandwidth.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..hardware.specification import HeldOutError
+from ..hardware.specification import Spread as KernelSpread
+from ..network.calibration import Spread as TransferSpread
+
+Floats = NDArray[np.float64]
+#: Fewer rows than this have no quantiles; two standard deviations stand in, of at least so much in log time: a dozen
+#: rows can happen to lie on the model.
+QUANTILE_ROWS = 20
+SCATTER = 0.04
+#: No range of transfers is narrower than this factor each way.
+LEAST = 1.02
+
+
+def kernel_error(residual: Any) -> HeldOutError:
+    """Median, mean and 90 % quantile of |predicted/measured − 1|, and bias, from log(measured/predicted)."""
+    error = np.abs(np.expm1(-residual))
+    return HeldOutError(
+        rows=len(residual),
+        median=rounded(np.median(error)),
+        mape=rounded(np.mean(error)),
+        p90=rounded(np.quantile(error, 0.9)),
+        bias=rounded(-np.mean(residual)),
+    )
+
+
+def kernel_spread(predicted: Any, residual: Any, parameters: int, *, least: float = 1.005) -> KernelSpread:
+    """The 90 % range of measured over predicted in each third of the predicted times, ``least`` each way.
+
+    Residuals of rows used are smaller than those of new rows; by how much a linear model with as many
+    parameters tells: sqrt((1 + p/n) / (1 − p/n)), with p at most n/2: the pull to defaults holds the rest.
+    Quantiles are those of one more row (Vovk et al. 2005, conformal prediction): few rows have wider ones.
+    Fewer than :data:`QUANTILE_ROWS` have none.
+    """
+    us = predicted * 1e6
+    first, second = np.quantile(us, [1 / 3, 2 / 3])
+    second = max(second, first * 1.001)
+    regime = np.searchsorted([first, second], us)
+    share = min(parameters / len(us), 0.5)
+    unseen = np.sqrt((1.0 + share) / (1.0 - share))
+    low, high = [], []
+    for which in range(3):
+        inside = residual[regime == which]
+        enough = inside if len(inside) >= QUANTILE_ROWS else residual
+        if len(enough) >= QUANTILE_ROWS:
+            level = min(1.0, 0.955 * (len(enough) + 1) / len(enough))
+            a, b = np.quantile(enough, [1.0 - level, level]) * unseen
+        else:
+            b = 2.0 * max(SCATTER, float(np.sqrt(np.mean(enough**2)))) * unseen
+            a = -b
+        low.append(rounded(min(np.exp(a), 1.0 / least)))
+        high.append(rounded(max(np.exp(b), least)))
+    return KernelSpread(
+        borders_us=(rounded(first), rounded(second)),
+        low=(low[0], low[1], low[2]),
+        high=(high[0], high[1], high[2]),
+        domain_us=(rounded(us.min() * 0.999), rounded(us.max() * 1.001)),
+    )
+
+
+class TransferErrors(NamedTuple):
+    """|predicted/measured − 1| over some rows."""
+
+    rows: int
+    median: float
+    mean: float
+
+    def __str__(self) -> str:
+        return f"median {100 * self.median:.1f} %, mean {100 * self.mean:.1f} %"
+
+
+def transfer_errors(residual: Floats) -> TransferErrors | None:
+    """Errors from log(measured/predicted), shape (rows,); None without rows."""
+    if not len(residual):
+        return None
+    error = np.abs(np.expm1(-residual))
+    return TransferErrors(len(error), float(np.median(error)), float(np.mean(error)))
+
+
+def transfer_spread(residual: Floats, share: Floats) -> TransferSpread:
+    """The factors of the predicted time between which nine of ten measured ones lie.
+
+    Parameters
+    ----------
+    residual
+        log(measured/predicted) of rows that their fit had not seen, shape (rows,).
+    share
+        Of the predicted time that is fluid: rows weigh on the range of large messages by it, on that of small ones by
+        the rest.
+    """
+    ends = []
+    for weight in (1.0 - share, share):
+        low, high = _ends(residual, weight)
+        ends.append((rounded(min(math.exp(low), 1.0 / LEAST)), rounded(max(math.exp(high), LEAST))))
+    return TransferSpread(small=ends[0], large=ends[1], rows=len(residual))
+
+
+def wider_of(one: TransferSpread, other: TransferSpread) -> TransferSpread:
+    """The wider of two ranges at each end; ``one`` says how many rows told it."""
+    small, large = (
+        (min(a[0], b[0]), max(a[1], b[1])) for a, b in ((one.small, other.small), (one.large, other.large))
+    )
+    return TransferSpread(small=small, large=large, rows=one.rows)
+
+
+def _ends(residual: Floats, weight: Floats) -> tuple[float, float]:
+    """5 and 95 % quantiles of weighted residuals, those of one row more (Vovk et al. 2005, conformal prediction)."""
+    weight = weight + 1e-9
+    rows = float(weight.sum() ** 2 / (weight**2).sum())
+    if rows < QUANTILE_ROWS:
+        width = 2.0 * max(SCATTER, math.sqrt(float(np.average(residual**2, weights=weight))))
+        return -width, width
+    order = np.argsort(residual, kind="stable")
+    upto = np.cumsum(weight[order]) - 0.5 * weight[order]
+    level = min(1.0, 0.95 * (rows + 1.0) / rows)
+    low, high = np.interp(np.array([1.0 - level, level]) * weight.sum(), upto, residual[order])
+    return float(low), float(high)
+
+
+def rounded(value: Any) -> float:
+    """Four digits."""
+    return float(f"{float(value):.4g}")

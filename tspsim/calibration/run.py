@@ -1,0 +1,263 @@
+"""A device, its node and its fabrics fitted to measured tables: their catalog files with the fits put in."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import catalog
+from ..errors import InputError, UnknownNameError, shorten
+from ..hardware.specification import DeviceSpec, KernelFit
+from ..validation.devices import device_name
+from ..validation.kernel_tables import KERNEL_TABLES, times_of
+from ..validation.kernels import normalised
+from ..validation.run import read, whole_rows
+from ..validation.tables import TABLES
+from .forms import TransferFit
+from .kernels import KernelFits, fit_device
+from .nccl_tests import Log, is_log
+from .network_files import COLLECTIVE_TABLES, calibrate_transfers, measured_transfers
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Starting points of a fit.
+STARTS = 2
+#: A file of the catalog: its kind and name.
+Entry = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was fitted, and the catalog files that say so.
+
+    Attributes
+    ----------
+    device
+        Catalog name.
+    fits
+        One a kernel family, type and library of the tables.
+    collectives
+        One a set of collectives of the node, or a fabric.
+    rows
+        Rows of the tables that are of this device.
+    left_out
+        Tables, rows and groups that could not be used, and why.
+    kept
+        What the files keep as it was.
+    documents
+        The new files as plain data, by kind and name; none for a file that nothing moved.
+    """
+
+    device: str
+    fits: tuple[KernelFit, ...]
+    collectives: tuple[TransferFit, ...]
+    rows: int
+    left_out: tuple[str, ...]
+    kept: tuple[str, ...]
+    documents: Mapping[Entry, Mapping[str, Any]]
+
+    def yaml(self, kind: str = "devices") -> str:
+        """The file of a kind, found first when it lies in ``topologies/KIND`` of the current folder."""
+        return self.text(next(entry for entry in self.documents if entry[0] == kind))
+
+    def text(self, entry: Entry) -> str:
+        """One of the files."""
+        import yaml
+
+        what = "kernel models" if entry[0] == "devices" else "collectives"
+        head = f"# {entry[1]}: {what} fitted by tspsim calibrate; the rest as in the catalog\n"
+        return head + yaml.safe_dump(
+            dict(self.documents[entry]), sort_keys=False, default_flow_style=None, width=110, allow_unicode=True
+        )
+
+
+def places(entries: Sequence[Entry], out: Path | None) -> dict[Entry, Path]:
+    """Where the files go.
+
+    In ``topologies`` of the current folder, or, with ``out``, there: one file by that name; of several the device's,
+    and the others beside it, or, where it lies in a folder ``devices``, in the folders of their kinds beside that.
+
+    Raises
+    ------
+    InputError
+        Without ``out`` a file exists already; with it two files would be one.
+    """
+    if out is None:
+        found = {entry: Path("topologies") / entry[0] / f"{entry[1]}.yaml" for entry in entries}
+        for path in found.values():
+            if path.exists():
+                raise InputError("exists already; name it with --out to replace it", file=str(path))
+        return found
+    if len(entries) == 1:
+        return {entries[0]: out}
+    ordered = out.parent.name == "devices"
+    found = {
+        (kind, name): (out.parent.parent / kind if ordered else out.parent) / f"{name}.yaml" for kind, name in entries
+    }
+    found |= {entry: out for entry in entries if entry[0] == "devices"}
+    if len(set(found.values())) < len(found):
+        raise InputError("is the place of another file too; name the device's", file=str(out))
+    return found
+
+
+def calibrate(
+    gpu: str,
+    folder: Path | str | None = None,
+    *,
+    logs: Sequence[Log] = (),
+    today: str | None = None,
+    before: Callable[[Sequence[Entry]], object] = lambda entries: None,
+) -> Calibration:
+    """Fit a device's kernel models, and the collectives of its node and fabrics, to the tables of a folder.
+
+    Every group (of kernels: a family, type and library; of collectives: what shares a curve, an engine's kernels, or a
+    fabric) is fitted on at most 70 % of its rows, by robust least squares (a row far off pulls no harder than one a
+    little off), and judged on the others.
+
+    Parameters
+    ----------
+    gpu
+        A device of the catalog: the fits refer to its peak, bandwidth, compute units and links.
+    folder
+        Laid out as docs/validation.md says; its kernel and collective tables are read. None: the logs alone.
+    logs
+        Of nccl-tests or rccl-tests, as they were printed.
+    today
+        The date that is written; None: the calendar's.
+    before
+        Told which files may come of it before anything is fitted.
+
+    Raises
+    ------
+    UnknownNameError
+        The catalog has no such device.
+    InputError
+        The folder is missing or has no such table, a log cannot be read, or there are no rows of this device, or too
+        few of them.
+    """
+    name = device_name(gpu)
+    if name is None:
+        raise UnknownNameError("device", gpu, catalog.names("devices"))
+    folder = Path(folder) if folder is not None else None
+    found = [*(tables_of(folder) if folder is not None else []), *(str(log.file) for log in logs)]
+    place = shorten(", ".join([*([str(folder)] if folder else []), *(str(log.file) for log in logs)]), 200)
+    calls, left_out = measured_calls(name, folder)
+    measured = measured_transfers(name, folder, logs)
+    if not len(calls) and not measured.rows:
+        lines = "; ".join([*left_out, *measured.left_out])
+        raise InputError(
+            f"no table has rows of {name}: {', '.join(found)}" + (f" ({lines})" if lines else ""),
+            file=place,
+        )
+    before([
+        *([("devices", name)] if len(calls) else []),
+        *(("nodes", node) for node in sorted(measured.nodes)),
+        *(("fabrics", fabric) for fabric in sorted(measured.fabrics)),
+    ])  # fmt: skip
+    date = today or datetime.date.today().isoformat()
+    source = f"tspsim calibrate on {shorten(place, 120)}"
+    kept = ["peaks, memory, clocks, power and prices", "sustained rates and overlap"]
+    documents: dict[Entry, Mapping[str, Any]] = {}
+    fits: tuple[KernelFit, ...] = ()
+    if len(calls):
+        report, spec, document = _kernels(name, calls, date, source)
+        fits = report.fits
+        left_out += [f"{group}: {reason}" for group, reason in report.skipped]
+        kept += _kept(spec, fits)
+        if fits:
+            documents["devices", name] = document
+    done = calibrate_transfers(measured, f"{source} ({date})")
+    left_out += done.left_out
+    if not fits and not done.fits and not done.kept:
+        raise InputError(f"too few rows of {name} in any group: {'; '.join(left_out)}", file=place)
+    return Calibration(
+        name, fits, done.fits, len(calls) + measured.rows, tuple(left_out),
+        (*kept, *(done.kept or ["collectives of its node and fabrics"])), documents | dict(done.documents),
+    )  # fmt: skip
+
+
+def _kernels(name: str, rows: pd.DataFrame, date: str, source: str) -> tuple[KernelFits, DeviceSpec, dict[str, Any]]:
+    """What was fitted to calls of a device, the device as it is, and its new file."""
+    spec = catalog.load("devices", name, DeviceSpec)
+    relatives = tuple(catalog.load("devices", relative, DeviceSpec) for relative in spec.relatives)
+    report = fit_device(spec, rows, date=date, source=source, starts=STARTS, relatives=relatives)
+    return report, spec, document(catalog.read_yaml(catalog.locate("devices", name)), spec, report.fits)
+
+
+def tables_of(folder: Path) -> list[str]:
+    """Paths of the tables in a folder that calibration reads; raises InputError where it has none, and why."""
+    place = shorten(folder, 200)
+    if not folder.is_dir():
+        remedy = "; give a log of nccl-tests with --nccl-tests FILE --op OP" if folder.exists() else ""
+        raise InputError(f"is a file, not a folder of tables{remedy}" if remedy else "no such folder", file=place)
+    found = [path for path in (*KERNEL_TABLES, *COLLECTIVE_TABLES) if (folder / path).is_file()]
+    logs = [path for path in found if is_log(folder / path)]
+    if logs:
+        remedy = f"give it with --nccl-tests {shorten(folder / logs[0], 120)} --op all_reduce (or what it timed)"
+        raise InputError(f"is the log of nccl-tests as printed, not a table; {remedy}", file=str(folder / logs[0]))
+    if not found:
+        raise InputError(
+            f"holds no kernel table, such as {KERNEL_TABLES[0]}, nor one of collectives ({COLLECTIVE_TABLES[0]}); "
+            "logs of nccl-tests are given with --nccl-tests FILE --op OP",
+            file=place,
+        )
+    return found
+
+
+def measured_calls(name: str, folder: Path | None) -> tuple[pd.DataFrame, list[str]]:
+    """Rows of a device in all kernel tables of a folder, normalised, and what was left out with its reason; without a
+    folder none."""
+    import pandas as pd
+
+    parts: list[pd.DataFrame] = []
+    left_out: list[str] = []
+    if folder is None:
+        return pd.DataFrame(), left_out
+    for path in [path for path in KERNEL_TABLES if (folder / path).is_file()]:
+        frame, reasons = whole_rows(TABLES[path], read(folder / path))
+        left_out += [f"{path}: {reason} ({rows} rows)" for reason, rows in reasons.items()]
+        if not len(frame):
+            continue
+        for column in times_of(path):
+            normal = normalised(path, frame, column)
+            normal["gpu"] = frame["gpu"].map(device_name)
+            unusable = normal["reason"] != ""
+            for reason, group in normal[unusable & (normal["gpu"] == name)].groupby("reason"):
+                left_out.append(f"{path}: {reason} ({len(group)} rows)")
+            parts.append(normal[~unusable & (normal["gpu"] == name) & (normal["time_us"] > 0.0)])
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(), left_out
+
+
+def document(original: Mapping[str, Any], spec: DeviceSpec, fits: tuple[KernelFit, ...]) -> dict[str, Any]:
+    """The device's file with the fits put in; a family's default library becomes the one with most rows here."""
+    fitted = {_group(fit) for fit in fits}
+    kept = [
+        entry
+        for entry, fit in zip(original.get("kernels") or [], spec.kernels, strict=True)
+        if _group(fit) not in fitted
+    ]
+    defaults = dict(original.get("defaults") or {})
+    for family in dict.fromkeys(fit.family for fit in fits):
+        if family != "memory_bound":  # there a library is an operation, and copying stands for the unknown ones
+            defaults[family] = max((fit for fit in fits if fit.family == family), key=lambda fit: fit.rows_used).library
+    new = [fit.model_dump(mode="json", exclude_none=True) for fit in fits]
+    return {**original, "defaults": defaults, "kernels": [*new, *kept]}
+
+
+def _group(fit: KernelFit) -> tuple[str, str, str | None, str]:
+    return fit.family, fit.dtype, fit.kv_dtype, fit.library
+
+
+def _kept(spec: DeviceSpec, fits: tuple[KernelFit, ...]) -> list[str]:
+    """What no row of the tables changed."""
+    fitted = {_group(fit) for fit in fits}
+    kept = []
+    for fit in spec.kernels:
+        if _group(fit) not in fitted:
+            second = "" if fit.kv_dtype in (None, fit.dtype) else f"/{fit.kv_dtype}"
+            kept.append(f"{fit.family} {fit.dtype}{second}, {fit.library}")
+    return kept

@@ -1,0 +1,221 @@
+"""Where answers go: files that are checked before the work starts and appear whole, the terminal, a bar."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import stat
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError, printable, shorten
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+STANDARD_OUTPUT = "-"
+PROGRESS_AFTER_S = 1.0
+WIDTH_OF_FILES = 160
+LONGEST_SENTENCE = 10_000
+
+#: Called with what is under way and the share that is done.
+Progress = Callable[[str, float], None]
+
+_TITLES = {"html": "report", "json": "JSON", "csv": "CSV", "trace": "trace (open it in ui.perfetto.dev)"}
+#: What may be printed instead of written.
+_PRINTABLE_OUTPUTS = ("json", "csv")
+
+
+def report_file(name: str) -> Path:
+    """``reports/NAME.html`` in the current folder, the name made fit for a file.
+
+    >>> report_file("../what if?").as_posix()
+    'reports/what-if.html'
+    """
+    slug = re.sub(r"[^0-9A-Za-z._-]+", "-", name).strip(".-")[:80]
+    return Path("reports") / f"{slug or 'report'}.html"
+
+
+class Outputs:
+    """The files one command was asked for, checked when it starts and written when it is done.
+
+    Parameters
+    ----------
+    files
+        Option → file, ``-`` for standard output (JSON and CSV), or None where nothing was asked for.
+    default_report
+        Where the report goes when no file was asked for; its folder is made.
+
+    Raises
+    ------
+    InputError
+        A file could not be written: its folder is missing, it is a folder itself, no permission; or two
+        outputs are one file.
+    """
+
+    def __init__(self, default_report: Path | None = None, **files: str | None) -> None:
+        self._targets: dict[str, Path | None] = {}
+        for option, file in files.items():
+            if file is None:
+                continue
+            printed = file == STANDARD_OUTPUT and option in _PRINTABLE_OUTPUTS
+            target = None if printed else writable(file)
+            if target in self._targets.values():
+                raise InputError("is the place of another output too; name two", file=shorten(file))
+            self._targets[option] = target
+        if not self._targets and default_report is not None:
+            self._targets["html"] = writable(str(default_report), make_folder=True)
+
+    @property
+    def quiet(self) -> bool:
+        """Standard output belongs to one of the outputs, so that nothing else may be printed there."""
+        return None in self._targets.values()
+
+    def write(
+        self, writers: Mapping[str, Callable[[Path], None] | Callable[[], str]], show: Callable[[], None]
+    ) -> None:
+        """Write what was asked for, then show the answer and where the files are.
+
+        Files come first: whoever reads the terminal may leave early (``| head``), and the files must not be lost by it.
+
+        Parameters
+        ----------
+        writers
+            Option → a function that makes the text (JSON, CSV), or that writes the file it is given.
+        show
+            Prints the answer; not called where standard output belongs to one of the outputs.
+
+        Raises
+        ------
+        InputError
+            A file cannot be written; the answer is shown nevertheless.
+        """
+        try:
+            self._write_files(writers)
+        except InputError:
+            if not self.quiet:
+                show()
+            raise
+        if not self.quiet:
+            show()
+        for option, target in self._targets.items():
+            if target is None:
+                text: Any = writers[option]
+                sys.stdout.write(text())
+            elif not self.quiet:
+                sys.stdout.write(f"{_TITLES[option]}: {printable(str(short(target)))}\n")
+
+    def _write_files(self, writers: Mapping[str, Callable[[Path], None] | Callable[[], str]]) -> None:
+        from ..files import atomic_write
+
+        for option, target in self._targets.items():
+            writer: Any = writers[option]
+            if target is None:
+                continue
+            if option in _PRINTABLE_OUTPUTS:
+                atomic_write(target, writer())
+            else:
+                writer(target)
+
+
+def short(path: Path) -> Path:
+    """The path from the current folder on, where it lies there."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def writable(file: str, *, make_folder: bool = False) -> Path:
+    """The file's path with links followed; raises InputError where no file could be made or replaced."""
+    shown = shorten(file, 200)
+
+    def refuse(reason: str) -> InputError:
+        return InputError(f"cannot write: {reason}", file=shown or "''")
+
+    if not file:
+        raise refuse("a file needs a name")
+    try:
+        path = Path(os.path.realpath(file))
+        mode = path.stat().st_mode if path.exists() else None
+        folder = path.parent
+        if make_folder and not folder.exists():
+            folder = folder.parent
+        if not folder.exists():
+            raise refuse(f"folder '{shorten(folder)}' does not exist; make it first")
+    except (OSError, ValueError) as error:
+        raise refuse(getattr(error, "strerror", None) or str(error)) from None
+    if not folder.is_dir():
+        raise refuse(f"'{shorten(folder)}' is not a folder")
+    if mode is not None and stat.S_ISDIR(mode):
+        raise refuse("it is a folder; name a file in it")
+    if mode is not None and not stat.S_ISREG(mode):
+        # Replacing a device or a pipe by a file would harm more than the answer is worth.
+        raise refuse("it is not a regular file; name one, or - for standard output")
+    if not os.access(folder, os.W_OK | os.X_OK) or (mode is not None and not os.access(path, os.W_OK)):
+        raise refuse("permission denied; name a file in a folder you own")
+    return path
+
+
+def json_text(document: object) -> str:
+    """A document as the JSON files hold it: one key a line, no NaN."""
+    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def print_rich(*parts: RenderableType) -> None:
+    """Print with rich, but in one write of our own: a reader that has gone is met here, not in rich."""
+    from rich.console import Console
+    from rich.table import Table
+
+    text = ""
+    for part in parts:
+        # Sentences are wrapped for people, not for files and pipes.
+        wrapped = sys.stdout.isatty() or isinstance(part, Table)
+        console = Console(highlight=False, width=terminal_width() if wrapped else LONGEST_SENTENCE)
+        with console.capture() as captured:
+            console.print(part)
+        text += captured.get()
+    # Blanks at the ends of lines only make copied tables wide.
+    sys.stdout.write(re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE))
+
+
+def terminal_width() -> int:
+    """Columns of the terminal; those of a wide one when the output is a file."""
+    import shutil
+
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH_OF_FILES
+
+
+@contextlib.contextmanager
+def progress_bar() -> Iterator[Progress | None]:
+    """A bar on stderr for what takes over a second; nothing where stderr is not a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    import threading
+
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    bar = Bar(*columns, console=Console(stderr=True), transient=True, refresh_per_second=5)
+    task = bar.add_task("", total=1.0)
+    timer = threading.Timer(PROGRESS_AFTER_S, bar.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield lambda name, share: bar.update(task, description=printable(name), completed=share)
+    finally:
+        timer.cancel()
+        timer.join()
+        bar.stop()
+
+
+def part_of(progress: Progress | None, name: str, index: int, of: int) -> Progress | None:
+    """The progress of task ``index`` of ``of``, as progress of them all."""
+    if progress is None:
+        return None
+    return lambda step, share: progress(f"{name}: {step}", (index + share) / of)

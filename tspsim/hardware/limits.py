@@ -1,0 +1,97 @@
+"""The few numbers of a device that the kernel models read, and what the models share."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLimits:
+    """A device as one kernel sees it.
+
+    Attributes
+    ----------
+    peak
+        Dense FLOP/s of the kernel's operand type.
+    hbm
+        HBM bandwidth, bytes/s.
+    compute_units
+        Streaming multiprocessors (NVIDIA) or compute units (AMD).
+    l2
+        Bytes of the last cache that all compute units share.
+    peak_units
+        Compute units that the peak was shared by when kernels were measured: one does peak / peak_units, however many
+        there are.
+    """
+
+    peak: float
+    hbm: float
+    compute_units: float
+    l2: float
+    peak_units: float
+
+
+class Estimate(NamedTuple):
+    """Seconds, and the range that 90 % of measurements are expected in; floats, or arrays of one shape."""
+
+    seconds: Any
+    low: Any
+    high: Any
+
+
+class Parameter(NamedTuple):
+    """One fitted number of a kernel model: where a fit starts, its bounds, and what it means."""
+
+    default: float
+    low: float
+    high: float
+    meaning: str
+
+
+def cost_of_p_norm(a: Any, b: Any, p: float) -> Any:
+    """(aᵖ + bᵖ)^(1/p), scaled by the larger term so that no power under- or overflows."""
+    large = maximum(a, b)
+    return large * (1.0 + (minimum(a, b) / large) ** p) ** (1.0 / p)
+
+
+# On two plain floats Python is ten times as fast as NumPy, and single calls are many.
+
+
+def maximum(a: Any, b: Any) -> Any:
+    """The larger of two numbers, or arrays element by element."""
+    if isinstance(a, float) and isinstance(b, float):
+        return a if a > b else b
+    return np.maximum(a, b)
+
+
+def minimum(a: Any, b: Any) -> Any:
+    """The smaller of two numbers, or arrays element by element."""
+    if isinstance(a, float) and isinstance(b, float):
+        return a if a < b else b
+    return np.minimum(a, b)
+
+
+def ceil(a: Any) -> Any:
+    """Rounded up, as a float; a number or an array."""
+    return float(math.ceil(a)) if isinstance(a, float) else np.ceil(a)
+
+
+def floor(a: Any) -> Any:
+    """Rounded down, as a float; a number or an array."""
+    return float(math.floor(a)) if isinstance(a, float) else np.floor(a)
+
+
+def between(x: Any, knots: tuple[float, ...], values: tuple[float, ...]) -> Any:
+    """Straight lines through (knot, value), flat outside; a number or an array."""
+    if not isinstance(x, float):
+        return np.interp(x, knots, values)
+    i = bisect_left(knots, x)
+    if i == 0 or i == len(knots):
+        return values[min(i, len(knots) - 1)]
+    share = (x - knots[i - 1]) / (knots[i] - knots[i - 1])
+    return values[i - 1] + share * (values[i] - values[i - 1])

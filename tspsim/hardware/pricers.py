@@ -1,0 +1,65 @@
+"""Who prices what: a table from an operator's class to the function that says what one costs inside a step.
+
+A kernel family's file registers the pricers of its operators. Other packages do so too, for their own operators or in
+place of these, in a module that they name under the entry point group :data:`ENTRY_POINTS`::
+
+    @pricer(MyKernel)
+    def price(device: Device, kernel: MyKernel) -> Estimate:
+        return device.memory_bound(kernel.hbm_bytes)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tspsim.errors import TspsimError
+from tspsim.operators import Operator
+
+if TYPE_CHECKING:
+    from .device import Device
+    from .limits import Estimate
+
+Priced = TypeVar("Priced", bound=Operator)
+Pricer = Callable[["Device", Priced], "Estimate"]
+
+#: Modules that register pricers when they are imported.
+ENTRY_POINTS = "tspsim.pricers"
+PRICERS: dict[type[Operator], Pricer[Any]] = {}
+
+
+def pricer(*classes: type[Priced]) -> Callable[[Pricer[Priced]], Pricer[Priced]]:
+    """Register a function as what prices operators of these very classes."""
+
+    def register(function: Pricer[Priced]) -> Pricer[Priced]:
+        PRICERS.update(dict.fromkeys(classes, function))
+        return function
+
+    return register
+
+
+def price(device: Device, operator: Operator) -> Estimate:
+    """What an operator costs inside a step.
+
+    Raises
+    ------
+    TspsimError
+        Nobody registered a pricer for its class.
+    """
+    load_entry_points()
+    found = PRICERS.get(type(operator))
+    if found is None:
+        cls = type(operator)
+        raise TspsimError(
+            f"no pricer for operators of class {cls.__module__}.{cls.__qualname__}: register one with "
+            f"tspsim.hardware.pricer, in a module named under the entry point group {ENTRY_POINTS}"
+        )
+    return found(device, operator)
+
+
+@cache
+def load_entry_points() -> None:
+    for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
+        entry.load()

@@ -1,0 +1,284 @@
+"""The collectives of a library: the cheapest of the algorithms it knows, for a size.
+
+A library's tuner weighs a latency and a bandwidth for each algorithm and protocol and takes the smallest sum
+(NCCL, src/graph/tuning.cc). So does :func:`collective`, with the links of this cluster in the place of the
+tuner's bandwidths.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ...errors import InputError, UnknownNameError, shorten
+from ..cluster import Cluster
+from ..kinds import ALL_TO_ALL, KINDS, CollectiveKind
+from . import custom_all_reduce, direct, experts, multi_ring, ring, tree, two_level  # noqa: F401  (each registers)
+from .algorithm import ALGORITHMS
+from .choices import Choice, cheapest, lines
+from .exchange import ExpertExchange
+from .experts import copies, exchange_choice, expert_curve
+from .schedule import Group, scheduled
+from .traffic import NOTHING, Traffic
+
+#: Results kept on one cluster; beyond, the oldest half is let go.
+MOST_KEPT = 65_536
+
+
+def collective(
+    cluster: Cluster,
+    ranks: Sequence[int],
+    kind: str,
+    size_bytes: float,
+    *,
+    root: int = 0,
+    algorithm: str | None = None,
+    library: str | None = None,
+    exchange: ExpertExchange | None = None,
+) -> Traffic:
+    """One collective of a group.
+
+    Parameters
+    ----------
+    cluster
+        Where the ranks are.
+    ranks
+        GPU numbers, distinct.
+    kind
+        A name in :data:`KINDS`: ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``broadcast``, ``all_to_all``, or
+        ``ring_shift``, a hop of what travels round the ranks of every node.
+    size_bytes
+        As nccl-tests counts: the gathered result of an all-gather, the whole input of a reduce-scatter, the
+        vector of an all-reduce or broadcast, what one rank holds before an all-to-all, what one sends in a ring shift.
+    root
+        Position in ``ranks`` of a broadcast's source.
+    algorithm
+        Name in :data:`ALGORITHMS`; None takes the cheapest of those the node's library considers. ``dispatch``,
+        ``combine`` and their ``_low_latency`` forms make an all-to-all the exchange of an expert-parallel library
+        (docs/network.md).
+    library
+        Version or launch mode of the node's library, or the all-reduce kernels of a serving engine: a name in
+        ``cluster.node.collectives.libraries``. None: the node's ``default_library``; where it states none, the middle
+        of those measured.
+    exchange
+        With ``dispatch`` or ``combine``: what is exchanged; a library that sends a copy an expert, or makes its own
+        bytes otherwise, then does so, and ``size_bytes`` only serves where the node has no such library. None: what is
+        typical, in ``size_bytes``.
+
+    Returns
+    -------
+    Traffic
+
+    Raises
+    ------
+    InputError
+        An argument is wrong, or the named algorithm cannot run on these ranks.
+
+    Examples
+    --------
+    >>> from tspsim.network import load_cluster
+    >>> traffic = collective(load_cluster("mi300x-8"), range(8), "all_reduce", 2**30)
+    >>> traffic.algorithm, len(traffic.links), traffic.link_bytes[0] / 2**30
+    ('direct', 56, 0.25)
+    """
+    members = tuple(ranks)
+    key = (members, kind, size_bytes, root, algorithm, library, exchange)
+    known: Traffic | None = cluster.memo.get(key)
+    if known is not None:
+        return known
+    asked = KINDS.get(kind)
+    group = _checked(cluster, members, asked, size_bytes, root)
+    named = ALGORITHMS.get(algorithm) if algorithm is not None else None
+    check_library(cluster, library)
+    library = library or cluster.node.collectives.default_library
+    traffic = NOTHING
+    if group.size > 1 and size_bytes > 0:
+        if exchange is not None and named is not None:
+            size_bytes = named.size_bytes(group, size_bytes, library, exchange)
+        traffic = _traffic(group, asked, float(size_bytes), algorithm, library, exchange)
+    return _kept(cluster, key, traffic)
+
+
+def exchange_experts(
+    cluster: Cluster, ranks: Sequence[int], phase: str, exchange: ExpertExchange, *, mode: str = "normal",
+    library: str | None = None,
+) -> Traffic:
+    """One phase of an expert exchange: every rank's tokens to their experts, or back.
+
+    Parameters
+    ----------
+    ranks
+        GPU numbers, distinct; as many on every node, in the same places.
+    phase
+        ``dispatch`` or ``combine``.
+    exchange
+        What is exchanged.
+    mode
+        ``normal``, ``low_latency`` or ``asynchronous``.
+    library
+        Where the node knows several; None: its first.
+
+    Raises
+    ------
+    InputError
+        An argument is wrong, or the node has no library for it.
+
+    Examples
+    --------
+    >>> from tspsim.network import load_cluster
+    >>> few = ExpertExchange(tokens=128, token_bytes=7168)
+    >>> exchange_experts(load_cluster("hgx-h100-8"), range(8), "dispatch", few).algorithm
+    'dispatch'
+    """
+    group = _checked(cluster, tuple(ranks), ALL_TO_ALL, 0.0, 0)
+    check_library(cluster, library)
+    curve = expert_curve(group, phase, mode, library)
+    if curve is None or not group.regular:
+        known = sorted({f"{each.mode} {each.phase} on {each.nodes}" for each in cluster.node.collectives.experts})
+        where = "one node" if len(group.members) == 1 else "several nodes"
+        raise InputError(
+            f"{cluster.node.name} has no {mode} {phase} of experts on {where} with as many ranks each; "
+            f"it has: {', '.join(known) or 'none'}"
+        )
+    if group.size == 1 or exchange.tokens <= 0.0:
+        return NOTHING
+    size_bytes = exchange.tokens * exchange.token_bytes * copies(curve, exchange, group.size)
+    return cheapest([exchange_choice(group, curve, exchange, phase)], size_bytes, 0)
+
+
+def check_library(cluster: Cluster, library: str | None) -> None:
+    """Raise UnknownNameError unless the node knows this library."""
+    known = cluster.node.collectives.libraries
+    if library is not None and library not in known:
+        raise UnknownNameError("library", library, known)
+
+
+def point_to_point(cluster: Cluster, source: int, destination: int, size_bytes: float) -> Traffic:
+    """One message by the collective library.
+
+    Parameters
+    ----------
+    source, destination
+        GPU numbers; equal ones move nothing.
+    size_bytes
+        Bytes of the message.
+
+    Raises
+    ------
+    InputError
+        An argument is wrong.
+
+    Examples
+    --------
+    >>> from tspsim.network import load_cluster
+    >>> point_to_point(load_cluster("mi300x-8"), 0, 1, 64e6).link_bytes
+    (64000000.0,)
+    """
+    key = ("point_to_point", source, destination, size_bytes)
+    known: Traffic | None = cluster.memo.get(key)
+    if known is not None:
+        return known
+    _check_size(size_bytes)
+    ends = cluster.check_gpu(source), cluster.check_gpu(destination)
+    traffic = NOTHING
+    if ends[0] != ends[1] and size_bytes > 0:
+        choices = cluster.memo.get(("choices", "point_to_point", ends))
+        if choices is None:
+            across = ends[0] // cluster.gpus_per_node != ends[1] // cluster.gpus_per_node
+            relayed = across and cluster.sound.route(*ends)[0] < cluster.layout.host_start
+            schedule = scheduled(
+                Group(cluster, ends),
+                "point_to_point",
+                [ends[0]],
+                [ends[1]],
+                1.0,
+                node_steps=int(not across or relayed),
+                net_steps=int(across),
+            )
+            choices = lines(cluster, "point_to_point", schedule, 1.0)
+            cluster.memo["choices", "point_to_point", ends] = choices
+        traffic = cheapest(choices, float(size_bytes), 0)
+    return _kept(cluster, key, traffic)
+
+
+def considered(
+    group: Group,
+    kind: CollectiveKind,
+    algorithm: str | None,
+    library: str | None,
+    exchange: ExpertExchange | None = None,
+) -> tuple[Choice, ...]:
+    """All ways of the named algorithm, or of all that the library's tuner knows; ``exchange`` instead of the typical.
+
+    Raises
+    ------
+    InputError
+        The algorithm or library cannot do this on these ranks.
+    """
+    if algorithm is None and (engine := custom_all_reduce.choices(group, kind, library)):
+        return engine
+    node = group.cluster.node
+    named = ALGORITHMS.get(algorithm) if algorithm is not None else None
+    if named is not None and kind.name in named.kinds and named.missing(group, library):
+        named = None
+    here = node.collectives.inside_node if len(group.members) == 1 else node.collectives.between_nodes
+    listed = here.get(kind.name, kind.considered) or ALGORITHMS.names()
+    wanted = [ALGORITHMS.get(name) for name in listed] if named is None else [named]
+    choices = [choice for each in wanted for choice in each.choices(group, kind, library, exchange)]
+    if not choices:
+        able = [each.name for each in ALGORITHMS.values() if each.schedules(group, kind)]
+        refused = f"algorithm '{named.name}'" if named else f"no algorithm of {node.name}"
+        raise InputError(f"{refused} cannot run {kind.name} on these {group.size} ranks; here: {', '.join(able)}")
+    return tuple(choices)
+
+
+def _checked(cluster: Cluster, ranks: tuple[int, ...], kind: CollectiveKind, size_bytes: float, root: int) -> Group:
+    _check_size(size_bytes)
+    gpus = tuple([cluster.check_gpu(rank) for rank in ranks])
+    if len(set(gpus)) != len(gpus) or not gpus:
+        raise InputError(f"ranks {shorten(gpus)} of a {kind.name} must be distinct GPUs, at least one")
+    if not 0 <= root < len(gpus):
+        raise InputError(f"root {shorten(root)} is a position among {len(gpus)} ranks: 0 to {len(gpus) - 1}")
+    return Group(cluster, gpus, root)
+
+
+def _check_size(size_bytes: float) -> None:
+    if not 0.0 <= size_bytes < math.inf:
+        raise InputError(f"size {shorten(size_bytes)} must be a finite number of bytes, 0 or more")
+
+
+def _traffic(
+    group: Group,
+    kind: CollectiveKind,
+    size_bytes: float,
+    algorithm: str | None,
+    library: str | None,
+    exchange: ExpertExchange | None = None,
+) -> Traffic:
+    """The cheapest choice. Groups inside one node are computed on node 0 and moved, if all nodes are
+    equal."""
+    cluster, layout = group.cluster, group.cluster.layout
+    node, shift = 0, 0
+    if len(group.members) == 1 and not cluster.factors:
+        node = group.ranks[0] // layout.gpus
+        shift = node * layout.node_links
+    ranks = tuple([rank - node * layout.gpus for rank in group.ranks])
+    source = ranks[group.root] if kind.rooted else -1
+    # Choices are for a byte: the number of tokens does not matter to them.
+    exchange = replace(exchange, tokens=1.0) if exchange else None
+    key = ("choices", kind.name, algorithm, library, frozenset(ranks), source, exchange)
+    choices: tuple[Choice, ...] | None = cluster.memo.get(key)
+    if choices is None:
+        choices = considered(Group(cluster, ranks, group.root), kind, algorithm, library, exchange)
+        cluster.memo[key] = choices
+    return cheapest(choices, size_bytes, shift)
+
+
+def _kept(cluster: Cluster, key: object, traffic: Traffic) -> Traffic:
+    memo = cluster.memo
+    if len(memo) >= MOST_KEPT:
+        for old in list(memo)[: MOST_KEPT // 2]:
+            del memo[old]
+    memo[key] = traffic
+    return traffic

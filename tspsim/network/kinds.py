@@ -1,0 +1,72 @@
+"""Kinds of collectives: what a collective does to the bytes of its ranks, whatever the algorithm.
+
+Sizes are as nccl-tests counts them. Of S bytes among n ranks 1/n is a rank's own and stays with it, so that one pass
+gives a rank S·(n − 1)/n that it did not hold; bus bandwidth is what a rank passes on over the time (nccl-tests,
+doc/PERFORMANCE.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..program import RING_SHIFT as SHIFT
+from ..registry import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveKind:
+    """One kind.
+
+    Attributes
+    ----------
+    name
+        As programs, plans and node files write it.
+    counts
+        What ``size_bytes`` counts.
+    passes
+        How often the bytes go through the group: two where they are summed and then gathered.
+    keeps_own
+        Whether 1/n of the bytes is a rank's own and does not move.
+    rooted
+        Whether one rank gives and the others take; bytes received are means over the group.
+    reduces
+        Whether what arrives is added up.
+    considered
+        Algorithms that a library weighs where a node's file lists none for this kind; empty: all that can run it.
+    """
+
+    name: str
+    counts: str
+    passes: int = 1
+    keeps_own: bool = True
+    rooted: bool = False
+    reduces: bool = False
+    considered: tuple[str, ...] = ()
+
+    def received_bytes(self, size_bytes: float, members: int) -> float:
+        """Payload a rank receives and did not hold, mean over the group.
+
+        >>> ALL_REDUCE.received_bytes(8e9, 8), RING_SHIFT.received_bytes(8e9, 8)
+        (14000000000.0, 8000000000.0)
+        """
+        return float(self.passes * (size_bytes * (members - 1) / members) if self.keeps_own else size_bytes)
+
+    def passed_on(self, members: int) -> float:
+        """Bytes that a rank passes on, a byte of ``size_bytes``: bus bandwidth over algorithm bandwidth.
+
+        >>> ALL_REDUCE.passed_on(8), BROADCAST.passed_on(8)
+        (1.75, 1.0)
+        """
+        return self.passes * (members - 1) / members if self.keeps_own and not self.rooted else 1.0
+
+
+#: Every kind a program may ask for.
+KINDS: Registry[CollectiveKind] = Registry("collective", "tspsim.collective_kinds")
+ALL_GATHER = KINDS.register(CollectiveKind("all_gather", "the gathered result"))
+REDUCE_SCATTER = KINDS.register(CollectiveKind("reduce_scatter", "the whole input", reduces=True))
+ALL_REDUCE = KINDS.register(CollectiveKind("all_reduce", "the vector", passes=2, reduces=True))
+BROADCAST = KINDS.register(CollectiveKind("broadcast", "the vector", rooted=True))
+ALL_TO_ALL = KINDS.register(CollectiveKind("all_to_all", "what one rank holds before"))
+RING_SHIFT = KINDS.register(
+    CollectiveKind(SHIFT, "what one rank sends", keeps_own=False, considered=("multi_ring", "ring"))
+)

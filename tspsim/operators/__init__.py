@@ -1,0 +1,28 @@
+"""The shapes a device can be asked to compute: plain data, no clock, no device.
+
+An operator knows its floating-point operations and the bytes it cannot avoid moving to and from HBM; what it
+costs on a device is the business of :mod:`tspsim.hardware`, which has a pricer for each class. A multiply-add counts as
+two operations; causal attention counts only the score pairs it needs (half of a square score matrix).
+
+The set is open: a class that subclasses :class:`Operator` and has a pricer runs in any step. What an operator is in its
+layer is its :class:`Role`; ``name`` is for people, and nothing depends on it.
+"""
+
+from .attention import Attention, DecodeAttention
+from .base import DTYPE_BYTES, Computes, Operator, Role, Sharding
+from .memory_bound import MemoryBound
+from .products import FusedMoE, Gemm, GroupedGemm
+
+__all__ = [
+    "DTYPE_BYTES",
+    "Attention",
+    "Computes",
+    "DecodeAttention",
+    "FusedMoE",
+    "Gemm",
+    "GroupedGemm",
+    "MemoryBound",
+    "Operator",
+    "Role",
+    "Sharding",
+]

@@ -1,0 +1,146 @@
+"""Attention of many queries, and of one query a sequence over what a cache keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from .base import DTYPE_BYTES, Computes, Operator, Role
+from .memory_bound import MemoryBound
+from .products import Gemm
+
+#: Bytes a score that the kernels between the two products move, forward and backward: softmax with scale and mask reads
+#: it and writes a probability (backward: reads that, its gradient, writes the score's), dropout another and a mask.
+SCORE_BYTES = {"forward": {"softmax": 4.0, "dropout": 5.0}, "backward": {"softmax": 6.0, "dropout": 5.0}}
+
+
+@dataclass(frozen=True, slots=True)
+class Attention(Operator):
+    """softmax(Q·Kᵀ)·V over ``segments``, in one kernel call.
+
+    Parameters
+    ----------
+    segments
+        ``(query tokens, context tokens)`` of every piece in the call. With ``causal`` a piece is aligned at its
+        lower right corner, as FlashAttention does: its last query sees the whole context. A sequence shard in
+        zigzag order is two segments.
+    heads, kv_heads, head_dim
+        Query heads, key/value heads and the width of one, on this rank.
+    direction
+        ``forward`` or ``backward`` (the backward alone: five products instead of two).
+    """
+
+    segments: tuple[tuple[int, int], ...]
+    heads: int
+    kv_heads: int
+    head_dim: int
+    causal: bool = True
+    dtype: str = "bf16"
+    direction: str = "forward"
+    name: str = "attention"
+    role: Role = Role.ATTENTION
+
+    kind = "attention"
+
+    @property
+    def computes(self) -> Computes:
+        return Computes.OUTPUT if self.direction == "forward" else Computes.INPUT_GRADIENT
+
+    @property
+    def pairs(self) -> float:
+        """Query-key pairs a head: q·kv, less the causal triangle q²/2."""
+        return sum(q * kv - (q * q / 2.0 if self.causal else 0.0) for q, kv in self.segments)
+
+    @property
+    def flops(self) -> float:
+        """4·pairs·heads·head_dim forward, 10 backward (Dao 2023, FlashAttention-2, §4.1)."""
+        factor = 4.0 if self.direction == "forward" else 10.0
+        return factor * self.pairs * self.heads * self.head_dim
+
+    @property
+    def hbm_bytes(self) -> float:
+        """Q, K, V read once and the output written once (backward: gradients as well)."""
+        element = DTYPE_BYTES[self.dtype]
+        queries = sum(q for q, _ in self.segments) * self.heads * self.head_dim
+        context = sum(kv for _, kv in self.segments) * self.kv_heads * self.head_dim
+        factor = 1.0 if self.direction == "forward" else 2.5
+        return factor * (queries * (element + 2.0) + 2.0 * context * element)
+
+    @property
+    def shape(self) -> str:
+        pieces = " + ".join(f"{q}×{kv}" for q, kv in self.segments[:3])
+        more = f" + {len(self.segments) - 3} more" if len(self.segments) > 3 else ""
+        mask = "causal" if self.causal else "full"
+        return f"{pieces}{more} {mask}, {self.heads}/{self.kv_heads} heads of {self.head_dim} {self.dtype}"
+
+    def inside_documents(self, tokens: int) -> Attention:
+        """Queries of whole documents see their own."""
+        documents = sum(queries for queries, _ in self.segments) // tokens
+        return replace(self, segments=((tokens, tokens),) * documents)
+
+    def without_flash(self) -> tuple[Operator, ...]:
+        """The whole square of scores, masked or not, by a batch of products a head and piece."""
+        kernels: list[Operator] = []
+        for queries, context in dict.fromkeys(self.segments):
+            batch = self.heads * self.segments.count((queries, context))
+            scores, outputs = (queries, context, self.head_dim), (queries, self.head_dim, context)
+            shapes = (scores, outputs) if self.direction == "forward" else (scores, outputs, outputs, outputs)
+            kernels += [Gemm(m, n, k, self.dtype, batch, self.name, computes=self.computes) for m, n, k in shapes]
+            for op, moved in SCORE_BYTES[self.direction].items():
+                size = moved * batch * queries * context
+                kernels.append(MemoryBound(op, size, batch * queries, name=f"{op} of scores"))
+        return tuple(kernels)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeAttention(Operator):
+    """Attention of one query token a sequence over its context, in one kernel call.
+
+    Parameters
+    ----------
+    rows
+        ``(context tokens, sequences)``: how many sequences of the batch have a context of so many tokens.
+    heads, kv_heads, head_dim
+        Query heads, key/value heads and the width of one, on this rank.
+    dtype, kv_dtype
+        Types that are multiplied, and that K and V are kept in.
+    """
+
+    rows: tuple[tuple[int, int], ...]
+    heads: int
+    kv_heads: int
+    head_dim: int
+    dtype: str = "bf16"
+    kv_dtype: str = "bf16"
+    name: str = "decode attention"
+    role: Role = Role.ATTENTION
+
+    kind = "attention"
+
+    @property
+    def batch(self) -> int:
+        """Sequences."""
+        return sum(sequences for _, sequences in self.rows)
+
+    @property
+    def context(self) -> int:
+        """Tokens of all contexts."""
+        return sum(tokens * sequences for tokens, sequences in self.rows)
+
+    @property
+    def flops(self) -> float:
+        """4·heads·head_dim a token of context."""
+        return 4.0 * self.context * self.heads * self.head_dim
+
+    @property
+    def hbm_bytes(self) -> float:
+        """K and V read once; Q read and the output written."""
+        element, kept = DTYPE_BYTES[self.dtype], DTYPE_BYTES[self.kv_dtype]
+        queries = self.batch * self.heads * (element + 2.0)
+        return (queries + 2.0 * self.context * self.kv_heads * kept) * self.head_dim
+
+    @property
+    def shape(self) -> str:
+        pieces = " + ".join(f"{sequences}×1×{tokens}" for tokens, sequences in self.rows[:3])
+        more = f" + {len(self.rows) - 3} more" if len(self.rows) > 3 else ""
+        heads = f"{self.heads}/{self.kv_heads} heads of {self.head_dim}"
+        return f"{pieces}{more}, {heads} {self.kv_dtype}"

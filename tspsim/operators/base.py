@@ -1,0 +1,143 @@
+"""What all operators have, and what one can be in its layer."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import ClassVar
+
+#: Bytes of one element. Block-scaled formats count their scales (OCP MX v1.0: one byte a block of 32;
+#: NVFP4: one byte a block of 16).
+DTYPE_BYTES: dict[str, float] = {
+    "fp32": 4.0,
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp8": 1.0,
+    "fp8_block": 1.0,
+    "int8": 1.0,
+    "mxfp8": 1.03125,
+    "mxfp4": 0.53125,
+    "nvfp4": 0.5625,
+    "int4": 0.5,
+}
+
+
+class Sharding(StrEnum):
+    """How tensor-parallel ranks divide a product's weights W[k, n]: by columns (n), by rows (k), or not at all."""
+
+    COLUMNS = "columns"
+    ROWS = "rows"
+    REPLICATED = "replicated"
+
+
+class Role(StrEnum):
+    """What an operator is in its layer.
+
+    Attributes
+    ----------
+    sharding
+        How its weights are divided; REPLICATED of what has none.
+    routed
+        Whether it multiplies the routed experts of a rank.
+    """
+
+    sharding: Sharding
+    routed: bool
+
+    def __new__(cls, value: str, sharding: Sharding = Sharding.REPLICATED, routed: bool = False) -> Role:
+        role = str.__new__(cls, value)
+        role._value_ = value
+        role.sharding, role.routed = sharding, routed
+        return role
+
+    QKV = "qkv", Sharding.COLUMNS
+    LATENT_DOWN = "down to latents"
+    LATENT_QUERIES = "queries from latent", Sharding.COLUMNS
+    LATENT_KEYS_VALUES = "keys and values from latent", Sharding.COLUMNS
+    ROPE = "rope"
+    ATTENTION = "attention"
+    MERGE = "merge of partial attention"
+    OUTPUT = "output", Sharding.ROWS
+    GATE_UP = "gate and up", Sharding.COLUMNS
+    ACTIVATION = "activation"
+    DOWN = "down", Sharding.ROWS
+    ROUTER = "router"
+    EXPERT_CHOICE = "choice of experts"
+    EXPERT_ROWS = "rows of experts"
+    EXPERTS_GATE_UP = "experts' gate and up", Sharding.COLUMNS, True
+    EXPERTS_ACTIVATION = "experts' activation"
+    EXPERTS_DOWN = "experts' down", Sharding.ROWS, True
+    EXPERTS = "experts", Sharding.COLUMNS, True
+    EXPERT_SUM = "sum of experts"
+    NORM = "norm"
+    EMBEDDING = "embedding"
+    HEAD = "head", Sharding.COLUMNS
+    LOSS = "loss"
+    ADAPTER = "adapter"
+    OTHER = "other"
+
+
+class Computes(StrEnum):
+    """What an operator makes: of a product Y = X·W, dX = dY·Wᵀ or dW = Xᵀ·dY."""
+
+    OUTPUT = "output"
+    INPUT_GRADIENT = "input gradient"
+    WEIGHT_GRADIENT = "weight gradient"
+
+
+class Operator:
+    """One kernel call: a base for frozen (hashable) dataclasses.
+
+    Attributes
+    ----------
+    kind
+        The family that breakdowns and ranges count it to: ``gemm``, ``attention``, ``memory_bound``, or one's own.
+    name
+        For display alone.
+    role
+        What it is in the layer.
+    dtype
+        Operand type on the matrix units; empty where it does not use them.
+    """
+
+    __slots__ = ()
+    kind: ClassVar[str] = "other"
+    name: str = "operator"
+    role: Role = Role.OTHER
+    dtype: str = ""
+
+    @property
+    def computes(self) -> Computes:
+        """What of its role it makes."""
+        return Computes.OUTPUT
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations."""
+        raise NotImplementedError
+
+    @property
+    def hbm_bytes(self) -> float:
+        """Bytes that must move to and from HBM."""
+        raise NotImplementedError
+
+    @property
+    def shape(self) -> str:
+        """Its sizes, for display."""
+        raise NotImplementedError
+
+    @property
+    def local_experts(self) -> int:
+        """Experts of this rank that it multiplies one by one where a framework has no grouped product; mostly none."""
+        return 0
+
+    def inside_documents(self, tokens: int) -> Operator:
+        """The same where packed documents of so many tokens do not see each other."""
+        return self
+
+    def without_flash(self) -> tuple[Operator, ...]:
+        """The kernels of a framework that writes attention's scores out."""
+        return (self,)
+
+    def unfused(self, traffic: float) -> Operator:
+        """The same where eager kernels move ``traffic`` times a compiler's bytes."""
+        return self

@@ -1,0 +1,21 @@
+"""Context methods: how the ranks of ``sp`` see each other's K and V, one file each."""
+
+from __future__ import annotations
+
+from ..plan import Plan
+from ..registries import CONTEXT_METHODS
+from . import all_gather, ring, ulysses
+from .local import LOCAL
+from .method import ContextMethod
+
+__all__ = ["LOCAL", "ContextMethod", "all_gather", "method_of", "ring", "ulysses", "usual_method"]
+
+
+def method_of(plan: Plan) -> ContextMethod:
+    """The context method of a plan's sequence shards."""
+    return CONTEXT_METHODS.get(plan.exchange) if plan.sp > 1 else LOCAL
+
+
+def usual_method() -> ContextMethod:
+    """The one of plans that name none."""
+    return CONTEXT_METHODS.get(Plan.exchange)

@@ -1,0 +1,119 @@
+"""K and V of all shards are gathered, then attended (Llama 3 report, §3.3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import gcd
+
+from ...model.layer import LayerShard
+from ..builder import ProgramBuilder
+from ..choice import Choice
+from ..ledger import Buffer, Lifetime
+from ..partition import local_segments
+from ..plan import Job, Plan
+from ..registries import CONTEXT_METHODS
+from .attention import attention_backward, others_context, own_segments, shard_of, slice_segments
+from .method import ContextMethod
+
+
+def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
+    """K and V of all shards are gathered, then attended; overlapped, head bucket by head bucket or block by block.
+
+    The gathered K and V are kept for the backward, so recomputation does not gather again.
+    """
+    plan, work = job.plan, job.work
+    if plan.overlap and plan.overlap_by == "blocks" and not builder.recomputing:
+        return by_blocks(builder, job, layer, position, after)
+    segments = local_segments(plan.partition, work.sequence, plan.sp, position, job.sequences, work.causal)
+    buckets = gcd(plan.overlap_chunks, layer.kv_heads) if plan.overlap and plan.overlap_by == "heads" else 1
+    size = 2 * job.group_tokens * layer.kv_width * job.activation_bytes / buckets
+    last = after
+    for bucket in range(buckets):
+        gathered = after
+        if not builder.recomputing:
+            gathered = builder.collective("all_gather", "sp", size, "gather K,V", after=[after], stream="context")
+        last = builder.compute(
+            f"attention {bucket + 1}/{buckets}" if buckets > 1 else "attention",
+            layer.attention(segments, causal=work.causal, buckets=buckets),
+            after=[gathered],
+        )
+    return last
+
+
+def by_blocks(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
+    """All heads attend a rank's own block while the first slice of the others' arrives, then slice after slice; partial
+    results are merged. A call has as many thread blocks as the whole, which a bucket of few heads has not."""
+    parts = job.plan.overlap_chunks
+    size = 2 * job.group_tokens * layer.kv_width * job.activation_bytes / parts
+    gathered = [
+        builder.collective("all_gather", "sp", size, f"gather K,V {part + 1}/{parts}", after=[after], stream="context")
+        for part in range(parts)
+    ]
+    segments, causal = own_segments(job, position)
+    last = builder.compute("attention own block", layer.attention(segments, causal=causal), after=[after])
+    for part, here in enumerate(gathered):
+        segments = slice_segments(job, position, part, parts)
+        operators = (layer.attention(segments, causal=False), layer.merge(job.tokens)) if segments else ()
+        last = builder.compute(f"attention slice {part + 1}/{parts}", *operators, after=[here])
+    return last
+
+
+def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
+    """dK and dV of the whole context go to the shards that own them: a reduce-scatter, by blocks one a slice, while the
+    next is worked on."""
+    plan, work = job.plan, job.work
+    size = 2 * job.group_tokens * layer.kv_width * job.activation_bytes
+    last = after
+    if plan.overlap and plan.overlap_by == "blocks":
+        parts = plan.overlap_chunks
+        for part in range(parts):
+            segments = slice_segments(job, position, part, parts)
+            name = f"attention slice {part + 1}/{parts} backward"
+            last = attention_backward(builder, job, layer, segments, False, name, [last])
+            name = f"sum dK,dV {part + 1}/{parts}"
+            reduced = builder.collective("reduce_scatter", "sp", size / parts, name, after=[last], stream="context")
+        segments, causal = own_segments(job, position)
+        attention_backward(builder, job, layer, segments, causal, "attention own block backward", [last])
+        return builder.compute("dK,dV here", after=[reduced])
+    segments = local_segments(plan.partition, work.sequence, plan.sp, position, job.sequences, work.causal)
+    attended = attention_backward(builder, job, layer, segments, work.causal, "attention backward", [after])
+    reduced = builder.collective("reduce_scatter", "sp", size, "sum dK,dV", after=[attended], stream="context")
+    return builder.compute("dK,dV here", after=[reduced])
+
+
+def buffers(job: Job) -> Iterator[Buffer]:
+    """The whole context of one layer; while training that of every layer and micro-batch in flight is kept for its
+    backward, because the gather lies outside what recomputation repeats, and one more is the gradient under way."""
+    one_layer = 2 * job.group_tokens * shard_of(job).kv_width * job.activation_bytes
+    yield Buffer("gathered_context", one_layer, Lifetime.LAYER)
+    if job.training:
+        yield Buffer("gathered_context", one_layer, Lifetime.IN_FLIGHT)
+
+
+CUT = Choice(
+    switches=("overlap_by",),
+    first=("overlap_by",),
+    options=lambda job, mesh: iter([{"overlap_by": "heads"}, {"overlap_by": "blocks"}]),
+    word=lambda plan: "b" if plan.overlap_by == "blocks" else "",
+    sentence=lambda plan: f"gathers of K and V overlapped by {plan.overlap_by}",
+)
+
+
+def choices(plan: Plan) -> tuple[Choice, ...]:
+    return (CUT,) if plan.overlap else ()
+
+
+METHOD = CONTEXT_METHODS.register(
+    ContextMethod(
+        name="all_gather",
+        summary="K and V of all shards are gathered before they are attended",
+        forward=forward,
+        backward=backward,
+        received_bytes=others_context,
+        buffers=buffers,
+        choices=choices,
+        can_overlap=True,
+        word="gather",
+        assumption="Sequence shards gather K and V before they attend (`exchange: all_gather`).",
+    )
+)

@@ -1,0 +1,33 @@
+"""One shard, no exchange: the whole context is here."""
+
+from __future__ import annotations
+
+from ...model.layer import LayerShard
+from ..builder import ProgramBuilder
+from ..partition import local_segments
+from ..plan import Job
+from .attention import attention_backward
+from .method import ContextMethod
+
+
+def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
+    work = job.work
+    segments = local_segments(job.plan.partition, work.sequence, 1, 0, job.sequences, work.causal)
+    return builder.compute("attention", layer.attention(segments, causal=work.causal), after=[after])
+
+
+def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
+    work = job.work
+    segments = local_segments(job.plan.partition, work.sequence, 1, 0, job.sequences, work.causal)
+    return attention_backward(builder, job, layer, segments, work.causal, "attention backward", [after])
+
+
+#: What a plan with one shard has, whatever its ``exchange``: no name that a plan could state.
+LOCAL = ContextMethod(
+    name="",
+    summary="one shard",
+    forward=forward,
+    backward=backward,
+    received_bytes=lambda job: 0.0,
+    buffers=lambda job: (),
+)

@@ -1,0 +1,88 @@
+"""What a context method is to everybody else: one object that registers itself.
+
+A method is how the ranks of ``sp`` see each other's K and V. It writes the attention of one layer and its backward, and
+answers for them: bytes received in closed form, memory, what it asks of a plan, what it leaves to be chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ...model.layer import LayerShard
+from ..builder import ProgramBuilder
+from ..choice import Choice, Option
+from ..ledger import Buffer
+from ..pipeline import Refusal
+from ..plan import Job, Plan
+from ..registries import CONTEXT_METHODS
+
+#: (builder, job, layer shard, position on the axis, what to wait for) → the instruction whose end means that the local
+#: result is complete.
+Attend = Callable[[ProgramBuilder, Job, LayerShard, int, int], int]
+
+
+@dataclass(frozen=True)
+class ContextMethod:
+    """How sequence shards attend the whole context.
+
+    Attributes
+    ----------
+    name, summary
+        What a plan's ``exchange`` calls it, and a line for the catalogue.
+    forward, backward
+        Write the attention of one layer.
+    received_bytes
+        Job → payload a rank receives and did not hold, in a layer's forward: no fewer for the thinnest layer.
+    buffers
+        Job → what it keeps: other shards' K and V.
+    head_shards
+        Plan → ranks of ``sp`` that heads are spread over while they are attended.
+    check
+        Job → the key of the plan that does not go with it and why; None where all do.
+    choices
+        Plan → what it leaves to be chosen for the machine.
+    options
+        Keys of a scenario's plan that come with it.
+    overlaps, can_overlap
+        Its transfers run beside compute unless the plan says otherwise; or only where the plan says so.
+    documents
+        Whether packed documents can be attended.
+    distinct
+        Every rank receives bytes of its own; otherwise ranks of a node need the same, which enter it once.
+    by_position
+        Programs of the shards differ.
+    floor_like
+        A method that has no more kernels than this one, and whose lower bound serves both; None: itself.
+    word
+        What names of plans call it.
+    assumption
+        A sentence for reports, of the method that plans have by default.
+    """
+
+    name: str
+    summary: str
+    forward: Attend
+    backward: Attend
+    received_bytes: Callable[[Job], float]
+    buffers: Callable[[Job], Iterable[Buffer]]
+    head_shards: Callable[[Plan], int] = lambda plan: 1
+    check: Callable[[Job], Refusal] = lambda job: None
+    choices: Callable[[Plan], tuple[Choice, ...]] = lambda plan: ()
+    options: tuple[Option, ...] = ()
+    overlaps: bool = False
+    can_overlap: bool = False
+    documents: bool = True
+    distinct: bool = False
+    by_position: bool = False
+    floor_like: str | None = None
+    word: str = ""
+    assumption: str = ""
+
+
+def refused(job: Job, method: ContextMethod) -> Refusal:
+    """Why a job cannot attend its context so; None where it can."""
+    if job.work.document is not None and not method.documents:
+        others = " or ".join(each.name for each in CONTEXT_METHODS.values() if each.documents)
+        return "exchange", f"packed documents need no {method.name}: use {others}"
+    return method.check(job)

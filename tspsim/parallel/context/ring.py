@@ -1,0 +1,139 @@
+"""K and V travel from shard to shard, and are attended block by block (Liu et al. 2023, Ring Attention)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...model.layer import LayerShard
+from ...operators import Operator
+from .. import rings
+from ..builder import ProgramBuilder
+from ..choice import Choice
+from ..ledger import Buffer, Lifetime
+from ..partition import block_segments, sliced_segments
+from ..pipeline import Refusal
+from ..plan import Job, Plan
+from ..registries import CONTEXT_METHODS
+from .attention import attention_backward, others_context, shard_of
+from .method import ContextMethod
+
+#: Links that blocks take: one of a GPU's, or all that it has to the others of its node.
+TRANSPORTS = ("ring", "multi_ring")
+
+
+def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
+    """Σ−1 hops: attend the block that is here while the neighbour's travels (exposed with ``overlap: false``)."""
+    plan = job.plan
+    size = 2 * job.tokens * layer.kv_width * job.activation_bytes
+    overlap = plan.overlap is not False
+    arrived, last = {0: after}, after
+    for step in range(plan.sp):
+        segments, causal = step_segments(job, position, step)
+        operators: list[Operator] = [layer.attention(segments, causal=causal)] if segments else []
+        if segments and step:
+            operators.append(layer.merge(job.tokens))
+        if overlap:
+            for later in setting_out(job, step):
+                # Two buffers: the block that arrives next lands where the one before this was read from.
+                waits = [arrived[later - lead_of(job, later)], last]
+                arrived[later] = bring_context(builder, job, later, size, "K,V", waits)
+        last = builder.compute(f"attention block {step + 1}", *operators, after=[arrived[step]])
+        if not overlap and step < plan.sp - 1:
+            arrived[step + 1] = bring_context(builder, job, step + 1, size, "K,V", [last])
+    return last
+
+
+def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
+    """K, V travel again with the gradients that every rank adds to; one more hop brings those home."""
+    plan = job.plan
+    block = 2 * job.tokens * layer.kv_width * job.activation_bytes
+    last, arrived = after, {0: after}
+    home: list[int] = []
+    for step in range(plan.sp):
+        segments, causal = step_segments(job, position, step)
+        for later in setting_out(job, step) if plan.overlap is not False else range(step + 1, min(step + 2, plan.sp)):
+            waits = [arrived[later - lead_of(job, later)]] if plan.overlap is not False else [last]
+            arrived[later] = bring_context(builder, job, later, block, "K,V, backward,", waits)
+        name = f"attention block {step + 1} backward"
+        last = attention_backward(builder, job, layer, segments, causal, name, [arrived[step], last])
+        if plan.context_transport == "multi_ring":
+            sent = rings.take_home(builder, job, "sp", step, block, "dK,dV", [last], "context gradients")
+            home = [*home, sent]
+        else:
+            name = f"dK,dV hop {step + 1}"
+            home = [builder.ring_hop("sp", block, name, after=[last], stream="context gradients")]
+    # The last hop is the one that brings a rank its own gradients.
+    return builder.compute("dK,dV here", after=home)
+
+
+def step_segments(job: Job, position: int, step: int) -> tuple[tuple[tuple[int, int], ...], bool]:
+    """What a shard attends of what it holds at a step of the ring, and whether that is causal."""
+    plan, work = job.plan, job.work
+    if plan.context_transport == "ring" or not step:
+        owner = (position - step) % plan.sp
+        return block_segments(plan.partition, work.sequence, plan.sp, position, owner, job.sequences, work.causal)
+    owners = rings.owners(job, "sp", position, step)
+    held = [(owner, part, len(owners)) for part, owner in enumerate(owners)]
+    return sliced_segments(plan.partition, work.sequence, plan.sp, position, held, job.sequences, work.causal), False
+
+
+def lead_of(job: Job, step: int) -> int:
+    """Steps ahead of its use that a block sets out."""
+    return rings.lead(job, "sp", step) if job.plan.context_transport == "multi_ring" else 1
+
+
+def setting_out(job: Job, step: int) -> list[int]:
+    """Steps whose blocks set out at this one."""
+    return [later for later in range(step + 1, job.plan.sp) if later - lead_of(job, later) == step]
+
+
+def bring_context(builder: ProgramBuilder, job: Job, step: int, size_bytes: float, name: str, after: list[int]) -> int:
+    """What brings the K and V of a step: over one link of a GPU on a mesh, or over all."""
+    if job.plan.context_transport == "multi_ring":
+        return rings.bring(builder, job, "sp", step, size_bytes, name, after, "context")
+    return builder.ring_hop("sp", size_bytes, f"{name} hop {step}", after=after, stream="context")
+
+
+def buffers(job: Job) -> Iterator[Buffer]:
+    """The block that is here and the one that arrives, with their gradients while training; once more where blocks come
+    by the rails besides."""
+    plan = job.plan
+    block = 2 * job.tokens * shard_of(job).kv_width * job.activation_bytes
+    levels = 2 if plan.context_transport == "multi_ring" and plan.node_ranks("sp") < plan.sp else 1
+    yield Buffer("gathered_context", block * (4 if job.training else 2) * levels, Lifetime.LAYER)
+
+
+def check(job: Job) -> Refusal:
+    uneven = rings.refused(job.plan, "sp") if job.plan.context_transport == "multi_ring" else None
+    return ("context_transport", uneven) if uneven else None
+
+
+LINKS = Choice(
+    switches=("context_transport",),
+    first=("context_transport",),
+    options=lambda job, mesh: iter([{"context_transport": name} for name in TRANSPORTS[: 1 + mesh]]),
+    word=lambda plan: "r" if plan.context_transport == "multi_ring" else "",
+    sentence=lambda plan: f"K and V round {'several rings' if plan.context_transport == 'multi_ring' else 'one ring'}",
+)
+
+
+def choices(plan: Plan) -> tuple[Choice, ...]:
+    return (LINKS,)
+
+
+METHOD = CONTEXT_METHODS.register(
+    ContextMethod(
+        name="ring",
+        summary="K and V hop from shard to shard while the block that is here is attended",
+        forward=forward,
+        backward=backward,
+        received_bytes=others_context,
+        buffers=buffers,
+        check=check,
+        choices=choices,
+        overlaps=True,
+        documents=False,
+        by_position=True,
+        floor_like="all_gather",
+    )
+)

@@ -1,0 +1,87 @@
+"""All-to-all from token shards to head shards and back (Jacobs et al. 2023, DeepSpeed-Ulysses)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...model.layer import LayerShard
+from ..builder import ProgramBuilder
+from ..ledger import Buffer, Lifetime
+from ..partition import local_segments
+from ..pipeline import Refusal
+from ..plan import Job
+from ..registries import CONTEXT_METHODS
+from .attention import attention_backward, shard_of
+from .method import ContextMethod
+
+
+def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
+    """All-to-all from token shards to head shards, attention over the whole sequence, all-to-all back."""
+    plan, work = job.plan, job.work
+    rows = job.tokens * job.activation_bytes
+    inside = builder.collective(
+        "all_to_all",
+        "sp",
+        rows * (layer.query_width + 2 * layer.kv_width),
+        "tokens to heads",
+        after=[after],
+        stream="context",
+    )
+    segments = local_segments(plan.partition, work.sequence, 1, 0, job.sequences, work.causal)
+    attended = builder.compute(
+        "attention", layer.attention(segments, causal=work.causal, buckets=plan.sp), after=[inside]
+    )
+    return builder.collective(
+        "all_to_all", "sp", rows * layer.query_width, "heads to tokens", after=[attended], stream="context"
+    )
+
+
+def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
+    """The forward's two all-to-alls the other way: dO to heads, dQ, dK, dV to tokens."""
+    plan, work = job.plan, job.work
+    rows = job.tokens * job.activation_bytes
+    inside = builder.collective(
+        "all_to_all", "sp", rows * layer.query_width, "d tokens to heads", after=[after], stream="context"
+    )
+    segments = local_segments(plan.partition, work.sequence, 1, 0, job.sequences, work.causal)
+    attended = attention_backward(
+        builder, job, layer, segments, work.causal, "attention backward", [inside], buckets=plan.sp
+    )
+    size = rows * (layer.query_width + 2 * layer.kv_width)
+    back = builder.collective("all_to_all", "sp", size, "d heads to tokens", after=[attended], stream="context")
+    return builder.compute("dQ,dK,dV here", after=[back])
+
+
+def exchanged_elements(job: Job) -> float:
+    """Elements of a rank's tokens that go to heads and come back: Q, K, V, and the result."""
+    layer = shard_of(job)
+    return job.tokens * (2 * layer.query_width + 2 * layer.kv_width)
+
+
+def buffers(job: Job) -> Iterator[Buffer]:
+    """The exchanged copies of one layer, and their gradients."""
+    exchanged = exchanged_elements(job) * job.activation_bytes
+    yield Buffer("gathered_context", exchanged * (2 if job.training else 1), Lifetime.LAYER)
+
+
+def check(job: Job) -> Refusal:
+    shards, heads = job.head_shards, job.model.kv_heads
+    if shards <= heads:
+        return None
+    return "exchange", f"ulysses needs sp·tp <= {heads} key/value heads, not {shards}; use all_gather or ring"
+
+
+METHOD = CONTEXT_METHODS.register(
+    ContextMethod(
+        name="ulysses",
+        summary="all-to-alls turn shards of tokens into shards of heads, and back",
+        forward=forward,
+        backward=backward,
+        received_bytes=lambda job: (job.plan.sp - 1) / job.plan.sp * exchanged_elements(job) * job.activation_bytes,
+        buffers=buffers,
+        head_shards=lambda plan: plan.sp,
+        check=check,
+        distinct=True,
+        floor_like="all_gather",
+    )
+)

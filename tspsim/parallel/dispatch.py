@@ -1,0 +1,77 @@
+"""How tokens travel to their experts, and what hides it: registered objects that :mod:`tspsim.parallel.expert` asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..model import Experts
+from ..network import places_reached
+from ..registry import Registry
+
+
+@dataclass(frozen=True)
+class ExpertDispatch:
+    """A way for tokens to reach their experts: n tokens a rank are n·copies rows before each all-to-all, (N − 1)/N of
+    which leave the rank.
+
+    Attributes
+    ----------
+    copies
+        (N ranks of an expert group, experts) → copies of a token that its rank hands out, to itself included.
+    sums_before_return
+        What a token got from the experts of one rank is summed before it goes back.
+    phases
+        Algorithms of the all-to-alls there and back (:mod:`tspsim.network`); None: a plain one.
+    """
+
+    name: str
+    copies: Callable[[int, Experts], float]
+    sums_before_return: bool = True
+    phases: tuple[str, str] | None = None
+
+
+def distinct_ranks(ranks: int, experts: Experts) -> float:
+    """D(N, k): ranks that hold the experts of one token, chosen at random, in the groups it may choose from.
+
+    >>> few, many = Experts(256, 8, 2048), Experts(256, 8, 2048, groups=8, kept_groups=4)
+    >>> [round(distinct_ranks(ranks, few), 3) for ranks in (1, 8, 64)]
+    [1.0, 5.251, 7.576]
+    >>> [round(distinct_ranks(ranks, many), 3) for ranks in (1, 2, 8, 64)]
+    [1.0, 1.922, 3.6, 7.178]
+    """
+    return places_reached(ranks, experts.topk, experts.groups, experts.kept_groups)
+
+
+DISPATCHES: Registry[ExpertDispatch] = Registry("expert dispatch", "tspsim.expert_dispatch")
+#: Once to each rank of its experts, by the node's expert-parallel library (DeepEP, mori).
+DISPATCHES.register(ExpertDispatch("ranks", distinct_ranks, phases=("dispatch", "combine")))
+#: The same rows as fast as links carry them (HybridEP on NVL72).
+DISPATCHES.register(ExpertDispatch("links", distinct_ranks))
+#: Once to each of its experts (Megatron-Core's all-to-all dispatcher).
+DISPATCHES.register(
+    ExpertDispatch("experts", lambda ranks, experts: float(experts.topk), sums_before_return=False)
+)
+
+
+@dataclass(frozen=True)
+class ExpertOverlap:
+    """What hides the exchanges with experts.
+
+    Attributes
+    ----------
+    shared_beside
+        Shared experts run beside the dispatch, not before it.
+    micro_batches
+        One micro-batch's forward runs between the pieces of another's backward (:mod:`tspsim.parallel.interleave`).
+    """
+
+    name: str
+    shared_beside: bool = False
+    micro_batches: bool = False
+
+
+OVERLAPS: Registry[ExpertOverlap] = Registry("expert overlap", "tspsim.expert_overlap")
+OVERLAPS.register(ExpertOverlap("none"))
+OVERLAPS.register(ExpertOverlap("shared_experts", shared_beside=True))
+OVERLAPS.register(ExpertOverlap("micro_batches", shared_beside=True, micro_batches=True))

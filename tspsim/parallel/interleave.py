@@ -1,0 +1,50 @@
+"""Two tasks of a stage interleaved, so that kernels of one run while the other's tokens travel to experts.
+
+A task's instructions are cut before every kernel that waits for an exchange with experts. Pieces of the two take turns,
+each list in its own order, both ending together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ..program import Collective, Compute, Instruction, Program
+
+#: The stream of exchanges with experts.
+EXCHANGE = "experts"
+
+
+def flat(program: Program) -> list[Instruction]:
+    """A program's instructions with repeats unrolled, waits as indices of the list."""
+    return [replace(each, layer=layer, after=tuple(after)) for each, layer, after in program.unrolled()]
+
+
+def pieces(instructions: Sequence[Instruction]) -> list[list[int]]:
+    """Indices of a list, cut before every kernel that waits for an exchange with experts."""
+    exchanges: set[int] = set()
+    cut: list[list[int]] = [[]]
+    for index, instruction in enumerate(instructions):
+        if isinstance(instruction, Collective) and instruction.stream == EXCHANGE:
+            exchanges.add(index)
+        elif isinstance(instruction, Compute) and exchanges.intersection(instruction.after):
+            cut.append([])
+        cut[-1].append(index)
+    return cut
+
+
+def interleaved(tasks: Sequence[Sequence[Instruction]], offset: int = 0) -> Iterator[Instruction]:
+    """Instructions of all tasks, piece by piece; ``offset`` instructions stand before them in the program."""
+    turns = sorted(
+        ((number + 1) / len(cut), task, piece)
+        for task, cut in enumerate(map(pieces, tasks))
+        for number, piece in enumerate(cut)
+    )
+    placed: dict[tuple[int, int], int] = {}
+    for _, task, piece in turns:
+        for index in piece:
+            placed[task, index] = offset + len(placed)
+    for _, task, piece in turns:
+        for index in piece:
+            instruction = tasks[task][index]
+            yield replace(instruction, after=tuple(placed[task, other] for other in instruction.after))

@@ -1,0 +1,34 @@
+"""Where schemes, context methods and transports of weights register themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ..registry import Registry
+
+if TYPE_CHECKING:
+    from .context.method import ContextMethod
+    from .scheme import Scheme
+    from .transport import Transport
+
+SCHEMES: Registry[Scheme] = Registry("scheme", "tspsim.schemes")
+CONTEXT_METHODS: Registry[ContextMethod] = Registry("exchange", "tspsim.context_methods")
+WEIGHT_TRANSPORTS: Registry[Transport] = Registry("weight transport", "tspsim.weight_transports")
+
+
+def mesh_axes() -> tuple[str, ...]:
+    """Mesh axes, from the one whose ranks talk most to the one whose ranks talk least: those of all schemes, stages and
+    replicas. The default placement puts them on the graph in this order, the first along the node."""
+    return *scheme_axes(), "pp", "dp"
+
+
+def scheme_axes() -> tuple[str, ...]:
+    """Those that schemes spread a replica over."""
+    return tuple(dict.fromkeys(axis for scheme in SCHEMES.values() for axis in scheme.axes))
+
+
+def scheme_name(degrees: Mapping[str, int]) -> str:
+    """The scheme that degrees ask for: the one whose own axes have several ranks, or the usual one."""
+    usual, *others = sorted(SCHEMES.values(), key=lambda scheme: not scheme.usual)
+    return next((scheme.name for scheme in others if any(degrees.get(axis, 1) > 1 for axis in scheme.axes)), usual.name)

@@ -1,0 +1,127 @@
+"""What a scheme is to everybody else: one object that registers itself.
+
+A scheme spreads one replica over the ranks of its own mesh axes. It writes the pieces of a pass for every position on
+its token axis, and answers for them: bytes received in closed form, what stays in memory, what it asks of a plan, what
+it leaves to be chosen. :func:`~tspsim.parallel.step.write_program` joins the pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..model.layer import LayerShard
+from .builder import ProgramBuilder
+from .choice import Choice, Option
+from .memory import Residency
+from .pipeline import Refusal
+from .plan import Job, Plan
+from .registries import SCHEMES
+
+Piece = Callable[[ProgramBuilder, Job, LayerShard], None]
+LayerPiece = Callable[[ProgramBuilder, Job, LayerShard, int], list[int]]
+WeightPiece = Callable[[ProgramBuilder, Job, LayerShard], None]
+
+
+@dataclass(frozen=True)
+class Received:
+    """Payload that a rank receives over one axis and did not hold, in a block's forward.
+
+    ``distinct``: every rank needs bytes of its own (all-to-all). Otherwise ranks of a node need the same, which has to
+    enter the node once.
+    """
+
+    axis: str
+    bytes: float
+    distinct: bool = False
+
+
+def one_variant(plan: Plan) -> Iterator[Mapping[str, Any]]:
+    """Nothing to try: the plan as it stands."""
+    yield {}
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A way to spread one replica.
+
+    Attributes
+    ----------
+    name, summary
+        What it is called, and a line for the catalogue.
+    axes, token_axis
+        Its mesh axes, innermost first: keys of a scenario's plan, and several ranks on one ask for the scheme. The
+        ranks of the last-named one hold a shard of the tokens each.
+    shards
+        Job → parts that heads, FFN columns and vocabulary rows are cut into.
+    embed, layer, head
+        Write the forward of a model's three parts; ``layer`` is told the rank's position on the token axis and returns
+        the instructions whose end means that its output is complete.
+    layer_backward, head_backward, embed_backward
+        Write their backward (of the head: from the loss on).
+    layer_weights
+        Write the gradients of a layer's weights alone, where ``layer_backward`` can leave them out
+        (``builder.weight_gradients`` is False); None where it cannot.
+    residency
+        What stays in memory.
+    received
+        (job, whether a switch adds) → payload a rank receives in a block's forward at least, by axis.
+    check
+        Job → the key of the plan that does not go with it and why; None where all do.
+    head_shards
+        Job → ranks, or steps of the schedule, that heads are spread over.
+    overlaps
+        Plan → whether exchanges run beside compute where the plan does not say.
+    by_position
+        Plan → whether the programs of its token shards differ.
+    variants
+        Plan → keys of the plan, each set another way for its ranks to talk; simplest first, not all of them legal.
+    choices
+        Plan → what it leaves to be chosen for the machine.
+    published
+        Values of the plan's keys under which nothing is left to be chosen; mostly none.
+    options
+        Keys of a scenario's plan that come with it.
+    alone
+        Why degrees of other schemes do not go beside its own.
+    usual
+        The one of a plan that names no degree.
+    folds
+        Tokens and weights are divided over the same ranks, and weights come to the tokens.
+    assumption, unexplained
+        Sentences for reports: what it assumes, and what of it the model does not explain.
+    """
+
+    name: str
+    summary: str
+    axes: tuple[str, ...]
+    token_axis: str
+    shards: Callable[[Job], int]
+    embed: Piece
+    layer: LayerPiece
+    head: Piece
+    layer_backward: LayerPiece
+    head_backward: Piece
+    embed_backward: Piece
+    layer_weights: WeightPiece | None
+    residency: Residency
+    received: Callable[[Job, bool], tuple[Received, ...]]
+    check: Callable[[Job], Refusal] = lambda job: None
+    head_shards: Callable[[Job], int] = lambda job: 1
+    overlaps: Callable[[Plan], bool] = lambda plan: False
+    by_position: Callable[[Plan], bool] = lambda plan: True
+    variants: Callable[[Plan], Iterable[Mapping[str, Any]]] = one_variant
+    choices: Callable[[Plan], tuple[Choice, ...]] = lambda plan: ()
+    published: Mapping[str, Any] | None = None
+    options: tuple[Option, ...] = ()
+    alone: str = "is a scheme of its own"
+    usual: bool = False
+    folds: bool = False
+    assumption: str = ""
+    unexplained: str = ""
+
+
+def scheme_of(plan: Plan) -> Scheme:
+    """The scheme a plan's degrees ask for."""
+    return SCHEMES.get(plan.scheme)

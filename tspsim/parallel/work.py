@@ -1,0 +1,86 @@
+"""What one step has to do, as facts: the model's pass, how much of it, and what is kept while training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ..model import Architecture
+from ..steps import STEPS, Batch, Row, Step
+from .adapters import Adapters
+from .routing import BALANCED, Routing
+from .stack import IDEAL, Stack
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """Bytes a parameter while training: ``weights`` and ``gradients`` as kept, ``state`` of the optimizer, the
+    ``temporaries`` an unfused step makes, and ``buffers`` that replicas never divide."""
+
+    name: str
+    weights: float
+    gradients: float
+    state: float
+    temporaries: float
+    buffers: float = 0.0
+
+    @property
+    def bytes_per_parameter(self) -> float:
+        return self.weights + self.gradients + self.state + self.temporaries + self.buffers
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one step has to do: ``sequences`` of ``sequence`` tokens in every replica.
+
+    ``pass_`` names the step (:data:`tspsim.steps.STEPS`); ``routing`` is how tokens fall on experts; with
+    ``multi_token`` the model's modules for further tokens are trained.
+    ``document`` tokens are packed beside each other in a sequence and attend only themselves (None: one a sequence).
+    With ``adapters`` the model itself is frozen, and kept in ``precision`` alone. ``stack`` is the software.
+    """
+
+    pass_: str
+    sequence: int
+    sequences: int
+    precision: str
+    optimizer: Optimizer
+    runtime_reserve_bytes: float
+    causal: bool = True
+    routing: Routing = BALANCED
+    multi_token: bool = False
+    document: int | None = None
+    adapters: Adapters | None = None
+    stack: Stack = IDEAL
+
+    @cached_property
+    def step(self) -> Step:
+        return STEPS.get(self.pass_)
+
+    @property
+    def batch(self) -> Batch:
+        """What a replica's step has to do: sequences, or the documents packed into them, from their start."""
+        context = self.document or self.sequence
+        return Batch((Row(context, 0, self.tokens_per_replica // context),), self.causal)
+
+    @property
+    def tokens_per_replica(self) -> int:
+        return self.sequence * self.sequences
+
+    def flops_per_token(self, model: Architecture) -> float:
+        """Model FLOPs of a token's whole pass, without what experts drop."""
+        kept = 1.0 - self.dropped_share(model)
+        return self.step.flops_per_token(model, self.batch, kept=kept, frozen=self.adapters is not None)
+
+    def block_flops_per_token(self, model: Architecture) -> float:
+        """FLOPs of a token's forward through one block: mean over all blocks, or over those that repeat behind dense
+        ones at the start, whichever is less."""
+        kept = 1.0 - self.dropped_share(model)
+        every = self.batch.layer_flops_per_token(model, kept)
+        if model.experts is None or not model.experts.first_dense:
+            return every
+        repeating = replace(model, experts=replace(model.experts, first_dense=0))
+        return min(every, self.batch.layer_flops_per_token(repeating, kept))
+
+    def dropped_share(self, model: Architecture) -> float:
+        """Share of the assignments of tokens to experts that is dropped; 0 without experts."""
+        return self.routing.dropped(model.experts.count) if model.experts is not None else 0.0

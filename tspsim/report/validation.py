@@ -1,0 +1,112 @@
+"""The validation on the terminal: a table of errors, and what was skipped; and what a calibration moved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..calibration import Calibration
+from ..errors import printable
+from ..validation import Validation
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+#: What is said of a table's errors, in this order.
+ERRORS = ("median_ape", "mape", "p90_ape", "bias", "in_range")
+
+
+def share(value: float | None, sign: str = "") -> str:
+    """A share of one to a tenth of a percent; a dash where there is none.
+
+    >>> share(0.0371), share(0.0371, "+"), share(None)
+    ('3.7 %', '+3.7 %', '–')
+    """
+    return "–" if value is None else f"{100 * value:{sign}.1f} %"
+
+
+def summary(validation: Validation) -> Sequence[RenderableType]:
+    """Errors by table, rows skipped by reason, and the files nobody knows."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("table", overflow="fold")
+    table.add_column("predicts", overflow="fold")
+    for heading in ("rows", "predicted", "median", "mean", "90 %", "bias", "in range"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    reasons: list[RenderableType] = []
+    for outcome in validation.outcomes:
+        facts = outcome.summary()
+        cells = [outcome.table.path, outcome.table.column, f"{facts['rows']:,}", f"{facts['predicted']:,}"]
+        cells += [share(facts[key]) for key in ERRORS]
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+        for reason, rows in facts["skipped"].items():
+            reasons.append(Text(printable(f"  {rows:>6,}  {outcome.table.path}: {reason}")))
+    parts: list[RenderableType] = [table, ""]
+    if reasons:
+        parts += [Text("Rows skipped", style="bold"), *reasons, ""]
+    if validation.unknown:
+        parts += [Text(printable(f"Files that are no known table: {', '.join(validation.unknown)}")), ""]
+    return parts
+
+
+def calibrated(calibration: Calibration) -> Sequence[RenderableType]:
+    """What was fitted with its error on rows not used, what could not be used, and what stayed as it was."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for heading in ("kernels", "type", "library"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("rows used", "not used", "median", "mean", "90 %"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for fit in calibration.fits:
+        kind = fit.dtype if fit.kv_dtype in (None, fit.dtype) else f"{fit.dtype}/{fit.kv_dtype}"
+        error = fit.held_out
+        shown = ["0", "–", "–", "–"]
+        if error is not None:
+            shown = [f"{error.rows:,}", *map(share, (error.median, error.mape, error.p90))]
+        cells = (fit.family, kind, fit.library, f"{fit.rows_used:,}", *shown)
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    title = f"{calibration.device}: {calibration.rows:,} rows; errors are on rows that were not used"
+    parts: list[RenderableType] = [Text(title, style="bold")]
+    parts += [table, ""] if calibration.fits else []
+    parts += [_collectives(calibration), ""] if calibration.collectives else []
+    defaults = [
+        f"{name}: {document['collectives']['default_library']}"
+        for (kind, name), document in calibration.documents.items()
+        if kind == "nodes" and "default_library" in document["collectives"]
+    ]
+    sections = (
+        ("Library of collectives that name none", defaults), ("Left out", calibration.left_out),
+        ("As it was", calibration.kept),
+    )  # fmt: skip
+    for heading, lines in sections:
+        if lines:
+            parts += [Text(heading, style="bold"), *(Text(printable(f"  {line}")) for line in lines), ""]
+    return parts
+
+
+def _collectives(calibration: Calibration) -> RenderableType:
+    """What was fitted of nodes and fabrics: errors as their files were, and as they are now."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for heading in ("collectives", "fitted", "library"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("rows used", "not used", "median", "mean"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for fit in calibration.collectives:
+        shown = ["0", "–", "–"]
+        if fit.before is not None and fit.after is not None:
+            pairs = ((fit.before.median, fit.after.median), (fit.before.mean, fit.after.mean))
+            shown = [f"{fit.after.rows:,}", *(f"{100 * was:.1f} → {100 * now:.1f} %" for was, now in pairs)]
+        cells = (fit.what, fit.moved, ", ".join(fit.libraries), f"{fit.rows_used:,}", *shown)
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    return table

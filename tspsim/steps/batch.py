@@ -1,0 +1,76 @@
+"""What a step has to do, whatever it is for: rows of queries over a context."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..model import Architecture
+
+
+class Row(NamedTuple):
+    """``sequences`` alike: ``query_tokens`` that pass through the model, behind ``context_tokens`` whose keys and
+    values are there already."""
+
+    query_tokens: int
+    context_tokens: int = 0
+    sequences: int = 1
+
+    @property
+    def tokens(self) -> int:
+        return self.query_tokens * self.sequences
+
+    def pairs_per_token(self, causal: bool) -> float:
+        """Tokens that a query attends, mean over the row: all of the context, and of the queries half when causal."""
+        return self.context_tokens + (self.query_tokens / 2 if causal else self.query_tokens)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The work of a step; rows may be given as plain tuples.
+
+    Examples
+    --------
+    Two prompts of 1,024 tokens, and eight sequences that decode one token each behind 4,096:
+
+    >>> batch = Batch(((1024, 0, 2), (1, 4096, 8)))
+    >>> batch.tokens, batch.pairs
+    (2056, 1081348.0)
+    """
+
+    rows: Sequence[tuple[int, int, int]]
+    causal: bool = True
+
+    @property
+    def _rows(self) -> tuple[Row, ...]:
+        return tuple(Row(*row) for row in self.rows)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that pass through the model."""
+        return sum(row.tokens for row in self._rows)
+
+    @property
+    def pairs(self) -> float:
+        """Pairs of a query and a key, without windows."""
+        return sum(row.tokens * row.pairs_per_token(self.causal) for row in self._rows)
+
+    def layer_flops_per_token(self, model: Architecture, kept: float = 1.0) -> float:
+        """FLOPs of a token's forward through one block, mean over blocks and tokens; ``kept`` of its visits to
+        experts."""
+        return self._mean(
+            lambda row: model.layer_forward_flops_per_token(row.pairs_per_token(self.causal), causal=False, kept=kept)
+        )
+
+    def forward_flops_per_token(self, model: Architecture, outputs: int, kept: float = 1.0) -> float:
+        """FLOPs of a token's forward, where ``outputs`` of the tokens go through the language-model head."""
+        head = 2.0 * model.hidden * model.vocab * (outputs / self.tokens)
+        return model.layers * self.layer_flops_per_token(model, kept) + head
+
+    def _mean(self, of: Callable[[Row], float]) -> float:
+        """Over tokens; rows that are all alike to the last digit."""
+        first, *others = self._rows
+        if not others:
+            return of(first)
+        return sum(row.tokens * of(row) for row in self._rows) / self.tokens

@@ -1,0 +1,94 @@
+"""What a step is, and the tasks that a pipeline stage does in one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import ClassVar, NamedTuple, Protocol
+
+from ..model import Architecture
+from ..registry import Registry
+from .batch import Batch
+
+FORWARD, BACKWARD, WEIGHTS = "forward", "backward", "weights"
+
+
+class Task(NamedTuple):
+    """One visit of a stage to a micro-batch: ``kind``, which micro-batch, which of its chunks; ``beside``: interleaved
+    with the task that follows."""
+
+    kind: str
+    micro_batch: int
+    chunk: int
+    beside: bool = False
+
+
+class Order(Protocol):
+    """In which order stages that have backwards do their tasks."""
+
+    @property
+    def splits_backward(self) -> bool:
+        """Whether the gradients of weights are tasks of their own."""
+
+    @property
+    def tasks(self) -> Callable[[int, int, int, int], list[Task]]:
+        """``(stages, stage, micro-batches, chunks a stage) → tasks``."""
+
+
+class StageWriter(Protocol):
+    """Who writes the program of one stage's ranks."""
+
+    def do(self, tasks: Sequence[Task]) -> None:
+        """Write tasks, one after the other."""
+
+    def update(self) -> None:
+        """Write what follows the last gradient: sums that waited, and the optimizer."""
+
+
+class Step(ABC):
+    """One pass of a model over a batch.
+
+    Attributes
+    ----------
+    title
+        What it is called in a report.
+    trains
+        A backward follows the forward, and the optimizer that: activations are kept, gradients made and summed.
+    bytes_over_forward
+        Bytes of a step over its forward's, at least.
+    recomputation
+        What a plan recomputes that states nothing.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    trains: ClassVar[bool]
+    bytes_over_forward: ClassVar[float]
+    recomputation: ClassVar[str]
+
+    @abstractmethod
+    def micro_batch(self, sequences: int) -> int:
+        """Sequences of one micro-batch, of a replica's ``sequences``, where a plan states none."""
+
+    @abstractmethod
+    def kinds(self, order: Order) -> tuple[str, ...]:
+        """Kinds of tasks, in the order in which a micro-batch meets them."""
+
+    @abstractmethod
+    def tasks(self, order: Order, stages: int, stage: int, micro_batches: int, chunks: int) -> list[Task]:
+        """What a stage does, in order."""
+
+    @abstractmethod
+    def write(self, stage: StageWriter, tasks: Sequence[Task]) -> None:
+        """The program of a stage: its tasks and what follows them."""
+
+    def outputs(self, batch: Batch) -> int:
+        """Tokens that go through the language-model head."""
+        return batch.tokens
+
+    @abstractmethod
+    def flops_per_token(self, model: Architecture, batch: Batch, *, kept: float, frozen: bool) -> float:
+        """Model FLOPs of a token; ``kept``: share of its visits to experts, ``frozen``: the model's weights are."""
+
+
+STEPS: Registry[Step] = Registry("pass", "tspsim.steps")

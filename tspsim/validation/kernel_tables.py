@@ -1,0 +1,177 @@
+"""Measured kernel tables (the layout of a measurements folder) as calls of a kernel family.
+
+A table's rows are *normalised*: the family's shape columns as floats, ``dtype`` and ``second_dtype`` by the
+names of :data:`tspsim.operators.DTYPE_BYTES`, ``library``, ``gpu``, ``time_us``, and ``reason`` where a row
+is not one of these calls. Fitting, validation and a user's own tables all go through here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tspsim.operators import DTYPE_BYTES
+
+from ..hardware.families import FAMILIES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+#: Tables that hold kernels, relative to a measurements folder.
+KERNEL_TABLES: tuple[str, ...] = (
+    "kernels/gemm.csv",
+    "kernels/gemm_h200_own.csv",
+    "kernels/grouped_gemm_mi300x.csv",
+    "kernels/attention_prefill.csv",
+    "kernels/attention_decode.csv",
+    "kernels/memory_bound.csv",
+    "kernels/memory_bound_h200_own.csv",
+    "kernels/fused_moe.csv",
+)
+#: Rows that share these share a kernel model.
+GROUP_COLUMNS = ("family", "dtype", "second_dtype", "library")
+#: Columns with a time of their own beside ``time_us``, by the start of a table's name.
+FURTHER_TIMES: dict[str, tuple[str, ...]] = {"grouped_gemm": ("backward_us",)}
+#: What a library is called where one group stands alone: it then runs its plain product, another kernel.
+ONE_GROUP = ", one group"
+_DTYPES = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "float8_e4m3fn": "fp8",
+    "float8_e4m3fnuz": "fp8",
+    "fp8_e4m3": "fp8",
+    "float4_e2m1fn_x2": "mxfp4",
+}
+
+
+def times_of(table: str) -> tuple[str, ...]:
+    """The columns of a table that hold the time of a call."""
+    name = _name(table)
+    return ("time_us", *(column for start, more in FURTHER_TIMES.items() if name.startswith(start) for column in more))
+
+
+def calls(table: str, frame: pd.DataFrame, column: str = "time_us") -> pd.DataFrame:
+    """The rows of one table, normalised (same index and order).
+
+    Parameters
+    ----------
+    table
+        File name, such as ``gemm.csv`` or ``kernels/gemm.csv``; it decides the family.
+    frame
+        The table as read.
+    column
+        Which of the table's calls: the one whose time this column has (see :func:`times_of`).
+
+    Returns
+    -------
+    DataFrame
+        Columns ``family, gpu, dtype, second_dtype, library, time_us, reason`` and the shape columns of the
+        families in the table. ``reason`` is empty where the row is a call.
+
+    Raises
+    ------
+    KeyError
+        The table is not one of :data:`KERNEL_TABLES`, or lacks a column it must have.
+    """
+    import pandas as pd
+
+    name = _name(table)
+    if name.startswith("gemm"):
+        out = _gemm(frame)
+    elif name.startswith("grouped_gemm"):
+        out = _grouped_gemm(frame, "grouped_gemm_backward" if column == "backward_us" else "grouped_gemm")
+    elif name == "attention_prefill":
+        out = _prefill(frame)
+    elif name == "attention_decode":
+        out = _decode(frame)
+    elif name.startswith("memory_bound"):
+        out = _memory_bound(frame)
+    elif name == "fused_moe":
+        out = _moe(frame)
+    else:
+        raise KeyError(f"{table} is not a kernel table; known: {', '.join(KERNEL_TABLES)}")
+    out["gpu"] = frame["gpu"].str.lower()
+    out["time_us"] = frame[column].astype(float) if column in frame else float("nan")
+    unknown = ~out["dtype"].isin(list(DTYPE_BYTES)) | ~out["second_dtype"].isin(list(DTYPE_BYTES))
+    out["reason"] = ""
+    out.loc[unknown, "reason"] = "type not modelled: " + frame.loc[unknown].get(
+        "dtype", pd.Series("", frame.index)
+    )
+    return out
+
+
+def _name(table: str) -> str:
+    return table.rsplit("/", 1)[-1].removesuffix(".csv")
+
+
+def _columns(frame: pd.DataFrame, family: str, **renamed: str) -> pd.DataFrame:
+    import pandas as pd
+
+    names = FAMILIES[family].shape
+    data = {
+        name: frame[renamed.get(name, name)].astype(float)
+        for name in names
+        if renamed.get(name, name) in frame
+    }
+    return pd.DataFrame(data, index=frame.index)
+
+
+def _library(frame: pd.DataFrame, default: str = "") -> pd.Series[str]:
+    import pandas as pd
+
+    if "library" not in frame:
+        return pd.Series(default, index=frame.index)
+    return frame["library"].fillna(default).astype(str)
+
+
+def _gemm(frame: pd.DataFrame) -> pd.DataFrame:
+    out = _columns(frame, "gemm")
+    out["batch"] = 1.0
+    out["family"] = "gemm"
+    out["dtype"] = out["second_dtype"] = frame["dtype"].replace(_DTYPES)
+    out["library"] = _library(frame)
+    return out
+
+
+def _grouped_gemm(frame: pd.DataFrame, family: str) -> pd.DataFrame:
+    out = _columns(frame, family, batch="groups")
+    out["family"] = family
+    out["dtype"] = out["second_dtype"] = frame["dtype"].replace(_DTYPES)
+    library = _library(frame)
+    out["library"] = library.where(out["batch"] > 1.0, library + ONE_GROUP)
+    return out
+
+
+def _prefill(frame: pd.DataFrame) -> pd.DataFrame:
+    out = _columns(frame, "attention_forward")
+    out["family"] = frame["direction"].map({"fwd": "attention_forward", "bwd": "attention_backward"})
+    out["dtype"] = frame["dtype"].replace(_DTYPES)
+    out["second_dtype"] = frame.get("kv_dtype", frame["dtype"]).fillna(frame["dtype"]).replace(_DTYPES)
+    out["library"] = _library(frame)
+    return out
+
+
+def _decode(frame: pd.DataFrame) -> pd.DataFrame:
+    out = _columns(frame, "attention_decode")
+    out["family"] = "attention_decode"
+    out["dtype"] = "bf16"
+    out["second_dtype"] = frame["kv_dtype"].replace(_DTYPES)
+    out["library"] = _library(frame)
+    return out
+
+
+def _memory_bound(frame: pd.DataFrame) -> pd.DataFrame:
+    out = _columns(frame, "memory_bound", size_bytes="bytes", columns="cols")
+    out["family"] = "memory_bound"
+    out["dtype"] = out["second_dtype"] = "bf16"
+    out["library"] = frame["op"]
+    return out
+
+
+def _moe(frame: pd.DataFrame) -> pd.DataFrame:
+    out = _columns(frame, "fused_moe")
+    out["family"] = "fused_moe"
+    out["dtype"] = frame["dtype_a"].replace(_DTYPES)
+    out["second_dtype"] = frame["dtype_w"].replace(_DTYPES)
+    out["library"] = "aiter " + frame["quant"].astype(str)
+    return out
