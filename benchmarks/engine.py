@@ -1,7 +1,8 @@
 """What the engine costs beside bare SimPy: ``python benchmarks/engine.py [--repeats N] [--json FILE]``.
 
-TSP8-published and TP8 of ``tsp-vs-tpsp-1024-mi300x`` run with every rank (1,024 ranks, 32 layers) and every turn and,
-in the same process and turn by turn, a SimPy loop with nothing but the same number of processes, timeouts and joins:
+TSP8-published and TP8 of ``tsp-vs-tpsp-1024-mi300x`` run with every rank (1,024 ranks, 32 layers) and every iteration
+and, in the same process and turn by turn, a SimPy loop with nothing but the same number of processes, timeouts and
+joins:
 
     processes   one a stream of every rank
     timeouts    one a kernel of every rank, one a transfer
@@ -10,7 +11,7 @@ in the same process and turn by turn, a SimPy loop with nothing but the same num
 A join of the bare loop is the cheapest SimPy knows: a plain event that is triggered and yielded. Medians of the
 repeats are printed, of the wall's clock and of the processor's; the ratio is of the processor's, which a busy machine
 disturbs less, and each is taken between an engine run and the bare run right after it. Beside them: every rank with
-steady turns written out instead of run, and folded ranks with both.
+steady iterations written out instead of run, and folded ranks with both.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class Measurement:
                 f"{self.instructions / self.engine_s.processor / 1e3:.0f} thousand instructions/s)",
                 f"  bare SimPy  {self.bare_s.wall:7.3f} s  (processor {self.bare_s.processor:.3f} s)",
                 f"  ratio       {self.ratio:7.2f}",
-                f"  every rank, steady turns written out  {self.steady_s.processor:.3f} s of processor",
+                f"  every rank, steady iterations written out  {self.steady_s.processor:.3f} s of processor",
                 f"  folded too  {self.folded_s.processor:7.3f} s of processor  (the first time "
                 f"{self.first_folded_s.processor:.3f} s)",
             ]

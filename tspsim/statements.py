@@ -53,7 +53,7 @@ def notes_of(job: Job) -> tuple[str, ...]:
         )
     experts = job.model.experts
     if experts is not None:
-        busiest = job.expert_loads.busiest
+        busiest = job.expert_loads.busiest_rank_load
         if job.plan.ep > 1 and busiest > 1.005:
             found = f"the busiest of {job.plan.ep} expert ranks gets {busiest:.2f} times the mean"
             notes.append(f"{found}; all wait for it")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -315,6 +316,29 @@ def test_preparing_what_parts_ranks_in_flight_is_refused_and_says_what_to_do() -
         engine.launch(part)
     engine.run()
     assert engine.launch(part).system.ranks[0].rank.number == 5
+
+
+def test_kernels_of_other_lengths_need_no_new_classes() -> None:
+    """What a decode does from one token to the next: the same messages, kernels of another length."""
+    engine = Engine(load_cluster("mi300x-8"), seconds_of)
+    lengths = [1.0, 2.0, 3.0]
+    found = [engine.prepare(over(range(8), kernel(each), collective("all_reduce", MIB, after=[0]))) for each in lengths]
+    engine.launch(found[0])
+    with patch("tspsim.engine.system.alike", side_effect=AssertionError("refined again")):
+        found.append(engine.prepare(over(range(8), kernel(4.0), collective("all_reduce", MIB, after=[0]))))
+        submissions = [engine.launch(each, at_s=10.0 * index) for index, each in enumerate(found, 1)]
+    engine.run()
+    steps = np.diff([each.makespan_s for each in submissions])
+    assert steps == pytest.approx([1.0] * 3)
+    assert [each.size for each in submissions[-1].ranks] == [8]
+
+
+def test_the_same_programs_on_new_ranks_get_devices_of_their_own() -> None:
+    engine = Engine(load_cluster("mi300x-8"), seconds_of)
+    for gpus in (range(4), range(4, 8), range(8)):
+        submission = engine.launch(engine.prepare(over(gpus, kernel(1.0))))
+        engine.run()
+        assert submission.makespan_s == 1.0 and sum(each.size for each in submission.ranks) == len(gpus)
 
 
 def test_preparing_what_parts_nobody_is_fine_at_any_time() -> None:

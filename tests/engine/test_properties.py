@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tspsim.engine.core import Interference, Submission
-from tspsim.engine.fluid import Fluid, Transfer
 from tspsim.mesh import Mesh
 from tspsim.network import Cluster
+from tspsim.network.fluid import Fluid, Transfer
 from tspsim.program import Collective, Program
 
 #: Near enough for sums of many numbers.

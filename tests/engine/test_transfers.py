@@ -10,10 +10,10 @@ from helpers.engine import collective, grid, hop, kernel, play, program, seconds
 
 from tspsim.engine.assignment import Assignment
 from tspsim.engine.core import DeadlockError, Engine, Interference, Submission
-from tspsim.engine.fluid import Calendar
 from tspsim.errors import TspsimError
 from tspsim.network import collective as traffic_of
 from tspsim.network import load_cluster, point_to_point
+from tspsim.network.fluid import Calendar
 from tspsim.program import COLLECTIVE_KINDS, Collective, Repeat, SendReceive
 
 MIB, GIB = 2**20, 2**30

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tspsim
-from tspsim.network.collectives import ALGORITHMS
+from tspsim.network import ALGORITHMS
 from tspsim.parallel import CONTEXT_METHODS, SCHEMES, WEIGHT_TRANSPORTS
 from tspsim.program import COLLECTIVE_KINDS
 

@@ -115,17 +115,17 @@ def test_the_planner_tries_them(model: str) -> None:
     space = Space(asked.model, asked.work, asked.cluster, 8)
     tried = {(family.plan.scheme, family.plan.exchange) for family in space.families()}
     assert {("whole", "all_gather"), ("tensor", "announce"), ("folded", "all_gather")} <= tried
-    ways = [
+    plans = [
         plan
         for family in space.families()
         if family.plan.degree("wp") == 8 or (family.plan.sp == 8 and family.plan.exchange == "announce")
-        for way in space.ways(family)
-        for layout in space.layouts(way)
+        for staged in space.within_stage(family)
+        for layout in space.layouts(staged)
         for plan in space.plans(layout)
     ]
-    names = {plan.name for plan in ways}
+    names = {plan.name for plan in plans}
     assert "WP8-DP1 mb1 keep" in names and "SP8-DP1 announce mb1 keep a1" in names
-    for each in ways:
+    for each in plans:
         again = look_up(tspsim.load(question(asked.scenario.workload.model, plan_keys(each.plan), global_batch=8)))
         assert again.plans[0].degrees == each.plan.degrees and again.plans[0].options == each.plan.options
 

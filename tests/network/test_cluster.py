@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from tspsim import catalog
 from tspsim.errors import InputError, UnknownNameError
 from tspsim.hardware.specification import DeviceSpec
-from tspsim.network import Cluster, Flow, build_cluster, collective, finish_times, graphs, load_cluster
+from tspsim.network import Cluster, Flow, build_cluster, collective, finish_times, load_cluster
 from tspsim.network.specs import FabricSpec, NodeSpec
+from tspsim.network.wiring import full_mesh
 from tspsim.question import look_up
 from tspsim.scenario import load
 
@@ -217,7 +218,7 @@ def test_a_link_that_is_not_there_is_refused_with_the_nearest() -> None:
         (lambda: build_cluster(), "name a device or a node"),
         (lambda: load_cluster("mi300x-8").route(0, 8), "0 to 7"),
         (lambda: load_cluster("mi300x-8").route(-1, 0), "0 to 7"),
-        (lambda: graphs.full_mesh(1, 1e9), "two GPUs or more"),
+        (lambda: full_mesh(1, 1e9), "two GPUs or more"),
     ],
 )
 def test_wrong_input_is_told_in_one_line_that_helps(call: object, message: str) -> None:

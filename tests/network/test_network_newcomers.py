@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -120,6 +123,49 @@ def test_a_plan_that_names_what_nobody_registered_is_refused_with_the_nearest() 
         tspsim.load("ring-on-a-mesh-mi300x", ["plans.TP8.algorithms={all_reduce: rng}"])
     with pytest.raises(UnknownNameError, match="did you mean 'all_gather'"):
         collective(load_cluster("mi300x-8"), range(8), "all_gathr", GIB)
+
+
+LITTLE = """
+from tspsim.network import CollectiveAlgorithm, CollectiveKind, Topology, scheduled
+from tspsim.network.wiring import joined
+
+SCAN = CollectiveKind("scan", "the vector", reduces=True)
+
+def line(group, kind):
+    return [scheduled(group, "ring", group.ranks[:-1], group.ranks[1:], 1.0, node_steps=group.size - 1)]
+
+LINE = CollectiveAlgorithm("line", ("scan",), "one after the other", line)
+
+def pair(endpoints, argument, cable):
+    return joined([(0, 1, cable.together, 0.0), (1, 0, cable.together, 0.0)], endpoints)
+
+PAIR = Topology("pair", "two", pair)
+"""
+ENTRIES = """[tspsim.collective_kinds]
+scan = little:SCAN
+[tspsim.collective_algorithms]
+line = little:LINE
+[tspsim.topologies]
+pair = little:PAIR
+"""
+
+
+def test_an_installed_package_brings_a_kind_an_algorithm_and_a_topology(tmp_path: Path) -> None:
+    (tmp_path / "little.py").write_text(LITTLE)
+    metadata = tmp_path / "little-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: little\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(ENTRIES)
+    asks = (
+        "from tspsim.network import TOPOLOGIES, collective, load_cluster\n"
+        "traffic = collective(load_cluster('mi300x-8'), range(4), 'scan', 1e9)\n"
+        "print(traffic.algorithm, traffic.link_bytes, 'pair' in TOPOLOGIES)\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    told = subprocess.run(
+        [sys.executable, "-c", asks], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True
+    )
+    assert told.stdout == "line (1000000000.0, 1000000000.0, 1000000000.0) True\n"
 
 
 # --- what holds for every algorithm and kind that is registered -----------------------------------------------

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from fractions import Fraction
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tspsim.errors import InputError
-from tspsim.network import Cluster, Flow, build_cluster, finish_times, load_cluster
-from tspsim.network.sharing import rates, shares
+from tspsim.network import Cluster, Flow, build_cluster, finish_times, load_cluster, sharing
+from tspsim.network.sharing import FULL, Sharing, shares
 
 
 def fair_rates(routes: dict[int, tuple[int, ...]], capacity: dict[int, Fraction]) -> dict[int, Fraction]:
@@ -56,6 +58,24 @@ def exact_finish_times(cluster: Cluster, flows: list[Flow]) -> list[Fraction]:
                 del left[i]
         now = then
     return done
+
+
+def plain_shares(usages: list[dict[int, float]], weights: list[float]) -> list[float]:
+    """Progressive filling word by word: one event after the other, no bookkeeping."""
+    speeds = [0.0] * len(usages)
+    growing = set(range(len(usages)))
+    while growing:
+        levels = {1.0 / weights[i]: {i} for i in growing}
+        for link in {link for i in growing for link in usages[i]}:
+            mine = {i for i in growing if usages[i].get(link)}
+            room = 1.0 - math.fsum(usages[i].get(link, 0.0) * speeds[i] for i in range(len(usages)) if i not in growing)
+            if mine and sum(usage.get(link, 0.0) for usage in usages) > FULL:
+                levels.setdefault(room / math.fsum(usages[i][link] * weights[i] for i in mine), set()).update(mine)
+        level = min(levels)
+        for i in levels[level] & growing:
+            speeds[i] = min(1.0, weights[i] * level)
+        growing -= levels[level]
+    return speeds
 
 
 CLUSTERS = [
@@ -110,31 +130,20 @@ def test_more_bandwidth_is_never_slower(size: float, factor: float, peer: int) -
     assert finish_times(full, flow)[0] <= finish_times(slow, flow)[0]
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.sets(st.integers(0, 9), min_size=1).map(tuple), min_size=1, max_size=20), st.data())
-def test_rates_fill_links_fairly(routes: list[tuple[int, ...]], data: st.DataObject) -> None:
-    """No link above capacity, and every flow has a full link on which nobody is faster."""
-    capacity = data.draw(st.lists(st.floats(1.0, 1e12), min_size=10, max_size=10))
-    rate = rates(routes, capacity)
-    load = [sum(r for r, route in zip(rate, routes, strict=True) if link in route) for link in range(10)]
-    assert all(used <= room * (1 + 1e-9) for used, room in zip(load, capacity, strict=True))
-    for mine, route in zip(rate, routes, strict=True):
-        assert any(
-            load[link] >= capacity[link] * (1 - 1e-9)
-            and all(other <= mine * (1 + 1e-9) for other, way in zip(rate, routes, strict=True) if link in way)
-            for link in route
-        )
-
-
 usages = st.lists(st.dictionaries(st.integers(0, 7), st.floats(0.01, 1.0), max_size=5), min_size=1, max_size=10)
 
 
 @settings(max_examples=200, deadline=None)
 @given(usages, st.data())
-def test_shares_are_weighted_max_min_with_a_cap(usage: list[dict[int, float]], data: st.DataObject) -> None:
+@pytest.mark.parametrize("arrays_from", [0, sharing.MANY])
+def test_shares_are_weighted_max_min_with_a_cap(
+    arrays_from: int, usage: list[dict[int, float]], data: st.DataObject
+) -> None:
     """Whoever is below full speed has a full resource on which nobody has more for its weight."""
     weights = data.draw(st.lists(st.floats(0.01, 100.0), min_size=len(usage), max_size=len(usage)))
-    speed = shares(usage, weights)  # type: ignore[arg-type]
+    with mock.patch.object(sharing, "MANY", arrays_from):
+        speed = shares(usage, weights)  # type: ignore[arg-type]
+    assert speed == pytest.approx(plain_shares(usage, weights), rel=1e-12)
     load = [sum(x * u.get(link, 0.0) for x, u in zip(speed, usage, strict=True)) for link in range(8)]
     assert all(0.0 < x <= 1.0 for x in speed)
     assert all(used <= 1 + 1e-9 for used in load)
@@ -145,6 +154,47 @@ def test_shares_are_weighted_max_min_with_a_cap(usage: list[dict[int, float]], d
                 and all(y / v <= x / w * (1 + 1e-9) for y, t, v in zip(speed, usage, weights, strict=True) if link in t)
                 for link in u
             )
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A claim of its own number."""
+
+    number: int
+    usage: dict[int, float]
+    weight: float
+
+
+@settings(max_examples=100, deadline=None)
+@given(usages, st.data())
+def test_what_is_not_solved_again_is_as_if_it_had_been(usage: list[dict[int, float]], data: st.DataObject) -> None:
+    """Activities come and go, several at an instant; speeds are those of all that are there, solved from nothing."""
+    weights = data.draw(st.lists(st.floats(0.01, 100.0), min_size=len(usage), max_size=len(usage)))
+    wishes = [Wish(i, *each) for i, each in enumerate(zip(usage, weights, strict=True))]
+    solver, there, speeds = Sharing[int](), dict[int, Wish](), dict[int, float]()
+    for toggled in data.draw(st.lists(st.sets(st.integers(0, len(usage) - 1), min_size=1), max_size=12)):
+        for i in sorted(toggled):
+            if i in there:
+                solver.leave(i)
+                del there[i]
+            else:
+                solver.enter(i, wishes[i])
+                there[i] = wishes[i]
+        speeds.update(solver.settle())
+        now = list(there.values())
+        anew = shares([wish.usage for wish in now], [wish.weight for wish in now])  # type: ignore[misc]
+        assert [speeds[i] for i in there] == pytest.approx(anew, rel=1e-12)
+
+
+def test_a_run_of_ever_new_meetings_remembers_so_many_and_no_more() -> None:
+    with mock.patch.object(sharing, "REMEMBERED", 40):
+        solver = Sharing[int]()
+        for i in range(200):
+            solver.enter(i, Wish(i, {0: 1.0}, 1.0))
+            if i >= 4:
+                solver.leave(i - 4)
+            assert set(solver.settle().values()) == {1.0 / min(i + 1, 4)}
+            assert sum(map(len, solver._solved)) <= 40
 
 
 def test_weights_of_one_over_the_rate_alone_make_flows_equal_in_bytes() -> None:

@@ -96,8 +96,8 @@ def plans_of(space: Space) -> list[Candidate]:
     return [
         plan
         for family in space.families()
-        for way in space.ways(family)
-        for layout in space.layouts(way)
+        for staged in space.within_stage(family)
+        for layout in space.layouts(staged)
         for plan in space.plans(layout)
     ]
 
@@ -160,14 +160,14 @@ def test_no_bound_exceeds_the_simulated_step(data: st.DataObject, model: str) ->
     question = question_of(scenario(model, device=device, sequence=length, **{"pass": kind}))
     space = Space(question.model, question.work, question.cluster, data.draw(st.sampled_from([16, 32])))
     family = data.draw(st.sampled_from(list(space.families())))
-    way = data.draw(st.sampled_from(list(space.ways(family))))
-    layout = data.draw(st.sampled_from(list(space.layouts(way))))
+    staged = data.draw(st.sampled_from(list(space.within_stage(family))))
+    layout = data.draw(st.sampled_from(list(space.layouts(staged))))
     plan = data.draw(st.sampled_from(list(space.plans(layout))))
     bound = bounds_of(question)
     found = {
         "floor": bound.floor_s(family),
         "compute": bound.compute_s(family),
-        "even": bound.even_s(way.job, way.mesh),
+        "even": bound.even_s(staged.job, staged.mesh),
         "rough": bound.rough_s(layout.job, layout.mesh),
         "outline": bound.outline_s(layout.job, layout.mesh),
         "step": bound.step_s(plan.job, plan.mesh),
@@ -187,13 +187,13 @@ def test_bounds_hold_where_stages_wait_for_nothing_and_where_regions_divide_norm
     for family in space.families():
         if tuple(map(family.plan.degree, ("tp", "sp", "pp"))) != degrees or family.sequences != 1:
             continue
-        for way in space.ways(family):
-            plan = next(iter(space.plans(next(iter(space.layouts(way))))))
+        for staged in space.within_stage(family):
+            plan = next(iter(space.plans(next(iter(space.layouts(staged))))))
             result = simulated(question, plan)
             if result.ran:
                 tried += 1
                 found = bound.floor_s(family), bound.compute_s(family), bound.step_s(plan.job, plan.mesh)
-                assert max(found) <= result.step_time_s, way.job.plan
+                assert max(found) <= result.step_time_s, staged.job.plan
         if tried > 6:
             break
     assert tried > 2
@@ -216,7 +216,7 @@ def test_bounds_hold_for_experts_and_for_a_stack_whose_host_takes_time(stack: st
     ]
     tried = 0
     for family in chosen[:: max(1, len(chosen) // 4)]:
-        *_, plan = space.plans(next(space.layouts(next(space.ways(family)))))
+        *_, plan = space.plans(next(space.layouts(next(space.within_stage(family)))))
         result = simulated(question, plan)
         if result.ran:
             tried += 1
@@ -526,7 +526,7 @@ def test_micro_batches_left_out_of_the_longest_path_change_nothing(model: str, m
     chosen = [job for job in space.families() if job.micro_batches > 60 and job.plan.recomputation == "full"]
     tried = 0
     for family in chosen[:: len(chosen) // 10]:
-        for layout in space.layouts(next(space.ways(family))):
+        for layout in space.layouts(next(space.within_stage(family))):
             short_s = bound.step_s(layout.job, layout.mesh)
             with monkeypatch.context() as patched:
                 patched.setattr(longest, "ROUNDS", 10**6)

@@ -8,11 +8,12 @@ from typing import Protocol
 
 from ..errors import InputError
 from ..network.cluster import Cluster
-from ..network.collectives import KINDS, ExpertExchange
 from ..network.collectives.choices import Choice
+from ..network.collectives.exchange import ExpertExchange
 from ..network.collectives.experts import copies, exchange_choice, expert_curve
 from ..network.collectives.library import considered
 from ..network.collectives.schedule import Group
+from ..network.kinds import KINDS
 
 
 class MeasuredTransfer(Protocol):

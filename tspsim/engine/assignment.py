@@ -1,4 +1,4 @@
-"""What is to be run: which rank runs which program, made ready step by step."""
+"""What is to be run: which rank runs which program, made ready for the machine."""
 
 from __future__ import annotations
 

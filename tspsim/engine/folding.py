@@ -11,7 +11,10 @@ splits the classes by itself; nothing is declared.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 def refine(colours: Sequence[Hashable], edges: Sequence[Sequence[tuple[Hashable, int]]]) -> list[int]:
@@ -36,22 +39,32 @@ def refine(colours: Sequence[Hashable], edges: Sequence[Sequence[tuple[Hashable,
     >>> refine("aaaa", [[("", 1)], [("", 0), ("", 2)], [("", 1), ("", 3)], [("", 2)]])
     [0, 1, 1, 0]
     """
-    classes = number(colours)
-    count = len(set(classes))
+    classes = np.array(number(colours), dtype=np.int64)
+    kind = np.array(number([label for around in edges for label, _ in around]), dtype=np.int64)
+    other = np.array([neighbour for around in edges for _, neighbour in around], dtype=np.int64)
+    degree = np.array([len(around) for around in edges], dtype=np.int64)
+    begin = np.cumsum(degree) - degree
+    # Vertices of one degree see rows of one length, which numpy sorts and compares as a block.
+    alike = [(vertices, begin[vertices, None] + np.arange(size)) for size, vertices in _by_value(degree)]
+    count = int(classes.max(initial=-1)) + 1
     while True:
-        labels: dict[Hashable, int] = {}
-        views = [
-            (
-                classes[vertex],
-                tuple(sorted((labels.setdefault(label, len(labels)), classes[other]) for label, other in around)),
-            )
-            for vertex, around in enumerate(edges)
-        ]
-        classes = number(views)
-        refined = max(classes, default=-1) + 1
+        seen = kind * count + classes[other]
+        views: list[Hashable] = [None] * len(classes)
+        for vertices, place in alike:
+            rows = np.concatenate([classes[vertices, None], np.sort(seen[place], axis=1)], axis=1)
+            for vertex, row in zip(vertices.tolist(), rows, strict=True):
+                views[vertex] = row.tobytes()
+        classes = np.array(number(views), dtype=np.int64)
+        refined = int(classes.max(initial=-1)) + 1
         if refined == count:
-            return classes
+            return [int(each) for each in classes]
         count = refined
+
+
+def _by_value(values: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Every value, and where it stands."""
+    for value in np.unique(values).tolist():
+        yield value, np.flatnonzero(values == value)
 
 
 def number(keys: Sequence[Hashable]) -> list[int]:

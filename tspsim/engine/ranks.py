@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import simpy
 
-from .fluid import Calendar, Channel, Completion, Fluid, Transfer
+from ..network.fluid import Activity, Calendar, Channel, Completion, Fluid, Transfer
 
 
 class ReadyInstruction(NamedTuple):
@@ -41,10 +41,12 @@ class Device:
     number
         Of the GPU.
     channels
-        Those it takes part in, by the keys of :attr:`ReadyInstruction.meets`; a neighbour past the end of an axis has
-        none.
+        Those it takes part in, by the keys of :attr:`ReadyInstruction.meets`; a neighbour past the end of an
+        axis has none.
     computing
         Kernels under way, of one stream each: they share its rate equally.
+    stretch
+        Times as long that they take as alone.
     moving
         Transfers that it takes part in at the moment (only where kernels slow beside them).
     """
@@ -52,7 +54,8 @@ class Device:
     number: int
     size: int
     channels: dict[int, Channel] = field(default_factory=dict)
-    computing: list[Computation] = field(default_factory=list)
+    computing: list[Activity] = field(default_factory=list)
+    stretch: float = 1.0
     moving: int = 0
 
 
@@ -84,27 +87,25 @@ class Rank:
 
 
 class Computation(Completion):
-    """A kernel under way, and the event of its end.
+    """A kernel under way, and the event of its end; it is slower beside others and while data moves through the device.
 
-    It takes ``stretch`` times as long as alone: more beside other kernels, and while data moves through its device.
+    A device that is free takes it at its speed of the moment; one that is not settles with the instant who gets what.
     """
 
-    __slots__ = ("device", "due_s", "machine", "stretch")
+    __slots__ = ("device", "due_s", "machine")
 
     due_s: float
 
-    def __init__(self, machine: Machine, device: Device) -> None:
-        self.env = machine.env
+    def __init__(self, env: simpy.Environment, machine: Machine, device: Device) -> None:
+        self.env = env
         self.callbacks = []
         self.machine = machine
         self.device = device
-        computing = device.computing
-        computing.append(self)
-        if len(computing) == 1:
-            self.stretch = machine.compute_slowdown if device.moving else 1.0
-        else:
-            self.stretch = machine.stretch(device)
+        if device.computing:
             machine.toggle(device)
+        else:
+            device.stretch = machine.compute_slowdown if device.moving else 1.0
+        device.computing.append(self)
 
     def finish(self) -> None:
         computing = self.device.computing
@@ -172,8 +173,8 @@ class Machine:
             start_s[index] = env.now
             if duration_s > 0.0:
                 if is_compute:
-                    computation = Computation(self, device)
-                    enter(computation, duration_s * (computation.stretch * slowness))
+                    computation = Computation(env, self, device)
+                    enter(computation, duration_s * (device.stretch * slowness))
                     yield computation
                 else:
                     launch = Launching(env)
@@ -186,15 +187,11 @@ class Machine:
                     call()
         ended()
 
-    def stretch(self, device: Device) -> float:
-        """Times as long that a kernel takes on a device at the moment."""
-        kernels = len(device.computing)
-        return kernels * self.compute_slowdown if device.moving else float(kernels)
-
     def toggle(self, device: Device) -> None:
         """Kernels of a device get a new end when this instant is over."""
         self._toggled[device] = None
-        self.fluid.settle_later()
+        if not self.fluid.settling:
+            self.fluid.settle_later()
 
     def _adjust_computations(self) -> None:
         """At the end of an instant: kernels get a new end whose device does more or less beside them than before."""
@@ -204,12 +201,11 @@ class Machine:
         self._toggled.clear()
         now = self.env.now
         for device in toggled:
-            stretch = self.stretch(device)
-            for computation in device.computing:
-                if computation.stretch != stretch:
-                    left_s = (computation.due_s - now) * stretch / computation.stretch
-                    computation.stretch = stretch
-                    self.calendar.enter(computation, left_s)
+            before = device.stretch
+            device.stretch = len(device.computing) * (self.compute_slowdown if device.moving else 1.0)
+            if device.stretch != before:
+                for computation in device.computing:
+                    self.calendar.enter(computation, (computation.due_s - now) * device.stretch / before)
 
 
 class Queue:
@@ -269,6 +265,7 @@ class Queue:
                 return
             self.start_s = self.machine.env.now
             self._finish()
+        self.ended()
 
     def _moved(self, transfer: Any) -> None:
         """One of the current instruction's transfers is over."""
@@ -289,5 +286,3 @@ class Queue:
         if over.awaited and over.number in rank.waiting:
             for call in rank.waiting.pop(over.number):
                 call()
-        if self.current is None:
-            self.ended()

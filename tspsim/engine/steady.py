@@ -291,7 +291,7 @@ def components(ranks: Sequence[SimulatedRank], submission: Submission) -> list[l
             index = above[index]
         return index
 
-    place = {each.rank.device: index for index, each in enumerate(ranks)}
+    place: dict[object, int] = {each.rank.device: index for index, each in enumerate(ranks)}
     first_of_region: dict[int, int] = {}
     for channel in submission.system.channels:
         for device in channel.devices:

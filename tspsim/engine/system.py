@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from ..errors import TspsimError
 from ..mesh import Mesh
 from ..network import Cluster, ExpertExchange, Traffic, collective, point_to_point
+from ..network.fluid import Channel
 from ..network.symmetry import owned, surroundings
 from .assignment import Assignment, Cost, Role, Template, Templates, make_ready
-from .fluid import Channel
 from .folding import number, refine
 from .ranks import Device, Rank
 from .timeline import Labels
@@ -141,29 +141,35 @@ class Partition:
 
     One partition serves all: it is the coarsest that is stable under the groups and links of every assignment, so that
     ranks of a class stay alike whatever is launched when, as long as it is launched whole. It is made when it is first
-    needed after something was prepared.
+    needed after something was prepared that may part ranks.
     """
 
     def __init__(self, cluster: Cluster, *, every_rank: bool = False) -> None:
         self.cluster = cluster
         self.every_rank = every_rank
         self.devices: dict[int, Device] = {}
-        self.stable = True
+        self.stable = False
         self._kinds = np.zeros(cluster.gpus, dtype=np.int64)
         self._templates: dict[Hashable, Templates] = {}
         self._numbers = count()
         self._prepared: list[Prepared] = []
+        self._instances: dict[tuple[int, bytes, int], list[Instance]] = {}
+        self._carried: list[tuple[Instance, Channel]] = []
 
     def prepare(self, assignment: Assignment, cost: Cost) -> Prepared:
         """Cost an assignment and take note of it."""
-        mesh = assignment.mesh
+        mesh, known = assignment.mesh, assignment.mesh.key in self._templates
         templates = self._templates.setdefault(mesh.key, Templates(mesh, self._numbers))
+        before = len(templates.numbers), int(self._kinds.max())
         roles = [make_ready(program, cost, templates) for program in assignment.programs]
         kinds = rank_kinds(assignment, roles, self.cluster.gpus)
         prepared = Prepared(assignment, roles, templates, kinds)
         self._prepared.append(prepared)
         _, self._kinds = np.unique(self._kinds * (int(kinds.max()) + 2) + kinds + 1, return_inverse=True)
-        self.stable = False
+        # Ranks that meet as they did and are told apart as they were stay in their classes.
+        self.stable = self.stable and known and before == (len(templates.numbers), int(self._kinds.max()))
+        if self.stable:
+            prepared.system = system_of(prepared, self.devices.values(), self._carried)
         return prepared
 
     def settle(self, in_flight: Iterable[Prepared]) -> None:
@@ -203,10 +209,10 @@ class Partition:
         self.devices = {device.number: device for device in by_class.values()}
         device_of = {rank: by_class[cls] for (rank, _), cls in zip(members, rank_class, strict=True)}
         channels = connect(instances, instance_class, device_of)
+        self._carried = [(instance, channels[cls]) for instance, cls in zip(instances, instance_class, strict=True)]
         for prepared in self._prepared:
             if prepared.system is None or any(each.rank.number not in same for each in prepared.system.ranks):
-                carried = [(instance, channels[cls]) for instance, cls in zip(instances, instance_class, strict=True)]
-                prepared.system = system_of(prepared, self.devices.values(), carried)
+                prepared.system = system_of(prepared, self.devices.values(), self._carried)
         self.stable = True
 
     def _built(self) -> tuple[list[tuple[int, int]], list[Instance]]:
@@ -220,21 +226,36 @@ class Partition:
             return [(rank, 1) for rank in ranks.tolist()], [
                 instance
                 for templates in tables
-                for instance in component_instances(cluster, templates.mesh.ranks.reshape(-1), templates, 1)
+                for instance in self._among(templates.mesh.ranks.reshape(-1), templates, 1)
             ]
         (templates,) = tables
         mesh = templates.mesh
         met = {part for template, _ in templates for part in mesh.parts(template.axis)}
         components = mesh_components(mesh, tuple(axis for axis in mesh.axes if axis in met))
-        if self.every_rank:
-            chosen = [(index, 1) for index in range(len(components))]
-        else:
-            chosen = distinct_components(cluster, components, self._kinds, templates)
+        chosen = [(index, 1) for index in range(len(components))]
+        if not self.every_rank:
+            distinct = distinct_components(cluster, components, self._kinds)
+            # Only of what shares no link with others is one of each kind enough.
+            if len(distinct) < len(components) and all(
+                owned(cluster, components[index], instance.traffic.links)
+                for index, copies in distinct
+                if copies > 1 or len(distinct) > 1
+                for instance in self._among(components[index], templates, copies)
+            ):
+                chosen = distinct
         return [(int(rank), copies) for index, copies in chosen for rank in components[index]], [
-            instance
-            for index, copies in chosen
-            for instance in component_instances(cluster, components[index], templates, copies)
+            instance for index, copies in chosen for instance in self._among(components[index], templates, copies)
         ]
+
+    def _among(self, component: NDArray[np.int64], templates: Templates, copies: int) -> Iterator[Instance]:
+        """Every template used by every group that lies in the component; each is looked for once."""
+        place = component.tobytes()
+        for template, index in templates:
+            key = index, place, copies
+            if key not in self._instances:
+                found = template_instances(self.cluster, component, templates.mesh, template, index, copies)
+                self._instances[key] = list(found)
+            yield from self._instances[key]
 
 
 def mesh_components(mesh: Mesh, axes: Sequence[str]) -> NDArray[np.int64]:
@@ -246,52 +267,43 @@ def mesh_components(mesh: Mesh, axes: Sequence[str]) -> NDArray[np.int64]:
 
 
 def distinct_components(
-    cluster: Cluster, components: NDArray[np.int64], kinds: NDArray[np.int64], templates: Templates
+    cluster: Cluster, components: NDArray[np.int64], kinds: NDArray[np.int64]
 ) -> list[tuple[int, int]]:
-    """``(component, how many stand like it)``, one of each kind; all of them where components share links."""
+    """``(component, how many stand like it)``, one of each kind; all where the cluster does not tell."""
     around = surroundings(cluster, components)
     if around is None:
         return [(index, 1) for index in range(len(components))]
     rows = np.concatenate([kinds[components], around], axis=1)
     _, first, counts = np.unique(rows, axis=0, return_index=True, return_counts=True)
-    chosen = sorted(zip(first.tolist(), counts.tolist(), strict=True))
-    private = all(
-        owned(cluster, components[index], instance.traffic.links)
-        for index, copies in chosen
-        if copies > 1 or len(chosen) > 1
-        for instance in component_instances(cluster, components[index], templates, copies)
-    )
-    return chosen if private else [(index, 1) for index in range(len(components))]
+    return sorted(zip(first.tolist(), counts.tolist(), strict=True))
 
 
-def component_instances(
-    cluster: Cluster, component: NDArray[np.int64], templates: Templates, copies: int
+def template_instances(
+    cluster: Cluster, component: NDArray[np.int64], mesh: Mesh, template: Template, index: int, copies: int
 ) -> Iterator[Instance]:
-    """Every template used by every group that lies in the component."""
-    mesh = templates.mesh
+    """A template used by every group that lies in the component."""
     per_node, per_node_links = cluster.gpus_per_node, cluster.layout.node_links
-    for template, index in templates:
-        groups = mesh.groups(template.axis)
-        numbers = dict.fromkeys(mesh.group_of(template.axis)[component].tolist())
-        # Where all nodes are alike, what happens inside one happens inside the others, so many links further on.
-        inside: dict[tuple[int, ...], tuple[int, Traffic, tuple[float, ...]]] = {}
-        for group in groups[list(numbers)].tolist():
-            for ranks in message_pairs(group, template) if template.is_message else [tuple(group)]:
-                node = ranks[0] // per_node
-                place = tuple([rank - node * per_node for rank in ranks])
-                alone = not cluster.factors and min(place) >= 0 and max(place) < per_node
-                if alone and place in inside:
-                    first, like, shares = inside[place]
-                    step = (node - first) * per_node_links
-                    traffic = replace(like, links=tuple([link + step for link in like.links]))
-                    yield Instance(index, template.is_message, ranks, traffic, shares, copies)
-                    continue
-                traffic = moved(cluster, ranks, template)
-                shares = link_shares(cluster, traffic)
-                if alone:
-                    inside[place] = (node, traffic, shares)
-                detoured = bool(cluster.layout.dead) and moved(cluster.sound, ranks, template).links != traffic.links
-                yield Instance(index, template.is_message, ranks, traffic, shares, copies, detoured)
+    groups = mesh.groups(template.axis)
+    numbers = dict.fromkeys(mesh.group_of(template.axis)[component].tolist())
+    # Where all nodes are alike, what happens inside one happens inside the others, so many links further on.
+    inside: dict[tuple[int, ...], tuple[int, Traffic, tuple[float, ...]]] = {}
+    for group in groups[list(numbers)].tolist():
+        for ranks in message_pairs(group, template) if template.is_message else [tuple(group)]:
+            node = ranks[0] // per_node
+            place = tuple([rank - node * per_node for rank in ranks])
+            alone = not cluster.factors and min(place) >= 0 and max(place) < per_node
+            if alone and place in inside:
+                first, like, shares = inside[place]
+                step = (node - first) * per_node_links
+                traffic = replace(like, links=tuple([link + step for link in like.links]))
+                yield Instance(index, template.is_message, ranks, traffic, shares, copies)
+                continue
+            traffic = moved(cluster, ranks, template)
+            shares = link_shares(cluster, traffic)
+            if alone:
+                inside[place] = (node, traffic, shares)
+            detoured = bool(cluster.layout.dead) and moved(cluster.sound, ranks, template).links != traffic.links
+            yield Instance(index, template.is_message, ranks, traffic, shares, copies, detoured)
 
 
 def moved(cluster: Cluster, ranks: tuple[int, ...], template: Template) -> Traffic:
@@ -337,6 +349,31 @@ def alike(
 ) -> tuple[list[int], list[int]]:
     """Classes of ranks and of instances, by colour refinement over ranks, instances and links.
 
+    A fabric whose switches the groups do not divide evenly has a little more load on some links than on others, and
+    then hardly two ranks are alike. Where that makes more than :data:`MANY` classes, and the links between switches
+    the cause of most, these do not tell ranks apart: each class moves as fast as the busiest link on any member's way
+    allows (docs/engine.md says how far that errs).
+    """
+    exact = told_apart(cluster, members, kinds, instances, len(cluster.links))
+    if max(exact[0]) < MANY:
+        return exact
+    rough = told_apart(cluster, members, kinds, instances, cluster.layout.switch_start)
+    return rough if 2 * max(rough[0]) < max(exact[0]) else exact
+
+
+#: Classes of ranks beyond which a fabric's uneven load is taken at its worst (:func:`alike`).
+MANY = 128
+
+
+def told_apart(
+    cluster: Cluster,
+    members: Sequence[tuple[int, int]],
+    kinds: NDArray[np.int64],
+    instances: Sequence[Instance],
+    links: int,
+) -> tuple[list[int], list[int]]:
+    """The classes of :func:`alike` with only the first ``links`` of the cluster's links to tell them apart.
+
     Links of the same bandwidth that the same instances use in the same shares are told from each other by nothing: they
     are one vertex, with their number in its colour.
     """
@@ -347,7 +384,8 @@ def alike(
     for index, instance in enumerate(instances):
         colours.append(("instance", instance.template, instance.traffic.latency_s, instance.traffic.fluid_s))
         for link, share in zip(instance.traffic.links, instance.shares, strict=True):
-            users.setdefault(link, []).append((index, share))
+            if link < links:
+                users.setdefault(link, []).append((index, share))
     twins: dict[tuple[tuple[int, float], ...], Counter[float]] = {}
     for link, using in users.items():
         twins.setdefault(tuple(using), Counter())[float(bandwidth[link])] += 1
@@ -469,7 +507,6 @@ def constrain(channels: Sequence[Channel], users: Mapping[int, Mapping[int, floa
     for index, channel in enumerate(channels):
         channel.usage = usage[index]
         channel.region = find(index)
-        channel.solo_rate = min(1.0, 1.0 / max(channel.usage.values(), default=1.0))
 
 
 def with_algorithms(role: Role, device: Device) -> Role:

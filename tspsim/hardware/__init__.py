@@ -1,8 +1,9 @@
 """Devices: their facts, and what one operator costs on them (pure functions of shape; no clock)."""
 
 from ..provenance import Provenance
+from . import prices
 from .device import Device, load_device
 from .limits import Estimate
 from .pricers import pricer
 
-__all__ = ["Device", "Estimate", "Provenance", "load_device", "pricer"]
+__all__ = ["Device", "Estimate", "Provenance", "load_device", "pricer", "prices"]

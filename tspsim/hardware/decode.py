@@ -18,17 +18,11 @@ Every choice is non-decreasing in batch, context, heads and width; hence so is t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from tspsim.operators import DecodeAttention
-
-from .limits import DeviceLimits, Estimate, Parameter, between, ceil, cost_of_p_norm, maximum, minimum
-from .pricers import pricer
-
-if TYPE_CHECKING:
-    from .device import Device
+from .limits import DeviceLimits, Parameter, between, ceil, cost_of_p_norm, maximum, minimum
 
 PARAMETERS: dict[str, Parameter] = {
     "launch_us": Parameter(8.0, 0.3, 40.0, "start of the kernel (and of those timed with it)"),
@@ -96,19 +90,3 @@ def seconds(
     time = time + p["sequence_us"] * 1e-6 / 4096.0 * batch * heads * head_dim
     flops = 4.0 * batch * heads * context * head_dim
     return maximum(time, maximum(flops / limits.peak, size / limits.hbm))
-
-
-@pricer(DecodeAttention)
-def price(device: Device, attention: DecodeAttention) -> Estimate:
-    """At the clock of a step; sequences of unequal contexts cost what as many of their mean do, for bytes decide."""
-    kernel = device.kernel("attention_decode", attention.dtype, kv_dtype=attention.kv_dtype)
-    isolated = device.isolated(
-        kernel,
-        attention.kv_dtype,
-        batch=attention.batch,
-        context=attention.context / attention.batch,
-        heads=attention.heads,
-        kv_heads=attention.kv_heads,
-        head_dim=attention.head_dim,
-    )
-    return device.at_clock(isolated, attention, kernel)

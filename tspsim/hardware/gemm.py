@@ -23,20 +23,12 @@ NVIDIA, "Matrix Multiplication Background User's Guide"; stream-K's partial wave
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from tspsim.operators import DTYPE_BYTES, Gemm, GroupedGemm
-
-from . import step
-from .limits import DeviceLimits, Estimate, Parameter, ceil, cost_of_p_norm, maximum, minimum
-from .pricers import pricer
-
-if TYPE_CHECKING:
-    from .device import Device
+from .limits import DeviceLimits, Parameter, ceil, cost_of_p_norm, maximum, minimum
 
 #: Letters of the formula: (default, lowest, highest) and what each means.
 PARAMETERS: dict[str, Parameter] = {
@@ -169,24 +161,3 @@ def _fourth_norm(a: Any, b: Any, c: Any) -> Any:
     """(a⁴ + b⁴ + c⁴)^(1/4): the largest, rounded where two are near; roots cost a tenth of powers."""
     a2, b2, c2 = a * a, b * b, c * c
     return np.sqrt(np.sqrt(a2 * a2 + b2 * b2 + c2 * c2))
-
-
-@pricer(Gemm, GroupedGemm)
-def price(device: Device, product: Gemm) -> Estimate:
-    """At the clock of a step, with quantising A exactly where the operator asks for it.
-
-    Several products of one call are the grouped kernel's where it was measured on this device in their type.
-    """
-    dtype, spec = product.dtype, device.spec
-    measured = any(fit.family == "grouped_gemm" and fit.dtype == dtype for fit in spec.kernels)
-    kernel = device.kernel("grouped_gemm" if product.batch > 1 and measured else "gemm", dtype)
-    timed_with_it = device.includes_quantising(dtype)
-    if product.quantised and timed_with_it:
-        kernel = replace(kernel, parameters={**kernel.parameters, "quantise_gb_per_s": 0.0})
-    alone = device.isolated(kernel, m=product.m, n=product.n, k=product.k, batch=product.batch)
-    element, wide = DTYPE_BYTES[dtype], DTYPE_BYTES["bf16"]
-    if not (product.quantised or timed_with_it or element >= wide):
-        rows = product.batch * product.m
-        quantising = device.memory_bound(rows * product.k * (wide + element), "copy", rows)
-        alone = Estimate(*(a + b for a, b in zip(alone, quantising, strict=True)))
-    return step.with_parts(device.at_clock(alone, product, kernel), product.batch, spec.sustained)

@@ -12,17 +12,11 @@ or rows of the same length, grow.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from tspsim.operators import MemoryBound
-
-from .limits import DeviceLimits, Estimate, Parameter, maximum, minimum
-from .pricers import pricer
-
-if TYPE_CHECKING:
-    from .device import Device
+from .limits import DeviceLimits, Parameter, maximum, minimum
 
 PARAMETERS: dict[str, Parameter] = {
     "launch_us": Parameter(1.2, 0.2, 20.0, "start of the kernel"),
@@ -50,9 +44,3 @@ def seconds(
             (row * ramp) ** 2 + (transfer + rows / limits.compute_units * p["rows_us"] * 1e-6) ** 2
         )
     return maximum(p["launch_us"] * 1e-6 + transfer, size_bytes / limits.hbm)
-
-
-@pricer(MemoryBound)
-def price(device: Device, operator: MemoryBound) -> Estimate:
-    """Between other kernels all move their bytes as a copy does."""
-    return device.memory_bound(operator.size_bytes, "copy", operator.rows)

@@ -10,17 +10,11 @@ weights^p)^(1/p) + activations / (HBM · activation_efficiency) + sorting
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from tspsim.operators import FusedMoE
-
-from .limits import DeviceLimits, Estimate, Parameter, ceil, cost_of_p_norm, maximum, minimum
-from .pricers import pricer
-
-if TYPE_CHECKING:
-    from .device import Device
+from .limits import DeviceLimits, Parameter, ceil, cost_of_p_norm, maximum, minimum
 
 PARAMETERS: dict[str, Parameter] = {
     "launch_us": Parameter(12.0, 0.5, 80.0, "start of the kernels"),
@@ -71,19 +65,3 @@ def seconds(
     time = time + p["sort_us"] * 1e-6 * np.log2(1.0 + tokens)
     needed = minimum(topk, experts) * 3.0 * hidden * expert_ffn * bytes_w
     return maximum(time, maximum(assigned * work / limits.peak, needed / limits.hbm))
-
-
-@pricer(FusedMoE)
-def price(device: Device, fused: FusedMoE) -> Estimate:
-    """At the clock of a step."""
-    kernel = device.kernel("fused_moe", fused.dtype, kv_dtype=fused.weight_dtype)
-    isolated = device.isolated(
-        kernel,
-        fused.weight_dtype,
-        tokens=fused.tokens,
-        hidden=fused.hidden,
-        expert_ffn=fused.expert_ffn,
-        experts=fused.experts,
-        topk=fused.topk,
-    )
-    return device.at_clock(isolated, fused, kernel)

@@ -29,16 +29,9 @@ unit of its own (T ≤ units) the longest block is all there is to wait for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tspsim.operators import Attention
-
-from .limits import DeviceLimits, Estimate, Parameter, between, ceil, cost_of_p_norm, floor, maximum, minimum
-from .pricers import pricer
-
-if TYPE_CHECKING:
-    from .device import Device
+from .limits import DeviceLimits, Parameter, between, ceil, cost_of_p_norm, floor, maximum, minimum
 
 BLOCK_COLUMNS = 128.0
 
@@ -73,8 +66,6 @@ BACKWARD_PARAMETERS: dict[str, Parameter] = PARAMETERS | {
     "launch_us": Parameter(60.0, 0.5, 200.0, "start of the kernels")
 }
 _WIDTHS = (64.0, 128.0, 192.0, 256.0, 512.0)
-#: Rope and the cache write that serving libraries time with attention are operators of their own inside a step.
-ALONE = {"rope": 0.0, "token_ns": 0.0, "cache_write": 0.0}
 
 
 def seconds(
@@ -179,20 +170,3 @@ def _width_factor(p: Mapping[str, float], head_dim: Any) -> Any:
     """Rate against head_dim 128, straight between the widths that were measured."""
     factors = (p["width_64"], 1.0, p["width_192"], p["width_256"], p["width_512"])
     return between(head_dim, _WIDTHS, factors)
-
-
-@pricer(Attention)
-def price(device: Device, attention: Attention) -> Estimate:
-    """All segments in one call, at the clock of a step."""
-    kernel = device.kernel(f"attention_{attention.direction}", attention.dtype)
-    isolated = device.isolated(
-        replace(kernel, parameters={**kernel.parameters, **ALONE}),
-        batch=1.0,
-        q_len=tuple(float(queries) for queries, _ in attention.segments),
-        kv_len=tuple(float(context) for _, context in attention.segments),
-        heads=attention.heads,
-        kv_heads=attention.kv_heads,
-        head_dim=attention.head_dim,
-        causal=attention.causal,
-    )
-    return device.at_clock(isolated, attention, kernel)

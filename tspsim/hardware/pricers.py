@@ -1,7 +1,7 @@
 """Who prices what: a table from an operator's class to the function that says what one costs inside a step.
 
-A kernel family's file registers the pricers of its operators. Other packages do so too, for their own operators or in
-place of these, in a module that they name under the entry point group :data:`ENTRY_POINTS`::
+:mod:`tspsim.hardware.prices` registers those of this package. Other packages register theirs, for their own operators
+or in place of these, in a module that they name under the entry point group :data:`ENTRY_POINTS`::
 
     @pricer(MyKernel)
     def price(device: Device, kernel: MyKernel) -> Estimate:
@@ -13,17 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from tspsim.errors import TspsimError
 from tspsim.operators import Operator
 
-if TYPE_CHECKING:
-    from .device import Device
-    from .limits import Estimate
+from .limits import Estimate
 
 Priced = TypeVar("Priced", bound=Operator)
-Pricer = Callable[["Device", Priced], "Estimate"]
+#: Of a :class:`~tspsim.hardware.Device` (which asks this table, and so is unknown to it) and an operator.
+Pricer = Callable[[Any, Priced], Estimate]
 
 #: Modules that register pricers when they are imported.
 ENTRY_POINTS = "tspsim.pricers"
@@ -40,7 +39,7 @@ def pricer(*classes: type[Priced]) -> Callable[[Pricer[Priced]], Pricer[Priced]]
     return register
 
 
-def price(device: Device, operator: Operator) -> Estimate:
+def price(device: Any, operator: Operator) -> Estimate:
     """What an operator costs inside a step.
 
     Raises

@@ -57,10 +57,10 @@ class RoutedShard:
         size = 12.0 * tokens * self.experts.count
         return MemoryBound("softmax", size, tokens, name="choose experts", role=Role.EXPERT_CHOICE)
 
-    def copy(self, rows: float, name: str) -> MemoryBound:
+    def copy(self, rows: float, name: str, computes: Computes = Computes.OUTPUT) -> MemoryBound:
         """Rows of the residual stream put in another order: read and written."""
         size = 2.0 * rows * self.model.hidden * self.activation_bytes
-        return MemoryBound("copy", size, round(rows), name=name, role=Role.EXPERT_ROWS)
+        return MemoryBound("copy", size, round(rows), name=name, role=Role.EXPERT_ROWS, computes=computes)
 
     def sum_rows(self, rows: float, tokens: int) -> MemoryBound:
         """Weighted sum of ``rows`` into ``tokens`` of them."""

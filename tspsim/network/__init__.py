@@ -23,30 +23,22 @@ Any list of flows can be asked for its finish times:
 """
 
 from .cluster import Cluster
-from .collectives import (
-    ALGORITHMS,
-    KINDS,
-    MULTIPROCESSORS,
-    CollectiveAlgorithm,
-    CollectiveKind,
-    ExpertExchange,
-    Group,
-    Schedule,
-    Traffic,
-    collective,
-    exchange_experts,
-    hamiltonian_cycles,
-    places_reached,
-    point_to_point,
-    scheduled,
-)
+from .collectives.algorithm import ALGORITHMS, CollectiveAlgorithm
+from .collectives.exchange import MULTIPROCESSORS, ExpertExchange, places_reached
+from .collectives.library import collective, exchange_experts, point_to_point
+from .collectives.multi_ring import hamiltonian_cycles
+from .collectives.schedule import Group, Schedule, scheduled
+from .collectives.traffic import Traffic
 from .flows import Flow, finish_times
+from .kinds import KINDS, CollectiveKind
 from .load import build_cluster, load_cluster
+from .wiring import TOPOLOGIES, Topology
 
 __all__ = [
     "ALGORITHMS",
     "KINDS",
     "MULTIPROCESSORS",
+    "TOPOLOGIES",
     "Cluster",
     "CollectiveAlgorithm",
     "CollectiveKind",
@@ -54,6 +46,7 @@ __all__ = [
     "Flow",
     "Group",
     "Schedule",
+    "Topology",
     "Traffic",
     "build_cluster",
     "collective",

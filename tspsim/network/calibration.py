@@ -9,16 +9,26 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from ..units import BytesPerSecond, PositiveBytes, PositiveCount, Seconds
+from .kinds import KINDS
 
 Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
 Factor = Annotated[float, Field(gt=0.0, le=100.0)]
 Lower = Annotated[float, Field(gt=0.0, le=1.0)]
 Upper = Annotated[float, Field(ge=1.0, le=100.0)]
 Efficiency = Annotated[float, Field(gt=0.0, le=2.0)]
-Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"]
+
+
+def _kind(name: str) -> str:
+    if name not in KINDS:
+        raise ValueError(f"there is no collective '{name}'; there are {', '.join(KINDS)}")
+    return name
+
+
+#: The name of a registered kind of collective.
+Kind = Annotated[str, AfterValidator(_kind)]
 Basis = Literal["data sheet", "library", "measured", "fitted", "assumed"]
 #: One value a regime of a library's protocols: LL, LL128, Simple.
 Regimes = tuple[Seconds, Seconds, Seconds]

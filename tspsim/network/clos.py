@@ -6,6 +6,7 @@ Parallel cables between two switches count as one link of their summed bandwidth
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -90,6 +91,21 @@ class Clos:
         return self.pod_spines * self.spine_cores
 
     @property
+    def vertices(self) -> int:
+        """Leaves, spines and cores."""
+        return self.leaves + self.spines + self.cores
+
+    @property
+    def choices(self) -> int:
+        """Ways between two leaves to choose from."""
+        return self.pod_spines * max(1, self.spine_cores) if self.leaves > 1 else 1
+
+    def cables(self, oversubscription: float) -> int:
+        """Cables between its switches: the uplinks of leaves and of spines."""
+        rising = math.ceil(self.leaves * self.ports / oversubscription)
+        return rising * ((self.spines > 0) + (self.cores > 0))
+
+    @property
     def leaf_links(self) -> int:
         """Directed links between leaves and spines."""
         return 2 * self.leaves * self.pod_spines
@@ -105,6 +121,7 @@ class Clos:
         core = spine * self.pod_leaves / self.spine_cores if self.spine_cores else 0.0
         return spine, core
 
+    @cached_property
     def ends(self) -> tuple[Integers, Integers]:
         """Source and target of every link; leaves are numbered first, then spines, then cores."""
         leaf, spine = np.divmod(np.arange(self.leaves * self.pod_spines), max(1, self.pod_spines))

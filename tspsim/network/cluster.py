@@ -6,15 +6,16 @@ import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError, UnknownNameError, shorten
-from .graphs import Block, drawn
 from .layout import Layout
 from .sources import sources
+from .wiring import Cable, Wiring, wired
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 Vertex = int | str
 Floats = NDArray[np.float64]
+#: A run of equal links: kind, how many, bytes/s, seconds.
+Block = tuple[str, int, float, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +65,7 @@ class Links:
     @cached_property
     def kind(self) -> tuple[str, ...]:
         """``xgmi`` or ``nvlink`` inside a node; GPU to NIC ``pcie``; NIC to leaf ``nic``; ``spine``;
-        ``core``."""
+        ``core``; ``router`` between nodes whose fabric is a graph."""
         return tuple(kind for kind, count, _, _ in self.cluster.blocks() for _ in range(count))
 
     @cached_property
@@ -136,11 +139,17 @@ class Cluster:
     def layout(self) -> Layout:
         """The integer side: link ids and routes."""
         node, fabric = self.node, self.fabric
-        shape = (self.nodes, node.gpus, node.intra == "full_mesh", node.nics, node.rails or node.nics)
+        shape = (self.nodes, node.wiring(), node.nics, node.rails or node.nics)
         dead = tuple([link for link, factor in self.factors if not factor])
         if fabric is None:
             return Layout(*shape, dead=dead)
-        return Layout(*shape, fabric.kind, fabric.switch.radix.value, dead)
+        kind: str | Wiring
+        if isinstance(fabric.kind, str):
+            kind = fabric.kind
+        else:
+            cable = Cable(fabric.nic.bandwidth.value, node.nics, fabric.switch.latency.value)
+            kind = wired(fabric.kind, self.nodes, cable)
+        return Layout(*shape, kind, fabric.switch.radix.value, dead)
 
     @cached_property
     def links(self) -> Links:
@@ -150,21 +159,19 @@ class Cluster:
     def blocks(self) -> list[Block]:
         """Runs of equal links in id order: kind, how many, bytes/s, seconds."""
         node, layout = self.node, self.layout
-        link = node.link.bandwidth.value * node.link.per_gpu
-        if layout.mesh:
-            inside = (layout.host_start, link / (node.gpus - 1), node.link.latency.value)
-        else:  # a message crosses two links of a switch, so each has half the latency
-            inside = (layout.host_start, link, node.link.latency.value / 2)
-        blocks = [(node.link.kind, *inside)]
+        blocks = [(node.link.kind, *run) for run in layout.inside.runs(self.nodes)]
         if self.fabric is None:
             return blocks
-        nic, switch, clos = self.fabric.nic, self.fabric.switch, layout.clos
+        nic, switch = self.fabric.nic, self.fabric.switch
         port = nic.bandwidth.value
-        spine, core = clos.bandwidths(port, self.oversubscription)
         blocks += [
             (node.host_link.kind, layout.nic_start - layout.host_start, node.host_link.bandwidth.value, 0.0),
             ("nic", layout.switch_start - layout.nic_start, port, nic.latency.value),
         ]
+        if isinstance(layout.plane, Wiring):
+            return [*blocks, *(("router", *run) for run in layout.plane.runs(1))]
+        clos = layout.plane
+        spine, core = clos.bandwidths(port, self.oversubscription)
         for _ in range(layout.planes):
             blocks.append(("spine", clos.leaf_links, spine, switch.latency.value))
             blocks.append(("core", clos.links - clos.leaf_links, core, switch.latency.value))
@@ -191,7 +198,15 @@ class Cluster:
     @cached_property
     def graph(self) -> nx.DiGraph[Vertex]:
         """The cluster without its dead links; edges carry ``bandwidth_bytes_per_s``, ``latency_s`` and ``kind``."""
-        graph = drawn(self.layout, self.blocks())
+        import networkx as nx
+
+        names = self.layout.vertices()
+        graph: nx.DiGraph[Vertex] = nx.DiGraph()
+        graph.add_nodes_from(names)
+        pairs = zip(*(ends.tolist() for ends in self.layout.ends()), strict=True)
+        for kind, count, bandwidth, latency in self.blocks():
+            attributes = {"bandwidth_bytes_per_s": bandwidth, "latency_s": latency, "kind": kind}
+            graph.add_edges_from(((names[u], names[v]) for u, v in islice(pairs, count)), **attributes)
         for link, factor in self.factors:
             ends = self.links.source[link], self.links.target[link]
             if factor:

@@ -1,10 +1,11 @@
 """Ways round dead links: over another GPU of the mesh, another spine, or a neighbour's NIC.
 
-Inside a full mesh the ends of a dead link relay over the GPU that makes the way shortest; where several would do, over
-links that other detours use least. Between nodes a message takes another spine; if its own NIC is dead (or the
-destination's, or the rail between them), it hops to a GPU of its node whose NIC works, or arrives at one and hops on.
-A GPU that is cut off inside its node uses its NIC, if the fabric leads back into the node. What libraries do is no
-better: RCCL and NCCL relay through GPUs and fail over to other NICs; none splits a message over several detours.
+Inside a node two GPUs whose way is interrupted take the shortest that is left (on a full mesh they relay over a
+third); where several would do, over links that other detours use least. Between nodes a message takes another spine; if
+its own NIC is dead (or the destination's, or the rail between them), it hops to a GPU of its node whose NIC works, or
+arrives at one and hops on. A GPU that is cut off inside its node uses its NIC, if the fabric leads back into the node.
+What libraries do is no better: RCCL and NCCL relay through GPUs and fail over to other NICs; none splits a message over
+several detours.
 """
 
 from __future__ import annotations
@@ -20,38 +21,40 @@ from ..errors import UnreachableError
 
 if TYPE_CHECKING:
     from .layout import Layout
+    from .wiring import Wiring
 
 Integers = NDArray[np.int64]
 Way = tuple[int, ...]
 
 
-def inside_detours(layout: Layout) -> dict[int, Way]:
-    """For every dead link inside a node of a mesh the links of its detour; none for a link whose ends are cut off."""
-    by_node: dict[int, list[int]] = {}
+def inside_detours(layout: Layout) -> dict[tuple[int, int], Way]:
+    """For every two GPUs of a node whose usual way has a dead link the links of their detour; none if cut off."""
+    by_node: dict[int, set[int]] = {}
     for link in layout.dead:
         if link < layout.host_start:
-            by_node.setdefault(link // layout.node_links, []).append(link % layout.node_links)
-    found: dict[int, Way] = {}
+            by_node.setdefault(link // layout.node_links, set()).add(link % layout.node_links)
+    wiring, found = layout.inside, dict[tuple[int, int], Way]()
+    first, second = (ends.reshape(-1) for ends in np.indices((layout.gpus, layout.gpus)))
+    usual = np.stack(wiring.columns(first, second), axis=1)
     for node, dead in by_node.items():
-        base, used = node * layout.node_links, Counter[int]()
-        for link in dead:
-            way = _shortest(layout.gpus, set(dead), link, used)
+        base, home, used = node * layout.node_links, node * layout.gpus, Counter[int]()
+        for pair in np.flatnonzero(crosses(usual, list(dead))).tolist():
+            ends = int(first[pair]), int(second[pair])
+            way = _shortest(wiring, dead, *ends, used)
             used.update(way)
             if way:
-                found[base + link] = tuple([base + hop for hop in way])
+                found[home + ends[0], home + ends[1]] = tuple([base + hop for hop in way])
     return found
 
 
-def _shortest(gpus: int, dead: set[int], link: int, used: Counter[int]) -> Way:
-    """Fewest hops from one end of ``link`` to the other, then least ``used``, then the lowest numbers; () if none."""
-    begin, end = _ends(gpus, link)
+def _shortest(wiring: Wiring, dead: set[int], begin: int, end: int, used: Counter[int]) -> Way:
+    """Fewest hops between two GPUs, then least ``used``, then the lowest numbers; () if there is no way."""
     ways: dict[int, Way] = {begin: ()}
     while end not in ways:
         reached: dict[int, Way] = {}
         for near, way in ways.items():
-            for far in range(gpus):
-                hop = near * (gpus - 1) + far - (far > near)
-                if far != near and far not in ways and hop not in dead:
+            for far, hop in wiring.out[near]:
+                if far not in ways and hop not in dead:
                     longer = (*way, hop)
                     if far not in reached or _load(longer, used) < _load(reached[far], used):
                         reached[far] = longer
@@ -59,11 +62,6 @@ def _shortest(gpus: int, dead: set[int], link: int, used: Counter[int]) -> Way:
             return ()
         ways |= reached
     return ways[end]
-
-
-def _ends(gpus: int, link: int) -> tuple[int, int]:
-    first, rank = divmod(link, gpus - 1)
-    return first, rank + (rank >= first)
 
 
 def _load(way: Way, used: Counter[int]) -> tuple[int, Way]:
@@ -128,8 +126,7 @@ def _with_spines(
     """Routes by these NICs; over other spines and cores where only links between switches are dead."""
     across = np.ones(len(start), dtype=bool)
     routes = layout.by_way_of(start, leave, arrive, end, across, spread)
-    clos = layout.clos
-    for turn in range(1, clos.pod_spines * max(1, clos.spine_cores) if clos.leaves > 1 else 1):
+    for turn in range(1, layout.plane.choices):
         dead = np.isin(routes, layout.dead)
         only_above = dead.any(axis=1) & ~(dead & (routes < layout.switch_start)).any(axis=1)
         rows = np.flatnonzero(only_above)

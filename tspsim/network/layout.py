@@ -3,6 +3,9 @@
 GPUs are numbered node by node. Links are numbered in blocks: the links inside node 0, inside node 1, …; then
 GPU to NIC and back, NIC to leaf and back; then the links between switches, plane by plane. Any id can be
 computed without listing the others, so traffic that stays in one node never pays for 2,048 of them.
+
+Inside every node lies the same :class:`~tspsim.network.wiring.Wiring`; between nodes :class:`~tspsim.network.clos.Clos`
+networks, or a wiring whose endpoints are the nodes.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .clos import Clos
 from .detours import around, crosses, inside_detours
+from .wiring import Wiring
 
 Integers = NDArray[np.int64]
 
@@ -25,14 +29,14 @@ class Layout:
 
     Parameters
     ----------
-    nodes, gpus
-        Number of nodes, and GPUs in each.
-    mesh
-        True: a link from every GPU to every other of its node. False: a link to a switch and one back.
+    nodes
+        How many.
+    inside
+        What joins the GPUs of each.
     nics, rails
         NICs a node, and the rails they are spread over.
     fabric
-        ``rails``, ``rail_optimised``, ``fat_tree``, or None for a single node.
+        ``rails``, ``rail_optimised``, ``fat_tree``, the wiring of the nodes' routers, or None for a single node.
     radix
         Ports of a switch of the fabric.
     dead
@@ -40,20 +44,29 @@ class Layout:
     """
 
     nodes: int
-    gpus: int
-    mesh: bool
+    inside: Wiring
     nics: int = 1
     rails: int = 1
-    fabric: str | None = None
+    fabric: str | Wiring | None = None
     radix: int = 2
     dead: tuple[int, ...] = ()
 
     # How many, and where the blocks begin.
 
     @cached_property
+    def gpus(self) -> int:
+        """GPUs of a node."""
+        return self.inside.endpoints
+
+    @cached_property
+    def mesh(self) -> bool:
+        """Whether every two GPUs of a node have a link of their own."""
+        return self.inside.complete
+
+    @cached_property
     def node_links(self) -> int:
         """Directed links inside one node."""
-        return self.gpus * (self.gpus - 1) if self.mesh else 2 * self.gpus
+        return len(self.inside.links)
 
     @cached_property
     def host_start(self) -> int:
@@ -73,11 +86,11 @@ class Layout:
     @cached_property
     def links(self) -> int:
         """Directed links in all."""
-        return self.switch_start + (self.planes * self.clos.links if self.planes else 0)
+        return self.switch_start + (self.planes * self.plane_links if self.planes else 0)
 
     @cached_property
     def planes(self) -> int:
-        """Clos networks that share no switch."""
+        """Networks between the nodes that share no switch."""
         return 0 if self.fabric is None else self.rails if self.fabric == "rails" else 1
 
     @cached_property
@@ -86,8 +99,21 @@ class Layout:
         return -(-(self.nodes * self.nics // self.rails) // self.clos.ports)
 
     @cached_property
+    def plane(self) -> Clos | Wiring:
+        """One of them."""
+        if isinstance(self.fabric, Wiring):
+            dead = tuple([link - self.switch_start for link in self.dead if link >= self.switch_start])
+            return replace(self.fabric, dead=dead) if dead else self.fabric
+        return self.clos
+
+    @cached_property
+    def plane_links(self) -> int:
+        """Directed links of one."""
+        return self.clos.links if not isinstance(self.fabric, Wiring) else len(self.fabric.links)
+
+    @cached_property
     def clos(self) -> Clos:
-        """One plane of the fabric."""
+        """One plane of switches."""
         per_rail = self.nodes * self.nics // self.rails
         if self.fabric == "rail_optimised":
             ports = self.radix // 2
@@ -107,6 +133,8 @@ class Layout:
 
     def attachment(self, nic: Integers) -> tuple[Integers, Integers, Integers]:
         """Plane, leaf within the plane, and endpoint number of each NIC."""
+        if isinstance(self.fabric, Wiring):
+            return np.zeros_like(nic), nic // self.nics, nic
         if self.fabric == "fat_tree":
             return np.zeros_like(nic), nic // self.clos.ports, nic
         node, local = np.divmod(nic, self.nics)
@@ -164,7 +192,7 @@ class Layout:
             return 0
         ways = self.routes(source, destination), self.sound.routes(source, destination)
         within, usual = ((((way >= 0) & (way < self.host_start)).sum(axis=1)) for way in ways)
-        return int((within - usual).max(initial=0)) // (1 if self.mesh else 2)
+        return int((within - usual).max(initial=0)) // (2 if self.inside.star else 1)
 
     def leaving(self, start: Integers, arrive: Integers) -> Integers:
         """With separate planes: the GPU of the own node whose NIC is on the rail of ``arrive``."""
@@ -187,8 +215,8 @@ class Layout:
         leaving, arriving = self.nic_of(leave), self.nic_of(arrive)
         plane, from_leaf, _ = self.attachment(leaving)
         _, to_leaf, endpoint = self.attachment(arriving)
-        inner = self.clos.paths(from_leaf, to_leaf, endpoint + spread)
-        inner = np.where(inner < 0, -1, inner + (self.switch_start + plane * self.clos.links)[:, None])
+        inner = self.plane.paths(from_leaf, to_leaf, endpoint + spread)
+        inner = np.where(inner < 0, -1, inner + (self.switch_start + plane * self.plane_links)[:, None])
         outer = [
             self.host_start + 2 * leave,
             self.nic_start + 2 * leaving,
@@ -204,23 +232,21 @@ class Layout:
     def _inside(self, start: Integers, end: Integers) -> list[Integers]:
         """Columns of the way between two GPUs of one node (which may be the same GPU: no hop)."""
         node, first = np.divmod(start, self.gpus)
-        second = end % self.gpus
-        base, moves = node * self.node_links, start != end
-        if not self.mesh:
-            return [np.where(moves, base + first, -1), np.where(moves, base + self.gpus + second, -1)]
-        direct = np.where(moves, base + first * (self.gpus - 1) + second - (second > first), -1)
+        second, base = end % self.gpus, node * self.node_links
+        usual = [np.where(column < 0, -1, base + column) for column in self.inside.columns(first, second)]
         if not self._detours:
-            return [direct]
-        ways = [self._detours.get(link, (link,)) for link in direct.tolist()]
-        table = np.full((max(map(len, ways), default=1), len(ways)), -1, dtype=np.int64)
-        for row, way in enumerate(ways):
-            table[: len(way), row] = way
-        return list(table)
+            return usual
+        ways = [self._detours.get(ends, ()) for ends in zip(start.tolist(), end.tolist(), strict=True)]
+        found = np.full((len(ways), max(len(usual), *map(len, ways))), -1, dtype=np.int64)
+        for row, (way, *links) in enumerate(zip(ways, *usual, strict=True)):
+            taken = way or links
+            found[row, : len(taken)] = taken
+        return list(found.T)
 
     @cached_property
-    def _detours(self) -> dict[int, tuple[int, ...]]:
-        """The links taken in the place of each dead one inside a node of a mesh."""
-        return inside_detours(self) if self.mesh else {}
+    def _detours(self) -> dict[tuple[int, int], tuple[int, ...]]:
+        """The links taken between two GPUs of a node whose usual way is interrupted."""
+        return inside_detours(self) if self.dead else {}
 
     # What they join: vertices are GPUs, then node switches, NICs, and each plane's leaves, spines and cores.
 
@@ -231,39 +257,31 @@ class Layout:
 
     @cached_property
     def nic_vertex(self) -> int:
-        return self.switch_vertex + (0 if self.mesh else self.nodes)
+        return self.switch_vertex + self.nodes * len(self.inside.switches)
 
     @cached_property
     def fabric_vertex(self) -> int:
         """First leaf of the first plane."""
         return self.nic_vertex + self.nodes * self.nics * (self.fabric is not None)
 
-    @cached_property
-    def plane_vertices(self) -> int:
-        return self.clos.leaves + self.clos.spines + self.clos.cores
-
     def ends(self) -> tuple[Integers, Integers]:
         """Source and target vertex of every link."""
         node = np.repeat(np.arange(self.nodes), self.node_links)
-        if self.mesh:
-            first, rank = np.divmod(np.arange(self.node_links), self.gpus - 1)
-            inner = first, rank + (rank >= first)
-            sources, targets = (np.tile(part, self.nodes) + node * self.gpus for part in inner)
-        else:
-            gpu = np.arange(self.nodes * self.gpus).reshape(self.nodes, self.gpus)
-            switch = np.broadcast_to(self.switch_vertex + np.arange(self.nodes)[:, None], gpu.shape)
-            sources = np.concatenate([gpu, switch], axis=1).reshape(-1)
-            targets = np.concatenate([switch, gpu], axis=1).reshape(-1)
+        switches = self.switch_vertex - self.gpus + node * len(self.inside.switches)
+        sources, targets = (
+            np.where((local := np.tile(end, self.nodes)) < self.gpus, node * self.gpus, switches) + local
+            for end in self.inside.ends
+        )
         if self.fabric is None:
             return sources, targets
         gpus, nics = np.arange(self.nodes * self.gpus), np.arange(self.nodes * self.nics)
         plane, leaf, _ = self.attachment(nics)
         pairs = [
             (gpus, self.nic_vertex + self.nic_of(gpus)),
-            (self.nic_vertex + nics, self.fabric_vertex + plane * self.plane_vertices + leaf),
+            (self.nic_vertex + nics, self.fabric_vertex + plane * self.plane.vertices + leaf),
         ]
-        low, high = self.clos.ends()
-        shift = self.fabric_vertex + np.repeat(np.arange(self.planes), self.clos.links) * self.plane_vertices
+        low, high = self.plane.ends
+        shift = self.fabric_vertex + np.repeat(np.arange(self.planes), self.plane_links) * self.plane.vertices
         forward = [np.stack(pair, axis=1).reshape(-1) for pair in pairs]
         backward = [np.stack(pair[::-1], axis=1).reshape(-1) for pair in pairs]
         return (
@@ -274,11 +292,12 @@ class Layout:
     def vertices(self) -> list[int | str]:
         """Names of all vertices: GPUs are their numbers."""
         names: list[int | str] = [*range(self.nodes * self.gpus)]
-        if not self.mesh:
-            names += [f"node{node}/switch" for node in range(self.nodes)]
+        names += [f"node{node}/{switch}" for node in range(self.nodes) for switch in self.inside.switches]
         if self.fabric is None:
             return names
         names += [f"node{node}/nic{nic}" for node in range(self.nodes) for nic in range(self.nics)]
+        if isinstance(self.fabric, Wiring):
+            return [*names, *(f"node{node}/router" for node in range(self.nodes)), *self.fabric.switches]
         clos = self.clos
         for plane in range(self.planes):
             prefix = f"rail{plane}/" if self.fabric == "rails" else ""

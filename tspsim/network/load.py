@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from .. import catalog
 from ..errors import InputError, UnknownNameError, shorten
 from .cluster import Cluster
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 def load_cluster(name: str) -> Cluster:
@@ -49,6 +54,7 @@ def build_cluster(
     library: str | None = None,
     *,
     name: str | None = None,
+    graph: nx.DiGraph[Any] | None = None,
 ) -> Cluster:
     """A cluster of any size.
 
@@ -68,6 +74,10 @@ def build_cluster(
         Version or launch mode of the node's library that collectives inside a node get; None: the node's default.
     name
         How reports call it; None: from device and size.
+    graph
+        What joins the GPUs of a node in the place of its own links: GPUs are numbers from 0, all else is switches, and
+        every edge has ``bandwidth_bytes_per_s`` and ``latency_s``. Of the node stay the device and its library's own
+        latencies; what was measured on its links does not apply.
 
     Raises
     ------
@@ -78,6 +88,15 @@ def build_cluster(
     --------
     >>> build_cluster(device="mi300x", nodes=2, fabric="rails-400g").gpus
     16
+
+    Four GPUs in a ring:
+
+    >>> import networkx as nx
+    >>> ring = nx.cycle_graph(4, create_using=nx.DiGraph)
+    >>> for _, _, link in ring.edges(data=True):
+    ...     link.update(bandwidth_bytes_per_s=50e9, latency_s=1e-6)
+    >>> build_cluster(node="mi300x-8", graph=ring).route(0, 3)
+    (0, 1, 2)
     """
     from .specs import FabricSpec, NodeSpec
 
@@ -90,6 +109,8 @@ def build_cluster(
     spec = catalog.load("nodes", node, NodeSpec)
     if device is not None and spec.device != device:
         raise InputError(f"node '{spec.name}' has {spec.device} GPUs, not {shorten(device)}")
+    if graph is not None:
+        spec = spec.joined_by(graph)
     if library is not None:
         if library not in spec.collectives.versions:
             raise UnknownNameError("library", library, spec.collectives.versions)

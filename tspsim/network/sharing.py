@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from heapq import heapify, heappop, heapreplace
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
 
 from ..errors import InputError
 
@@ -17,6 +19,113 @@ from ..errors import InputError
 Row = list[tuple[int, float]]
 #: A resource counts as full from this share on: far above rounding, far below anything measurable.
 FULL = 1.0 + 1e-12
+#: Resources that are full at the same level but for rounding.
+TIED = 1.0 + 1e-13
+#: Usages from which arrays are faster than lists (benchmarks/scale.py).
+MANY = 100
+#: Speeds that are remembered, at most.
+REMEMBERED = 200_000
+
+
+A = TypeVar("A", bound=Hashable)
+
+
+class Claim(Protocol):
+    """What an activity wants: see :func:`shares`. Claims of one ``number`` are the same."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def usage(self) -> Mapping[Hashable, float]: ...
+    @property
+    def weight(self) -> float: ...
+
+
+class Sharing(Generic[A]):
+    """Activities that come and go, and the speed of each while the set stays.
+
+    A resource is *scarce* when those who use it could fill it more than once; only scarce ones tie activities to each
+    other. What comes or goes can therefore touch those alone that it is tied to, directly or through others:
+    :meth:`settle` solves these again, and remembers the answer, for the same ones meet again and again.
+    """
+
+    def __init__(self) -> None:
+        self._claims: dict[A, Claim] = {}
+        self._users: dict[Hashable, dict[A, float]] = {}
+        self._scarce: set[Hashable] = set()
+        self._touched: dict[Hashable, None] = {}
+        self._begun: dict[A, None] = {}
+        self._solved: dict[tuple[int, ...], list[float]] = {}
+        self._remembered = 0
+
+    def enter(self, activity: A, claim: Claim) -> None:
+        """An activity begins."""
+        self._claims[activity] = claim
+        self._begun[activity] = None
+        for resource, share in claim.usage.items():
+            users = self._users.get(resource)
+            if users is None:
+                users = self._users[resource] = {}
+            users[activity] = share
+            self._touched[resource] = None
+
+    def leave(self, activity: A) -> None:
+        """An activity is over."""
+        self._begun.pop(activity, None)
+        for resource in self._claims.pop(activity).usage:
+            del self._users[resource][activity]
+            self._touched[resource] = None
+
+    def settle(self) -> dict[A, float]:
+        """New speeds, as shares of the speed alone, of those that what came and went can touch."""
+        pending, self._begun = self._begun, {}
+        touched, self._touched = self._touched, {}
+        for resource in touched:
+            users = self._users[resource]
+            if sum(users.values()) > FULL:
+                self._scarce.add(resource)
+            elif resource in self._scarce:
+                self._scarce.remove(resource)
+            else:
+                continue
+            for activity in users:
+                pending[activity] = None
+        speeds: dict[A, float] = {}
+        for activity in pending:
+            if activity not in speeds:
+                tied = self._tied(activity)
+                speeds.update(zip(tied, self._speeds([self._claims[each] for each in tied]), strict=True))
+        return speeds
+
+    def _tied(self, first: A) -> list[A]:
+        """An activity and all that share scarce resources with it or with each other, by their claims' numbers."""
+        found, pending = {first: None}, [first]
+        seen: set[Hashable] = set()
+        while pending:
+            for resource in self._claims[pending.pop()].usage:
+                if resource in self._scarce and resource not in seen:
+                    seen.add(resource)
+                    for activity in self._users[resource]:
+                        if activity not in found:
+                            found[activity] = None
+                            pending.append(activity)
+        if len(found) == 1:
+            return [first]
+        return sorted(found, key=lambda activity: self._claims[activity].number)
+
+    def _speeds(self, claims: Sequence[Claim]) -> list[float]:
+        if len(claims) == 1 and self._scarce.isdisjoint(claims[0].usage):
+            return [1.0]
+        meeting = tuple([claim.number for claim in claims])
+        speeds = self._solved.get(meeting)
+        if speeds is None:
+            self._remembered += len(meeting)
+            if self._remembered > REMEMBERED:
+                self._solved.clear()
+                self._remembered = len(meeting)
+            speeds = shares([claim.usage for claim in claims], [claim.weight for claim in claims])
+            self._solved[meeting] = speeds
+        return speeds
 
 
 def shares(usages: Sequence[Mapping[Hashable, float]], weights: Sequence[float]) -> list[float]:
@@ -57,31 +166,33 @@ def shares(usages: Sequence[Mapping[Hashable, float]], weights: Sequence[float])
             if not 0.0 <= share < math.inf:
                 raise InputError(f"usage {share} of a resource must be finite and not negative")
             demand[resource] = demand.get(resource, 0.0) + share
+    scarce: dict[Hashable, Row] = {resource: [] for resource, share in demand.items() if share > FULL}
     speeds = [1.0] * len(usages)
-    scarce = [resource for resource, share in demand.items() if share > FULL]
     if not scarce:
         return speeds
     for weight in weights:
         if not 0.0 < weight < math.inf:
             raise InputError(f"weight {weight} of an activity must be over 0 and finite")
+    for i, usage in enumerate(usages):
+        for resource, share in usage.items():
+            if share and resource in scarce:
+                scarce[resource].append((i, share))
     # Many links carry the same activities in the same proportions (all those of a mesh): one constraint each.
-    constraints = dict.fromkeys(tuple([usage.get(each, 0.0) for usage in usages]) for each in scarce)
-    rows = [(1.0, [(i, share) for i, share in enumerate(row) if share]) for row in constraints]
-    growing = sorted({i for _, row in rows for i, _ in row})
+    rows = [(1.0, row) for row in dict(zip(map(tuple, scarce.values()), scarce.values(), strict=True)).values()]
+    if sum([len(row) for _, row in rows]) >= MANY:
+        return _on_arrays([row for _, row in rows], weights)
+    growing = {i: None for _, row in rows for i, _ in row}
     while growing:
         level, full = math.inf, rows[0][1]
         for room, row in rows:
             growth = sum([share * weights[i] for i, share in row])
             if room < level * growth:
                 level, full = room / growth, row
-        largest = max([weights[i] for i in growing])
-        if largest * level >= 1.0:  # these reach full speed before anything is full
-            stopped = {i: 1.0 for i in growing if weights[i] == largest}
-        else:
-            stopped = {i: weights[i] * level for i, _ in full}
+        # Some reach full speed before anything is full; else a resource is.
+        stopped = {i: 1.0 for i in growing if weights[i] * level >= 1.0} or {i: weights[i] * level for i, _ in full}
         for i, speed in stopped.items():
             speeds[i] = speed
-        growing = [i for i in growing if i not in stopped]
+            del growing[i]
         rows = [kept for room, row in rows if (kept := _without(stopped, room, row))[1]]
     return speeds
 
@@ -94,51 +205,23 @@ def _without(stopped: Mapping[int, float], room: float, row: Row) -> tuple[float
     return max(0.0, room - sum(taken)), [entry for entry in row if entry[0] not in stopped]
 
 
-def rates(routes: Sequence[Sequence[int]], bandwidth: Sequence[float] | Mapping[int, float]) -> list[float]:
-    """Bytes/s of plain flows that may use all of the links they cross.
-
-    Parameters
-    ----------
-    routes
-        Link ids that each flow crosses, at least one and none twice.
-    bandwidth
-        Bytes/s by link id.
-
-    Returns
-    -------
-    list of float
-        The max-min fair rates; each flow has a full link on which nobody is faster.
-
-    Examples
-    --------
-    >>> rates([(0,), (0, 1), (1,)], [10.0, 100.0])
-    [5.0, 5.0, 95.0]
-    """
-    flows_on: dict[int, list[int]] = {}
-    for flow, route in enumerate(routes):
-        for link in route:
-            flows_on.setdefault(link, []).append(flow)
-    room = {link: bandwidth[link] for link in flows_on}
-    count = {link: len(flows) for link, flows in flows_on.items()}
-    # Fair rates of a link only rise while others fill up, so an old entry of the heap is a lower bound.
-    heap = [(room[link] / count[link], link) for link in flows_on]
-    heapify(heap)
-    result = [0.0] * len(routes)
-    while heap:
-        level, link = heap[0]
-        sharing = count[link]
-        if not sharing:
-            heappop(heap)
-            continue
-        fair = room[link] / sharing
-        if fair > level:
-            heapreplace(heap, (fair, link))
-            continue
-        heappop(heap)
-        for flow in flows_on[link]:
-            if result[flow] == 0.0:
-                result[flow] = level
-                for crossed in routes[flow]:
-                    room[crossed] -= level
-                    count[crossed] -= 1
-    return result
+def _on_arrays(rows: Sequence[Row], weights: Sequence[float]) -> list[float]:
+    """The same on sparse rows: ``amount[k]`` of resource ``row[k]`` is what activity ``column[k]`` takes."""
+    row = np.repeat(np.arange(len(rows)), [len(entries) for entries in rows])
+    column = np.array([i for entries in rows for i, _ in entries])
+    amount = np.array([share for entries in rows for _, share in entries])
+    weight = np.array(weights)
+    claim, room = amount * weight[column], np.ones(len(rows))
+    speed, growing = np.ones(len(weights)), np.ones(len(weights), dtype=bool)
+    while growing.any():
+        growth = np.bincount(row, claim * growing[column], len(rows))
+        levels = np.divide(room, growth, out=np.full(len(rows), math.inf), where=growth > 0.0)
+        level = float(levels.min(initial=math.inf))
+        stopped = growing & (weight * level >= 1.0)
+        if not stopped.any():
+            full = column[(levels <= level * TIED)[row]]
+            stopped[full] = growing[full]
+            speed[stopped] = weight[stopped] * level
+        growing &= ~stopped
+        room = np.maximum(0.0, room - np.bincount(row, amount * (speed * stopped)[column], len(rows)))
+    return [float(each) for each in speed]

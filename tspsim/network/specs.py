@@ -7,13 +7,17 @@ numbers in a file and not code.
 
 from __future__ import annotations
 
-from typing import Annotated, Generic, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
+from ..errors import InputError
 from ..units import BytesPerSecond, PositiveCount, Seconds
-from .calibration import Basis, BetweenNodes, Curve, CustomAllReduce, ExpertCurve, FabricFactors, Fraction, Strict
-from .collectives import KINDS
+from .calibration import Basis, BetweenNodes, Curve, CustomAllReduce, ExpertCurve, FabricFactors, Fraction, Kind, Strict
+from .wiring import Cable, Wiring, links_of, wired
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 Value = TypeVar("Value")
 Ratio = Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
@@ -68,17 +72,8 @@ class Protocol(Strict):
     basis: Basis = "library"
 
 
-def _known(listed: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    for kind, names in listed.items():
-        if kind not in KINDS:
-            raise ValueError(f"there is no collective '{kind}'; there are {', '.join(KINDS)}")
-        if not names:
-            raise ValueError(f"{kind} needs an algorithm")
-    return listed
-
-
 #: Names of the algorithms that a tuner chooses from, for each kind of collective; a kind left out: all that can run it.
-Considered = Annotated[dict[str, tuple[str, ...]], AfterValidator(_known)]
+Considered = dict[Kind, Annotated[tuple[str, ...], Field(min_length=1)]]
 
 
 class CollectivesSpec(Strict):
@@ -142,13 +137,17 @@ class HostLinkSpec(Strict):
 
 
 class NodeSpec(Strict):
-    """A server, or a rack that is one NVLink domain."""
+    """A server, or a rack that is one NVLink domain.
+
+    ``intra`` is what joins its GPUs: ``full_mesh``, ``switch``, ``{torus: [4, 4]}``, or ``{graph: [...]}`` with edges
+    ``{between: [0, 1], bandwidth: 50 GB/s, latency: 1 us}``, both ways, in which a name is a switch.
+    """
 
     name: str
     description: str = ""
     device: str
     gpus: PositiveCount
-    intra: Literal["full_mesh", "switch"]
+    intra: str | dict[str, Any]
     link: LinkSpec
     nics: PositiveCount
     rails: PositiveCount | None = None
@@ -157,13 +156,37 @@ class NodeSpec(Strict):
 
     @model_validator(mode="after")
     def _divides(self) -> Self:
-        if self.intra == "full_mesh" and (self.gpus < 2 or self.link.per_gpu % (self.gpus - 1)):
-            raise ValueError(f"a full mesh of {self.gpus} GPUs needs a multiple of {self.gpus - 1} links a GPU")
+        try:
+            _ = self.wiring().towards
+        except InputError as error:
+            raise ValueError(error.message) from None
         if self.gpus % self.nics:
             raise ValueError(f"{self.nics} NICs do not divide {self.gpus} GPUs")
         if self.nics % (self.rails or self.nics):
             raise ValueError(f"{self.rails} rails do not divide {self.nics} NICs")
         return self
+
+    def wiring(self) -> Wiring:
+        """The graph of its links; raises InputError."""
+        link = self.link
+        return wired(self.intra, self.gpus, Cable(link.bandwidth.value, link.per_gpu, link.latency.value))
+
+    def joined_by(self, graph: nx.DiGraph[Any]) -> NodeSpec:
+        """Its GPUs and library on other links; nothing that was measured on its own applies. Raises InputError."""
+        gpus, a_nic = sum(isinstance(vertex, int) for vertex in graph), self.gpus // self.nics
+        nics = gpus // a_nic if gpus % a_nic == 0 else gpus
+        unmeasured: dict[str, Any] = {
+            "curves": (), "across": None, "custom_all_reduce": (), "experts": (), "in_switch_latency": None,
+            "own_chunk": None, "default_library": None,
+        }  # fmt: skip
+        other = self.model_copy(
+            update={
+                "intra": {"graph": links_of(graph)}, "gpus": gpus, "nics": nics, "rails": nics,
+                "collectives": self.collectives.model_copy(update=unmeasured),
+            }
+        )  # fmt: skip
+        _ = other.wiring().towards
+        return other
 
 
 class NicSpec(Strict):
@@ -184,14 +207,15 @@ class FabricSpec(Strict):
     """What joins nodes.
 
     ``rails``: one plane a rail and no way between planes but through a node; ``rail_optimised``: a leaf
-    switch serves one rail, spines join them all; ``fat_tree``: leaf switches serve whole nodes.
+    switch serves one rail, spines join them all; ``fat_tree``: leaf switches serve whole nodes. A topology with its
+    argument (``{torus: [4, 4]}``) joins the nodes' routers, on each of which all NICs of a node hang.
     ``oversubscription`` is the bandwidth into a leaf over the bandwidth out of it. ``collectives`` says how much slower
     or faster libraries were measured on it than on the fabrics that the nodes' files were fitted on.
     """
 
     name: str
     description: str = ""
-    kind: Literal["rails", "rail_optimised", "fat_tree"]
+    kind: Literal["rails", "rail_optimised", "fat_tree"] | dict[str, Any]
     nic: NicSpec
     switch: SwitchSpec
     oversubscription: Sourced[Ratio]

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .cluster import Cluster
+from .wiring import Wiring
 
 Integers = NDArray[np.int64]
 
@@ -50,7 +51,8 @@ def surroundings(cluster: Cluster, groups: Integers) -> Integers | None:
         columns.append(marks[groups // layout.gpus])
     if layout.fabric is not None and bool((groups // layout.gpus != groups[:, :1] // layout.gpus).any()):
         _, leaf, _ = layout.attachment(layout.nic_of(groups))
-        columns.append(leaf - leaf[:, :1])
+        # Leaves of a Clos network are told by how far they are apart; in any other graph each is itself.
+        columns.append(leaf if isinstance(layout.fabric, Wiring) else leaf - leaf[:, :1])
     return np.concatenate(columns, axis=1)
 
 
@@ -70,12 +72,12 @@ def owned(cluster: Cluster, gpus: ArrayLike, links: ArrayLike) -> bool:
     member[np.asarray(gpus)] = True
     inside = wanted[wanted < layout.host_start]
     node, local = np.divmod(inside, layout.node_links)
-    if layout.mesh:
-        first, rank = np.divmod(local, layout.gpus - 1)
-        ends = np.stack([first, rank + (rank >= first)])
-    else:
-        ends = local[None, :] % layout.gpus
-    if not member[node * layout.gpus + ends].all():
+    if layout.mesh or layout.inside.star:
+        ends = np.stack(layout.inside.ends)[:, local]
+        users = (node * layout.gpus + ends)[ends < layout.gpus]
+    else:  # whoever sends across the node may pass
+        users = np.unique(node)[:, None] * layout.gpus + np.arange(layout.gpus)
+    if not member[users].all():
         return False
     host = wanted[(wanted >= layout.host_start) & (wanted < layout.nic_start)]
     if not member[(host - layout.host_start) // 2].all():

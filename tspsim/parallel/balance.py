@@ -30,14 +30,14 @@ class Balanced(NamedTuple):
     moved_experts: float = 0.0
 
     @property
-    def busiest(self) -> float:
+    def busiest_rank_load(self) -> float:
         """Load of the rank that all wait for."""
         return max(self.loads)
 
     @property
     def even(self) -> bool:
         """Whether all ranks do the same."""
-        return min(self.loads) == self.busiest
+        return min(self.loads) == self.busiest_rank_load
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ the key/value heads do.
 from __future__ import annotations
 
 from ..model import Architecture
+from .ledger import Buffer, Lifetime
 from .plan import Plan
 
 
@@ -20,6 +21,12 @@ def cache_shards(model: Architecture, plan: Plan) -> int:
 def cache_bytes_per_token(model: Architecture, plan: Plan, element_bytes: float, context: int = 0) -> float:
     """Bytes that a token of a session costs a rank, mean over a ``context`` (windowed layers keep less)."""
     return model.cache_elements_per_token(context) * element_bytes / cache_shards(model, plan)
+
+
+def cache_buffer(model: Architecture, plan: Plan, element_bytes: float, context: int) -> Buffer:
+    """What a session of ``context`` tokens keeps on a rank."""
+    per_token = cache_bytes_per_token(model, plan, element_bytes, context)
+    return Buffer("kv_cache", per_token * context, Lifetime.STEP)
 
 
 def resident_sessions(
@@ -52,4 +59,4 @@ def resident_sessions(
     """
     weights = weight_bytes / (plan.tp * plan.tsp * plan.pp)
     free = memory_bytes - weights - reserve_bytes
-    return max(0.0, free) / (cache_bytes_per_token(model, plan, element_bytes, context) * context)
+    return max(0.0, free) / cache_buffer(model, plan, element_bytes, context).size_bytes

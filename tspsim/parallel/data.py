@@ -70,8 +70,8 @@ class OwnedParameters:
 
     def replicated(self, parameters: float) -> ParameterGroup:
         """Parameters that all ranks of the replica axis hold."""
-        job = self.job
-        return ParameterGroup(job.replica_axis, job.copies, parameters, job.plan.shard_group or job.copies)
+        job, copies = self.job, self.job.copies
+        return ParameterGroup(job.replica_axis, copies, parameters, job.plan.shard_group or copies)
 
     def layer(self, block: Block) -> tuple[ParameterGroup, ...]:
         """One layer, by who else holds it; a single entry unless its experts are spread on an axis of their own."""
@@ -89,8 +89,8 @@ class OwnedParameters:
         """Parameters of routed experts, that all ranks hold which have these."""
         job = self.job
         groups = ("expert shard", "expert replicate") if job.plan.ep > 1 else ("shard", "replicate")
-        if job.plan.ep == 1 and job.plan.tsp > 1:
-            groups = ("shard+tsp", "replicate")
+        if job.plan.ep == 1 and not job.scheme.usual:
+            groups = ("+".join(("shard", *job.scheme.axes)), "replicate")
         return ParameterGroup(job.expert_axis, job.expert_copies, parameters, job.expert_state_shards, groups)
 
     def trained_layer(self, block: Block) -> tuple[ParameterGroup, ...]:
@@ -102,7 +102,8 @@ class OwnedParameters:
     def adapters(self, block: Block) -> tuple[ParameterGroup, ...]:
         """The adapters of a layer. Their whole halves are on every tensor-parallel rank; TSP has each own a part."""
         common, routed = self.halves(block)
-        parts = [self.replicated(common.split + common.whole / self.job.plan.tsp)]
+        owners = self.weight_shards if self.job.scheme.folds else 1
+        parts = [self.replicated(common.split + common.whole / owners)]
         if block.experts:
             parts.append(self.experts(routed.both))
         return together(*parts)

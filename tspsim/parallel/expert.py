@@ -17,7 +17,7 @@ from math import ceil
 
 from ..model.layer import LayerShard, gradients
 from ..model.routed import RoutedShard
-from ..operators import Gemm, Operator
+from ..operators import Computes, Gemm, Operator
 from ..program import Tokens
 from .builder import ProgramBuilder
 from .interleave import EXCHANGE
@@ -42,7 +42,7 @@ def program_axes(job: Job) -> tuple[str, ...]:
 
 def load_of(job: Job, position: int | None) -> float:
     """Load of a rank over the mean."""
-    return job.expert_loads.busiest if position is None else job.expert_loads.loads[position]
+    return job.expert_loads.busiest_rank_load if position is None else job.expert_loads.loads[position]
 
 
 def sent_rows(job: Job, position: int | None = None) -> float:
@@ -111,8 +111,8 @@ def local_activation_backward(job: Job, layer: LayerShard, tokens: int) -> tuple
     if layer.ffn:
         shared = *cheap_again(job, layer.activation(tokens)), layer.activation_backward(tokens)
     return (
-        routed.copy(routed.all_rows, "d rows to experts"), *cheap_again(job, routed.activation()),
-        routed.activation_backward(), *shared,
+        routed.copy(routed.all_rows, "d rows to experts", Computes.INPUT_GRADIENT),
+        *cheap_again(job, routed.activation()), routed.activation_backward(), *shared,
         routed.sum_rows(routed.all_rows, tokens),
     )  # fmt: skip
 
@@ -153,7 +153,7 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, shared: Share
         done = shared([])
     multiplied = builder.compute(
         "experts backward",
-        routed.copy(routed.all_rows, "d rows to experts"),
+        routed.copy(routed.all_rows, "d rows to experts", Computes.INPUT_GRADIENT),
         *builder.gradients(routed.down()),
         *cheap_again(job, routed.activation()),
         routed.activation_backward(),

@@ -472,6 +472,7 @@ SCHEME = SCHEMES.register(
             weight_shards=lambda job: job.plan.tsp,
             compute_shards=lambda job: 1,
             buffers=buffers,
+            logit_shards=lambda job: transport_of(job).head_pieces(job),
         ),
         received=received,
         check=check,

@@ -18,7 +18,6 @@ from .expert import routed_shard, sent_rows
 from .ledger import WORKSPACE, Buffer, Lifetime, peak
 from .pipeline import Chunk, most_in_flight
 from .plan import Job
-from .transport import transport_of
 
 
 @dataclass(frozen=True)
@@ -33,11 +32,14 @@ class Residency:
         t: ranks that heads and FFN columns of a rank's tokens are spread over.
     buffers
         Job → what the scheme's exchanges keep: other ranks' K and V, their weights.
+    logit_shards
+        Parts of the vocabulary, one of which has its logits here at a time.
     """
 
     weight_shards: Callable[[Job], int]
     compute_shards: Callable[[Job], int]
     buffers: Callable[[Job], Iterable[Buffer]]
+    logit_shards: Callable[[Job], int] = lambda job: 1
 
 
 def peak_memory(job: Job, residency: Residency) -> Mapping[str, float]:
@@ -68,7 +70,7 @@ def declared(job: Job, residency: Residency, chunks: Sequence[Chunk]) -> Iterato
     yield from residency.buffers(job)
     yield from expert.buffers(job)
     if any(chunk.has_head for chunk in chunks):
-        yield Buffer("logits", logits(job), Lifetime.HEAD)
+        yield Buffer("logits", logits(job, residency.logit_shards(job)), Lifetime.HEAD)
     yield Buffer("runtime_reserve", job.work.runtime_reserve_bytes, Lifetime.STEP)
 
 
@@ -171,11 +173,8 @@ def workspace(job: Job, compute_shards: int, block: Block) -> float:
     return job.activation_bytes * elements
 
 
-def logits(job: Job) -> float:
+def logits(job: Job, shards: int) -> float:
     """A rank's logits in bf16 and, while training, their gradient and fp32 softmax (β + 2 + 4 a logit)."""
-    model, plan = job.model, job.plan
-    if not model.vocab:
-        return 0.0
-    columns = -(-model.vocab // (transport_of(job).head_pieces(job) if plan.tsp > 1 else plan.tp))
+    columns = -(-job.model.vocab // shards)
     per_logit = job.activation_bytes + (6.0 if job.training else 0.0)
     return job.tokens * columns * per_logit

@@ -12,13 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from ..registry import Registry
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
-
-if TYPE_CHECKING:
-    from .plan import Job
 
 
 @dataclass(frozen=True)
@@ -109,6 +106,16 @@ def interleaved_micro_batches(stages: int, stage: int, micro_batches: int, chunk
     return order
 
 
+class Pipeline(NamedTuple):
+    """What an order is asked to run: ``chunks`` a stage; ``splits``: the scheme's backward can leave the gradients of
+    weights to a task of their own."""
+
+    stages: int
+    chunks: int
+    micro_batches: int
+    splits: bool
+
+
 #: Key of a plan and why it cannot be, or None.
 Refusal = tuple[str, str] | None
 
@@ -122,7 +129,7 @@ class PipelineOrder:
     tasks
         ``(stages, stage, micro-batches, chunks a stage) → tasks``.
     check
-        Job → what of its plan does not go with this order.
+        What of a plan does not go with this order.
     of_chunks, of_micro_batches
         The orders that stand in for it where a stage has several chunks of layers, and where forwards and backwards of
         different micro-batches are interleaved; None where it stays itself, and where it cannot.
@@ -134,24 +141,24 @@ class PipelineOrder:
 
     name: str
     tasks: Callable[[int, int, int, int], list[Task]]
-    check: Callable[[Job], Refusal] = lambda job: None
+    check: Callable[[Pipeline], Refusal] = lambda pipeline: None
     of_chunks: PipelineOrder | None = None
     of_micro_batches: PipelineOrder | None = None
     splits_backward: bool = False
     word: str = ""
 
 
-def check_groups(job: Job) -> Refusal:
+def check_groups(pipeline: Pipeline) -> Refusal:
     """Interleaving goes through micro-batches in groups of as many as stages."""
-    if job.plan.vpp > 1 and job.micro_batches % job.plan.pp:
-        found = f"interleaving needs micro-batches in groups of pp = {job.plan.pp}, not {job.micro_batches}"
-        return "vpp", found
+    stages, found = pipeline.stages, pipeline.micro_batches
+    if pipeline.chunks > 1 and found % stages:
+        return "vpp", f"interleaving needs micro-batches in groups of pp = {stages}, not {found}"
     return None
 
 
-def check_zero_bubble(job: Job) -> Refusal:
-    """One chunk a stage, and a scheme whose backward can leave the weights' gradients out."""
-    if job.plan.vpp > 1 or job.scheme.layer_weights is None:
+def check_zero_bubble(pipeline: Pipeline) -> Refusal:
+    """One chunk a stage, and a backward that can leave the weights' gradients out."""
+    if pipeline.chunks > 1 or not pipeline.splits:
         return "schedule", "zb-h1 runs with vpp 1 and tensor or sequence parallelism; use 1f1b"
     return None
 

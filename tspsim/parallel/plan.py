@@ -15,15 +15,13 @@ from ..operators import DTYPE_BYTES
 from ..steps import Step, Task
 from .balance import Balanced, balanced
 from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch, ExpertOverlap
-from .pipeline import ORDERS, Chunk, PipelineOrder, chunk_layers, stage_chunks
+from .pipeline import ORDERS, Chunk, Pipeline, PipelineOrder, chunk_layers, stage_chunks
 from .registries import SCHEMES, scheme_name
 from .work import Work
 
 if TYPE_CHECKING:
     from .scheme import Scheme
 
-#: Axes whose ranks may hold different experts, innermost first: an expert group is filled from them in this order.
-EXPERT_AXES = ("tp", "tsp", "sp", "dp")
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class Plan:
     ----------
     degrees
         Size of every mesh axis; their product is the number of GPUs. ``ep`` besides them is the size of the
-        groups that experts are spread over: it multiplies nothing, its ranks are those of :data:`EXPERT_AXES`.
+        groups that experts are spread over: it multiplies nothing, its ranks are those of :attr:`expert_axes`.
     partition
         ``zigzag`` (rank i of n holds token chunks i and 2n−1−i) or ``contiguous``.
     exchange
@@ -152,9 +150,14 @@ class Plan:
         return self.degree("ep")
 
     @property
+    def expert_axes(self) -> tuple[str, ...]:
+        """Axes whose ranks may hold different experts, innermost first: a group is filled from them in this order."""
+        return *SCHEMES.get(self.scheme).axes, "dp"
+
+    @property
     def expert_parts(self) -> Mapping[str, int] | None:
-        """How many ranks of each of :data:`EXPERT_AXES` an expert group takes; None where it cannot be filled."""
-        return self._parts(self.ep, EXPERT_AXES)
+        """How many ranks of each of :attr:`expert_axes` an expert group takes; None where it cannot be filled."""
+        return self._parts(self.ep, self.expert_axes)
 
     def _parts(self, size: int, axes: Sequence[str]) -> Mapping[str, int] | None:
         """A group of ``size`` ranks takes the innermost axes whole, and the last one it needs in part."""
@@ -279,7 +282,7 @@ class Job:
     def expert_copies(self) -> int:
         """Ranks of a pipeline stage that hold the same routed experts."""
         plan = self.plan
-        return plan.tp * plan.tsp * plan.sp * plan.dp // self.expert_shards
+        return prod(plan.degree(axis) for axis in plan.expert_axes) // self.expert_shards
 
     @property
     def expert_state_shards(self) -> int:
@@ -288,8 +291,15 @@ class Job:
         if plan.shard_group is None:
             return self.expert_copies
         experts, shards = plan.expert_parts or {}, plan.shard_parts or {}
-        here = plan.tsp if plan.ep == 1 else plan.tp * plan.tsp // (experts["tp"] * experts["tsp"])
-        return here * prod(max(1, shards[axis] // experts[axis]) for axis in ("sp", "dp"))
+        inner = [axis for axis in plan.expert_axes if axis not in shards]
+        here = prod(plan.degree(axis) // experts[axis] for axis in inner) if plan.ep > 1 else self.own_copies
+        return here * prod(max(1, shards[axis] // experts.get(axis, 1)) for axis in shards)
+
+    @property
+    def own_copies(self) -> int:
+        """Ranks on a scheme's own axes that hold the same experts where none are spread: all but tensor parallel ones,
+        whose experts are split by columns."""
+        return 1 if self.scheme.usual else prod(self.plan.degree(axis) for axis in self.scheme.axes)
 
     def ranks_along(self, axis: str) -> int:
         """Ranks of a group along an axis, or along several joined by ``+``."""
@@ -304,7 +314,7 @@ class Job:
         """The axis of those ranks: ``edp``, or without expert groups all that hold what this rank holds."""
         if self.plan.ep > 1:
             return "edp"
-        return "dp+tsp" if self.plan.tsp > 1 else self.replica_axis
+        return self.replica_axis if self.scheme.usual else "+".join(("dp", *self.scheme.axes))
 
     @property
     def multi_token(self) -> int:
@@ -417,7 +427,7 @@ class Job:
             if plan.ep > 1:
                 raise self._refuse("ep", f"{plan.ep} spreads experts, but {model.name} has none; leave ep out")
             return
-        columns = plan.tsp * plan.tp
+        columns = self.scheme.shards(self)
         if experts.shared_width % columns:
             columns_of = f"the {experts.shared_width} columns of the shared experts of {model.name}"
             raise self._refuse(axis, f"{columns} does not divide {columns_of}")
@@ -431,7 +441,8 @@ class Job:
         if experts.count % plan.ep:
             raise self._refuse("ep", f"{plan.ep} does not divide the {experts.count} experts of {model.name}")
         if plan.expert_parts is None:
-            ranks = " x ".join(f"{name} {plan.degree(name)}" for name in EXPERT_AXES if plan.degree(name) > 1) or "1"
+            axes = [name for name in plan.expert_axes if plan.degree(name) > 1]
+            ranks = " x ".join(f"{name} {plan.degree(name)}" for name in axes) or "1"
             raise self._refuse(
                 "ep", f"{plan.ep} ranks cannot be taken from {ranks}, the inner axes whole and the last in equal parts"
             )
@@ -506,7 +517,8 @@ class Job:
         empty = [index for index, layers in enumerate(plan.stage_layers) if not layers]
         if any(index not in (0, chunks - 1) or not self.model.vocab for index in empty):
             raise self._refuse("stage_layers", "only the embedding's chunk and the head's may have no layer")
-        refused = self.order.check(self)
+        splits = self.scheme.layer_weights is not None
+        refused = self.order.check(Pipeline(plan.pp, plan.vpp, self.micro_batches, splits))
         if refused is not None:
             raise self._refuse(*refused)
 

@@ -69,7 +69,7 @@ class Routing:
             shares = np.array(self.shares, dtype=np.float64)
         elif self.load == "zipf":
             shares = generator.permutation(np.arange(1.0, experts + 1.0) ** -self.skew)
-        elif self.load == "dirichlet" and self.skew > 0.0:
+        elif self.load == "dirichlet" and self.skew > np.finfo(np.float64).eps:  # its inverse must be a number
             shares = generator.dirichlet(np.full(experts, 1.0 / self.skew))
         else:
             shares = np.ones(experts)
@@ -80,20 +80,12 @@ class Routing:
 
         >>> Routing("measured", shares=(4.0, 1.0, 2.0, 1.0)).rank_loads(4, 2)
         (1.25, 0.75)
+        >>> Routing("measured", shares=(4.0, 1.0, 2.0, 1.0), capacity_factor=1.0).rank_loads(4, 2)
+        (0.75, 0.75)
         """
         if self.load == "balanced":
             return (1.0 if self.capacity_factor is None else min(1.0, self.capacity_factor),) * ranks
         return tuple((self.expert_shares(experts).reshape(ranks, -1).sum(axis=1) * ranks).tolist())
-
-    def busiest_rank_load(self, experts: int, ranks: int) -> float:
-        """The largest of :meth:`rank_loads`: what all ranks of a group wait for.
-
-        >>> Routing().busiest_rank_load(256, 64)
-        1.0
-        >>> Routing("measured", shares=(4.0, 1.0, 2.0, 1.0), capacity_factor=1.0).busiest_rank_load(4, 2)
-        0.75
-        """
-        return max(self.rank_loads(experts, ranks))
 
 
 #: Every expert is visited equally often.

@@ -311,6 +311,7 @@ SCHEME = SCHEMES.register(
             weight_shards=lambda job: job.plan.tp,
             compute_shards=lambda job: job.plan.tp,
             buffers=lambda job: method_of(job.plan).buffers(job),
+            logit_shards=lambda job: job.plan.tp,
         ),
         received=received,
         check=check,

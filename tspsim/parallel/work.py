@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ..model import Architecture
 from ..steps import STEPS, Batch, Row, Step
@@ -51,7 +52,7 @@ class Work:
     adapters: Adapters | None = None
     stack: Stack = IDEAL
 
-    @property
+    @cached_property
     def step(self) -> Step:
         return STEPS.get(self.pass_)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tspsim.errors import InputError
 from tspsim.hardware import Device, Estimate
+from tspsim.hardware.families import FAMILIES
 
 from .answers import Answers
 from .devices import device, device_name, no_device
@@ -82,31 +83,5 @@ def _predict_group(
 
 def ask(on: Device, family: str, dtype: str, second: str, library: str, group: pd.DataFrame) -> Estimate:
     """The device's estimate of normalised calls of one family, type and library; arrays of shape (rows,)."""
-    columns = {name: group[name].to_numpy(float) for name in _SHAPE[family]}
-    if family == "gemm":
-        return on.gemm(**columns, dtype=dtype, library=library)
-    if family in ("grouped_gemm", "grouped_gemm_backward"):
-        columns["groups"] = columns.pop("batch")
-        direction = "backward" if family.endswith("backward") else "forward"
-        return on.grouped_gemm(**columns, dtype=dtype, direction=direction, library=library)
-    if family in ("attention_forward", "attention_backward"):
-        direction = family.removeprefix("attention_")
-        return on.attention(**columns, dtype=dtype, direction=direction, kv_dtype=second, library=library)
-    if family == "attention_decode":
-        return on.decode_attention(**columns, kv_dtype=second, library=library)
-    if family == "memory_bound":
-        return on.memory_bound(**columns, op=library)
-    return on.fused_moe(**columns, dtype=dtype, weight_dtype=second, library=library)
-
-
-_ATTENTION = ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "causal")
-_SHAPE = {
-    "gemm": ("m", "n", "k", "batch"),
-    "grouped_gemm": ("m", "n", "k", "batch"),
-    "grouped_gemm_backward": ("m", "n", "k", "batch"),
-    "attention_forward": _ATTENTION,
-    "attention_backward": _ATTENTION,
-    "attention_decode": ("batch", "context", "heads", "kv_heads", "head_dim"),
-    "memory_bound": ("size_bytes", "rows"),
-    "fused_moe": ("tokens", "hidden", "expert_ffn", "experts", "topk"),
-}
+    columns = {name: group[name].to_numpy(float) for name in FAMILIES[family].shape}
+    return on.estimate(family, dtype, library, second, **columns)

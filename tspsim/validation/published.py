@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tspsim import catalog
@@ -35,6 +35,18 @@ def predict_published(frame: pd.DataFrame, answers: Answers) -> None:
             continue
         predicted, one, other = (metric(seconds) for seconds in (step.seconds, step.low, step.high))
         answers.predict(position, predicted, min(one, other), max(one, other))
+
+
+def run_by_run(frame: pd.DataFrame) -> Iterable[Sequence[int]]:
+    """Positions of the rows that are metrics of one run; of those without a run, by why."""
+    found: dict[Run | str, list[int]] = {}
+    for position, row in enumerate(frame.to_dict("records")):
+        try:
+            key: Run | str = published_run(row)
+        except InputError as error:
+            key = error.message
+        found.setdefault(key, []).append(position)
+    return found.values()
 
 
 def published_run(row: Row) -> Run:

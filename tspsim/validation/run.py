@@ -229,29 +229,27 @@ def read(file: Path) -> pd.DataFrame:
 class CheckedTable:
     """A table whose rows that lack a needed cell have their reason, so that predictors see whole rows.
 
-    ``whole`` are the positions of the others, and ``work`` those rows, as many together as the table says.
+    ``work`` are the others in pieces, as the table divides them, and ``places`` where the rows of each stand.
     """
 
     table: Table
     rows: pd.DataFrame
     answers: Answers
-    whole: NDArray[Any]
     work: tuple[Rows, ...]
+    places: tuple[NDArray[Any], ...]
 
     @classmethod
     def of(cls, table: Table, rows: pd.DataFrame) -> CheckedTable:
         answers = Answers(len(rows))
         frame, whole = _checked(table, rows, answers)
-        together = table.together or max(1, len(frame))
-        pieces = (frame.iloc[first : first + together] for first in range(0, len(frame), together))
-        return cls(table, rows, answers, whole, tuple((table.path, piece.reset_index(drop=True)) for piece in pieces))
+        pieces = [list(piece) for piece in table.pieces(frame) if len(piece)]
+        work = ((table.path, frame.iloc[piece].reset_index(drop=True)) for piece in pieces)
+        return cls(table, rows, answers, tuple(work), tuple(whole[piece] for piece in pieces))
 
     def outcome(self, parts: Iterable[Answers]) -> Outcome:
         """With the answers of the work, in its order."""
-        first = 0
-        for part in parts:
-            self.answers.put(self.whole[first : first + len(part)], part)
-            first += len(part)
+        for places, part in zip(self.places, parts, strict=True):
+            self.answers.put(places, part)
         self.answers.check()
         return Outcome(self.table, self.rows, self.answers)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -35,9 +35,8 @@ class Table:
         Columns by which errors are reported apart, together and one by one.
     further
         Columns predicted beside the main one.
-    together
-        Rows that are predicted together, so that tables of simulated runs divide over processes; None: all, as one
-        array.
+    pieces
+        Positions of the rows that are predicted together: all, or, where rows are simulated, no more than share a run.
     """
 
     path: str
@@ -48,11 +47,14 @@ class Table:
     texts: tuple[str, ...] = ("gpu",)
     groups: tuple[tuple[str, ...], ...] = (("gpu",),)
     further: tuple[str, ...] = ()
-    together: int | None = None
+    pieces: Callable[[pd.DataFrame], Iterable[Sequence[int]]] = lambda frame: [range(len(frame))]
 
 
-#: Rows of simulated runs that are predicted together: a few seconds of work at most, a few metrics of one run at least.
-RUNS = 4
+def row_by_row(frame: pd.DataFrame) -> Iterable[Sequence[int]]:
+    """Every row alone."""
+    return [(position,) for position in range(len(frame))]
+
+
 _BY_LIBRARY = (("gpu",), ("gpu", "dtype"), ("gpu", "dtype", "library"))
 
 
@@ -134,12 +136,13 @@ TABLES: dict[str, Table] = {
         Table(
             "published/training.csv", "value", published.predict_published,
             texts=("source_url", "model", "gpu", "precision", "metric"),
-            groups=(("gpu",), ("metric",), ("gpu", "metric"), ("gpu", "model")), together=RUNS,
+            groups=(("gpu",), ("metric",), ("gpu", "metric"), ("gpu", "model")), pieces=published.run_by_run,
         ),
         Table(
             "published/training_nanotron_h100.csv", "tokens_per_s_per_gpu", training.predict_nanotron,
             counts=("dp", "tp", "pp", "mbs", "gbs", "seq_len", "hidden_size", "num_layers", "num_heads", "vocab_size"),
-            groups=(("gpu",), ("pp",), ("hidden_size",)), further=("mem_alloc_gb", "predicted_status"), together=RUNS,
+            groups=(("gpu",), ("pp",), ("hidden_size",)), further=("mem_alloc_gb", "predicted_status"),
+            pieces=row_by_row,
         ),
         Table(
             "published/training_vtrain_a100.csv", "iteration time (ms)", training.predict_vtrain,
@@ -147,16 +150,16 @@ TABLES: dict[str, Table] = {
                 "# GPUs", "global batch", "micro batch", "hidden size", "attention heads", "# layers",
                 "sequence length", "tensor parallelism", "pipeline parallelism",
             ),
-            texts=(), groups=(("Parameters (billion)",),), together=RUNS,
+            texts=(), groups=(("Parameters (billion)",),), pieces=row_by_row,
         ),
         Table(
             "published/training_megatron_a100.csv", "seconds", training.predict_megatron,
             counts=("n_gpus", "tp", "pp", "micro_batch_size", "global_batch", "seq_len"), numbers=("sequence_regions",),
-            texts=("model", "recompute"), groups=(("model",), ("recompute",)), together=RUNS,
+            texts=("model", "recompute"), groups=(("model",), ("recompute",)), pieces=row_by_row,
         ),
         Table(
             "published/training_simumax_b200.csv", "real_ms", training.predict_simumax, counts=("layer_num", "mbc"),
-            texts=("case", "model"), groups=(("model",),), further=("real_alloc_gib",), together=RUNS,
+            texts=("case", "model"), groups=(("model",),), further=("real_alloc_gib",), pieces=row_by_row,
         ),
         Table(
             "published/inference.csv", "value", _SERVING, texts=("gpu", "metric"), groups=(("gpu",), ("metric",))

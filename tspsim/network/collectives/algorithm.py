@@ -16,9 +16,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...registry import Registry
+from ..kinds import CollectiveKind
 from .choices import Builder, Choice, timed
 from .exchange import ExpertExchange
-from .kinds import CollectiveKind
 from .schedule import Group, Schedule
 
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from ..calibration import UNMEASURED, Factors
+from ..kinds import CollectiveKind
 from .between import across
 from .curves import Measured
-from .kinds import CollectiveKind
 from .schedule import Group, Schedule, busiest_s
 from .traffic import Traffic
 

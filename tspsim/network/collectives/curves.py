@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .kinds import CollectiveKind
+from ..kinds import CollectiveKind
 from .schedule import power_sum
 
 if TYPE_CHECKING:

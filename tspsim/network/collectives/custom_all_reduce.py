@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...errors import InputError
+from ..kinds import ALL_REDUCE, CollectiveKind
 from . import direct
 from .choices import Choice, inside_bytes_per_s, slowest
-from .kinds import ALL_REDUCE, CollectiveKind
 from .schedule import Group, power_sum
 
 if TYPE_CHECKING:

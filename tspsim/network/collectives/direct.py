@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..kinds import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE_SCATTER, CollectiveKind
 from .algorithm import ALGORITHMS, CollectiveAlgorithm
-from .kinds import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE_SCATTER, CollectiveKind
 from .schedule import Group, Schedule, scheduled
 
 #: Ranks on several nodes beyond which nobody sends to everyone: libraries forward along rails instead.

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from ..kinds import ALL_TO_ALL, CollectiveKind
 from . import direct
 from .algorithm import ALGORITHMS, CollectiveAlgorithm
 from .choices import Choice, inside_bytes_per_s, slowest
 from .exchange import MULTIPROCESSORS, ExpertExchange
-from .kinds import ALL_TO_ALL, CollectiveKind
 from .schedule import Group, Schedule, beside, pipelined, power_sum, scaled
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .kinds import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, CollectiveKind
+from ..kinds import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, CollectiveKind
 from .schedule import Group, Schedule, on_links
 
 
@@ -16,7 +16,9 @@ def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
     part to all ranks at once (``multimem.st``). An all-reduce does both: 1 + 1/n each way, so bus bandwidth
     grows with the group as 2(n − 1)/(n + 1).
     """
-    if group.mesh or len(group.members) > 1 or group.cluster.node.collectives.in_switch_latency is None:
+    cluster = group.cluster
+    adds_up = cluster.layout.inside.star and cluster.node.collectives.in_switch_latency is not None
+    if not adds_up or len(group.members) > 1:
         return []
     own = 1.0 / group.size
     out, into = {
@@ -25,7 +27,7 @@ def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
         ALL_GATHER: (own, 1.0),
         BROADCAST: (0.0, 1.0),
     }[kind]
-    layout = group.cluster.layout
+    layout = cluster.layout
     node, local = np.divmod(np.sort(group.ranks), layout.gpus)
     up = node * layout.node_links + local
     sent = np.full(group.size, out)

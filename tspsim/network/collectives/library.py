@@ -13,12 +13,12 @@ from dataclasses import replace
 
 from ...errors import InputError, UnknownNameError, shorten
 from ..cluster import Cluster
+from ..kinds import ALL_TO_ALL, KINDS, CollectiveKind
 from . import custom_all_reduce, direct, experts, multi_ring, ring, tree, two_level  # noqa: F401  (each registers)
 from .algorithm import ALGORITHMS
 from .choices import Choice, cheapest, lines
 from .exchange import ExpertExchange
 from .experts import copies, exchange_choice, expert_curve
-from .kinds import ALL_TO_ALL, KINDS, CollectiveKind
 from .schedule import Group, scheduled
 from .traffic import NOTHING, Traffic
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from ..kinds import RING_SHIFT, CollectiveKind
 from .algorithm import ALGORITHMS, CollectiveAlgorithm
-from .kinds import RING_SHIFT, CollectiveKind
 from .ring import KINDS, rings
 from .schedule import Group, Schedule
 

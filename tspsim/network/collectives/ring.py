@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from ..kinds import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, RING_SHIFT, CollectiveKind
 from .algorithm import ALGORITHMS, CollectiveAlgorithm
-from .kinds import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, RING_SHIFT, CollectiveKind
 from .schedule import Group, Schedule, scheduled
 
 #: Kinds that chunks passed on round a ring can run.

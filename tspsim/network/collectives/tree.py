@@ -10,8 +10,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from ..kinds import ALL_REDUCE, BROADCAST, CollectiveKind
 from .algorithm import ALGORITHMS, CollectiveAlgorithm
-from .kinds import ALL_REDUCE, BROADCAST, CollectiveKind
 from .schedule import Group, Schedule, scheduled
 
 

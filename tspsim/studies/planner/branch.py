@@ -277,17 +277,17 @@ class Frontier:
             self._search.tally.too_large += 1
             return
         closer_s = max(bound_s, self._search.bound.compute_s(family))
-        self._push(closer_s, partial(self._ways, family))
+        self._push(closer_s, partial(self._within_stage, family))
 
-    def _ways(self, family: Job, bound_s: float) -> None:
-        """A family's ways to talk, with what its kernels wait for."""
-        for way in self._search.space.ways(family):
-            closer_s = max(bound_s, self._search.bound.even_s(way.job, way.mesh))
-            self._push(closer_s, partial(self._layouts, way))
+    def _within_stage(self, family: Job, bound_s: float) -> None:
+        """A family's schedules within a stage, with what its kernels wait for."""
+        for staged in self._search.space.within_stage(family):
+            closer_s = max(bound_s, self._search.bound.even_s(staged.job, staged.mesh))
+            self._push(closer_s, partial(self._layouts, staged))
 
-    def _layouts(self, way: Candidate, bound_s: float) -> None:
-        """The pipelines of a way, each with its bubble."""
-        for layout in self._search.space.layouts(way):
+    def _layouts(self, staged: Candidate, bound_s: float) -> None:
+        """Its pipelines, each with its bubble."""
+        for layout in self._search.space.layouts(staged):
             closer_s = max(bound_s, self._search.bound.rough_s(layout.job, layout.mesh))
             self._search.tally.bounded += 1
             self._push(closer_s, partial(self._outline, layout))

@@ -195,20 +195,20 @@ class Space:
             return [1]
         return [degree for degree in self.divisors if experts.count % degree == 0 and ranks % degree == 0]
 
-    def ways(self, family: Job) -> Iterator[Candidate]:
-        """Every way of a family's ranks to talk within a stage: placement, regions, overlap; no pipeline chosen yet."""
+    def within_stage(self, family: Job) -> Iterator[Candidate]:
+        """Every schedule of a family's ranks within a stage: placement, regions, overlap; no pipeline chosen yet."""
         for place, (rails, mesh) in enumerate(self.placements(family.plan)):
             plan = located(replace(family.plan, rail_axes=rails), self.cluster.gpus, self.cluster.gpus_per_node)
             for number, job in enumerate(schedules_of(replace(family, plan=plan), self.cluster.layout.mesh)):
                 if legal(job):
                     yield Candidate(job, mesh, (place, number))
 
-    def layouts(self, way: Candidate) -> Iterator[Candidate]:
-        """Every pipeline schedule of a way."""
-        for number, (vpp, schedule) in enumerate(self._pipelines(way.job)):
-            job = replace(way.job, plan=replace(way.plan, vpp=vpp, schedule=schedule))
+    def layouts(self, staged: Candidate) -> Iterator[Candidate]:
+        """Every pipeline around that."""
+        for number, (vpp, schedule) in enumerate(self._pipelines(staged.job)):
+            job = replace(staged.job, plan=replace(staged.plan, vpp=vpp, schedule=schedule))
             if number == 0 or legal(job):
-                yield Candidate(job, way.mesh, (*way.order, number))
+                yield Candidate(job, staged.mesh, (*staged.order, number))
 
     def _pipelines(self, family: Job) -> Iterator[tuple[int, str]]:
         """Chunks a stage and schedule; where layers can be cut into equal chunks, only such cuts."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from ...network import Cluster
@@ -29,11 +28,9 @@ class Bill:
         """Count a cluster's fabric; a single node has none."""
         if cluster.fabric is None:
             return cls(0, 0, 0, cluster.gpus)
-        layout, clos = cluster.layout, cluster.layout.clos
-        nics = cluster.nodes * cluster.node.nics
-        rising = math.ceil(clos.leaves * clos.ports / cluster.oversubscription)
-        cables = nics + layout.planes * rising * ((clos.spines > 0) + (clos.cores > 0))
-        return cls(nics, layout.planes * (clos.leaves + clos.spines + clos.cores), 2 * cables, cluster.gpus)
+        layout, nics = cluster.layout, cluster.nodes * cluster.node.nics
+        cables = nics + layout.planes * layout.plane.cables(cluster.oversubscription)
+        return cls(nics, layout.planes * layout.plane.vertices, 2 * cables, cluster.gpus)
 
     def usd(self, parts: Parts) -> float:
         """What all pieces cost."""

@@ -11,17 +11,15 @@ the activity ends at another time, does nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Protocol
+from itertools import chain
+from typing import Any, Protocol
 
 import simpy
 from simpy.events import EventPriority
 
-from ..network.sharing import shares
-
-if TYPE_CHECKING:
-    from .ranks import Device
+from .sharing import Sharing
 
 #: After everything else that happens at an instant (SimPy takes smaller numbers first; NORMAL is 1).
 LAST = EventPriority(2)
@@ -33,6 +31,15 @@ class Activity(Protocol):
     due_s: float
 
     def finish(self) -> None: ...
+
+
+class Device(Protocol):
+    """What moves data and computes: how many transfers it takes part in, and the kernels that it runs."""
+
+    moving: int
+
+    @property
+    def computing(self) -> Sequence[Activity]: ...
 
 
 class Completion(simpy.Event):
@@ -112,8 +119,6 @@ class Channel:
         Channels that may ever share a constraint, directly or through others, have the same region.
     algorithm
         How the data moves, in words.
-    solo_rate
-        Rate when nothing else moves in the region: 1, unless copies of a folded channel share a link.
     pending
         Transfers that wait for more arrivals, by use.
     """
@@ -123,11 +128,10 @@ class Channel:
     fluid_s: float
     usage: Mapping[Hashable, float]
     weight: float
-    devices: tuple[Device, ...]
+    devices: Sequence[Device]
     algorithm: str
     parties: int
-    region: int = -1
-    solo_rate: float = 1.0
+    region: int = 0
     pending: dict[int, Transfer] = field(default_factory=dict)
 
     def become(self, other: Channel) -> None:
@@ -152,12 +156,14 @@ class Transfer(Completion):
         "moving",
         "rate",
         "remaining_s",
+        "share",
         "since_s",
         "start_s",
     )
 
     due_s: float
     remaining_s: float
+    share: float
     since_s: float
     start_s: float
 
@@ -201,7 +207,7 @@ class Fluid:
         calendar: Calendar,
         *,
         slowdown: float = 1.0,
-        toggled: dict[Device, None] | None = None,
+        toggled: dict[Any, None] | None = None,
         before_settling: Callable[[], None] | None = None,
     ) -> None:
         self.env = env
@@ -211,8 +217,8 @@ class Fluid:
         self._before_settling = before_settling
         self._active: dict[int, list[Transfer]] = {}
         self._changed: dict[int, None] = {}
-        self._solved: dict[tuple[int, ...], list[float]] = {}
-        self._settling = False
+        self._sharing = Sharing[Transfer]()
+        self.settling = False
 
     def arrive(self, channel: Channel, use: int) -> Transfer:
         """A rank is ready for its part in a use of a channel; the last to arrive starts it."""
@@ -235,6 +241,7 @@ class Fluid:
         if active is None:
             active = self._active[channel.region] = []
         active.append(transfer)
+        self._sharing.enter(transfer, channel)
         toggled = self._toggled
         if toggled is not None:
             for device in channel.devices:
@@ -242,39 +249,42 @@ class Fluid:
                     toggled[device] = None
                 device.moving += 1
         self._changed[channel.region] = None
-        self.settle_later()
+        if not self.settling:
+            self.settle_later()
 
     def leave(self, transfer: Transfer) -> None:
         """All bytes are through: the links are free again."""
         channel = transfer.channel
         active = self._active[channel.region]
         active.remove(transfer)
+        self._sharing.leave(transfer)
         if active:
             self._changed[channel.region] = None
-            self.settle_later()
+            if not self.settling:
+                self.settle_later()
         toggled = self._toggled
         if toggled is not None:
             for device in channel.devices:
                 device.moving -= 1
                 if not device.moving and device.computing:
                     toggled[device] = None
-            if toggled:
+            if toggled and not self.settling:
                 self.settle_later()
 
     def reshare(self) -> None:
         """Channels have new numbers, constraints and regions: transfers under way stand in the new ones."""
         moving = [transfer for active in self._active.values() for transfer in active]
-        self._active, self._changed, self._solved = {}, {}, {}
+        self._active, self._changed, self._sharing = {}, {}, Sharing()
         for transfer in moving:
+            self._sharing.enter(transfer, transfer.channel)
             self._active.setdefault(transfer.channel.region, []).append(transfer)
             self._changed[transfer.channel.region] = None
+        if moving and not self.settling:
             self.settle_later()
 
     def settle_later(self) -> None:
         """Ask for a settling at the end of this instant (once)."""
-        if self._settling:
-            return
-        self._settling = True
+        self.settling = True
         settle = Completion(self.env)
         settle._ok = True
         settle._value = None
@@ -282,26 +292,20 @@ class Fluid:
         self.env.schedule(settle, priority=LAST)
 
     def _settle(self, _event: simpy.Event) -> None:
-        self._settling = False
+        self.settling = False
         if self._before_settling is not None:
             self._before_settling()
         changed, self._changed = self._changed, {}
-        for region in changed:
-            active = self._active[region]
-            if len(active) == 1:
-                self._give(active[0], active[0].channel.solo_rate)
-            elif active:
-                signature = tuple([transfer.channel.number for transfer in active])
-                rates = self._solved.get(signature)
-                if rates is None:
-                    rates = self._solved[signature] = self._solve(active)
-                for transfer, rate in zip(active, rates, strict=True):
-                    self._give(transfer, rate)
+        speeds = self._sharing.settle()
+        for transfer, share in speeds.items():
+            transfer.share = share
+        # Beside kernels the whole region is looked at, for these come and go meanwhile.
+        looked_at = chain.from_iterable(self._active[each] for each in changed) if self.slowdown > 1.0 else speeds
+        for transfer in looked_at:
+            self._give(transfer)
 
-    def _solve(self, active: list[Transfer]) -> list[float]:
-        return shares([transfer.channel.usage for transfer in active], [transfer.channel.weight for transfer in active])
-
-    def _give(self, transfer: Transfer, rate: float) -> None:
+    def _give(self, transfer: Transfer) -> None:
+        rate = transfer.share
         if self.slowdown > 1.0:
             for device in transfer.channel.devices:
                 if device.computing:

@@ -1,0 +1,91 @@
+"""What each class of operators costs inside a step: its kernel family, at the clock of a step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tspsim.operators import DTYPE_BYTES, Attention, DecodeAttention, FusedMoE, Gemm, GroupedGemm, MemoryBound
+
+from . import step
+from .device import Device
+from .limits import Estimate
+from .pricers import pricer
+
+#: Rope and the cache write that serving libraries time with attention are operators of their own inside a step.
+ALONE = {"rope": 0.0, "token_ns": 0.0, "cache_write": 0.0}
+
+
+@pricer(Gemm, GroupedGemm)
+def products(device: Device, product: Gemm) -> Estimate:
+    """At the clock of a step, with quantising A exactly where the operator asks for it.
+
+    Several products of one call are the grouped kernel's where it was measured on this device in their type.
+    """
+    dtype, spec = product.dtype, device.spec
+    measured = any(fit.family == "grouped_gemm" and fit.dtype == dtype for fit in spec.kernels)
+    kernel = device.kernel("grouped_gemm" if product.batch > 1 and measured else "gemm", dtype)
+    timed_with_it = device.includes_quantising(dtype)
+    if product.quantised and timed_with_it:
+        kernel = replace(kernel, parameters={**kernel.parameters, "quantise_gb_per_s": 0.0})
+    alone = device.isolated(kernel, m=product.m, n=product.n, k=product.k, batch=product.batch)
+    element, wide = DTYPE_BYTES[dtype], DTYPE_BYTES["bf16"]
+    if not (product.quantised or timed_with_it or element >= wide):
+        rows = product.batch * product.m
+        quantising = device.memory_bound(rows * product.k * (wide + element), "copy", rows)
+        alone = Estimate(*(a + b for a, b in zip(alone, quantising, strict=True)))
+    return step.with_parts(device.at_clock(alone, product, kernel), product.batch, spec.sustained)
+
+
+@pricer(Attention)
+def attention(device: Device, attention: Attention) -> Estimate:
+    """All segments in one call, at the clock of a step."""
+    kernel = device.kernel(f"attention_{attention.direction}", attention.dtype)
+    isolated = device.isolated(
+        replace(kernel, parameters={**kernel.parameters, **ALONE}),
+        batch=1.0,
+        q_len=tuple(float(queries) for queries, _ in attention.segments),
+        kv_len=tuple(float(context) for _, context in attention.segments),
+        heads=attention.heads,
+        kv_heads=attention.kv_heads,
+        head_dim=attention.head_dim,
+        causal=attention.causal,
+    )
+    return device.at_clock(isolated, attention, kernel)
+
+
+@pricer(DecodeAttention)
+def decode_attention(device: Device, attention: DecodeAttention) -> Estimate:
+    """At the clock of a step; sequences of unequal contexts cost what as many of their mean do, for bytes decide."""
+    kernel = device.kernel("attention_decode", attention.dtype, kv_dtype=attention.kv_dtype)
+    isolated = device.isolated(
+        kernel,
+        attention.kv_dtype,
+        batch=attention.batch,
+        context=attention.context / attention.batch,
+        heads=attention.heads,
+        kv_heads=attention.kv_heads,
+        head_dim=attention.head_dim,
+    )
+    return device.at_clock(isolated, attention, kernel)
+
+
+@pricer(FusedMoE)
+def fused_moe(device: Device, fused: FusedMoE) -> Estimate:
+    """At the clock of a step."""
+    kernel = device.kernel("fused_moe", fused.dtype, kv_dtype=fused.weight_dtype)
+    isolated = device.isolated(
+        kernel,
+        fused.weight_dtype,
+        tokens=fused.tokens,
+        hidden=fused.hidden,
+        expert_ffn=fused.expert_ffn,
+        experts=fused.experts,
+        topk=fused.topk,
+    )
+    return device.at_clock(isolated, fused, kernel)
+
+
+@pricer(MemoryBound)
+def memory_bound(device: Device, operator: MemoryBound) -> Estimate:
+    """Between other kernels all move their bytes as a copy does."""
+    return device.memory_bound(operator.size_bytes, "copy", operator.rows)
