@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ..errors import TspsimError
 from ..mesh import Mesh
 from ..network import Cluster, ExpertExchange, Traffic, collective, point_to_point
-from ..network.fluid import Channel, Device
+from ..network.fluid import Channel
 from ..network.symmetry import owned, surroundings
 from .assignment import Assignment, Cost, Role, Template, Templates, make_ready
 from .folding import number, refine
