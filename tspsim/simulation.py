@@ -130,7 +130,7 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
         cost=cost_of(question, makespan_s, tokens),
         range=costs.range_of(tokens, makespan_s, parts, question.work.stack),
         bottleneck=bottleneck(parts, makespan_s),
-        notes=notes_of(job),
+        notes=(*notes_of(job), *([AT_WORST] if submission.system.at_worst else [])),
         timeline=submission.timeline,
     )
 
@@ -231,5 +231,10 @@ def run_block(question: Question, job: Job, costs: Costs) -> Submission:
     return run(question, mesh, job, Costs(costs.device, costs.scales), every_rank=False)
 
 
+#: Said of a plan whose groups use a fabric unevenly.
+AT_WORST = (
+    "groups use the links between switches unevenly: ranks that differ in that alone are taken at their worst link "
+    "(docs/engine.md)"
+)
 #: Layers that show a steady block: the first fills the pipeline of exchanges, the others repeat.
 BLOCKS = 4

@@ -211,6 +211,7 @@ def test_an_uneven_fabric_taken_at_its_worst_load_is_no_faster_and_errs_by_its_u
     monkeypatch.setattr(system, "MANY", 2)
     rough = play(cluster, work, mesh, every_rank=False)
     assert len(exact.ranks) > 50 and len(rough.ranks) == 1 and rough.ranks[0].size == 160
+    assert rough.system.at_worst and not exact.system.at_worst
     assert exact.makespan_s == pytest.approx(whole.makespan_s, rel=NEAR)
     assert whole.makespan_s * (1 - NEAR) <= rough.makespan_s <= 12 / 8 * whole.makespan_s
     soonest_s = whole.timeline.frame().groupby("rank")["end_s"].max().min()

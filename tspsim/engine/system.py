@@ -60,10 +60,13 @@ class System:
     ----------
     instances
         Every instance that was built, with the channel that stood for it: the carrier of link loads.
+    at_worst
+        Uneven links between switches do not tell ranks apart: classes move at their worst link (:func:`alike`).
     """
 
     ranks: Sequence[SimulatedRank]
     instances: Sequence[tuple[Instance, Channel]] = field(repr=False)
+    at_worst: bool = False
 
     @property
     def channels(self) -> list[Channel]:
@@ -148,6 +151,7 @@ class Partition:
         self.cluster = cluster
         self.every_rank = every_rank
         self.devices: dict[int, Device] = {}
+        self._at_worst = False
         self.stable = False
         self._kinds = np.zeros(cluster.gpus, dtype=np.int64)
         self._templates: dict[Hashable, Templates] = {}
@@ -169,7 +173,7 @@ class Partition:
         # Ranks that meet as they did and are told apart as they were stay in their classes.
         self.stable = self.stable and known and before == (len(templates.numbers), int(self._kinds.max()))
         if self.stable:
-            prepared.system = system_of(prepared, self.devices.values(), self._carried)
+            prepared.system = system_of(prepared, self.devices.values(), self._carried, at_worst=self._at_worst)
         return prepared
 
     def settle(self, in_flight: Iterable[Prepared]) -> None:
@@ -181,8 +185,8 @@ class Partition:
             Ranks that stand for each other in something in flight have to part.
         """
         members, instances = self._built()
-        rank_class, instance_class = (
-            (list(range(len(members))), list(range(len(instances))))
+        rank_class, instance_class, self._at_worst = (
+            (list(range(len(members))), list(range(len(instances))), False)
             if self.every_rank
             else alike(self.cluster, members, self._kinds, instances)
         )
@@ -212,7 +216,7 @@ class Partition:
         self._carried = [(instance, channels[cls]) for instance, cls in zip(instances, instance_class, strict=True)]
         for prepared in self._prepared:
             if prepared.system is None or any(each.rank.number not in same for each in prepared.system.ranks):
-                prepared.system = system_of(prepared, self.devices.values(), self._carried)
+                prepared.system = system_of(prepared, self.devices.values(), self._carried, at_worst=self._at_worst)
         self.stable = True
 
     def _built(self) -> tuple[list[tuple[int, int]], list[Instance]]:
@@ -346,8 +350,9 @@ def alike(
     members: Sequence[tuple[int, int]],
     kinds: NDArray[np.int64],
     instances: Sequence[Instance],
-) -> tuple[list[int], list[int]]:
-    """Classes of ranks and of instances, by colour refinement over ranks, instances and links.
+) -> tuple[list[int], list[int], bool]:
+    """Classes of ranks and of instances, by colour refinement over ranks, instances and links; and whether they are
+    only nearly alike.
 
     A fabric whose switches the groups do not divide evenly has a little more load on some links than on others, and
     then hardly two ranks are alike. Where that makes more than :data:`MANY` classes, and the links between switches
@@ -356,9 +361,9 @@ def alike(
     """
     exact = told_apart(cluster, members, kinds, instances, len(cluster.links))
     if max(exact[0]) < MANY:
-        return exact
+        return *exact, False
     rough = told_apart(cluster, members, kinds, instances, cluster.layout.switch_start)
-    return rough if 2 * max(rough[0]) < max(exact[0]) else exact
+    return (*rough, True) if 2 * max(rough[0]) < max(exact[0]) else (*exact, False)
 
 
 #: Classes of ranks beyond which a fabric's uneven load is taken at its worst (:func:`alike`).
@@ -458,7 +463,7 @@ def channel_of(instance: Instance, number: int, devices: tuple[Device, ...]) -> 
 
 
 def system_of(
-    prepared: Prepared, devices: Iterable[Device], carried: Iterable[tuple[Instance, Channel]]
+    prepared: Prepared, devices: Iterable[Device], carried: Iterable[tuple[Instance, Channel]], *, at_worst: bool
 ) -> System:
     """The devices and instances that an assignment has to do with."""
     assignment = prepared.assignment
@@ -473,7 +478,7 @@ def system_of(
             named[role] = with_algorithms(prepared.roles[role], device)
         rank = Rank(device, assignment.slowness.get(device.number, 1.0))
         ranks.append(SimulatedRank(rank, named[role], device.size))
-    return System(ranks, [(instance, channel) for instance, channel in carried if instance.template in used])
+    return System(ranks, [(instance, channel) for instance, channel in carried if instance.template in used], at_worst)
 
 
 def constrain(channels: Sequence[Channel], users: Mapping[int, Mapping[int, float]]) -> None:

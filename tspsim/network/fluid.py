@@ -11,18 +11,19 @@ the activity ends at another time, does nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import chain
 from typing import Any, Protocol
 
 import simpy
 from simpy.events import EventPriority
 
-from .sharing import Sharing
+from .sharing import Sharing, shares
 
 #: After everything else that happens at an instant (SimPy takes smaller numbers first; NORMAL is 1).
 LAST = EventPriority(2)
+#: Transfers of a region up to which all are shared out at once, and such meetings that are remembered.
+FEW, REMEMBERED = 32, 20_000
 
 
 class Activity(Protocol):
@@ -217,7 +218,8 @@ class Fluid:
         self._before_settling = before_settling
         self._active: dict[int, list[Transfer]] = {}
         self._changed: dict[int, None] = {}
-        self._sharing = Sharing[Transfer]()
+        self._sharings: dict[int, Sharing[Transfer]] = {}
+        self._solved: dict[tuple[int, ...], list[float]] = {}
         self.settling = False
 
     def arrive(self, channel: Channel, use: int) -> Transfer:
@@ -241,7 +243,8 @@ class Fluid:
         if active is None:
             active = self._active[channel.region] = []
         active.append(transfer)
-        self._sharing.enter(transfer, channel)
+        if channel.region in self._sharings:
+            self._sharings[channel.region].enter(transfer, channel)
         toggled = self._toggled
         if toggled is not None:
             for device in channel.devices:
@@ -257,7 +260,8 @@ class Fluid:
         channel = transfer.channel
         active = self._active[channel.region]
         active.remove(transfer)
-        self._sharing.leave(transfer)
+        if channel.region in self._sharings:
+            self._sharings[channel.region].leave(transfer)
         if active:
             self._changed[channel.region] = None
             if not self.settling:
@@ -274,9 +278,8 @@ class Fluid:
     def reshare(self) -> None:
         """Channels have new numbers, constraints and regions: transfers under way stand in the new ones."""
         moving = [transfer for active in self._active.values() for transfer in active]
-        self._active, self._changed, self._sharing = {}, {}, Sharing()
+        self._active, self._changed, self._sharings, self._solved = {}, {}, {}, {}
         for transfer in moving:
-            self._sharing.enter(transfer, transfer.channel)
             self._active.setdefault(transfer.channel.region, []).append(transfer)
             self._changed[transfer.channel.region] = None
         if moving and not self.settling:
@@ -296,13 +299,38 @@ class Fluid:
         if self._before_settling is not None:
             self._before_settling()
         changed, self._changed = self._changed, {}
-        speeds = self._sharing.settle()
+        for region in changed:
+            active = self._active[region]
+            for transfer in self._few(region, active) if len(active) <= FEW else self._many(region, active):
+                self._give(transfer)
+
+    def _few(self, region: int, active: Sequence[Transfer]) -> Sequence[Transfer]:
+        """Share among few transfers: the same ones meet again and again, and are looked up."""
+        self._sharings.pop(region, None)
+        meeting = tuple([transfer.channel.number for transfer in active])
+        speeds = self._solved.get(meeting)
+        if speeds is None:
+            if len(self._solved) >= REMEMBERED:
+                self._solved.clear()
+            claims = [transfer.channel for transfer in active]
+            speeds = shares([claim.usage for claim in claims], [claim.weight for claim in claims])
+            self._solved[meeting] = speeds
+        for transfer, share in zip(active, speeds, strict=True):
+            transfer.share = share
+        return active
+
+    def _many(self, region: int, active: Sequence[Transfer]) -> Iterable[Transfer]:
+        """Share among many, of which an instant touches few; returns those whose rate may be another."""
+        sharing = self._sharings.get(region)
+        if sharing is None:
+            sharing = self._sharings[region] = Sharing()
+            for transfer in active:
+                sharing.enter(transfer, transfer.channel)
+        speeds = sharing.settle()
         for transfer, share in speeds.items():
             transfer.share = share
         # Beside kernels the whole region is looked at, for these come and go meanwhile.
-        looked_at = chain.from_iterable(self._active[each] for each in changed) if self.slowdown > 1.0 else speeds
-        for transfer in looked_at:
-            self._give(transfer)
+        return active if self.slowdown > 1.0 else speeds
 
     def _give(self, transfer: Transfer) -> None:
         rate = transfer.share
