@@ -234,7 +234,7 @@ def test_an_expert_group_is_filled_from_the_innermost_axes() -> None:
 
 def test_an_expert_group_that_axes_cannot_fill_is_none() -> None:
     assert Plan("test", {"tp": 4, "dp": 4, "ep": 6}).expert_parts is None
-    assert Plan("test", {"tp": 4, "dp": 3, "ep": 12}).expert_parts == {"tp": 4, "tsp": 1, "sp": 1, "dp": 3}
+    assert Plan("test", {"tp": 4, "dp": 3, "ep": 12}).expert_parts == {"tp": 4, "sp": 1, "dp": 3}
 
 
 def test_degrees_that_do_not_use_all_gpus_are_refused_with_both_numbers() -> None:

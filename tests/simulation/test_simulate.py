@@ -313,8 +313,8 @@ def test_no_transfer_is_faster_than_its_links(name: str) -> None:
             for steps in simulated_rank.role.streams.values():
                 for step in steps:
                     for key, _ in step.meets:
-                        if key in rank.channels:
-                            least = needed_s[rank.channels[key].number] * (1.0 - 1e-9)
+                        if key in rank.device.channels:
+                            least = needed_s[rank.device.channels[key].number] * (1.0 - 1e-9)
                             assert taken_s[rank.number, first + step.number] >= least, plan
 
 

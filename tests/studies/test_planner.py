@@ -20,7 +20,7 @@ from tspsim.errors import InfeasibleError, InputError
 from tspsim.parallel import peak_memory, scheme_of
 from tspsim.paths import tasks as longest
 from tspsim.paths.lower_bound import LowerBound
-from tspsim.paths.walk import Layers, Step, Task, walk
+from tspsim.paths.walk import Layers, TimedInstruction, TimedTask, walk
 from tspsim.question import Question, look_up
 from tspsim.report.plan import yaml_of
 from tspsim.result import PlanResult
@@ -108,26 +108,26 @@ seconds = st.floats(0.0, 3.0).map(lambda value: round(value, 3))
 
 
 @st.composite
-def layers(draw: st.DrawFn) -> tuple[Step, ...]:
+def layers(draw: st.DrawFn) -> tuple[TimedInstruction, ...]:
     """A layer with kernels and two streams of transfers that wait for each other, also across turns."""
     length = draw(st.integers(2, 7))
     steps = []
     for index in range(length):
         stream = draw(st.sampled_from(["compute", "compute", "weights", "sums"]))
         waits = draw(st.lists(st.integers(index - 2 * length, index - 1), max_size=2)) if index else []
-        steps.append(Step(stream, draw(seconds), tuple(waits), stream == "compute"))
+        steps.append(TimedInstruction(stream, draw(seconds), tuple(waits), stream == "compute"))
     return tuple(steps)
 
 
 @given(layer=layers(), times=st.integers(1, 40))
 @settings(max_examples=150, deadline=None)
-def test_skipping_turns_of_a_layer_changes_no_end(layer: tuple[Step, ...], times: int) -> None:
+def test_skipping_turns_of_a_layer_changes_no_end(layer: tuple[TimedInstruction, ...], times: int) -> None:
     unrolled = [
         step._replace(after=tuple(turn * len(layer) + i for i in step.after if turn * len(layer) + i >= 0))
         for turn in range(times)
         for step in layer
     ]
-    skipping, whole = walk(Task((Layers(layer, times),))), walk(Task(tuple(unrolled)))
+    skipping, whole = walk(TimedTask((Layers(layer, times),))), walk(TimedTask(tuple(unrolled)))
     assert skipping.end_s == pytest.approx(whole.end_s, rel=1e-9)
     assert skipping.compute_s == pytest.approx(whole.compute_s, rel=1e-9, abs=1e-12)
     # A stream that nobody waits for may be taken to be earlier than it is, never later.
@@ -136,12 +136,12 @@ def test_skipping_turns_of_a_layer_changes_no_end(layer: tuple[Step, ...], times
 
 
 def test_a_transfer_that_waits_for_the_kernel_before_is_a_gap_that_nothing_hides() -> None:
-    task = Task(
+    task = TimedTask(
         (
-            Step("compute", 1.0, (), True),
-            Step("sums", 0.25, (0,), False),
-            Step("weights", 9.0, (), False),
-            Step("compute", 1.0, (1,), True),
+            TimedInstruction("compute", 1.0, (), True),
+            TimedInstruction("sums", 0.25, (0,), False),
+            TimedInstruction("weights", 9.0, (), False),
+            TimedInstruction("compute", 1.0, (1,), True),
         )
     )
     assert walk(task).gaps_s == 0.25

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..network.calibration import UNMEASURED, Curve, FabricFactors
 from ..network.cluster import Cluster
 from ..network.collectives.between import Across
-from ..network.collectives.choices import Choice, Cost
+from ..network.collectives.choices import Candidate, Cost
 from ..network.specs import CollectivesSpec
 from .forms import Entry, Floats, Form, TransferFit, entry_of, fabric_form, forms_of, name_of
 from .least_squares import used_rows
@@ -100,14 +100,14 @@ def fit_fabric(rows: Sequence[MeasuredTransfer], source: str) -> tuple[FabricFac
 class _Predicted:
     """What the tuner could take for each row, what it takes, its seconds, and the share of them that is fluid."""
 
-    choices: list[tuple[Choice, ...]]
+    choices: list[tuple[Candidate, ...]]
     cost: list[Cost]
     seconds: Floats
     share: Floats
 
     @classmethod
     def of(cls, rows: Sequence[MeasuredTransfer], changed: Callable[[Cluster], Cluster]) -> _Predicted:
-        known: dict[Any, tuple[Choice, ...]] = {}
+        known: dict[Any, tuple[Candidate, ...]] = {}
         choices, costs, parts = [], [], []
         for row in rows:
             key = (id(row.cluster), row.question)

@@ -23,7 +23,7 @@ from ..network.calibration import (
 )
 from ..network.calibration import Spread as TransferSpread
 from ..network.collectives.between import across
-from ..network.collectives.choices import Choice, Cost
+from ..network.collectives.choices import Candidate, Cost
 from ..network.collectives.curves import Measured
 from ..network.collectives.custom_all_reduce import Custom
 from ..network.collectives.experts import ExchangeCost
@@ -251,7 +251,7 @@ def _exchange_forms(
 
 
 def fabric_form(
-    name: str, entry: FabricFactors, rows: Sequence[MeasuredTransfer], ways: Sequence[tuple[Choice, ...]]
+    name: str, entry: FabricFactors, rows: Sequence[MeasuredTransfer], ways: Sequence[tuple[Candidate, ...]]
 ) -> Form:
     """What a fabric changes of latencies and bandwidths."""
     known = {factor: _around(getattr(entry, factor), 100.0) for factor in ("latency", "bandwidth")}

@@ -114,7 +114,7 @@ Content = tuple[object, ...]
 
 
 @dataclass(frozen=True)
-class Role:
+class ReadyProgram:
     """A program made ready: instructions by stream, labels, and a signature equal for programs that cost the same.
 
     ``known`` is every different instruction.
@@ -126,7 +126,7 @@ class Role:
     signature: tuple[object, ...] = field(repr=False)
     known: Mapping[Content, Costed] = field(repr=False)
 
-    def written_out(self, program: Program) -> Role:
+    def written_out(self, program: Program) -> ReadyProgram:
         """The same for a program of the same instructions, repeated more often; what runs stays."""
         return replace(self, program=program, labels=labels_of(program, self.known, self.labels.distinct))
 
@@ -171,7 +171,7 @@ def content(instruction: Instruction) -> Content:
     return *common, instruction.axis, instruction.size_bytes, ends, instruction.wrap
 
 
-def make_ready(program: Program, cost: Cost, templates: Templates) -> Role:
+def make_ready(program: Program, cost: Cost, templates: Templates) -> ReadyProgram:
     """Cost every operator, intern every template, count its uses, and note which instructions somebody waits for."""
     streams: dict[str, list[ReadyInstruction]] = {}
     labels: list[Label] = []
@@ -202,7 +202,7 @@ def make_ready(program: Program, cost: Cost, templates: Templates) -> Role:
             stream.append(ready)
         signature.append((instruction.stream, duration_s, meets, after))
     check_streams(program, streams)
-    return Role(program, streams, labels_of(program, known, labels), tuple(signature), known)
+    return ReadyProgram(program, streams, labels_of(program, known, labels), tuple(signature), known)
 
 
 def labels_of(program: Program, known: Mapping[Content, Costed], distinct: Sequence[Label]) -> Labels:

@@ -21,7 +21,7 @@ from ..mesh import Mesh
 from ..network import Cluster, ExpertExchange, Traffic, collective, point_to_point
 from ..network.fluid import Channel
 from ..network.symmetry import owned, surroundings
-from .assignment import Assignment, Cost, Role, Template, Templates, make_ready
+from .assignment import Assignment, Cost, ReadyProgram, Template, Templates, make_ready
 from .folding import number, refine
 from .ranks import Device, Rank
 from .timeline import Labels
@@ -48,7 +48,7 @@ class SimulatedRank:
     """A rank that is run, for ``size`` ranks that do the same."""
 
     rank: Rank
-    role: Role
+    role: ReadyProgram
     size: int
 
 
@@ -73,7 +73,7 @@ class System:
         """Those of its instances, each once."""
         return list(dict.fromkeys(channel for _, channel in self.instances))
 
-    def horizon_s(self, role: Role) -> float:
+    def horizon_s(self, role: ReadyProgram) -> float:
         """Seconds a role's program takes with everything one after the other: the scale of the whole run."""
         transfer_s: dict[int, float] = {}
         for instance, _ in self.instances:
@@ -121,13 +121,13 @@ class Prepared:
     """
 
     assignment: Assignment
-    roles: Sequence[Role] = field(repr=False)
+    roles: Sequence[ReadyProgram] = field(repr=False)
     templates: Templates = field(repr=False)
     kinds: NDArray[np.int64] = field(repr=False)
     system: System | None = field(default=None, repr=False)
 
 
-def rank_kinds(assignment: Assignment, roles: Sequence[Role], gpus: int) -> NDArray[np.int64]:
+def rank_kinds(assignment: Assignment, roles: Sequence[ReadyProgram], gpus: int) -> NDArray[np.int64]:
     """Equal numbers for ranks with programs that cost the same on devices that are as fast; −1 outside the mesh."""
     ranks = assignment.mesh.ranks.reshape(-1)
     kinds = np.full(gpus, -1, dtype=np.int64)
@@ -469,7 +469,7 @@ def system_of(
     assignment = prepared.assignment
     used = {key // 2 for role in prepared.roles for each in role.known.values() for key in each.keys}
     ranks = []
-    named: dict[int, Role] = {}
+    named: dict[int, ReadyProgram] = {}
     for device in devices:
         if prepared.kinds[device.number] < 0:
             continue
@@ -514,7 +514,7 @@ def constrain(channels: Sequence[Channel], users: Mapping[int, Mapping[int, floa
         channel.region = find(index)
 
 
-def with_algorithms(role: Role, device: Device) -> Role:
+def with_algorithms(role: ReadyProgram, device: Device) -> ReadyProgram:
     """The role whose labels of communication say which algorithm moved the data of one of its devices."""
     distinct = list(role.labels.distinct)
     for _, keys, label, _ in role.known.values():

@@ -21,7 +21,7 @@ from dataclasses import replace
 from ..model import Block
 from ..model.layer import LayerShard, gradients
 from ..operators import MemoryBound, Operator
-from . import expert, folded_choice, folded_tables, travel
+from . import expert, folded_choice, folded_tables, folded_weights
 from .builder import ProgramBuilder
 from .context.attention import own_segments, slice_segments
 from .ledger import Buffer, Lifetime
@@ -81,7 +81,7 @@ def attention_overlapped(builder: ProgramBuilder, job: Job, layer: LayerShard, p
     """Groups of heads, software-pipelined by one: QKV of group r+1 is multiplied before attention of group r, so that
     the gather of r+1 runs beside it. Returns the last instruction."""
     groups, tokens, group = job.plan.attended_groups, job.tokens, group_of(job, layer)
-    ahead = min(travel.ATTENTION_BUFFERS, groups)
+    ahead = min(folded_weights.ATTENTION_BUFFERS, groups)
     if builder.recomputing:
         # A layer that is repeated for its backward keeps its own weights; the next one's first arrive beside them.
         ahead = groups + (ahead if transport_of(job).keeps else 0)
@@ -130,7 +130,7 @@ def attention_backward(builder: ProgramBuilder, job: Job, layer: LayerShard, pos
     overlap = plan.overlap is not False
     kept = plan.recomputation == "full"
     # A repeated layer's weights are in the buffers that its forward filled.
-    buffers = builder.buffers("attention weights", min(travel.ATTENTION_BUFFERS, groups), groups)
+    buffers = builder.buffers("attention weights", min(folded_weights.ATTENTION_BUFFERS, groups), groups)
     # Adapters are needed from the first group on, the projections to latents behind the last one.
     early = [] if kept or work.adapters is None else gather_attention_whole(builder, job, layer, [])
     reduced: list[int] = []
@@ -168,10 +168,10 @@ def attention_backward(builder: ProgramBuilder, job: Job, layer: LayerShard, pos
         needed = early or ([] if kept else gather_attention_whole(builder, job, layer, last))
         d_down = [gradient for product in layer.down_projections(tokens) for gradient in gradients(product)]
         last = [builder.compute("latents backward", *d_down, after=needed)]
-    load = travel.attention(job, group)
+    load = folded_weights.attention(job, group)
     trained = groups * load.trained_in_shard + load.trained_in_whole
     if work.adapters is not None:
-        trained += travel.mlp(job, layer).trained_in_whole
+        trained += folded_weights.mlp(job, layer).trained_in_whole
     if trained:
         size = trained * work.optimizer.gradients
         name = "attention gradients to owners"
@@ -184,7 +184,7 @@ def attention_backward(builder: ProgramBuilder, job: Job, layer: LayerShard, pos
 def gather_attention_whole(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
     """What no head divides and every rank needs whole for its tokens: latent attention's projections to latents, and
     halves of adapters."""
-    size = travel.attention(job, layer).whole_bytes
+    size = folded_weights.attention(job, layer).whole_bytes
     name = "projections to latents" if layer.down_weights else "adapters of attention"
     return [builder.collective("all_gather", "tsp", size, name, after=after, stream="weights")] if size else []
 
@@ -192,7 +192,7 @@ def gather_attention_whole(builder: ProgramBuilder, job: Job, layer: LayerShard,
 def bring_weights(builder: ProgramBuilder, job: Job, group: LayerShard, step: int, after: list[int]) -> list[int]:
     """Weights of a group of heads: gathered, where every rank owns some of its heads, or from those that own it, one
     after the other."""
-    plan, size = job.plan, travel.attention(job, group).shard_bytes
+    plan, size = job.plan, folded_weights.attention(job, group).shard_bytes
     if transport_of(job).gathers_heads and owned_by_all(job):
         name = f"weights, group {step + 1}/{plan.attended_groups}"
         return [builder.collective("all_gather", "tsp", size, name, after=after, stream="weights")]
@@ -304,7 +304,7 @@ def mlp_overlapped(builder: ProgramBuilder, job: Job, layer: LayerShard, last: i
     transport, piece = transport_of(job), piece_of(job, layer)
     pieces = transport.pieces(job)
     kept = builder.recomputing and keeps_mlp(job)
-    size = travel.mlp(job, piece).shard_bytes
+    size = folded_weights.mlp(job, piece).shard_bytes
     needed = [last, *gather_mlp_whole(builder, job, layer, [])]
     arrivals = Arrivals(builder, job, size, pieces, "MLP weights", "MLP weights", kept=kept)
     applied = last
@@ -320,7 +320,7 @@ def mlp_in_turn(builder: ProgramBuilder, job: Job, layer: LayerShard, last: int)
     transport, piece = transport_of(job), piece_of(job, layer)
     pieces = transport.pieces(job)
     waits = [last, *gather_mlp_whole(builder, job, layer, [last])]
-    arrivals = Arrivals(builder, job, travel.mlp(job, piece).shard_bytes, pieces, "MLP weights")
+    arrivals = Arrivals(builder, job, folded_weights.mlp(job, piece).shard_bytes, pieces, "MLP weights")
     for number in range(pieces):
         arrivals.bring(number, waits)
         waits = [apply_mlp(builder, job, piece, number, arrivals.of(number) or waits)]
@@ -333,7 +333,7 @@ def mlp_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> int:
     Returns the last kernel.
     """
     transport, piece, tokens = transport_of(job), piece_of(job, layer), job.tokens
-    pieces, load = transport.pieces(job), travel.mlp(job, piece)
+    pieces, load = transport.pieces(job), folded_weights.mlp(job, piece)
     gradient_bytes = load.trained_in_shard * job.work.optimizer.gradients
     overlap = job.plan.overlap is not False
     kept = keeps_mlp(job)
@@ -369,7 +369,7 @@ def mlp_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> int:
 
 def gather_mlp_whole(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
     """Halves of adapters that the MLP's columns do not divide."""
-    size = travel.mlp(job, layer).whole_bytes
+    size = folded_weights.mlp(job, layer).whole_bytes
     name = "adapters of the MLP"
     return [builder.collective("all_gather", "tsp", size, name, after=after, stream="weights")] if size else []
 
@@ -411,12 +411,12 @@ def in_flight_weights(job: Job) -> float:
     accumulators of the gradients of what is trained until those are reduced to their owners, and the buffers in which
     the next layer's first pieces arrive.
     """
-    transport, ahead = transport_of(job), min(travel.ATTENTION_BUFFERS, job.plan.attended_groups)
+    transport, ahead = transport_of(job), min(folded_weights.ATTENTION_BUFFERS, job.plan.attended_groups)
 
     def of_kind(block: Block) -> float:
         layer = LayerShard(job.model, job.plan.tsp, job.work.precision, job.activation_bytes, block)
         group, piece = group_of(job, layer), piece_of(job, layer)
-        attention, mlp = travel.attention(job, group), travel.mlp(job, piece)
+        attention, mlp = folded_weights.attention(job, group), folded_weights.mlp(job, piece)
         arriving = BUFFERS * transport.pools(job) * mlp.shard_bytes
         if not job.training:
             here = (1 if job.plan.overlap is False else ahead) * attention.shard_bytes

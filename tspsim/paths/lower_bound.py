@@ -31,11 +31,10 @@ from ..parallel.choices import legal, schedules_of
 from ..parallel.pipeline import Chunk
 from ..parallel.step import Writer, write_program
 from ..program import Collective, Compute, Instruction, Launch, Program, Repeat
-from ..steps import BACKWARD, FORWARD, WEIGHTS
-from ..steps import Task as Visit
+from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
 from .groups import Floats, Groups
 from .tasks import Part, Stage, longest_path
-from .walk import RECEIVE, SEND, Layers, Step, Task
+from .walk import RECEIVE, SEND, Layers, TimedInstruction, TimedTask
 
 #: Sums of many floats in another order than the engine's may differ in the last digits.
 ROUNDING = 1.0 - 1e-9
@@ -47,9 +46,9 @@ MIDDLE = -1
 class _Visits(Job):
     """A job whose stages do only the visits named: a step in little."""
 
-    visits: tuple[Visit, ...] = ()
+    visits: tuple[Task, ...] = ()
 
-    def tasks(self, stage: int) -> list[Visit]:
+    def tasks(self, stage: int) -> list[Task]:
         return list(self.visits)
 
 
@@ -118,7 +117,7 @@ class LowerBound:
     def _least_s(self, job: Job) -> float:
         """Kernels of one micro-batch through a whole model, attention at the device's peak."""
         kinds = job.step.kinds(job.order)
-        programs = [_write(job, 0, job.chunks(0)[0], Visit(kind, MIDDLE, 0)) for kind in kinds]
+        programs = [_write(job, 0, job.chunks(0)[0], Task(kind, MIDDLE, 0)) for kind in kinds]
         return sum(
             times * (operator.flops / self.peak if operator.role is Role.ATTENTION else self._operator_s(operator))
             for program in programs
@@ -152,7 +151,7 @@ class LowerBound:
             alone = replace(job, plan=whole)
             chunk = alone.chunks(0)[0]
             kinds = job.step.kinds(job.order)
-            programs = [_write(alone, 0, chunk, Visit(kind, MIDDLE, 0)) for kind in kinds]
+            programs = [_write(alone, 0, chunk, Task(kind, MIDDLE, 0)) for kind in kinds]
             self._compute[key] = sum(
                 times * self._kernel_s(step) for program in programs for step, times in _kernels(program)
             )
@@ -193,7 +192,7 @@ class LowerBound:
         chunk = Chunk(1, 1, has_embedding=False, has_head=False)
         groups, alone = Groups(mesh, 0, self.cluster), replace(job, plan=replace(job.plan, zero=0))
         kinds = job.step.kinds(job.order)
-        return [self._part(alone, groups, 0, (chunk,), Visit(kind, MIDDLE, 0)) for kind in kinds]
+        return [self._part(alone, groups, 0, (chunk,), Task(kind, MIDDLE, 0)) for kind in kinds]
 
     def outline_s(self, job: Job, mesh: Mesh) -> float:
         """A step without what replicas say to each other: alike for all ZeRO stages, and quicker to find."""
@@ -239,10 +238,10 @@ class LowerBound:
 
         def middle(kind: str) -> tuple[Part, ...]:
             every = range(len(chunks))
-            return tuple(self._part(job, groups, stage, chunks, Visit(kind, MIDDLE, chunk)) for chunk in every)
+            return tuple(self._part(job, groups, stage, chunks, Task(kind, MIDDLE, chunk)) for chunk in every)
 
         forward = middle(FORWARD)
-        first = self._part(job, groups, stage, chunks, Visit(FORWARD, 0, 0)) if whole else forward[0]
+        first = self._part(job, groups, stage, chunks, Task(FORWARD, 0, 0)) if whole else forward[0]
         kinds = job.step.kinds(job.order)
         if BACKWARD not in kinds:
             return Stage(forward, (), (), first, forward[-1])
@@ -250,7 +249,7 @@ class LowerBound:
         weights = middle(WEIGHTS) if WEIGHTS in kinds else ()
         last = (weights or backward)[0]
         if whole:
-            last = self._finish(job, groups, stage, Visit(WEIGHTS if weights else BACKWARD, final, 0))
+            last = self._finish(job, groups, stage, Task(WEIGHTS if weights else BACKWARD, final, 0))
         return Stage(forward, backward, weights, first, last)
 
     def _message_s(self, job: Job, groups: Sequence[Groups]) -> float:
@@ -261,7 +260,7 @@ class LowerBound:
         ranks = [group.rank for group in groups]
         return min(self._message(a, b, size, groups[0])[0] for a, b in itertools.pairwise(ranks))
 
-    def _part(self, job: Job, groups: Groups, stage: int, chunks: Sequence[Chunk], visit: Visit) -> Part:
+    def _part(self, job: Job, groups: Groups, stage: int, chunks: Sequence[Chunk], visit: Task) -> Part:
         """One visit as a task, walked."""
         chunk = chunks[visit.chunk]
         met = job.plan.zero if visit.micro_batch != MIDDLE or job.plan.zero >= 2 else 0
@@ -281,7 +280,7 @@ class LowerBound:
             self._parts[key] = known
         return known
 
-    def _finish(self, job: Job, groups: Groups, stage: int, visit: Visit) -> Part:
+    def _finish(self, job: Job, groups: Groups, stage: int, visit: Task) -> Part:
         """The last visit of a step, with what follows it."""
         facts = {name: getattr(job, name) for name in Job.__dataclass_fields__}
         program = write_program(scheme_of(job.plan), _Visits(**facts, visits=(visit,)), {"pp": stage})
@@ -289,21 +288,21 @@ class LowerBound:
 
     def _compile(self, program: Program, groups: Groups) -> Part:
         outside_s, layers_s = np.zeros(groups.near), np.zeros(groups.near)
-        items: list[Step | Layers] = []
+        items: list[TimedInstruction | Layers] = []
         for item in program.items:
             if isinstance(item, Repeat):
                 steps = tuple([self._step(step, groups, layers_s, item.times) for step in item.body])
                 items.append(Layers(steps, item.times))
             else:
                 items.append(self._step(item, groups, outside_s, 1))
-        return Part(Task(tuple(items)), outside_s, layers_s)
+        return Part(TimedTask(tuple(items)), outside_s, layers_s)
 
-    def _step(self, instruction: Instruction, groups: Groups, moved_s: Floats, times: int) -> Step:
+    def _step(self, instruction: Instruction, groups: Groups, moved_s: Floats, times: int) -> TimedInstruction:
         after, stream = instruction.after, instruction.stream
         if isinstance(instruction, Compute):
-            return Step(stream, self._kernel_s(instruction), after, True)
+            return TimedInstruction(stream, self._kernel_s(instruction), after, True)
         if isinstance(instruction, Launch):
-            return Step(stream, instruction.host_s, after, False)
+            return TimedInstruction(stream, instruction.host_s, after, False)
         ranks = groups.along(instruction.axis)
         if isinstance(instruction, Collective):
             tokens = instruction.tokens
@@ -321,10 +320,10 @@ class LowerBound:
                 self._moves[key] = traffic.latency_s + traffic.fluid_s, groups.occupied_s(traffic)
             seconds, occupied = self._moves[key]
             moved_s += times * occupied
-            return Step(stream, seconds, after, False)
+            return TimedInstruction(stream, seconds, after, False)
         if not instruction.wrap or instruction.to is None or instruction.source is None:
             # A message between stages: when it comes and how long it takes is the pipeline's business.
-            return Step(stream, 0.0, after, False, SEND if instruction.to is not None else RECEIVE)
+            return TimedInstruction(stream, 0.0, after, False, SEND if instruction.to is not None else RECEIVE)
         size = len(ranks)
         pairs = (ranks[0], ranks[instruction.to % size]), (ranks[instruction.source % size], ranks[0])
         seconds = 0.0
@@ -332,7 +331,7 @@ class LowerBound:
             alone_s, occupied = self._message(sender, receiver, instruction.size_bytes, groups)
             seconds = max(seconds, alone_s)
             moved_s += times * occupied
-        return Step(stream, seconds, after, False)
+        return TimedInstruction(stream, seconds, after, False)
 
     def _message(self, sender: int, receiver: int, size_bytes: int, groups: Groups) -> tuple[float, Floats]:
         key = (sender, receiver, size_bytes, groups.node)
@@ -342,7 +341,7 @@ class LowerBound:
         return self._moves[key]
 
 
-def _write(job: Job, stage: int, chunk: Chunk, visit: Visit) -> Program:
+def _write(job: Job, stage: int, chunk: Chunk, visit: Task) -> Program:
     """The program of one visit alone."""
     writer = Writer(scheme_of(job.plan), job, {"pp": stage})
     writer.visit(visit, chunk)

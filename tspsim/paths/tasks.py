@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..parallel import Job
 from ..steps import BACKWARD, FORWARD
-from .walk import NEVER, Task, Walk, walk
+from .walk import NEVER, TimedTask, Walk, walk
 
 Floats = NDArray[np.float64]
 #: Micro-batches a stage that are walked: the start of a pipeline takes fewer than two a stage, and so does its end.
@@ -23,7 +23,7 @@ ROUNDS = 6
 class Part:
     """A task with its walks, and the seconds that its layers, and the rest of it, occupy each link near the rank."""
 
-    task: Task
+    task: TimedTask
     outside_s: Floats
     layers_s: Floats
 

@@ -21,7 +21,7 @@ RECEIVE, SEND = "receive", "send"
 ALIKE = 1e-12
 
 
-class Step(NamedTuple):
+class TimedInstruction(NamedTuple):
     """An instruction with its time alone. ``after`` counts as in :class:`tspsim.program.Repeat`.
 
     ``role`` is :data:`RECEIVE` or :data:`SEND` for what goes between stages.
@@ -38,17 +38,17 @@ class Step(NamedTuple):
 class Layers:
     """Steps that run ``times`` times; an ``after`` counts from the start of its own turn."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[TimedInstruction, ...]
     times: int
 
 
 @dataclass(frozen=True)
-class Task:
+class TimedTask:
     """Instructions in issue order; outside of layers an ``after`` is an index into the unrolled list."""
 
-    items: tuple[Step | Layers, ...]
+    items: tuple[TimedInstruction | Layers, ...]
 
-    def with_layers(self, layers: int) -> Task:
+    def with_layers(self, layers: int) -> TimedTask:
         """This task of one layer with more of it; what stood behind the layer waits for the last."""
         first, length = next(
             ((place, len(item.steps)) for place, item in enumerate(self.items) if isinstance(item, Layers)),
@@ -56,12 +56,12 @@ class Task:
         )
         shift = (layers - 1) * length
 
-        def moved(step: Step) -> Step:
+        def moved(step: TimedInstruction) -> TimedInstruction:
             return step._replace(after=tuple([index + shift if index >= first else index for index in step.after]))
 
         before, behind = self.items[:first], self.items[first + 1 :]
         repeated = [replace(item, times=layers) for item in self.items[first : first + 1] if isinstance(item, Layers)]
-        return Task((*before, *repeated, *[moved(step) for step in behind if isinstance(step, Step)]))
+        return TimedTask((*before, *repeated, *[moved(step) for step in behind if isinstance(step, TimedInstruction)]))
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class _Clocks:
         self.kernel_s = self.compute_s = self.gaps_s = 0.0
         self.sent_s = NEVER
 
-    def take(self, step: Step, after: Sequence[int]) -> None:
+    def take(self, step: TimedInstruction, after: Sequence[int]) -> None:
         """Issue one instruction."""
         ends, chains, root, stream = self.ends, self.chains, self.root, step.stream
         ready, chain = self.start_s, NEVER
@@ -140,7 +140,7 @@ class _Clocks:
         ends.append(end)
 
 
-def walk(task: Task, *, arrival_s: float = NEVER, from_zero: bool = False) -> Walk:
+def walk(task: TimedTask, *, arrival_s: float = NEVER, from_zero: bool = False) -> Walk:
     """Walk a task whose kernels may begin at 0.
 
     Parameters
@@ -177,7 +177,7 @@ def _found(index: int, borders: Sequence[int], skipped: Sequence[int]) -> int:
     return index - skipped[place - 1] if place else index
 
 
-def _run_layers(clocks: _Clocks, layer: Sequence[Step], times: int) -> int:
+def _run_layers(clocks: _Clocks, layer: Sequence[TimedInstruction], times: int) -> int:
     """Run a layer ``times`` times and return the turns that were run: those in between advance all clocks alike.
 
     When every clock that matters later has advanced by the same stride for as many turns as a layer reaches back, it
@@ -218,7 +218,7 @@ def _run_layers(clocks: _Clocks, layer: Sequence[Step], times: int) -> int:
     return turns
 
 
-def core_streams(layer: Sequence[Step]) -> frozenset[str]:
+def core_streams(layer: Sequence[TimedInstruction]) -> frozenset[str]:
     """Streams of kernels, and those that an instruction of another stream waits for."""
     core = {step.stream for step in layer if step.is_compute}
     for step in layer:
@@ -226,7 +226,7 @@ def core_streams(layer: Sequence[Step]) -> frozenset[str]:
     return frozenset(core)
 
 
-def _stride(ends: Sequence[float], position: int, layer: Sequence[Step], core: frozenset[str]) -> float:
+def _stride(ends: Sequence[float], position: int, layer: Sequence[TimedInstruction], core: frozenset[str]) -> float:
     """By how much every end of the core advanced over a turn; NaN where not all alike."""
     length, stride = len(layer), NEVER
     for offset, step in enumerate(layer):

@@ -52,7 +52,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Candidate:
     """One way to do it; ``schedule`` is for one byte."""
 
     algorithm: str
@@ -60,7 +60,7 @@ class Choice:
     cost: Cost
 
 
-def cheapest(choices: Sequence[Choice], size_bytes: float, shift: int) -> Traffic:
+def cheapest(choices: Sequence[Candidate], size_bytes: float, shift: int) -> Traffic:
     """The choice that takes least for a size; ``shift`` is added to every link."""
     times = [choice.cost.alone(size_bytes) for choice in choices]
     index = min(range(len(choices)), key=lambda i: times[i][0] + times[i][1])
@@ -77,24 +77,24 @@ def cheapest(choices: Sequence[Choice], size_bytes: float, shift: int) -> Traffi
 
 def timed(
     group: Group, kind: CollectiveKind, name: str, schedule: Schedule, build: Builder, library: str | None
-) -> list[Choice]:
+) -> list[Candidate]:
     """A schedule that ``build`` made with its measured time, or under every protocol."""
     collectives = group.cluster.node.collectives
     if schedule.net_steps and collectives.across is not None:
         fabric = group.cluster.fabric
         own = fabric.collectives if fabric is not None else None
-        return [Choice(name, schedule, across(group.cluster, collectives.across, own, schedule))]
+        return [Candidate(name, schedule, across(group.cluster, collectives.across, own, schedule))]
     curve = _curve(group, kind, name, library) if len(group.members) == 1 else None
     if curve is not None:
         factors = curve.libraries.get(library or "", Factors())
         floor, stretch = slowest(group, schedule, lambda sound: build(sound, kind)[0])
         bandwidth = inside_bytes_per_s(group)
         measured = Measured(curve, kind, group.size, bandwidth, factors.latency, factors.bandwidth, floor, stretch)
-        return [Choice(name, schedule, measured)]
+        return [Candidate(name, schedule, measured)]
     return lines(group.cluster, name, schedule, kind.passed_on(group.size))
 
 
-def lines(cluster: Cluster, name: str, schedule: Schedule, passed: float) -> list[Choice]:
+def lines(cluster: Cluster, name: str, schedule: Schedule, passed: float) -> list[Candidate]:
     """A schedule under every protocol; ``passed`` is what a GPU sends on of each byte.
 
     Reduction in the switch has a latency of its own and moves whole messages: only the last protocol.
@@ -103,14 +103,14 @@ def lines(cluster: Cluster, name: str, schedule: Schedule, passed: float) -> lis
     if schedule.family == "in_switch":
         assert library.in_switch_latency is not None
         latency = library.in_switch_latency.value + schedule.net_steps * library.protocols[-1].ring.net_hop
-        return [Choice(name, schedule, Line(latency, schedule.fluid_s))]
+        return [Candidate(name, schedule, Line(latency, schedule.fluid_s))]
     choices = []
     for protocol in library.protocols:
         steps = protocol.tree if schedule.family == "tree" else protocol.ring
         latency = steps.base + schedule.node_steps * steps.hop + schedule.net_steps * steps.net_hop
         fluid = schedule.fluid_s / protocol.bandwidth_ratio
         cap = protocol.fabric_cap if schedule.net_steps else protocol.node_cap
-        choices.append(Choice(name, schedule, Line(latency, fluid if cap is None else max(fluid, passed / cap))))
+        choices.append(Candidate(name, schedule, Line(latency, fluid if cap is None else max(fluid, passed / cap))))
     return choices
 
 

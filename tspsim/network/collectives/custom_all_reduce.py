@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ...errors import InputError
 from ..kinds import ALL_REDUCE, CollectiveKind
 from . import direct
-from .choices import Choice, inside_bytes_per_s, slowest
+from .choices import Candidate, inside_bytes_per_s, slowest
 from .schedule import Group, power_sum
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Custom:
         return max(0.0, total - fluid), max(fluid * self.stretch, size_bytes * self.floor_s)
 
 
-def choices(group: Group, kind: CollectiveKind, library: str | None) -> tuple[Choice, ...]:
+def choices(group: Group, kind: CollectiveKind, library: str | None) -> tuple[Candidate, ...]:
     """The all-reduce of the serving engine that ``library`` names, if it names one."""
     found = [each for each in group.cluster.node.collectives.custom_all_reduce if each.library == library]
     if not found:
@@ -68,4 +68,4 @@ def choices(group: Group, kind: CollectiveKind, library: str | None) -> tuple[Ch
     schedule = direct.build(group, kind)[0]
     floor, stretch = slowest(group, schedule, lambda sound: direct.build(sound, kind)[0])
     cost = Custom(found[0], group.size, inside_bytes_per_s(group), floor, stretch)
-    return (Choice(found[0].library.replace(" ", "_"), schedule, cost),)
+    return (Candidate(found[0].library.replace(" ", "_"), schedule, cost),)

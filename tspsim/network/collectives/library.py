@@ -16,7 +16,7 @@ from ..cluster import Cluster
 from ..kinds import ALL_TO_ALL, KINDS, CollectiveKind
 from . import custom_all_reduce, direct, experts, multi_ring, ring, tree, two_level  # noqa: F401  (each registers)
 from .algorithm import ALGORITHMS
-from .choices import Choice, cheapest, lines
+from .choices import Candidate, cheapest, lines
 from .exchange import ExpertExchange
 from .experts import copies, exchange_choice, expert_curve
 from .schedule import Group, scheduled
@@ -208,7 +208,7 @@ def considered(
     algorithm: str | None,
     library: str | None,
     exchange: ExpertExchange | None = None,
-) -> tuple[Choice, ...]:
+) -> tuple[Candidate, ...]:
     """All ways of the named algorithm, or of all that the library's tuner knows; ``exchange`` instead of the typical.
 
     Raises
@@ -268,7 +268,7 @@ def _traffic(
     # Choices are for a byte: the number of tokens does not matter to them.
     exchange = replace(exchange, tokens=1.0) if exchange else None
     key = ("choices", kind.name, algorithm, library, frozenset(ranks), source, exchange)
-    choices: tuple[Choice, ...] | None = cluster.memo.get(key)
+    choices: tuple[Candidate, ...] | None = cluster.memo.get(key)
     if choices is None:
         choices = considered(Group(cluster, ranks, group.root), kind, algorithm, library, exchange)
         cluster.memo[key] = choices

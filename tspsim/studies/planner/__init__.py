@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .answer import Planned
-from .asked import load_planned, read_budget
 from .planner import Planner
+from .query import load_planned, read_budget
 from .scheme_map import read_map
 
 __all__ = ["Planned", "Planner", "load_planned", "read_budget", "read_map"]
