@@ -27,6 +27,8 @@ from tspsim.simulation import Costs, run_plan, scheduled
 from tspsim.studies.planner.space import Space, plan_keys
 
 ROOT = Path(tspsim.__file__).parent.parent
+#: Where the documents are: the package may be installed elsewhere.
+CHECKOUT = Path(__file__).resolve().parents[2]
 SMALL = """
 name: small
 layers: 4
@@ -161,7 +163,7 @@ def test_reports_and_the_catalogue_tell_of_them(model: str, tmp_path: Path, monk
     assert "announced parts" in page and "The weights of WP come before a layer begins" in page
     told = json.loads((tmp_path / "new.json").read_text())
     assert [plan["settings"]["exchange"] for plan in told["plans"]] == ["announce", "all_gather"]
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    spec = importlib.util.spec_from_file_location("generate", CHECKOUT / "docs" / "generate.py")
     assert spec is not None and spec.loader is not None
     generate = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generate)
