@@ -243,7 +243,7 @@ class Fluid:
         if active is None:
             active = self._active[channel.region] = []
         active.append(transfer)
-        if channel.region in self._sharings:
+        if self._sharings and channel.region in self._sharings:
             self._sharings[channel.region].enter(transfer, channel)
         toggled = self._toggled
         if toggled is not None:
@@ -260,7 +260,7 @@ class Fluid:
         channel = transfer.channel
         active = self._active[channel.region]
         active.remove(transfer)
-        if channel.region in self._sharings:
+        if self._sharings and channel.region in self._sharings:
             self._sharings[channel.region].leave(transfer)
         if active:
             self._changed[channel.region] = None
@@ -301,12 +301,17 @@ class Fluid:
         changed, self._changed = self._changed, {}
         for region in changed:
             active = self._active[region]
-            for transfer in self._few(region, active) if len(active) <= FEW else self._many(region, active):
-                self._give(transfer)
+            if len(active) > FEW:
+                for transfer in self._many(region, active):
+                    self._give(transfer, transfer.share)
+                continue
+            if self._sharings:
+                self._sharings.pop(region, None)
+            for transfer, rate in zip(active, self._few(active), strict=True):
+                self._give(transfer, rate)
 
-    def _few(self, region: int, active: Sequence[Transfer]) -> Sequence[Transfer]:
-        """Share among few transfers: the same ones meet again and again, and are looked up."""
-        self._sharings.pop(region, None)
+    def _few(self, active: Sequence[Transfer]) -> list[float]:
+        """Shares of few transfers: the same ones meet again and again, and are looked up."""
         meeting = tuple([transfer.channel.number for transfer in active])
         speeds = self._solved.get(meeting)
         if speeds is None:
@@ -315,9 +320,7 @@ class Fluid:
             claims = [transfer.channel for transfer in active]
             speeds = shares([claim.usage for claim in claims], [claim.weight for claim in claims])
             self._solved[meeting] = speeds
-        for transfer, share in zip(active, speeds, strict=True):
-            transfer.share = share
-        return active
+        return speeds
 
     def _many(self, region: int, active: Sequence[Transfer]) -> Iterable[Transfer]:
         """Share among many, of which an instant touches few; returns those whose rate may be another."""
@@ -332,8 +335,7 @@ class Fluid:
         # Beside kernels the whole region is looked at, for these come and go meanwhile.
         return active if self.slowdown > 1.0 else speeds
 
-    def _give(self, transfer: Transfer) -> None:
-        rate = transfer.share
+    def _give(self, transfer: Transfer, rate: float) -> None:
         if self.slowdown > 1.0:
             for device in transfer.channel.devices:
                 if device.computing:
