@@ -165,14 +165,12 @@ def test_the_toggle_turns_the_whole_page_dark_and_back(visit: Open, report: Path
 
 
 def test_hostile_names_run_nothing(visit: Open, tmp_path: Path) -> None:
-    from test_report_page import HOSTILE, hostile_result
-
-    write_report(hostile_result(), tmp_path / "hostile.html")
+    write_report(fixtures.hostile_result(), tmp_path / "hostile.html")
     page = visit(tmp_path / "hostile.html")
     page.on("dialog", lambda dialog: pytest.fail(f"ran: {dialog.message}"))
-    assert HOSTILE in page.inner_text("body")
+    assert fixtures.HOSTILE in page.inner_text("body")
     assert page.evaluate("() => document.querySelectorAll('script').length") == 4
-    assert page.title() == f"{HOSTILE} · tspsim"
+    assert page.title() == f"{fixtures.HOSTILE} · tspsim"
 
 
 def test_a_gallery_page_finds_its_shared_bundle(visit: Open, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -301,3 +302,34 @@ def scenario(**changes: Any) -> Mapping[str, Any]:
             "gated": True,
         },
     } | changes
+
+
+#: A text that would run if a page did not take it as text.
+HOSTILE = "<script>alert(1)</script>\"'&</title>{{ 7*7 }}%{x}$x$"
+
+
+def hostile_result() -> Result:
+    """Every text of a result is an attack."""
+    shown = timeline("TSP8", [0], layers=2)
+    shown.labels[:] = [
+        label._replace(name=HOSTILE, shape=HOSTILE, part=HOSTILE, kind=HOSTILE) for label in shown.labels
+    ]
+    ran = plan(0)
+    attacked = replace(
+        ran,
+        name=HOSTILE,
+        settings={HOSTILE: HOSTILE},
+        bottleneck=HOSTILE,
+        notes=(HOSTILE,),
+        timeline=shown,
+        memory=replace(ran.memory, parts={HOSTILE: 1e9}),
+        link_shares=((HOSTILE, "0", 0.5), ("0", HOSTILE, 0.25)),
+        range=replace(ran.range, basis=HOSTILE) if ran.range else None,
+        breakdown_s=dict(ran.breakdown_s) | {"exposed_communication": {HOSTILE: 0.1}},
+    )
+    refused = replace(plan(4), name=HOSTILE + "2", error=HOSTILE)
+    asked = scenario(name=HOSTILE, description=HOSTILE)
+    rows = ({"what": HOSTILE, "value": HOSTILE, "source": HOSTILE, "basis": HOSTILE},)
+    return result(
+        scenario=asked, plans=(attacked, refused), provenance=rows, defaults=(HOSTILE,), unexplained=(HOSTILE,)
+    )

@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -105,49 +104,19 @@ def test_one_plan_without_rivals_has_no_ratio() -> None:
     assert "1.00×" not in text
 
 
-HOSTILE = "<script>alert(1)</script>\"'&</title>{{ 7*7 }}%{x}$x$"
-
-
-def hostile_result() -> Result:
-    """Every text of a result is an attack."""
-    timeline = fixtures.timeline("TSP8", [0], layers=2)
-    timeline.labels[:] = [
-        label._replace(name=HOSTILE, shape=HOSTILE, part=HOSTILE, kind=HOSTILE) for label in timeline.labels
-    ]
-    ran = fixtures.plan(0)
-    plan = replace(
-        ran,
-        name=HOSTILE,
-        settings={HOSTILE: HOSTILE},
-        bottleneck=HOSTILE,
-        notes=(HOSTILE,),
-        timeline=timeline,
-        memory=replace(ran.memory, parts={HOSTILE: 1e9}),
-        link_shares=((HOSTILE, "0", 0.5), ("0", HOSTILE, 0.25)),
-        range=replace(ran.range, basis=HOSTILE) if ran.range else None,
-        breakdown_s=dict(ran.breakdown_s) | {"exposed_communication": {HOSTILE: 0.1}},
-    )
-    refused = replace(fixtures.plan(4), name=HOSTILE + "2", error=HOSTILE)
-    scenario = fixtures.scenario(name=HOSTILE, description=HOSTILE)
-    rows = ({"what": HOSTILE, "value": HOSTILE, "source": HOSTILE, "basis": HOSTILE},)
-    return fixtures.result(
-        scenario=scenario, plans=(plan, refused), provenance=rows, defaults=(HOSTILE,), unexplained=(HOSTILE,)
-    )
-
-
 def test_texts_from_yaml_never_become_markup_or_script() -> None:
-    text = render(hostile_result(), SHARED_BUNDLE)
+    text = render(fixtures.hostile_result(), SHARED_BUNDLE)
     assert "<script>alert(1)" not in text
     seen = Page(text)
     assert [tag for tag, _ in seen.tags].count("title") == 1
     scripts = [attrs for attrs, _ in seen.scripts]
     assert len(scripts) == 4  # the data, the bundle's address, the two scripts of the page
-    assert HOSTILE in seen.text
+    assert fixtures.HOSTILE in seen.text
     assert not any("<" in text for attrs, text in seen.scripts if attrs.get("type") == "application/json")
 
 
 def test_figures_get_texts_escaped_for_plotlys_own_markup() -> None:
-    figures = json.dumps(page(hostile_result()).data["figures"], ensure_ascii=False)
+    figures = json.dumps(page(fixtures.hostile_result()).data["figures"], ensure_ascii=False)
     choices = re.sub(r'"label": "(?:[^"\\]|\\.)*"', "", figures)  # options of a select are set as plain text
     assert "<script>" not in choices
     assert "&lt;script&gt;" in choices
