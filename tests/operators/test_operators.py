@@ -11,7 +11,7 @@ import pytest
 from helpers.engine import grid, play, program, question
 
 import tspsim
-from tspsim import operators
+from tspsim import operators, registry
 from tspsim.errors import TspsimError
 from tspsim.hardware import Device, Estimate, load_device, pricer, pricers
 from tspsim.model.layer import LayerShard
@@ -155,9 +155,11 @@ def other_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: scans\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[tspsim.pricers]\nscans = scans\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    pricers.load_entry_points.cache_clear()
+    for looked_up in (pricers.load_entry_points, registry.installed):
+        looked_up.cache_clear()
     yield
-    pricers.load_entry_points.cache_clear()
+    for looked_up in (pricers.load_entry_points, registry.installed):
+        looked_up.cache_clear()
 
 
 @pytest.mark.usefixtures("other_package")

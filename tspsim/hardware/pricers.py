@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
 from tspsim.errors import TspsimError
 from tspsim.operators import Operator
+from tspsim.registry import installed
 
 from .limits import Estimate
 
@@ -60,5 +60,5 @@ def price(device: Any, operator: Operator) -> Estimate:
 
 @cache
 def load_entry_points() -> None:
-    for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
+    for entry in installed(ENTRY_POINTS):
         entry.load()

@@ -18,12 +18,12 @@ from typing import Any, Protocol
 import simpy
 from simpy.events import EventPriority
 
-from .sharing import Sharing, shares
+from .sharing import Sharing, Solutions
 
 #: After everything else that happens at an instant (SimPy takes smaller numbers first; NORMAL is 1).
 LAST = EventPriority(2)
-#: Transfers of a region up to which all are shared out at once, and such meetings that are remembered.
-FEW, REMEMBERED = 32, 20_000
+#: Transfers of a region up to which all are shared out at once.
+FEW = 32
 
 
 class Activity(Protocol):
@@ -219,7 +219,7 @@ class Fluid:
         self._active: dict[int, list[Transfer]] = {}
         self._changed: dict[int, None] = {}
         self._sharings: dict[int, Sharing[Transfer]] = {}
-        self._solved: dict[tuple[int, ...], list[float]] = {}
+        self._solutions = Solutions()
         self.settling = False
 
     def arrive(self, channel: Channel, use: int) -> Transfer:
@@ -278,7 +278,7 @@ class Fluid:
     def reshare(self) -> None:
         """Channels have new numbers, constraints and regions: transfers under way stand in the new ones."""
         moving = [transfer for active in self._active.values() for transfer in active]
-        self._active, self._changed, self._sharings, self._solved = {}, {}, {}, {}
+        self._active, self._changed, self._sharings, self._solutions = {}, {}, {}, Solutions()
         for transfer in moving:
             self._active.setdefault(transfer.channel.region, []).append(transfer)
             self._changed[transfer.channel.region] = None
@@ -307,26 +307,15 @@ class Fluid:
                 continue
             if self._sharings:
                 self._sharings.pop(region, None)
-            for transfer, rate in zip(active, self._few(active), strict=True):
+            speeds = self._solutions.speeds([transfer.channel for transfer in active])
+            for transfer, rate in zip(active, speeds, strict=True):
                 self._give(transfer, rate)
-
-    def _few(self, active: Sequence[Transfer]) -> list[float]:
-        """Shares of few transfers: the same ones meet again and again, and are looked up."""
-        meeting = tuple([transfer.channel.number for transfer in active])
-        speeds = self._solved.get(meeting)
-        if speeds is None:
-            if len(self._solved) >= REMEMBERED:
-                self._solved.clear()
-            claims = [transfer.channel for transfer in active]
-            speeds = shares([claim.usage for claim in claims], [claim.weight for claim in claims])
-            self._solved[meeting] = speeds
-        return speeds
 
     def _many(self, region: int, active: Sequence[Transfer]) -> Iterable[Transfer]:
         """Share among many, of which an instant touches few; returns those whose rate may be another."""
         sharing = self._sharings.get(region)
         if sharing is None:
-            sharing = self._sharings[region] = Sharing()
+            sharing = self._sharings[region] = Sharing(self._solutions)
             for transfer in active:
                 sharing.enter(transfer, transfer.channel)
         speeds = sharing.settle()

@@ -41,22 +41,42 @@ class Claim(Protocol):
     def weight(self) -> float: ...
 
 
+class Solutions:
+    """Speeds of claims that met before, by their numbers: the same ones meet again and again."""
+
+    def __init__(self) -> None:
+        self._speeds: dict[tuple[int, ...], list[float]] = {}
+        self._remembered = 0
+
+    def speeds(self, claims: Sequence[Claim]) -> list[float]:
+        """What :func:`shares` says of them."""
+        meeting = tuple([claim.number for claim in claims])
+        speeds = self._speeds.get(meeting)
+        if speeds is None:
+            self._remembered += len(meeting)
+            if self._remembered > REMEMBERED:
+                self._speeds.clear()
+                self._remembered = len(meeting)
+            speeds = shares([claim.usage for claim in claims], [claim.weight for claim in claims])
+            self._speeds[meeting] = speeds
+        return speeds
+
+
 class Sharing(Generic[A]):
     """Activities that come and go, and the speed of each while the set stays.
 
     A resource is *scarce* when those who use it could fill it more than once; only scarce ones tie activities to each
     other. What comes or goes can therefore touch those alone that it is tied to, directly or through others:
-    :meth:`settle` solves these again, and remembers the answer, for the same ones meet again and again.
+    :meth:`settle` solves these again, unless ``solutions`` have them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, solutions: Solutions | None = None) -> None:
+        self._solutions = solutions or Solutions()
         self._claims: dict[A, Claim] = {}
         self._users: dict[Hashable, dict[A, float]] = {}
         self._scarce: set[Hashable] = set()
         self._touched: dict[Hashable, None] = {}
         self._begun: dict[A, None] = {}
-        self._solved: dict[tuple[int, ...], list[float]] = {}
-        self._remembered = 0
 
     def enter(self, activity: A, claim: Claim) -> None:
         """An activity begins."""
@@ -116,16 +136,7 @@ class Sharing(Generic[A]):
     def _speeds(self, claims: Sequence[Claim]) -> list[float]:
         if len(claims) == 1 and self._scarce.isdisjoint(claims[0].usage):
             return [1.0]
-        meeting = tuple([claim.number for claim in claims])
-        speeds = self._solved.get(meeting)
-        if speeds is None:
-            self._remembered += len(meeting)
-            if self._remembered > REMEMBERED:
-                self._solved.clear()
-                self._remembered = len(meeting)
-            speeds = shares([claim.usage for claim in claims], [claim.weight for claim in claims])
-            self._solved[meeting] = speeds
-        return speeds
+        return self._solutions.speeds(claims)
 
 
 def shares(usages: Sequence[Mapping[Hashable, float]], weights: Sequence[float]) -> list[float]:

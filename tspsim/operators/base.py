@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from enum import StrEnum
 from typing import ClassVar
 
@@ -84,7 +85,7 @@ class Computes(StrEnum):
     WEIGHT_GRADIENT = "weight gradient"
 
 
-class Operator:
+class Operator(ABC):
     """One kernel call: a base for frozen (hashable) dataclasses.
 
     Attributes
@@ -111,19 +112,19 @@ class Operator:
         return Computes.OUTPUT
 
     @property
+    @abstractmethod
     def flops(self) -> float:
         """Floating-point operations."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def hbm_bytes(self) -> float:
         """Bytes that must move to and from HBM."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def shape(self) -> str:
         """Its sizes, for display."""
-        raise NotImplementedError
 
     @property
     def local_experts(self) -> int:

@@ -23,10 +23,10 @@ from ..model.layer import LayerShard, gradients
 from ..operators import MemoryBound, Operator
 from . import expert, folded_choice, folded_tables, folded_weights
 from .builder import ProgramBuilder
-from .context.attention import own_segments, slice_segments
+from .context.attention import attend_by_blocks, attention_backward, context_bytes, own_segments, slice_segments
 from .ledger import Buffer, Lifetime
 from .memory import Residency
-from .partition import Segments, local_segments
+from .partition import local_segments
 from .pipeline import Refusal
 from .plan import Job
 from .recompute import cheap_again, heads_again
@@ -66,7 +66,7 @@ def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, positio
         again = cheap_again(job, layer.norm(job.tokens))
         builder.compute("norm backward", *again, layer.norm_backward(job.tokens))
     builder.part = "attention backward"
-    return [attention_backward(builder, job, layer, position)]
+    return [attention_part_backward(builder, job, layer, position)]
 
 
 # --- attention ----------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def attention_in_turn(builder: ProgramBuilder, job: Job, layer: LayerShard, posi
     return last
 
 
-def attention_backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> int:
+def attention_part_backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> int:
     plan, tokens, work = job.plan, job.tokens, job.work
     groups, group = plan.attended_groups, group_of(job, layer)
     overlap = plan.overlap is not False
@@ -218,11 +218,6 @@ def owned_by_all(job: Job) -> bool:
     return job.plan.attended_groups == 1 or (model.heads % parts == 0 and model.kv_heads % parts == 0)
 
 
-def context_bytes(job: Job, group: LayerShard) -> float:
-    """K and V of a group of heads over the whole context."""
-    return 2 * job.group_tokens * group.kv_width * job.activation_bytes
-
-
 def slices_of(job: Job) -> int:
     """Slices of tokens in which K and V of a group of heads are gathered and attended."""
     return job.plan.overlap_chunks if job.plan.overlap_by == "blocks" and job.plan.overlap is not False else 1
@@ -249,15 +244,7 @@ def attend(
         segments = local_segments(plan.partition, work.sequence, plan.tsp, position, job.sequences, work.causal)
         kernel = group.attention(segments, causal=work.causal)
         return builder.compute(name, kernel, output, after=gathered)
-    segments, causal = own_segments(job, position)
-    last = builder.compute(f"{name} own block", group.attention(segments, causal=causal), after=[projected])
-    for part, here in enumerate(gathered):
-        segments = slice_segments(job, position, part, len(gathered))
-        kernels: list[Operator] = [group.attention(segments, causal=False), group.merge(job.tokens)] if segments else []
-        if part == len(gathered) - 1:
-            kernels.append(output)
-        last = builder.compute(f"{name} slice {part + 1}/{len(gathered)}", *kernels, after=[here])
-    return last
+    return attend_by_blocks(builder, job, group, position, name, projected, gathered, output)
 
 
 def attend_backward(
@@ -270,24 +257,19 @@ def attend_backward(
     name, summed = f"attention {step + 1}/{groups}", f"sum dK,dV {step + 1}/{groups}"
     before: list[Operator] = [*gradients(group.output(tokens)), *heads_again(job, group, tokens)]
 
-    def kernels(segments: Segments, causal: bool) -> list[Operator]:
-        again = [group.attention(segments, causal=causal)] if plan.recomputation == "selective" else []
-        return [*again, group.attention(segments, causal=causal, direction="backward")] if segments else []
-
     def home(last: int) -> int:
         return builder.collective("reduce_scatter", "tsp", size, summed, after=[last], stream="context")
 
     if parts == 1:
         segments = local_segments(plan.partition, work.sequence, plan.tsp, position, job.sequences, work.causal)
-        last = builder.compute(f"{name} backward", *before, *kernels(segments, work.causal), after=after)
-        return home(last)
-    last = builder.compute(f"{name} d output", *before, after=after)
-    sums = last
+        named = f"{name} backward"
+        return home(attention_backward(builder, job, group, segments, work.causal, named, after, before=before))
+    sums = builder.compute(f"{name} d output", *before, after=after)
     for part in range(parts):
-        each = kernels(slice_segments(job, position, part, parts), causal=False)
-        last = builder.compute(f"{name} slice {part + 1}/{parts} backward", *each)
-        sums = home(last)
-    builder.compute(f"{name} own block backward", *kernels(*own_segments(job, position)))
+        segments = slice_segments(job, position, part, parts)
+        named = f"{name} slice {part + 1}/{parts} backward"
+        sums = home(attention_backward(builder, job, group, segments, False, named))
+    attention_backward(builder, job, group, *own_segments(job, position), f"{name} own block backward")
     return sums
 
 

@@ -12,7 +12,15 @@ from ..ledger import Buffer, Lifetime
 from ..partition import local_segments
 from ..plan import Job, Plan
 from ..registries import CONTEXT_METHODS
-from .attention import attention_backward, others_context, own_segments, shard_of, slice_segments
+from .attention import (
+    attend_by_blocks,
+    attention_backward,
+    context_bytes,
+    others_context,
+    own_segments,
+    shard_of,
+    slice_segments,
+)
 from .method import ContextMethod
 
 
@@ -26,7 +34,7 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int,
         return by_blocks(builder, job, layer, position, after)
     segments = local_segments(plan.partition, work.sequence, plan.sp, position, job.sequences, work.causal)
     buckets = gcd(plan.overlap_chunks, layer.kv_heads) if plan.overlap and plan.overlap_by == "heads" else 1
-    size = 2 * job.group_tokens * layer.kv_width * job.activation_bytes / buckets
+    size = context_bytes(job, layer) / buckets
     last = after
     for bucket in range(buckets):
         gathered = after
@@ -41,28 +49,22 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int,
 
 
 def by_blocks(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
-    """All heads attend a rank's own block while the first slice of the others' arrives, then slice after slice; partial
-    results are merged. A call has as many thread blocks as the whole, which a bucket of few heads has not."""
+    """All heads attend block by block: a call has as many thread blocks as the whole, which a bucket of few heads has
+    not."""
     parts = job.plan.overlap_chunks
-    size = 2 * job.group_tokens * layer.kv_width * job.activation_bytes / parts
+    size = context_bytes(job, layer) / parts
     gathered = [
         builder.collective("all_gather", "sp", size, f"gather K,V {part + 1}/{parts}", after=[after], stream="context")
         for part in range(parts)
     ]
-    segments, causal = own_segments(job, position)
-    last = builder.compute("attention own block", layer.attention(segments, causal=causal), after=[after])
-    for part, here in enumerate(gathered):
-        segments = slice_segments(job, position, part, parts)
-        operators = (layer.attention(segments, causal=False), layer.merge(job.tokens)) if segments else ()
-        last = builder.compute(f"attention slice {part + 1}/{parts}", *operators, after=[here])
-    return last
+    return attend_by_blocks(builder, job, layer, position, "attention", after, gathered)
 
 
 def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
     """dK and dV of the whole context go to the shards that own them: a reduce-scatter, by blocks one a slice, while the
     next is worked on."""
     plan, work = job.plan, job.work
-    size = 2 * job.group_tokens * layer.kv_width * job.activation_bytes
+    size = context_bytes(job, layer)
     last = after
     if plan.overlap and plan.overlap_by == "blocks":
         parts = plan.overlap_chunks
@@ -84,7 +86,7 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int
 def buffers(job: Job) -> Iterator[Buffer]:
     """The whole context of one layer; while training that of every layer and micro-batch in flight is kept for its
     backward, because the gather lies outside what recomputation repeats, and one more is the gradient under way."""
-    one_layer = 2 * job.group_tokens * shard_of(job).kv_width * job.activation_bytes
+    one_layer = context_bytes(job, shard_of(job))
     yield Buffer("gathered_context", one_layer, Lifetime.LAYER)
     if job.training:
         yield Buffer("gathered_context", one_layer, Lifetime.IN_FLIGHT)
