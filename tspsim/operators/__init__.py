@@ -10,19 +10,29 @@ layer is its :class:`Role`; ``name`` is for people, and nothing depends on it.
 
 from .attention import Attention, DecodeAttention
 from .base import DTYPE_BYTES, Computes, Operator, Role, Sharding
+from .latent import AbsorbProduct, LatentDecode, LatentPrefill
+from .linear import DeltaScan, ShortConvolution
 from .memory_bound import MemoryBound
 from .products import FusedMoE, Gemm, GroupedGemm
+from .sparse import Indexer, SparseAttention
 
 __all__ = [
     "DTYPE_BYTES",
+    "AbsorbProduct",
     "Attention",
     "Computes",
     "DecodeAttention",
+    "DeltaScan",
     "FusedMoE",
     "Gemm",
     "GroupedGemm",
+    "Indexer",
+    "LatentDecode",
+    "LatentPrefill",
     "MemoryBound",
     "Operator",
     "Role",
     "Sharding",
+    "ShortConvolution",
+    "SparseAttention",
 ]

@@ -1,4 +1,4 @@
-"""Attention of many queries, and of one query a sequence over what a cache keeps."""
+"""Attention of many queries, and of one or a few queries a sequence over what a cache keeps."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ class Attention(Operator):
         Query heads, key/value heads and the width of one, on this rank.
     direction
         ``forward`` or ``backward`` (the backward alone: five products instead of two).
+    kv_dtype
+        What K and V are read from a cache in; None: as they are multiplied.
     """
 
     segments: tuple[tuple[int, int], ...]
@@ -38,6 +40,7 @@ class Attention(Operator):
     direction: str = "forward"
     name: str = "attention"
     role: Role = Role.ATTENTION
+    kv_dtype: str | None = None
 
     kind = "attention"
 
@@ -63,7 +66,7 @@ class Attention(Operator):
         queries = sum(q for q, _ in self.segments) * self.heads * self.head_dim
         context = sum(kv for _, kv in self.segments) * self.kv_heads * self.head_dim
         factor = 1.0 if self.direction == "forward" else 2.5
-        return factor * (queries * (element + 2.0) + 2.0 * context * element)
+        return factor * (queries * (element + 2.0) + 2.0 * context * DTYPE_BYTES[self.kv_dtype or self.dtype])
 
     @property
     def shape(self) -> str:
@@ -93,7 +96,7 @@ class Attention(Operator):
 
 @dataclass(frozen=True, slots=True)
 class DecodeAttention(Operator):
-    """Attention of one query token a sequence over its context, in one kernel call.
+    """Attention of ``queries`` tokens a sequence over its context, in one kernel call.
 
     Parameters
     ----------
@@ -103,6 +106,8 @@ class DecodeAttention(Operator):
         Query heads, key/value heads and the width of one, on this rank.
     dtype, kv_dtype
         Types that are multiplied, and that K and V are kept in.
+    queries
+        Query tokens a sequence: 1 in decoding, drafts + 1 in verifying. The context is read once for all of them.
     """
 
     rows: tuple[tuple[int, int], ...]
@@ -113,6 +118,7 @@ class DecodeAttention(Operator):
     kv_dtype: str = "bf16"
     name: str = "decode attention"
     role: Role = Role.ATTENTION
+    queries: int = 1
 
     kind = "attention"
 
@@ -128,19 +134,19 @@ class DecodeAttention(Operator):
 
     @property
     def flops(self) -> float:
-        """4·heads·head_dim a token of context."""
-        return 4.0 * self.context * self.heads * self.head_dim
+        """4·heads·head_dim a query and token of context."""
+        return 4.0 * self.queries * self.context * self.heads * self.head_dim
 
     @property
     def hbm_bytes(self) -> float:
         """K and V read once; Q read and the output written."""
         element, kept = DTYPE_BYTES[self.dtype], DTYPE_BYTES[self.kv_dtype]
-        queries = self.batch * self.heads * (element + 2.0)
+        queries = self.queries * self.batch * self.heads * (element + 2.0)
         return (queries + 2.0 * self.context * self.kv_heads * kept) * self.head_dim
 
     @property
     def shape(self) -> str:
-        pieces = " + ".join(f"{sequences}×1×{tokens}" for tokens, sequences in self.rows[:3])
+        pieces = " + ".join(f"{sequences}×{self.queries}×{tokens}" for tokens, sequences in self.rows[:3])
         more = f" + {len(self.rows) - 3} more" if len(self.rows) > 3 else ""
         heads = f"{self.heads}/{self.kv_heads} heads of {self.head_dim}"
         return f"{pieces}{more}, {heads} {self.kv_dtype}"

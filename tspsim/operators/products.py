@@ -53,9 +53,24 @@ class GroupedGemm(Gemm):
 
 @dataclass(frozen=True, slots=True)
 class FusedMoE(Operator):
-    """Both products of all routed experts of a gated layer and what is between, in one call (inference).
+    """All products of the routed experts of a rank and what is between, in one call (inference).
 
-    ``tokens`` tokens choose ``topk`` of ``experts`` at random; weights are kept as ``weight_dtype`` (None: ``dtype``).
+    Parameters
+    ----------
+    tokens
+        Tokens that choose experts, of all ranks whose tokens come here.
+    hidden, expert_ffn
+        Width of the residual stream, and columns of an expert on this rank.
+    experts, topk
+        Experts on this rank, and how many a token chooses of those of all ranks.
+    weight_dtype
+        What weights are kept in (None: ``dtype``, the type of activations).
+    gated
+        Gate, up and down instead of up and down.
+    pairs
+        Pairs of a token and one of its experts that meet this rank's experts; None: all choices fall here.
+    touched
+        Distinct experts of this rank that any token chose; None: as many as random choices touch.
     """
 
     tokens: int
@@ -67,20 +82,39 @@ class FusedMoE(Operator):
     weight_dtype: str | None = None
     name: str = "fused experts"
     role: Role = Role.EXPERTS
+    gated: bool = True
+    pairs: float | None = None
+    touched: float | None = None
 
     kind = "gemm"
 
     @property
+    def rows(self) -> float:
+        """Pairs of a token and an expert here."""
+        return float(self.tokens * self.topk) if self.pairs is None else self.pairs
+
+    @property
+    def experts_read(self) -> float:
+        """Distinct experts of this rank whose weights are read: E·(1 − (1 − 1/E)^rows) of random choices."""
+        if self.touched is not None:
+            return self.touched
+        return self.experts * (1.0 - (1.0 - 1.0 / self.experts) ** self.rows)
+
+    @property
     def flops(self) -> float:
-        """2·3·hidden·expert_ffn for each token and each of its experts."""
-        return 6.0 * self.tokens * self.topk * self.hidden * self.expert_ffn
+        """2·3·hidden·expert_ffn for each pair (2·2 without a gate)."""
+        return 2.0 * self.matrices * self.rows * self.hidden * self.expert_ffn
+
+    @property
+    def matrices(self) -> int:
+        return 3 if self.gated else 2
 
     @property
     def hbm_bytes(self) -> float:
         """Weights of the experts that any token chose, tokens read and written once."""
-        touched = self.experts * (1.0 - (1.0 - self.topk / self.experts) ** self.tokens)
-        weights = touched * 3.0 * self.hidden * self.expert_ffn * DTYPE_BYTES[self.weight_dtype or self.dtype]
-        return weights + self.tokens * self.hidden * (DTYPE_BYTES[self.dtype] + 2.0)
+        weights = self.experts_read * self.matrices * self.hidden * self.expert_ffn
+        moved = min(float(self.tokens), self.rows) * self.hidden * (DTYPE_BYTES[self.dtype] + 2.0)
+        return weights * DTYPE_BYTES[self.weight_dtype or self.dtype] + moved
 
     @property
     def shape(self) -> str:

@@ -1,0 +1,104 @@
+"""Multi-head latent attention: expanded to keys and values a head in prefill, absorbed in decoding.
+
+DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434, §2.1. The cache keeps a latent and a rotary key a token, the same for
+all heads and so on every tensor-parallel rank. A prompt's chunk makes keys and values of its whole context from the
+latents again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ...operators import AbsorbProduct, Gemm, LatentDecode, LatentPrefill, MemoryBound, Operator, Role
+from ..parts import LatentAttention
+from .base import AttentionKind, CacheUse, Rows, decoded, prefilled, tokens_of
+
+if TYPE_CHECKING:
+    from ..architecture import Architecture
+    from ..parts import Block
+    from ..serving import ServingLayer
+
+#: Bytes of a cached token with a latent of 512 and a rotary key of 64: ``fp8_ds_mla`` keeps the latter in bf16 and a
+#: scale every 128 elements (vLLM, FlashMLA).
+FP8_DS_MLA = 656.0 / 576.0
+ELEMENT_BYTES: dict[str, float] = {
+    "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_ds_mla": FP8_DS_MLA, "nvfp4": 0.5625
+}  # fmt: skip
+
+
+class Latent(AttentionKind):
+    """One latent a token, cached."""
+
+    name = "mla"
+
+    def enter(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+        latent, tokens = self.latent_of(layer), tokens_of(rows)
+        normed = latent.q_rank + latent.kv_rank
+        size = 2.0 * tokens * (normed + latent.rope_dim) * layer.activation_bytes
+        written = tokens * latent.cache_width * ELEMENT_BYTES[layer.formats.cache]
+        norms = MemoryBound("rmsnorm", size + written, tokens, name="norms of latents + cache write", role=Role.NORM)
+        return *layer.down_projections(tokens), norms
+
+    def project(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+        latent, tokens = self.latent_of(layer), tokens_of(rows)
+        queries, keys_and_values = layer.projections(tokens)
+        rope = MemoryBound(
+            "rope", 2.0 * tokens * layer.heads * latent.rope_dim * layer.activation_bytes, tokens, role=Role.ROPE
+        )
+        operators: list[Operator] = [queries, rope]
+        context = sum((c + q) * n for q, c, n in prefilled(rows))
+        if context:
+            assert isinstance(keys_and_values, Gemm)
+            operators.append(replace(keys_and_values, m=context))
+        decodes = tokens_of(decoded(rows))
+        if decodes:
+            operators.append(self._absorb(layer, decodes, latent.kv_rank, latent.nope_dim, "absorb queries"))
+        return tuple(operators)
+
+    def attend(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+        latent, operators = self.latent_of(layer), list[Operator]()
+        prompts, decodes = prefilled(rows), decoded(rows)
+        if prompts:
+            pieces = tuple((q, c + q) for q, c, n in prompts for _ in range(n))
+            operators.append(
+                LatentPrefill(
+                    pieces, layer.heads, latent.query_dim, latent.value_dim, layer.wide, self.element(layer)
+                )
+            )
+        for queries in sorted({q for q, _, _ in decodes}):
+            seen = tuple((c + q, n) for q, c, n in decodes if q == queries)
+            kept = self.element(layer)
+            operators.append(
+                LatentDecode(seen, layer.heads, latent.kv_rank, latent.rope_dim, layer.wide, kept, queries)
+            )
+        return tuple(operators)
+
+    def leave(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+        latent, decodes = self.latent_of(layer), tokens_of(decoded(rows))
+        output = layer.output(tokens_of(rows))
+        if not decodes:
+            return (output,)
+        return self._absorb(layer, decodes, latent.value_dim, latent.kv_rank, "values from latent"), output
+
+    def cache(self, model: Architecture, block: Block, cache_type: str) -> CacheUse:
+        """A latent and a rotary key a token, whatever the heads."""
+        assert model.latent is not None
+        return CacheUse(model.latent.cache_width * ELEMENT_BYTES[cache_type])
+
+    @staticmethod
+    def element(layer: ServingLayer) -> str:
+        """The cache's type as kernels name it."""
+        return "fp8" if layer.formats.cache == "fp8_ds_mla" else layer.formats.cache
+
+    @staticmethod
+    def latent_of(layer: ServingLayer) -> LatentAttention:
+        assert layer.model.latent is not None
+        return layer.model.latent
+
+    @staticmethod
+    def _absorb(layer: ServingLayer, tokens: int, n: int, k: int, name: str) -> AbsorbProduct:
+        return AbsorbProduct(tokens, layer.heads, n, k, layer.wide, name=name)
+
+
+LATENT = Latent()

@@ -1,0 +1,71 @@
+"""In which types a served model keeps its weights, multiplies and keeps its cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class WeightClass(StrEnum):
+    """Weights that checkpoints keep in a type of their own."""
+
+    ATTENTION = "attention"
+    DENSE = "dense"
+    SHARED = "shared"
+    EXPERTS = "experts"
+    EMBEDDING = "embedding"
+
+
+#: Bytes of a weight as checkpoints keep it, scales included: blocks of 128×128 (DeepSeek-V3, §3.3.2), groups of 32 with
+#: a bf16 scale (compressed-tensors), OCP MX blocks of 32 and NVFP4 blocks of 16 with a scale of one byte.
+WEIGHT_BYTES: dict[str, float] = {
+    "fp32": 4.0,
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp8": 1.0,
+    "fp8_block": 1.0 + 4.0 / 128**2,
+    "int8": 1.0,
+    "int4": 0.5 + 2.0 / 32,
+    "mxfp8": 1.0 + 1.0 / 32,
+    "mxfp4": 0.5 + 1.0 / 32,
+    "nvfp4": 0.5 + 1.0 / 16,
+}
+#: Types whose products take activations of another type, where a plan does not say: weight-only ones.
+MULTIPLIED_AS: dict[str, str] = {"int4": "bf16"}
+
+
+@dataclass(frozen=True)
+class Formats:
+    """Types by class of weights.
+
+    Attributes
+    ----------
+    weights
+        As kept and read.
+    products
+        As multiplied: the type of activations.
+    cache
+        Of K and V, or latents.
+    """
+
+    weights: Mapping[WeightClass, str] = field(default_factory=dict)
+    products: Mapping[WeightClass, str] = field(default_factory=dict)
+    cache: str = "bf16"
+
+    def kept(self, part: WeightClass) -> str:
+        return self.weights.get(part, "bf16")
+
+    def multiplied(self, part: WeightClass) -> str:
+        return self.products.get(part, "bf16")
+
+    def weight_bytes(self, part: WeightClass) -> float:
+        """Bytes of a weight of this class."""
+        return WEIGHT_BYTES[self.kept(part)]
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.weights.items()), tuple(self.products.items()), self.cache))
+
+
+#: Everything in bf16.
+BF16 = Formats()

@@ -1,0 +1,51 @@
+"""One decoder layer as a serving step runs it: types by class of weights, and its kind of attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ..operators import Gemm
+from .attention import GROUPED, LATENT, AttentionKind
+from .formats import BF16, Formats, WeightClass
+from .layer import LayerShard
+
+
+@dataclass(frozen=True)
+class ServingLayer(LayerShard):
+    """A shard of a layer whose weights and cache are in ``formats``; ``dtype`` is what attention multiplies in."""
+
+    formats: Formats = BF16
+
+    @cached_property
+    def attention_kind(self) -> AttentionKind:
+        return LATENT if self.model.latent else GROUPED
+
+    def qkv(self, tokens: int) -> Gemm:
+        return self._as(WeightClass.ATTENTION, super().qkv(tokens))
+
+    def down_projections(self, tokens: int) -> tuple[Gemm, ...]:
+        return tuple(self._as(WeightClass.ATTENTION, product) for product in super().down_projections(tokens))
+
+    def projections(self, tokens: int) -> tuple[Gemm, ...]:
+        return tuple(self._as(WeightClass.ATTENTION, product) for product in super().projections(tokens))
+
+    def output(self, tokens: int) -> Gemm:
+        return self._as(WeightClass.ATTENTION, super().output(tokens))
+
+    def gate_up(self, tokens: int) -> Gemm:
+        return self._as(self.mlp_class, super().gate_up(tokens))
+
+    def down(self, tokens: int) -> Gemm:
+        return self._as(self.mlp_class, super().down(tokens))
+
+    def head(self, tokens: int) -> Gemm:
+        return self._as(WeightClass.EMBEDDING, super().head(tokens))
+
+    @property
+    def mlp_class(self) -> WeightClass:
+        """Of the MLP that all tokens go through."""
+        return WeightClass.SHARED if self.kind.experts else WeightClass.DENSE
+
+    def _as(self, part: WeightClass, product: Gemm) -> Gemm:
+        return replace(product, dtype=self.formats.multiplied(part))

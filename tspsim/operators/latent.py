@@ -1,0 +1,154 @@
+"""Attention over latents: many queries with keys and values made from them, and one with the latents themselves.
+
+Letters as in DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434, §2.1: a token's K and V are one latent of ``latent_dim``
+and a rotary key of ``rope_dim``, shared by all heads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .base import DTYPE_BYTES, Operator, Role
+
+
+@dataclass(frozen=True, slots=True)
+class LatentPrefill(Operator):
+    """softmax(Q·Kᵀ)·V with a key and a value a head, of different widths, in one kernel call.
+
+    Parameters
+    ----------
+    segments
+        ``(query tokens, context tokens)`` of every piece, aligned at its lower right corner.
+    heads
+        Query heads on this rank; as many keys and values.
+    key_dim, value_dim
+        Width of a head's query and key, and of its value.
+    dtype, kv_dtype
+        Types that are multiplied, and that the cache is written in.
+    """
+
+    segments: tuple[tuple[int, int], ...]
+    heads: int
+    key_dim: int
+    value_dim: int
+    dtype: str = "bf16"
+    kv_dtype: str = "bf16"
+    name: str = "latent attention"
+    role: Role = Role.ATTENTION
+
+    kind = "attention"
+
+    @property
+    def pairs(self) -> float:
+        """Query-key pairs a head: q·kv less the causal triangle."""
+        return sum(q * kv - q * q / 2.0 for q, kv in self.segments)
+
+    @property
+    def flops(self) -> float:
+        """2·pairs·(key_dim + value_dim) a head."""
+        return 2.0 * self.pairs * self.heads * (self.key_dim + self.value_dim)
+
+    @property
+    def hbm_bytes(self) -> float:
+        """Queries, keys and values read once and the output written."""
+        element, heads = DTYPE_BYTES[self.dtype], self.heads
+        queries = sum(q for q, _ in self.segments) * heads * (self.key_dim * element + 2.0 * self.value_dim)
+        return queries + sum(kv for _, kv in self.segments) * heads * (self.key_dim + self.value_dim) * element
+
+    @property
+    def shape(self) -> str:
+        pieces = " + ".join(f"{q}×{kv}" for q, kv in self.segments[:3])
+        more = f" + {len(self.segments) - 3} more" if len(self.segments) > 3 else ""
+        return f"{pieces}{more} causal, {self.heads} heads of {self.key_dim}/{self.value_dim} {self.dtype}"
+
+
+@dataclass(frozen=True, slots=True)
+class LatentDecode(Operator):
+    """Attention of ``queries`` tokens a sequence over the latents in its cache: one shared head of keys (latent and
+    rotary part) and values (the latent), for all query heads of the rank.
+
+    Parameters
+    ----------
+    rows
+        ``(context tokens, sequences)``.
+    heads
+        Query heads on this rank.
+    latent_dim, rope_dim
+        Widths of a cached token's latent and rotary key.
+    dtype, kv_dtype
+        Types that are multiplied, and that the cache keeps.
+    queries
+        Query tokens a sequence: 1 in decoding, drafts + 1 in verifying.
+    """
+
+    rows: tuple[tuple[int, int], ...]
+    heads: int
+    latent_dim: int = 512
+    rope_dim: int = 64
+    dtype: str = "bf16"
+    kv_dtype: str = "bf16"
+    queries: int = 1
+    name: str = "latent decode attention"
+    role: Role = Role.ATTENTION
+
+    kind = "attention"
+
+    @property
+    def batch(self) -> int:
+        """Sequences."""
+        return sum(sequences for _, sequences in self.rows)
+
+    @property
+    def context(self) -> int:
+        """Tokens of all contexts."""
+        return sum(tokens * sequences for tokens, sequences in self.rows)
+
+    @property
+    def flops(self) -> float:
+        """2·(2·latent_dim + rope_dim) a query, head and token of context."""
+        return 2.0 * self.queries * self.context * self.heads * (2.0 * self.latent_dim + self.rope_dim)
+
+    @property
+    def hbm_bytes(self) -> float:
+        """Latents read once; queries read and outputs written."""
+        element, wide = DTYPE_BYTES[self.dtype], self.latent_dim + self.rope_dim
+        queries = self.queries * self.batch * self.heads * (wide * element + 2.0 * self.latent_dim)
+        return queries + self.context * wide * DTYPE_BYTES[self.kv_dtype]
+
+    @property
+    def shape(self) -> str:
+        pieces = " + ".join(f"{sequences}×{self.queries}×{tokens}" for tokens, sequences in self.rows[:3])
+        more = f" + {len(self.rows) - 3} more" if len(self.rows) > 3 else ""
+        return f"{pieces}{more}, {self.heads} heads over latents of {self.latent_dim}+{self.rope_dim} {self.kv_dtype}"
+
+
+@dataclass(frozen=True, slots=True)
+class AbsorbProduct(Operator):
+    """``heads`` products [tokens, k]·[k, n] of one call, every head with a matrix of its own: queries into the latent's
+    space before decode attention (k = nope_dim, n = latent_dim), and its output back (k = latent_dim, n = value_dim).
+    """
+
+    tokens: int
+    heads: int
+    n: int
+    k: int
+    dtype: str = "bf16"
+    name: str = "absorb"
+    role: Role = Role.LATENT_KEYS_VALUES
+
+    kind = "gemm"
+
+    @property
+    def flops(self) -> float:
+        """2·tokens·n·k a head."""
+        return 2.0 * self.heads * self.tokens * self.n * self.k
+
+    @property
+    def hbm_bytes(self) -> float:
+        """Both factors read once, the result written in bf16."""
+        element = DTYPE_BYTES[self.dtype]
+        return self.heads * ((self.tokens * self.k + self.n * self.k) * element + 2.0 * self.tokens * self.n)
+
+    @property
+    def shape(self) -> str:
+        return f"{self.heads}×[{self.tokens}×{self.k}]·[{self.k}×{self.n}] {self.dtype}"

@@ -1,0 +1,115 @@
+"""Linear attention: a state of fixed size a sequence instead of a cache that grows.
+
+Gated delta rule (Yang et al. 2024, arXiv:2412.06464, §3): the state of a head is k_dim × v_dim; in prefill it is
+advanced chunk by chunk with products, in decoding by one outer product a token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .base import DTYPE_BYTES, Operator, Role
+
+#: Tokens a chunk of the parallel form holds.
+CHUNK = 64
+#: (query tokens a sequence, sequences).
+TokenRows = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaScan(Operator):
+    """The recurrence of one layer: chunked where a sequence has many tokens, one step where it has one.
+
+    Parameters
+    ----------
+    rows
+        ``(query tokens, sequences)``.
+    variant
+        ``gdn`` (a gate a head), ``kda`` (a gate a channel) or ``mamba2``.
+    k_heads, k_dim, v_heads, v_dim
+        Heads on this rank and their widths; the state is v_heads · k_dim · v_dim elements a sequence.
+    state_dtype
+        What the state is kept in.
+    """
+
+    rows: TokenRows
+    variant: str
+    k_heads: int
+    k_dim: int
+    v_heads: int
+    v_dim: int
+    state_dtype: str = "fp32"
+    dtype: str = "bf16"
+    name: str = "delta rule"
+    role: Role = Role.ATTENTION
+
+    kind = "attention"
+
+    @property
+    def tokens(self) -> int:
+        return sum(q * n for q, n in self.rows)
+
+    @property
+    def sequences(self) -> int:
+        return sum(n for _, n in self.rows)
+
+    @property
+    def flops(self) -> float:
+        """A token updates and reads the state (6·k_dim·v_dim a head); of many, pairs inside a chunk besides."""
+        inside = sum(q * n * min(q, CHUNK) for q, n in self.rows if q > 1)
+        pairs = 2.0 * inside * self.v_heads * (self.k_dim + self.v_dim)
+        return 6.0 * self.tokens * self.v_heads * self.k_dim * self.v_dim + pairs
+
+    @property
+    def state_bytes(self) -> float:
+        """Of one sequence."""
+        return self.v_heads * self.k_dim * self.v_dim * DTYPE_BYTES[self.state_dtype]
+
+    @property
+    def hbm_bytes(self) -> float:
+        """States read and written once, q, k, v read and outputs written."""
+        moved = 2.0 * self.k_heads * self.k_dim + 2.0 * self.v_heads * self.v_dim
+        return 2.0 * self.sequences * self.state_bytes + self.tokens * moved * DTYPE_BYTES[self.dtype]
+
+    @property
+    def shape(self) -> str:
+        pieces = " + ".join(f"{n}×{q}" for q, n in self.rows[:3])
+        return f"{pieces} tokens, {self.variant}, {self.v_heads} heads of {self.k_dim}×{self.v_dim}"
+
+
+@dataclass(frozen=True, slots=True)
+class ShortConvolution(Operator):
+    """A causal convolution of ``width`` over ``channels`` channels of q, k and v."""
+
+    rows: TokenRows
+    variant: str
+    channels: int
+    width: int = 4
+    dtype: str = "bf16"
+    name: str = "short convolution"
+    role: Role = Role.OTHER
+
+    kind = "memory_bound"
+
+    @property
+    def tokens(self) -> int:
+        return sum(q * n for q, n in self.rows)
+
+    @property
+    def sequences(self) -> int:
+        return sum(n for _, n in self.rows)
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.tokens * self.channels * self.width
+
+    @property
+    def hbm_bytes(self) -> float:
+        """Channels read and written, and the last tokens' that a sequence keeps."""
+        element = DTYPE_BYTES[self.dtype]
+        kept = 2.0 * self.sequences * self.channels * (self.width - 1)
+        return (2.0 * self.tokens * self.channels + kept) * element
+
+    @property
+    def shape(self) -> str:
+        return f"{self.tokens} tokens, {self.channels} channels, {self.variant}"
