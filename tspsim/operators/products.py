@@ -98,7 +98,7 @@ class FusedMoE(Operator):
         """Distinct experts of this rank whose weights are read: E·(1 − (1 − 1/E)^rows) of random choices."""
         if self.touched is not None:
             return self.touched
-        return self.experts * (1.0 - (1.0 - 1.0 / self.experts) ** self.rows)
+        return self.experts * (1.0 - float((1.0 - 1.0 / self.experts) ** self.rows))
 
     @property
     def flops(self) -> float:
