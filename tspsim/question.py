@@ -94,6 +94,10 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         stack.stack(),
     )
     model = lookups.load_model(workload.model)
+    try:
+        model = work.step.model_of(model)
+    except InputError as error:
+        raise error.at(key="workload.model") from None
     device = lookups.load_device(cluster.device_name)
     try:
         device.peak_of(work.precision)

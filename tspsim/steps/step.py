@@ -66,6 +66,10 @@ class Step(ABC):
     bytes_over_forward: ClassVar[float]
     recomputation: ClassVar[str]
 
+    def model_of(self, model: Architecture) -> Architecture:
+        """The model as this step runs it; raises InputError where it cannot."""
+        return model
+
     @abstractmethod
     def micro_batch(self, sequences: int) -> int:
         """Sequences of one micro-batch, of a replica's ``sequences``, where a plan states none."""
