@@ -82,7 +82,10 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
     workload = scenario.workload
     first = scenario.plans[0].degrees(cluster.gpus)
     stack = lookups.load_stack(workload.stack)
-    model = lookups.load_model(workload.model)
+    try:
+        model = STEPS.get(workload.pass_).model_of(lookups.load_model(workload.model))
+    except InputError as error:
+        raise error.at(key="workload.model") from None
     device = lookups.load_device(cluster.device_name)
     precision, formats = types_of(workload, model, device)
     work = Work(

@@ -113,8 +113,9 @@ class LayerShard:
         return MemoryBound("add_rmsnorm", size, tokens, name="add + norm", role=Role.NORM)
 
     def qkv(self, tokens: int) -> Gemm:
-        """Its input leaves the norm before it in the product's precision (Transformer Engine's LayerNormLinear)."""
-        width = self.query_width + 2 * self.kv_width
+        """With columns of an output gate. Its input leaves the norm before it in the product's precision (Transformer
+        Engine's LayerNormLinear)."""
+        width = self.query_width * (2 if self.model.output_gate else 1) + 2 * self.kv_width
         hidden = self.model.hidden
         return Gemm(tokens, width, hidden, self.dtype, name="QKV projection", quantised=True, role=Role.QKV)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..operators import Attention, Gemm, LatentPrefill
-from .attention import GROUPED, LATENT, AttentionKind
+from .attention import AttentionKind
 from .formats import BF16, Formats, WeightClass
 from .layer import LayerShard
 
@@ -19,7 +19,7 @@ class ServingLayer(LayerShard):
 
     @cached_property
     def attention_kind(self) -> AttentionKind:
-        return LATENT if self.model.latent else GROUPED
+        return self.model.attention_of(self.kind)
 
     def qkv(self, tokens: int) -> Gemm:
         return self._as(WeightClass.ATTENTION, super().qkv(tokens))

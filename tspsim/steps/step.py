@@ -77,6 +77,10 @@ class Step(ABC):
     needs: ClassVar[tuple[str, ...]] = ("sequence",)
     takes: ClassVar[tuple[str, ...]] = ("sequences_per_replica", "global_batch")
 
+    def model_of(self, model: Architecture) -> Architecture:
+        """The model as this step runs it; raises InputError where it cannot."""
+        return model
+
     @abstractmethod
     def micro_batch(self, sequences: int) -> int:
         """Sequences of one micro-batch, of a replica's ``sequences``, where a plan states none."""
