@@ -10,6 +10,7 @@ from ..operators import Gemm, Operator
 from ..program import Collective, Compute, Instruction, Launch, Program, Repeat, SendReceive, Tokens
 from .lowering import lowering_of
 from .plan import Job
+from .serving_engine import Captured
 
 
 class Buffers:
@@ -253,15 +254,15 @@ class ProgramBuilder:
 
     def _add(self, instruction: Compute | Collective | SendReceive) -> int:
         """The instruction and, where the stack's host takes time to issue it, that before it."""
-        stack = self._job.work.stack
-        if not stack.launches(experts=self._job.model.experts is not None):
+        stack, captured = self._job.work.stack, self._job.capture
+        if captured is Captured.WHOLE or not stack.launches(experts=self._job.model.experts is not None):
             return self._put(instruction)
         if isinstance(instruction, Compute):
-            host_s = stack.compute_s(instruction.operators)
+            host_s = stack.compute_s(instruction.operators, captured)
         elif isinstance(instruction, SendReceive):
             host_s = stack.message_s
         else:
-            host_s = stack.exchange_s(self._job.ranks_along(instruction.axis))
+            host_s = stack.exchange_s(self._job.ranks_along(instruction.axis), captured)
         if host_s == 0.0 and (isinstance(instruction, Compute) or stack.kernel_s == 0.0):
             index = self._put(instruction)
         else:

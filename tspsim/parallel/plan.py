@@ -17,6 +17,7 @@ from .balance import Balanced, balanced
 from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch, ExpertOverlap
 from .pipeline import ORDERS, Chunk, Pipeline, PipelineOrder, chunk_layers, stage_chunks
 from .registries import SCHEMES, scheme_name
+from .serving_engine import Captured
 from .work import Work
 
 if TYPE_CHECKING:
@@ -262,6 +263,16 @@ class Job:
     def training(self) -> bool:
         """Whether a backward follows the forward."""
         return self.work.step.trains
+
+    @property
+    def capture(self) -> Captured:
+        """How much of its kernels a serving step's engine launches as graphs."""
+        return self.work.stack.engine.captured(self.work.batch.rows) if self.step.serves else Captured.NOTHING
+
+    @property
+    def captured(self) -> bool:
+        """Whether a serving step's engine launches all of its kernels as one graph."""
+        return self.capture is Captured.WHOLE
 
     @property
     def replica_axis(self) -> str:

@@ -58,6 +58,8 @@ class Step(ABC):
         Bytes of a step over its forward's, at least.
     recomputation
         What a plan recomputes that states nothing.
+    serves
+        A step of an inference engine.
     """
 
     name: ClassVar[str]
@@ -65,6 +67,7 @@ class Step(ABC):
     trains: ClassVar[bool]
     bytes_over_forward: ClassVar[float]
     recomputation: ClassVar[str]
+    serves: ClassVar[bool] = False
 
     @abstractmethod
     def micro_batch(self, sequences: int) -> int:
