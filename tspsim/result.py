@@ -103,6 +103,8 @@ class PlanResult:
         ``(source, target, share of capacity)`` for every link of the first representative's node and its rails.
     dead_links
         ``(source, target)`` of every link of the cluster that carries nothing because it is dead.
+    inference
+        Of a serving step what its users see (:mod:`tspsim.inference`).
     """
 
     name: str
@@ -111,7 +113,7 @@ class PlanResult:
     settings: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None
     step_time_s: float = 0.0
-    tokens_per_step: int = 0
+    tokens_per_step: float = 0
     gpus: int = 0
     block_forward_tokens_per_s: float = 0.0
     mfu: float = 0.0
@@ -127,6 +129,7 @@ class PlanResult:
     range: Range | None = None
     bottleneck: str = ""
     notes: tuple[str, ...] = ()
+    inference: Mapping[str, Any] = field(default_factory=dict)
     timeline: Timeline | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -169,6 +172,7 @@ class PlanResult:
             "range": vars(self.range),
             "bottleneck": self.bottleneck,
             "notes": list(self.notes),
+            **({"inference": dict(self.inference)} if self.inference else {}),
         }
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from . import metrics
+from . import inference, metrics
 from .description import (
     cost_of,
     dead_links,
@@ -95,11 +95,13 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
     except UnreachableError as error:
         return PlanResult(plan.name, degrees, memory, settings, error=str(error), notes=notes_of(job))
     costs.weigh(submission)
-    between_s = question.work.stack.step_s
+    serves = job.step.serves
+    period_s = inference.period_s(job, submission) if serves else submission.makespan_s
+    between_s = question.work.stack.step_s + period_s - submission.makespan_s
     makespan_s = submission.makespan_s + between_s
     parts = metrics.breakdown(submission)
-    tokens = job.work.tokens_per_replica * plan.dp
-    model_flops = tokens * question.work.flops_per_token(question.model)
+    tokens = job.work.counted_tokens * plan.dp
+    model_flops = job.work.tokens_per_replica * plan.dp * question.work.flops_per_token(question.model)
     peak = device.peak_of(question.work.precision)
     block = submission if steady_blocks(job) else run_block(question, job, costs)
     block_tokens = job.group_tokens * plan.dp * plan.pp
@@ -131,6 +133,7 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
         range=costs.range_of(tokens, makespan_s, parts, question.work.stack),
         bottleneck=bottleneck(parts, makespan_s),
         notes=(*notes_of(job), *([AT_WORST] if submission.system.at_worst else [])),
+        inference=inference.answer(job, makespan_s) if serves else {},
         timeline=submission.timeline,
     )
 
@@ -174,7 +177,7 @@ class Costs:
             low, high = (sum([getattr(t, end) * seconds for t, seconds in used]) / total for end in ("low", "high"))
             self.transfers = (low, high)
 
-    def range_of(self, tokens: int, makespan_s: float, parts: metrics.Breakdown, stack: Stack) -> Range:
+    def range_of(self, tokens: float, makespan_s: float, parts: metrics.Breakdown, stack: Stack) -> Range:
         """One common factor a kernel family, one for transfers, one for software; independent, to first order."""
         faster, slower = ((makespan_s * (1.0 - factor)) ** 2 for factor in stack.spread)
         errors = self.errors()
@@ -225,7 +228,7 @@ def run_block(question: Question, job: Job, costs: Costs) -> Submission:
     job = Job(
         job.model.steady(BLOCKS),
         alone,
-        replace(job.work, pass_=FORWARD_STEP.name, sequences=job.sequences),
+        job.work if job.step.serves else replace(job.work, pass_=FORWARD_STEP.name, sequences=job.sequences),
     )
     mesh = build_mesh(alone, question.cluster.gpus, question.cluster.gpus_per_node)
     return run(question, mesh, job, Costs(costs.device, costs.scales), every_rank=False)

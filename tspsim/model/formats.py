@@ -63,8 +63,12 @@ class Formats:
         """Bytes of a weight of this class."""
         return WEIGHT_BYTES[self.kept(part)]
 
+    def bytes_of(self, parameters: Mapping[WeightClass, int]) -> float:
+        """Bytes of some parameters, counted by class."""
+        return sum(count * self.weight_bytes(part) for part, count in parameters.items())
+
     def __hash__(self) -> int:
-        return hash((tuple(self.weights.items()), tuple(self.products.items()), self.cache))
+        return hash((tuple(sorted(self.weights.items())), tuple(sorted(self.products.items())), self.cache))
 
 
 #: Everything in bf16.

@@ -50,7 +50,8 @@ class ProgramBuilder:
     set while a layer's forward is repeated for its backward, ``further_token`` in a module that predicts one token
     more, ``weight_gradients`` cleared while they are put off;
     ``exchanged_gradients`` are a layer's instructions that bring its weights' gradients to their owners.
-    ``coordinates`` are the positions of the program's ranks on the axes along which programs differ.
+    ``coordinates`` are the positions of the program's ranks on the axes along which programs differ; ``capture`` is how
+    much of the pass that is written runs as graphs.
     """
 
     def __init__(self, role: str, job: Job, coordinates: Mapping[str, int] | None = None) -> None:
@@ -60,6 +61,7 @@ class ProgramBuilder:
         self._lower = lowering_of(job.work)
         self._job = job
         self.part = ""
+        self.capture = job.capture
         self._items: list[Instruction | Repeat] = []
         self._length = 0
         self._body: list[Instruction] = []
@@ -254,7 +256,7 @@ class ProgramBuilder:
 
     def _add(self, instruction: Compute | Collective | SendReceive) -> int:
         """The instruction and, where the stack's host takes time to issue it, that before it."""
-        stack, captured = self._job.work.stack, self._job.capture
+        stack, captured = self._job.work.stack, self.capture
         if captured is Captured.WHOLE or not stack.launches(experts=self._job.model.experts is not None):
             return self._put(instruction)
         if isinstance(instruction, Compute):

@@ -13,9 +13,9 @@ from .plan import Plan
 
 
 def cache_shards(model: Architecture, plan: Plan) -> int:
-    """Ranks of a replica that one copy of the cache is spread over."""
-    by_heads = 1 if model.latent else min(plan.tp, model.kv_heads)
-    return plan.token_shards * by_heads * plan.pp
+    """Ranks of a replica that one copy of the cache is spread over, by the layers that divide it least."""
+    heads = {use.heads for use in model.cache_uses("bf16") if use.token_bytes}
+    return plan.token_shards * min(plan.tp, *heads) * plan.pp
 
 
 def cache_bytes_per_token(model: Architecture, plan: Plan, element_bytes: float, context: int = 0) -> float:
@@ -27,6 +27,19 @@ def cache_buffer(model: Architecture, plan: Plan, element_bytes: float, context:
     """What a session of ``context`` tokens keeps on a rank."""
     per_token = cache_bytes_per_token(model, plan, element_bytes, context)
     return Buffer("kv_cache", per_token * context, Lifetime.STEP)
+
+
+def sequence_bytes(model: Architecture, plan: Plan, context: int, cache_type: str | None = None) -> float:
+    """Bytes that a sequence of ``context`` tokens keeps on a rank, mean over pipeline stages: every layer as its kind
+    says, keys of indexers and states included.
+
+    Raises
+    ------
+    InputError
+        A layer's kind keeps no cache in this type.
+    """
+    uses = model.cache_uses(cache_type)
+    return sum(use.rank_bytes(context, plan.tp, plan.token_shards) for use in uses) / plan.pp
 
 
 def resident_sessions(

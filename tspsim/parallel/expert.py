@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from math import ceil
 
+from ..model.formats import WeightClass
 from ..model.layer import LayerShard, gradients
 from ..model.routed import RoutedShard
 from ..operators import Computes, Gemm, Operator
@@ -62,9 +63,11 @@ def routed_shard(job: Job, tokens: int | None = None, position: int | None = Non
         tokens = own_tokens(job) if grouped else job.tokens
     rows = tokens * plan.ep * experts.topk / experts.count * load_of(job, position)
     columns = 1 if grouped else plan.tp
-    return RoutedShard(
-        job.model, experts.count // plan.ep, ceil(rows), columns, job.work.precision, job.activation_bytes
-    )
+    dtype, kept = job.work.precision, None
+    if job.step.serves:
+        formats = job.work.formats
+        dtype, kept = formats.multiplied(WeightClass.EXPERTS), formats.kept(WeightClass.EXPERTS)
+    return RoutedShard(job.model, experts.count // plan.ep, ceil(rows), columns, dtype, job.activation_bytes, kept)
 
 
 def moved_bytes(job: Job) -> float:
@@ -89,6 +92,8 @@ def local_forward(job: Job, layer: LayerShard, tokens: int) -> tuple[Operator, .
     shared: tuple[Operator, ...] = ()
     if layer.ffn:
         shared = layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens)
+    if job.step.serves:
+        return routed.router(tokens), routed.fused(tokens), *shared
     return (
         routed.router(tokens), routed.choose(tokens), *_multiply(routed), routed.sum_rows(routed.all_rows, tokens),
         *shared,

@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from ..model import Architecture, Block
+from ..model.formats import WeightClass
+from ..model.layer import LayerShard
+from ..model.serving import ServingLayer
 from ..operators import DTYPE_BYTES
-from ..steps import Step, Task
+from ..steps import Batch, Speculation, Step, Task
 from .balance import Balanced, balanced
 from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch, ExpertOverlap
+from .draft import DRAFTS
 from .pipeline import ORDERS, Chunk, Pipeline, PipelineOrder, chunk_layers, stage_chunks
 from .registries import SCHEMES, scheme_name
 from .serving_engine import Captured
@@ -242,6 +246,8 @@ class Job:
     model: Architecture
     plan: Plan
     work: Work
+    #: Which pass of a serving step is meant; None: the one with most tokens.
+    pass_index: int | None = None
 
     @property
     def weight_bytes(self) -> float:
@@ -266,12 +272,12 @@ class Job:
 
     @property
     def capture(self) -> Captured:
-        """How much of its kernels a serving step's engine launches as graphs."""
-        return self.work.stack.engine.captured(self.work.batch.rows) if self.step.serves else Captured.NOTHING
+        """How much of the kernels of a serving step's pass its engine launches as graphs."""
+        return self.work.stack.engine.captured(self.rows) if self.step.serves else Captured.NOTHING
 
     @property
     def captured(self) -> bool:
-        """Whether a serving step's engine launches all of its kernels as one graph."""
+        """Whether a serving step's engine launches all kernels of the pass as one graph."""
         return self.capture is Captured.WHOLE
 
     @property
@@ -348,18 +354,78 @@ class Job:
 
     @property
     def micro_batches(self) -> int:
-        """Micro-batches of a replica's step."""
-        return self.work.sequences // self.sequences
+        """Micro-batches of a replica's step, or passes of a serving one."""
+        return len(self.passes) or self.work.sequences // self.sequences
+
+    @cached_property
+    def passes(self) -> tuple[Batch, ...]:
+        """Forwards of a serving step, padded as its engine does; none of others."""
+        engine = self.work.stack.engine
+        passes = self.step.passes(self.work.load, self.plan.pp)
+        padding = [engine.padding(batch.rows) for batch in passes]
+        return tuple(
+            replace(batch, rows=(*batch.rows, *more), outputs=batch.head_tokens) if more else batch
+            for batch, more in zip(passes, padding, strict=True)
+        )
+
+    @cached_property
+    def batch(self) -> Batch:
+        """Rows of one pass of a serving step."""
+        if self.pass_index is None:
+            return max(self.passes, key=lambda batch: batch.tokens)
+        return self.passes[self.pass_index]
+
+    @property
+    def rows(self) -> tuple[tuple[int, int, int], ...]:
+        """Of that pass, as layers take them."""
+        return tuple((queries, context, sequences) for queries, context, sequences in self.batch.rows)
+
+    @property
+    def drafts(self) -> Speculation | None:
+        """What the step verifies, and makes again at its end."""
+        return self.work.load.speculation if self.step.serves else None
+
+    @property
+    def draft_layers(self) -> int:
+        """Layers of the drafter."""
+        return DRAFTS.get(self.drafts.draft).layers if self.drafts else 0
+
+    def drafting(self) -> Job:
+        """One pass of the drafter: a query of every sequence."""
+        load = replace(self.work.load, speculation=None)
+        return replace(self, work=replace(self.work, load=load))
+
+    def at(self, index: int) -> Job:
+        """The job in one pass of a serving step; any other is the same in all of its micro-batches."""
+        return replace(self, pass_index=index) if self.step.serves else self
 
     @property
     def group_tokens(self) -> int:
         """Tokens of one micro-batch, over all token shards."""
-        return self.work.sequence * self.sequences
+        return self.batch.tokens if self.step.serves else self.work.sequence * self.sequences
 
     @property
     def tokens(self) -> int:
         """Tokens of one micro-batch that a rank holds."""
-        return self.group_tokens // self.plan.token_shards
+        return self.group_tokens // self.token_shards
+
+    @property
+    def token_shards(self) -> int:
+        """Ranks that the tokens of a pass are divided over."""
+        return self.plan.token_shards if self.step.shards_tokens else 1
+
+    @property
+    def head_tokens(self) -> int:
+        """Tokens of one micro-batch that a rank takes through the language-model head."""
+        return self.batch.head_tokens if self.step.serves else self.tokens
+
+    def layer(self, shards: int, block: Block | None = None) -> LayerShard:
+        """``1/shards`` of a layer of one kind (None: the model's first), in this work's types."""
+        work = self.work
+        if self.step.serves:
+            wide = work.formats.multiplied(WeightClass.ATTENTION)
+            return ServingLayer(self.model, shards, wide, self.activation_bytes, block, work.formats)
+        return LayerShard(self.model, shards, work.precision, self.activation_bytes, block)
 
     @property
     def chunk_sizes(self) -> tuple[int, ...]:
@@ -421,7 +487,7 @@ class Job:
             raise self._refuse(axis, f"{columns} does not divide the {model.ffn} FFN columns of {model.name}")
         self._check_experts(axis)
         pieces = plan.token_shards * (2 if plan.partition == "zigzag" and plan.token_shards > 1 else 1)
-        if self.work.sequence % pieces:
+        if self.step.shards_tokens and self.work.sequence % pieces:
             raise self._refuse(
                 plan.token_axis,
                 f"{plan.token_shards} shards in {plan.partition} order need a sequence that is a multiple of {pieces}, "

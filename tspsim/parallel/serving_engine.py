@@ -233,15 +233,16 @@ class ServingEngine:
         """Tokens that a decode pass of so many sequences computes, each with ``queries`` (drafts and one)."""
         return self._next(sequences * queries, queries) or sequences * queries
 
-    def padded_tokens(self, rows: Rows) -> int:
-        """Tokens that a pass over some rows computes."""
+    def padding(self, rows: Rows) -> tuple[tuple[int, int, int], ...]:
+        """Rows of one cached token a sequence that a pass computes besides, so that it has a captured size."""
         kept = tuple(rows)
-        queries = {row[0] for row in kept}
         tokens = sum(count * sequences for count, _, sequences in kept)
         captured = self.captured(kept)
         if captured is Captured.NOTHING:
-            return tokens
-        return self._next(tokens, queries.pop() if captured is Captured.WHOLE else 1) or tokens
+            return ()
+        queries = kept[0][0] if captured is Captured.WHOLE else 1
+        more = ((self._next(tokens, queries) or tokens) - tokens) // queries
+        return ((queries, 1, more),) if more else ()
 
     def captured(self, rows: Rows) -> Captured:
         """How much of a pass over some rows runs as a graph: all of decodes alike in their queries, up to the largest

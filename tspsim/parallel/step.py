@@ -18,7 +18,7 @@ from .expert import own_tokens, program_axes
 from .interleave import flat, interleaved
 from .pipeline import Chunk
 from .plan import Job
-from .scheme import Scheme
+from .scheme import Scheme, WholeTokens
 
 
 def axes_of(job: Job) -> tuple[str, ...]:
@@ -52,10 +52,16 @@ class Writer:
         self.chunks = job.chunks(self.stage)
         shards = scheme.shards(job)
         self.kinds = {
-            block: LayerShard(job.model, shards, job.work.precision, job.activation_bytes, block)
+            block: job.layer(shards, block)
             for block in dict.fromkeys(job.model.blocks)
         }
         self.layer = next(iter(self.kinds.values()))
+        self.pieces: Scheme | WholeTokens = scheme
+        self.head = scheme.head
+        if job.step.serves:
+            assert scheme.whole is not None
+            self.pieces = scheme.whole if job.token_shards == 1 else scheme
+            self.head = scheme.whole.head
         self.builder = ProgramBuilder(", ".join(names) or "all ranks", job, coordinates)
         self.share = data.OwnedParameters(job, scheme.residency.weight_shards(job))
         self.exchanged_gradients: list[int] = []
@@ -77,6 +83,8 @@ class Writer:
 
     def visit(self, task: Task, chunk: Chunk) -> None:
         """Write one task on a chunk of layers."""
+        self.job = self.job.at(task.micro_batch)
+        self.builder.capture = self.job.capture
         if task.kind == FORWARD:
             self.forward(chunk, task)
         elif task.kind == BACKWARD:
@@ -96,33 +104,50 @@ class Writer:
             whole.add(instruction)
 
     def forward(self, chunk: Chunk, task: Task) -> None:
-        builder, job, scheme = self.builder, self.job, self.scheme
+        builder, job, pieces = self.builder, self.job, self.pieces
         if not chunk.has_embedding:
             self.receive("activations", 1)
         elif job.model.vocab:
             data.gather_table(builder, job, self.share.embedding(chunk), task, "embedding weights")
             builder.part = "embedding"
-            scheme.embed(builder, job, self.layer)
+            pieces.embed(builder, job, self.layer)
 
         def layer(shard: LayerShard) -> list[int]:
             gathered = data.gather_weights(builder, job, self.share, shard.kind, task)
-            ready = scheme.layer(builder, job, shard, self.position)
+            ready = pieces.layer(builder, self.job, shard, self.position)
             data.wait_for_weights(builder, job, gathered, ready)
             return ready
 
         ready = self.layers(chunk, layer)
         if not chunk.has_head:
             self.send("activations", 1, ready)
-        elif job.model.vocab:
+        elif job.model.vocab and job.head_tokens:
             data.gather_table(builder, job, self.share.head(chunk), task, "head weights")
             builder.part = "head"
-            scheme.head(builder, job, self.layer)
+            self.head(builder, job, self.layer)
         for module in self.further_tokens(chunk):
             builder.compute("join with next token", *self.join(), after=ready)
             ready = self.layers(module, layer)
             builder.part = "head"
-            scheme.head(builder, job, self.layer)
+            self.head(builder, job, self.layer)
         builder.further_token = False
+        if chunk.has_head and job.drafts:
+            self.draft(chunk, layer)
+
+    def draft(self, chunk: Chunk, layer: Callable[[LayerShard], list[int]]) -> None:
+        """The passes that make the next drafts, one token after the other."""
+        whole = self.job
+        layers = whole.draft_layers
+        for _ in range(whole.drafts.tokens if whole.drafts and layers else 0):
+            self.job = whole.drafting()
+            self.builder.part = "draft"
+            self.builder.compute("join with next token", *self.join())
+            self.builder.further_token = True
+            self.layers(Chunk(whole.model.layers, layers, False, True), layer)
+            self.builder.part = "draft"
+            self.head(self.builder, self.job, self.layer)
+            self.builder.further_token = False
+        self.job = whole
 
     def backward(self, chunk: Chunk, task: Task) -> None:
         builder, job, scheme = self.builder, self.job, self.scheme

@@ -28,7 +28,8 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """The work of a step; rows may be given as plain tuples.
+    """The work of a step; rows may be given as plain tuples. ``outputs``: tokens that go through the language-model
+    head; None: all.
 
     Examples
     --------
@@ -41,6 +42,7 @@ class Batch:
 
     rows: Sequence[tuple[int, int, int]]
     causal: bool = True
+    outputs: int | None = None
 
     @property
     def _rows(self) -> tuple[Row, ...]:
@@ -50,6 +52,15 @@ class Batch:
     def tokens(self) -> int:
         """Tokens that pass through the model."""
         return sum(row.tokens for row in self._rows)
+
+    @property
+    def sequences(self) -> int:
+        return sum(row.sequences for row in self._rows)
+
+    @property
+    def head_tokens(self) -> int:
+        """Tokens that go through the language-model head."""
+        return self.tokens if self.outputs is None else self.outputs
 
     @property
     def pairs(self) -> float:

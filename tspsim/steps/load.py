@@ -1,0 +1,57 @@
+"""How much a serving step is, as a workload states it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from .batch import Row
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """Drafts that a step verifies.
+
+    Attributes
+    ----------
+    tokens
+        k: drafted tokens a sequence; a step verifies k + 1 positions.
+    accepted
+        Tokens that a sequence advances in a step, mean: one of its own and the drafts accepted before the first that is
+        not. 1 + Σ_{i ≤ k} a^i with a constant rate a (Leviathan et al. 2023, arXiv:2211.17192, §3.1).
+    draft
+        Who drafts: a registered name of :mod:`tspsim.parallel.draft`.
+    """
+
+    tokens: int
+    accepted: float
+    draft: str = "mtp"
+
+
+@dataclass(frozen=True)
+class Load:
+    """Of one replica: ``prompts`` of ``prompt`` tokens behind ``cached`` ones each, in pieces of ``chunk`` tokens, and
+    a ``batch`` of sequences that decode, spread evenly over ``contexts``: tokens that each has in the cache."""
+
+    prompts: int = 0
+    prompt: int = 0
+    cached: int = 0
+    chunk: int | None = None
+    batch: int = 0
+    contexts: tuple[int, ...] = ()
+    speculation: Speculation | None = None
+
+    def decoding(self, sequences: int) -> tuple[Row, ...]:
+        """Rows of so many of its decoding sequences, each with as many queries as it verifies."""
+        queries = 1 + (self.speculation.tokens if self.speculation else 0)
+        kinds = Counter(self.contexts[index % len(self.contexts)] for index in range(sequences))
+        return tuple(Row(queries, context, count) for context, count in kinds.items())
+
+    def chunks(self) -> list[tuple[Row, bool]]:
+        """Pieces of the prompts, first to last, and whether their last tokens are in one."""
+        rows, start = [], 0
+        while start < self.prompt:
+            size = min(self.chunk or self.prompt, self.prompt - start)
+            rows.append((Row(size, self.cached + start, self.prompts), start + size == self.prompt))
+            start += size
+        return rows
