@@ -205,7 +205,7 @@ def run(
         programs = tuple([write_program(scheme, job, role) for role in roles])
         return execute(
             question.cluster,
-            lambda operator: stack.seconds(operator, costs(operator)),
+            stack.cost(costs, device, job.capture),
             Assignment(mesh, programs, role_of, slowness),
             interference=Interference(device.compute_slowdown, device.communication_slowdown),
             every_rank=every_rank,

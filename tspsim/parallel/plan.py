@@ -21,6 +21,7 @@ from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch, ExpertOverlap
 from .draft import DRAFTS
 from .pipeline import ORDERS, Chunk, Pipeline, PipelineOrder, chunk_layers, stage_chunks
 from .registries import SCHEMES, scheme_name
+from .serving_engine import Captured
 from .work import Work
 
 if TYPE_CHECKING:
@@ -270,6 +271,16 @@ class Job:
         return self.work.step.trains
 
     @property
+    def capture(self) -> Captured:
+        """How much of the kernels of a serving step's pass its engine launches as graphs."""
+        return self.work.stack.engine.captured(self.rows) if self.step.serves else Captured.NOTHING
+
+    @property
+    def captured(self) -> bool:
+        """Whether a serving step's engine launches all kernels of the pass as one graph."""
+        return self.capture is Captured.WHOLE
+
+    @property
     def replica_axis(self) -> str:
         """The axis of ranks that hold the same weights and sum their gradients: sequence shards are such ranks too."""
         return "dp+sp" if self.plan.sp > 1 else "dp"
@@ -355,11 +366,16 @@ class Job:
 
     @cached_property
     def passes(self) -> tuple[Batch, ...]:
-        """Forwards of a serving step, or halves of them that take turns; none of others."""
+        """Forwards of a serving step, padded as its engine does, or halves of them that take turns; none of others."""
+        engine = self.work.stack.engine
         passes = self.step.passes(self.work.load, self.plan.pp)
-        if not self.plan.hiding.halves:
-            return passes
-        return tuple(half for batch in passes for half in batch.halves)
+        if self.plan.hiding.halves:
+            passes = tuple(half for batch in passes for half in batch.halves)
+        padding = [engine.padding(batch.rows) for batch in passes]
+        return tuple(
+            replace(batch, rows=(*batch.rows, *more), outputs=batch.head_tokens) if more else batch
+            for batch, more in zip(passes, padding, strict=True)
+        )
 
     @cached_property
     def batch(self) -> Batch:

@@ -84,6 +84,7 @@ class Writer:
     def visit(self, task: Task, chunk: Chunk) -> None:
         """Write one task on a chunk of layers."""
         self.job = self.job.at(task.micro_batch)
+        self.builder.capture = self.job.capture
         if task.kind == FORWARD:
             self.forward(chunk, task)
         elif task.kind == BACKWARD:
