@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tspsim.operators import DTYPE_BYTES, Attention, DecodeAttention, FusedMoE, Gemm, GroupedGemm, MemoryBound
+from tspsim.operators import (
+    DTYPE_BYTES,
+    AbsorbProduct,
+    Attention,
+    DecodeAttention,
+    FusedMoE,
+    Gemm,
+    GroupedGemm,
+    LatentDecode,
+    LatentPrefill,
+    MemoryBound,
+)
 
 from . import step
 from .device import Device
@@ -39,9 +50,10 @@ def products(device: Device, product: Gemm) -> Estimate:
 @pricer(Attention)
 def attention(device: Device, attention: Attention) -> Estimate:
     """All segments in one call, at the clock of a step."""
-    kernel = device.kernel(f"attention_{attention.direction}", attention.dtype)
+    kernel = device.kernel(f"attention_{attention.direction}", attention.dtype, kv_dtype=attention.kv_dtype)
     isolated = device.isolated(
         replace(kernel, parameters={**kernel.parameters, **ALONE}),
+        attention.kv_dtype,
         batch=1.0,
         q_len=tuple(float(queries) for queries, _ in attention.segments),
         kv_len=tuple(float(context) for _, context in attention.segments),
@@ -65,8 +77,51 @@ def decode_attention(device: Device, attention: DecodeAttention) -> Estimate:
         heads=attention.heads,
         kv_heads=attention.kv_heads,
         head_dim=attention.head_dim,
+        queries=attention.queries,
     )
     return device.at_clock(isolated, attention, kernel)
+
+
+@pricer(LatentPrefill)
+def latent_prefill(device: Device, attention: LatentPrefill) -> Estimate:
+    """All segments in one call, at the clock of a step."""
+    kernel = device.kernel("latent_prefill", attention.dtype, kv_dtype=attention.kv_dtype)
+    isolated = device.isolated(
+        kernel,
+        attention.kv_dtype,
+        batch=1.0,
+        q_len=tuple(float(queries) for queries, _ in attention.segments),
+        kv_len=tuple(float(context) for _, context in attention.segments),
+        heads=attention.heads,
+        key_dim=attention.key_dim,
+        value_dim=attention.value_dim,
+    )
+    return device.at_clock(isolated, attention, kernel)
+
+
+@pricer(LatentDecode)
+def latent_decode(device: Device, attention: LatentDecode) -> Estimate:
+    """At the clock of a step; unequal contexts cost what as many of their mean do, for bytes decide."""
+    kernel = device.kernel("latent_decode", attention.dtype, kv_dtype=attention.kv_dtype)
+    isolated = device.isolated(
+        kernel,
+        attention.kv_dtype,
+        batch=attention.batch,
+        context=attention.context / attention.batch,
+        heads=attention.heads,
+        latent_dim=attention.latent_dim,
+        rope_dim=attention.rope_dim,
+        queries=attention.queries,
+    )
+    return device.at_clock(isolated, attention, kernel)
+
+
+@pricer(AbsorbProduct)
+def absorb(device: Device, product: AbsorbProduct) -> Estimate:
+    """At the clock of a step."""
+    kernel = device.kernel("absorb", product.dtype)
+    isolated = device.isolated(kernel, tokens=product.tokens, heads=product.heads, n=product.n, k=product.k)
+    return device.at_clock(isolated, product, kernel)
 
 
 @pricer(FusedMoE)

@@ -27,6 +27,9 @@ KERNEL_TABLES: tuple[str, ...] = (
     "kernels/memory_bound.csv",
     "kernels/memory_bound_h200_own.csv",
     "kernels/fused_moe.csv",
+    "kernels/mla_prefill.csv",
+    "kernels/mla_decode.csv",
+    "kernels/mla_bmm.csv",
 )
 #: Rows that share these share a kernel model.
 GROUP_COLUMNS = ("family", "dtype", "second_dtype", "library")
@@ -42,6 +45,8 @@ _DTYPES = {
     "fp8_e4m3": "fp8",
     "float4_e2m1fn_x2": "mxfp4",
 }
+#: Why a row of a table of latent attention is no kernel's call.
+MODULE = "a whole module"
 
 
 def times_of(table: str) -> tuple[str, ...]:
@@ -88,6 +93,12 @@ def calls(table: str, frame: pd.DataFrame, column: str = "time_us") -> pd.DataFr
         out = _memory_bound(frame)
     elif name == "fused_moe":
         out = _moe(frame)
+    elif name == "mla_prefill":
+        out = _latent_prefill(frame)
+    elif name == "mla_decode":
+        out = _latent_decode(frame)
+    elif name == "mla_bmm":
+        out = _absorb(frame)
     else:
         raise KeyError(f"{table} is not a kernel table; known: {', '.join(KERNEL_TABLES)}")
     out["gpu"] = frame["gpu"].str.lower()
@@ -97,6 +108,8 @@ def calls(table: str, frame: pd.DataFrame, column: str = "time_us") -> pd.DataFr
     out.loc[unknown, "reason"] = "type not modelled: " + frame.loc[unknown].get(
         "dtype", pd.Series("", frame.index)
     )
+    if name.startswith("mla_") and "scope" in frame:
+        out.loc[frame["scope"] != "kernel", "reason"] = MODULE
     return out
 
 
@@ -174,4 +187,40 @@ def _moe(frame: pd.DataFrame) -> pd.DataFrame:
     out["dtype"] = frame["dtype_a"].replace(_DTYPES)
     out["second_dtype"] = frame["dtype_w"].replace(_DTYPES)
     out["library"] = "aiter " + frame["quant"].astype(str)
+    return out
+
+
+def _latent_prefill(frame: pd.DataFrame) -> pd.DataFrame:
+    """Widths are those of a key and a value a head, whatever ``form`` the library runs (a switch of its kernels)."""
+    out = _columns(frame, "latent_prefill", kv_len="q_len", value_dim="v")
+    out["key_dim"] = (frame["nope"] + frame["rope"]).astype(float)
+    out["form"] = frame.get("form", "expanded")
+    return _latent_types(frame, out, "latent_prefill")
+
+
+def _latent_decode(frame: pd.DataFrame) -> pd.DataFrame:
+    """The token that is decoded attends to itself too."""
+    out = _columns(frame, "latent_decode", latent_dim="kv_lora", rope_dim="rope")
+    out["context"] += 1.0
+    out["queries"] = 1.0
+    return _latent_types(frame, out, "latent_decode")
+
+
+def _latent_types(frame: pd.DataFrame, out: pd.DataFrame, family: str) -> pd.DataFrame:
+    out["family"] = family
+    out["dtype"] = frame["dtype"].replace(_DTYPES)
+    out["second_dtype"] = frame["kv_dtype"].replace(_DTYPES)
+    out["library"] = _library(frame)
+    return out
+
+
+def _absorb(frame: pd.DataFrame) -> pd.DataFrame:
+    """Queries into the latent's space, [tokens, nope]·[nope, kv_lora] a head, or values out of it."""
+    out = _columns(frame, "absorb")
+    queries = frame["op"] == "q_absorb"
+    out["n"] = frame["kv_lora"].where(queries, frame["nope_or_v"]).astype(float)
+    out["k"] = frame["nope_or_v"].where(queries, frame["kv_lora"]).astype(float)
+    out["family"] = "absorb"
+    out["dtype"] = out["second_dtype"] = frame["dtype"].replace(_DTYPES)
+    out["library"] = _library(frame)
     return out
