@@ -10,7 +10,7 @@ from typing import Any
 
 from tspsim.operators import DTYPE_BYTES
 
-from . import decode, gemm, memory_bound, moe, prefill
+from . import decode, gemm, linear, memory_bound, moe, prefill
 from .limits import DeviceLimits, Parameter
 
 #: Shape columns by name: floats, or arrays of shape (rows,).
@@ -70,6 +70,8 @@ _ATTENTION_SWITCHES = {"block_rows": (128, 64, 256), "packed": (False, True)}
 #: Of the backward's heights for a few rows, 64 keys a block is the one that predicts rows left out best.
 _BACKWARD_SWITCHES = {"block_rows": (64, 128, 256), "packed": (False,)}
 
+_SCAN_SHAPE = ("batch", "q_len", "k_heads", "k_dim", "v_heads", "v_dim")
+_CONVOLUTION_SHAPE = ("batch", "q_len", "channels")
 _GEMM_SWITCHES = {"tiles": tuple(gemm.TILES), "splits": gemm.SPLITS}
 
 #: Equal products in one call (``batch`` of them) are kernels of their own; their backward is that of A and that of B.
@@ -86,4 +88,15 @@ FAMILIES: dict[str, Family] = {
     ),
     "memory_bound": Family(memory_bound.seconds, ("size_bytes", "rows", "columns"), memory_bound.PARAMETERS),
     "fused_moe": Family(moe.seconds, ("tokens", "hidden", "expert_ffn", "experts", "topk"), moe.PARAMETERS),
+    # Linear attention by variant: a prompt in chunks, and one token after the other.
+    **{
+        f"{variant}_{name}": Family(form, _SCAN_SHAPE, linear.SCAN_PARAMETERS)
+        for variant in ("gdn", "kda")
+        for name, form in (("scan", linear.scan), ("step", partial(linear.scan, chunk=1.0)))
+    },
+    **{
+        f"{variant}_{name}": Family(linear.convolution, _CONVOLUTION_SHAPE, linear.CONVOLUTION_PARAMETERS)
+        for variant in ("gdn", "kda", "mamba2")
+        for name in ("convolution", "convolution_step")
+    },
 }

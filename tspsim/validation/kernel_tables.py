@@ -27,6 +27,7 @@ KERNEL_TABLES: tuple[str, ...] = (
     "kernels/memory_bound.csv",
     "kernels/memory_bound_h200_own.csv",
     "kernels/fused_moe.csv",
+    "kernels/linear_attention.csv",
 )
 #: Rows that share these share a kernel model.
 GROUP_COLUMNS = ("family", "dtype", "second_dtype", "library")
@@ -88,6 +89,8 @@ def calls(table: str, frame: pd.DataFrame, column: str = "time_us") -> pd.DataFr
         out = _memory_bound(frame)
     elif name == "fused_moe":
         out = _moe(frame)
+    elif name == "linear_attention":
+        out = _linear(frame)
     else:
         raise KeyError(f"{table} is not a kernel table; known: {', '.join(KERNEL_TABLES)}")
     out["gpu"] = frame["gpu"].str.lower()
@@ -174,4 +177,23 @@ def _moe(frame: pd.DataFrame) -> pd.DataFrame:
     out["dtype"] = frame["dtype_a"].replace(_DTYPES)
     out["second_dtype"] = frame["dtype_w"].replace(_DTYPES)
     out["library"] = "aiter " + frame["quant"].astype(str)
+    return out
+
+
+def _linear(frame: pd.DataFrame) -> pd.DataFrame:
+    """The recurrence and the short convolution, apart in prompts and in decoding."""
+    import pandas as pd
+
+    sizes = {name: frame[name].astype(float) for name in ("batch", "k_heads", "k_dim", "v_heads", "v_dim")}
+    out = pd.DataFrame({**sizes, "q_len": frame["seq_len"].astype(float)}, index=frame.index)
+    out["channels"] = 2.0 * out["k_heads"] * out["k_dim"] + out["v_heads"] * out["v_dim"]
+    scan, decode = frame["part"] == "scan", frame["phase"] == "decode"
+    what = scan.map({True: "_scan", False: "_convolution"}).mask(decode & scan, "_step")
+    out["family"] = frame["kind"] + what.mask(decode & ~scan, "_convolution_step")
+    out.loc[~out["family"].isin(list(FAMILIES)), "family"] = float("nan")
+    out["dtype"] = "bf16"
+    out["library"] = _library(frame) + " " + frame["op"]
+    # TensorRT-LLM keeps the gated delta rule's states in bf16: its calls move half of what the others do.
+    halved = scan & out["library"].str.startswith("TensorRT-LLM")
+    out["second_dtype"] = halved.map({True: "bf16", False: "fp32"}).where(scan, "bf16")
     return out
