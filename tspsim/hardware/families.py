@@ -10,7 +10,7 @@ from typing import Any
 
 from tspsim.operators import DTYPE_BYTES
 
-from . import decode, gemm, linear, memory_bound, moe, prefill
+from . import decode, gemm, linear, memory_bound, moe, prefill, sparse
 from .limits import DeviceLimits, Parameter
 
 #: Shape columns by name: floats, or arrays of shape (rows,).
@@ -70,6 +70,8 @@ _ATTENTION_SWITCHES = {"block_rows": (128, 64, 256), "packed": (False, True)}
 #: Of the backward's heights for a few rows, 64 keys a block is the one that predicts rows left out best.
 _BACKWARD_SWITCHES = {"block_rows": (64, 128, 256), "packed": (False,)}
 
+_INDEXER_SHAPE = ("queries", "pairs", "entries", "heads", "head_dim", "choosing")
+_SPARSE_SHAPE = ("queries", "pairs", "entries", "heads", "key_dim", "value_dim", "entry_bytes")
 _SCAN_SHAPE = ("batch", "q_len", "k_heads", "k_dim", "v_heads", "v_dim")
 _CONVOLUTION_SHAPE = ("batch", "q_len", "channels")
 _GEMM_SWITCHES = {"tiles": tuple(gemm.TILES), "splits": gemm.SPLITS}
@@ -88,6 +90,11 @@ FAMILIES: dict[str, Family] = {
     ),
     "memory_bound": Family(memory_bound.seconds, ("size_bytes", "rows", "columns"), memory_bound.PARAMETERS),
     "fused_moe": Family(moe.seconds, ("tokens", "hidden", "expert_ffn", "experts", "topk"), moe.PARAMETERS),
+    # Over tokens, and over entries that stand for several: kernels of their own.
+    "indexer": Family(sparse.indexer, _INDEXER_SHAPE, sparse.INDEXER_PARAMETERS),
+    "sparse_attention": Family(sparse.attention, _SPARSE_SHAPE, sparse.PARAMETERS),
+    "compressed_indexer": Family(sparse.indexer, _INDEXER_SHAPE, sparse.INDEXER_PARAMETERS),
+    "compressed_attention": Family(sparse.attention, _SPARSE_SHAPE, sparse.PARAMETERS),
     # Linear attention by variant: a prompt in chunks, and one token after the other.
     **{
         f"{variant}_{name}": Family(form, _SCAN_SHAPE, linear.SCAN_PARAMETERS)

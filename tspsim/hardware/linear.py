@@ -25,6 +25,8 @@ from typing import Any
 
 import numpy as np
 
+from tspsim.operators import DeltaScan, ShortConvolution
+
 from .limits import DeviceLimits, Parameter, ceil, cost_of_p_norm, maximum, minimum
 
 _LARGE = {
@@ -106,3 +108,32 @@ def convolution(
     first = p["first_us"] * 1e-6 * -np.expm1(-(q_len - 1.0) / CONVOLUTION_RAMP)
     least = 2.0 * batch * q_len * channels * bytes_token
     return maximum(p["launch_us"] * 1e-6 + first + time, least / limits.hbm)
+
+
+#: Most tokens a sequence that the kernels of decoding advance, drafts and one.
+MOST_STEPPED = 16
+#: Kernel family and shape of one call.
+Call = tuple[str, dict[str, float]]
+
+
+def scan_calls(scan: DeltaScan) -> list[Call]:
+    """Prompts in chunks and short queries token by token; sequences of unequal lengths as many of their mean."""
+    heads = {"k_heads": scan.k_heads, "k_dim": scan.k_dim, "v_heads": scan.v_heads, "v_dim": scan.v_dim}
+    return _calls(scan.rows, f"{scan.variant}_scan", f"{scan.variant}_step", heads)
+
+
+def convolution_calls(convolution: ShortConvolution) -> list[Call]:
+    """The same of the convolution before it."""
+    name = f"{convolution.variant}_convolution"
+    return _calls(convolution.rows, name, f"{name}_step", {"channels": convolution.channels})
+
+
+def _calls(rows: tuple[tuple[int, int], ...], many: str, few: str, sizes: Mapping[str, float]) -> list[Call]:
+    prompts = [row for row in rows if row[0] > MOST_STEPPED]
+    others = [row for row in rows if row[0] <= MOST_STEPPED]
+    calls = []
+    for family, part in ((many, prompts), (few, others)):
+        if part:
+            batch = sum(n for _, n in part)
+            calls.append((family, {"batch": batch, "q_len": sum(q * n for q, n in part) / batch, **sizes}))
+    return calls
