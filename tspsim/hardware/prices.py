@@ -9,15 +9,19 @@ from tspsim.operators import (
     AbsorbProduct,
     Attention,
     DecodeAttention,
+    DeltaScan,
     FusedMoE,
     Gemm,
     GroupedGemm,
+    Indexer,
     LatentDecode,
     LatentPrefill,
     MemoryBound,
+    ShortConvolution,
+    SparseAttention,
 )
 
-from . import step
+from . import linear, sparse, step
 from .device import Device
 from .limits import Estimate
 from .pricers import pricer
@@ -144,3 +148,39 @@ def fused_moe(device: Device, fused: FusedMoE) -> Estimate:
 def memory_bound(device: Device, operator: MemoryBound) -> Estimate:
     """Between other kernels all move their bytes as a copy does."""
     return device.memory_bound(operator.size_bytes, "copy", operator.rows)
+
+
+@pricer(Indexer)
+def indexer(device: Device, scores: Indexer) -> Estimate:
+    """At the clock of a step."""
+    family, shape = sparse.indexer_call(scores)
+    kernel = device.kernel(family, scores.dtype)
+    return device.at_clock(device.isolated(kernel, **shape), scores, kernel)
+
+
+@pricer(SparseAttention)
+def sparse_attention(device: Device, attention: SparseAttention) -> Estimate:
+    """At the clock of a step."""
+    family, shape = sparse.attention_call(attention)
+    kernel = device.kernel(family, attention.dtype, kv_dtype=attention.kv_dtype)
+    return device.at_clock(device.isolated(kernel, attention.kv_dtype, **shape), attention, kernel)
+
+
+@pricer(DeltaScan)
+def delta_scan(device: Device, scan: DeltaScan) -> Estimate:
+    """At the clock of a step; prompts in chunks and short queries token by token are a call each."""
+    parts = []
+    for family, shape in linear.scan_calls(scan):
+        kernel = device.kernel(family, scan.dtype, kv_dtype=scan.state_dtype)
+        parts.append(device.at_clock(device.isolated(kernel, scan.state_dtype, **shape), scan, kernel))
+    return Estimate(*(sum(values) for values in zip(*parts, strict=True)))
+
+
+@pricer(ShortConvolution)
+def short_convolution(device: Device, convolution: ShortConvolution) -> Estimate:
+    """As isolated: no matrix unit works."""
+    parts = [
+        device.isolated(device.kernel(family, convolution.dtype), **shape)
+        for family, shape in linear.convolution_calls(convolution)
+    ]
+    return Estimate(*(sum(values) for values in zip(*parts, strict=True)))

@@ -131,10 +131,10 @@ class Writer:
             builder.part = "head"
             self.head(builder, job, self.layer)
         builder.further_token = False
-        if chunk.has_head and job.drafts:
-            self.draft(chunk, layer)
+        if chunk.has_head and job.drafts and job.model.vocab:
+            self.draft(layer)
 
-    def draft(self, chunk: Chunk, layer: Callable[[LayerShard], list[int]]) -> None:
+    def draft(self, layer: Callable[[LayerShard], list[int]]) -> None:
         """The passes that make the next drafts, one token after the other."""
         whole = self.job
         layers = whole.draft_layers
