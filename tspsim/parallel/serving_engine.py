@@ -197,6 +197,8 @@ class ServingEngine:
         The rule by which caches get memory.
     context_bytes, graph_bytes
         Of the runtime and its communication, and of captured graphs.
+    logit_bytes
+        Bytes a logit while the largest pass samples for all sequences that may run.
     block_tokens
         Tokens of a block of the cache.
     limits
@@ -219,6 +221,7 @@ class ServingEngine:
     memory: MemoryRule = MemoryRule()
     context_bytes: Prior = NONE
     graph_bytes: Prior = NONE
+    logit_bytes: Prior = NONE
     block_tokens: int = 1
     limits: tuple[Limits, ...] = ()
     slots: int | None = None
