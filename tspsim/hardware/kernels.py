@@ -52,7 +52,13 @@ OTHER_GENERATION: dict[str, float] = {
     "attention_forward": 0.17,
     "attention_backward": 0.17,
     "attention_decode": 0.70,
+    "latent_prefill": 0.17,
+    "latent_decode": 0.70,
+    "absorb": 0.36,
     "memory_bound": 0.70,
+    **dict.fromkeys(("indexer", "sparse_attention", "compressed_indexer", "compressed_attention"), 0.36),
+    **dict.fromkeys(("gdn_scan", "gdn_step", "kda_scan", "kda_step"), 0.36),
+    **{f"{v}_convolution{s}": 0.36 for v in ("gdn", "kda", "mamba2") for s in ("", "_step")},
 }
 ANCHORED_GENERATION = 0.16
 #: Beside another generation's, where no anchor ties it.
@@ -255,6 +261,10 @@ _LARGE: dict[str, tuple[dict[str, float], float]] = {
         2.0 * 16.0 * 16.0 * 16384.0**2 * 128.0,
     ),
 }  # fmt: skip
+_LARGE["latent_prefill"] = (
+    {"batch": 16.0, "q_len": 16384.0, "kv_len": 16384.0, "heads": 16.0, "key_dim": 192.0, "value_dim": 128.0},
+    16.0 * 16.0 * 16384.0**2 * (192.0 + 128.0),
+)
 _LARGE["attention_backward"] = (_LARGE["attention_forward"][0], 2.5 * _LARGE["attention_forward"][1])
 
 
@@ -263,6 +273,7 @@ def _best_measured(spec: DeviceSpec, family: str, dtype: str) -> Sourced[float] 
     return {
         "gemm": spec.achieved.gemm.get(dtype),
         "attention_forward": spec.achieved.attention_forward,
+        "latent_prefill": spec.achieved.attention_forward,
         "attention_backward": spec.achieved.attention_backward,
     }.get(family)
 

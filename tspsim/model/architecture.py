@@ -196,11 +196,11 @@ class Architecture:
 
     @property
     def shared_matrix_parameters_per_layer(self) -> int:
-        """Shared experts and router of a layer with experts: 3·h·f_s + h·E."""
+        """Shared experts and router of a layer with experts: 3·h·f_s + h·E, and h of a gate."""
         experts = self.experts
         if experts is None:
             return 0
-        return self.hidden * (self.matrices * experts.shared_width + experts.count)
+        return self.hidden * (self.matrices * experts.shared_width + experts.count + experts.shared_gate)
 
     def norm_parameters(self, block: Block) -> int:
         """Two norms over h, and those inside attention."""
@@ -342,30 +342,31 @@ class Architecture:
             total += self.attention_of(block).cache_elements(self, block) * kept
         return total
 
-    def cache_uses(self, cache_type: str | None = None) -> tuple[CacheUse, ...]:
-        """What every layer keeps of a sequence, in a cache of this type (left out: as the checkpoint says).
+    def cache_uses(self, cache_type: str | None = None, state_type: str | None = None) -> tuple[CacheUse, ...]:
+        """What every layer keeps of a sequence, in a cache and states of these types (left out: as the checkpoint
+        says).
 
         Raises
         ------
         InputError
             A layer's kind keeps no cache in this type.
         """
-        kept = cache_type or self.checkpoint.cache
-        each = {block: self.attention_of(block).cache(self, block, kept) for block in dict.fromkeys(self.blocks)}
+        types = cache_type or self.checkpoint.cache, state_type or self.checkpoint.state
+        each = {block: self.attention_of(block).cache(self, block, *types) for block in dict.fromkeys(self.blocks)}
         return tuple(each[block] for block in self.blocks)
 
-    def cache_bytes(self, context: int, cache_type: str | None = None) -> float:
+    def cache_bytes(self, context: int, cache_type: str | None = None, state_type: str | None = None) -> float:
         """Bytes of one sequence of ``context`` tokens, all layers, before any sharding: what grows, windows, states."""
-        return sum(use.bytes_of(context) for use in self.cache_uses(cache_type))
+        return sum(use.bytes_of(context) for use in self.cache_uses(cache_type, state_type))
 
     def cache_bytes_per_token(self, cache_type: str | None = None) -> float:
         """Bytes that one more token of a long sequence adds, all layers: windows and states are full."""
         uses = self.cache_uses(cache_type)
         return sum((0.0 if use.window else use.token_bytes) + use.shared_token_bytes for use in uses)
 
-    def sequence_bytes(self, cache_type: str | None = None) -> float:
+    def sequence_bytes(self, cache_type: str | None = None, state_type: str | None = None) -> float:
         """Bytes of a long sequence that do not grow, all layers: states, and windows that are full."""
-        uses = self.cache_uses(cache_type)
+        uses = self.cache_uses(cache_type, state_type)
         windows = (use.window * use.token_bytes + use.latest * use.latest_token_bytes for use in uses)
         return sum(use.sequence_bytes for use in uses) + sum(windows)
 

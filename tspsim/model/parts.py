@@ -179,6 +179,8 @@ class Experts:
         The router has a bias, or a correction an expert.
     groups, kept_groups
         Groups of neighbouring experts, and how many of them a token's experts are chosen from (DeepSeek-V3, §2.1.2).
+    shared_gate
+        One column more of the router, whose sigmoid multiplies what the shared experts give.
     """
 
     count: int
@@ -190,6 +192,7 @@ class Experts:
     router_bias: bool = False
     groups: int = 1
     kept_groups: int = 1
+    shared_gate: bool = False
 
 
 class Block(NamedTuple):

@@ -6,7 +6,7 @@ Attention and MLP are sections of their own, each of a ``kind``: that of attenti
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictBool, Tag, model_validator
@@ -58,6 +58,7 @@ class MoeSpec(_Section):
     first_dense: Count = Field(0, description="layers at the start without experts")
     every: PositiveCount = Field(1, description="of the others, every how many-th has experts")
     router_bias: StrictBool = Field(False, description="the router has a bias or a correction an expert")
+    shared_gate: StrictBool = Field(False, description="a gate multiplies what the shared experts give")
     groups: PositiveCount = Field(1, description="groups of neighbouring experts")
     kept_groups: PositiveCount = Field(1, description="groups that a token's experts are chosen from")
     gated: StrictBool = Field(True, description="gate, up and down instead of up and down, in every MLP")
@@ -75,7 +76,7 @@ class MoeSpec(_Section):
         return self
 
     def parts(self) -> Experts:
-        names = ("topk", "width", "shared_width", "first_dense", "every", "router_bias", "groups", "kept_groups")
+        names = {field.name for field in fields(Experts)} - {"count"}
         return Experts(count=self.experts, **{name: getattr(self, name) for name in names})
 
 
@@ -105,10 +106,12 @@ class CheckpointSpec(_Section):
     experts: WeightType = Field("bf16", description="routed experts")
     embedding: WeightType = Field("bf16", description="embedding and language-model head")
     cache: str = Field("bf16", max_length=40, description="type of the cache that it is made for")
+    state: Literal["fp32", "bf16"] = Field("fp32", description="type of the states of linear attention")
 
     def formats(self) -> Formats:
         kept = {part: str(getattr(self, part)) for part in WeightClass}
-        return Formats(weights={part: kind for part, kind in kept.items() if kind != "bf16"}, cache=self.cache)
+        narrow = {part: kind for part, kind in kept.items() if kind != "bf16"}
+        return Formats(weights=narrow, cache=self.cache, state=self.state)
 
 
 class ModelSpec(_Section):
@@ -133,6 +136,7 @@ class ModelSpec(_Section):
         if self.layers > MOST_LAYERS:
             found = {"layers": self.layers, "most": MOST_LAYERS}
             raise PydanticCustomError("layers", "{layers} layers; at most {most} are allowed", found)
+        self.attention.check_layers(self.layers)
         return self
 
     def architecture(self) -> Architecture:
@@ -168,7 +172,7 @@ def describe(model: Architecture) -> dict[str, Any]:
     """
     experts, kept = model.experts, model.checkpoint
     attention = model.attention_kind.describe(model)
-    checkpoint = {str(part): kind for part, kind in kept.weights.items()} | {"cache": kept.cache}
+    checkpoint = {str(part): kind for part, kind in kept.weights.items()} | {"cache": kept.cache, "state": kept.state}
     mlp: dict[str, Any] = {"width": model.ffn, "gated": model.gated}
     if experts:
         facts = asdict(experts)

@@ -207,25 +207,30 @@ class ProgramBuilder:
                 self._body[index] = replace(instruction, after=(*instruction.after, gate))
                 return
 
-    def end_layers(self, times: int, layer_step: int = 1) -> int:
-        """The layer written since :meth:`begin_layers` runs ``times`` times.
-
-        Returns where its last turn begins: an index inside the layer plus this is that instruction's in the program.
-        """
+    def end_layers(self, times: int, layer_step: int = 1) -> Repeat:
+        """The layer written since :meth:`begin_layers`, to run ``times`` times where :meth:`repeat` puts it."""
         self._hand_over_buffers()
         body = list(self._body)
         for consumer, producer, _, turns in self._across:
             waits = (*body[consumer].after, producer - turns * len(body))
             body[consumer] = replace(body[consumer], after=waits)
-        self._items.append(Repeat(tuple(body), times, layer_step))
-        self._length += times * len(body)
         self._body, self._across, self._layer, self.part = [], [], -1, ""
-        return self._length - len(body)
+        return Repeat(tuple(body), times, layer_step)
+
+    def repeat(self, layers: Repeat) -> int:
+        """Put layers into the program, for the first time or again.
+
+        Returns where their last turn begins: an index inside the layer plus this is that instruction's in the program.
+        """
+        self._items.append(layers)
+        self._length += layers.times * len(layers.body)
+        self.part = ""
+        return self._length - len(layers.body)
 
     def end_layer(self) -> int:
         """The layer written since :meth:`begin_layers` runs once, after layers that may be of another kind.
 
-        Returns where it begins, as :meth:`end_layers` does.
+        Returns where it begins, as :meth:`repeat` does.
         """
         self._hand_over_buffers()
         start, body = self._length, list(self._body)

@@ -15,7 +15,7 @@ from ..model.formats import WeightClass
 from ..model.layer import LayerShard
 from ..model.serving import ServingLayer
 from ..operators import DTYPE_BYTES
-from ..steps import Batch, Speculation, Step, Task
+from ..steps import STEPS, Batch, Speculation, Step, Task
 from .balance import Balanced, balanced
 from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch, ExpertOverlap
 from .draft import DRAFTS
@@ -293,7 +293,14 @@ class Job:
     @property
     def expert_shards(self) -> int:
         """Ranks that one copy of a layer's routed experts is spread over: ``ep``, or without it ``tp`` by columns."""
-        return self.plan.ep if self.plan.ep > 1 else self.plan.tp
+        return self.plan.ep if self.plan.ep > 1 and not self.replicates_tokens else self.plan.tp
+
+    @property
+    def replicates_tokens(self) -> bool:
+        """Whether ranks of an expert group have the same tokens anyway: those of ``tp`` in a serving step. Nothing is
+        exchanged, and what each rank's experts add is summed as tensor parallelism does."""
+        plan = self.plan
+        return self.step.serves and plan.ep > 1 and self.scheme.usual and plan.tp % plan.ep == 0
 
     @property
     def expert_copies(self) -> int:
@@ -359,9 +366,11 @@ class Job:
 
     @cached_property
     def passes(self) -> tuple[Batch, ...]:
-        """Forwards of a serving step, padded as its engine does; none of others."""
+        """Forwards of a serving step, padded as its engine does, or halves of them that take turns; none of others."""
         engine = self.work.stack.engine
         passes = self.step.passes(self.work.load, self.plan.pp)
+        if self.plan.hiding.halves:
+            passes = tuple(half for batch in passes for half in batch.halves)
         padding = [engine.padding(batch.rows) for batch in passes]
         return tuple(
             replace(batch, rows=(*batch.rows, *more), outputs=batch.head_tokens) if more else batch
@@ -446,7 +455,10 @@ class Job:
     def tasks(self, stage: int) -> list[Task]:
         """What a stage does in a step, in order."""
         plan = self.plan
-        return self.step.tasks(self.order, plan.pp, stage, self.micro_batches, plan.vpp)
+        tasks = self.step.tasks(self.order, plan.pp, stage, self.micro_batches, plan.vpp)
+        if not (self.step.serves and plan.hiding.halves):
+            return tasks
+        return [task._replace(beside=index % 2 == 0) for index, task in enumerate(tasks)]
 
     @property
     def expert_loads(self) -> Balanced:
@@ -508,6 +520,14 @@ class Job:
         if experts.shared_width % columns:
             columns_of = f"the {experts.shared_width} columns of the shared experts of {model.name}"
             raise self._refuse(axis, f"{columns} does not divide {columns_of}")
+        if self.step.serves:
+            self._check_serving_experts()
+            return
+        if not plan.dispatch.trains or plan.hiding.halves:
+            key, value = ("expert_dispatch", plan.expert_dispatch)
+            if plan.hiding.halves:
+                key, value = "expert_overlap", plan.expert_overlap
+            raise self._refuse(key, f"{value} is of {', '.join(each.name for each in STEPS.values() if each.serves)}")
         if plan.hiding.micro_batches and (plan.ep == 1 or plan.order.of_micro_batches is None):
             raise self._refuse("expert_overlap", "micro_batches hides exchanges of ep > 1 in 1f1b; use none")
         if plan.ep == 1:
@@ -527,6 +547,26 @@ class Job:
             raise self._refuse(
                 "ep", "beside tp needs sequence_regions: true, so that every rank sends its own tokens to experts"
             )
+
+    def _check_serving_experts(self) -> None:
+        """Experts of a serving step: on the ranks of ``tp``, or over replicas that go in step."""
+        model, plan, experts = self.model, self.plan, self.model.experts
+        assert experts is not None
+        columns = plan.tp // plan.ep if self.replicates_tokens else plan.tp if plan.ep == 1 else 1
+        if experts.width % columns:
+            raise self._refuse("tp", f"{columns} does not divide the {experts.width} columns of an expert; set ep")
+        if experts.count % plan.ep:
+            raise self._refuse("ep", f"{plan.ep} does not divide the {experts.count} experts of {model.name}")
+        if plan.ep > 1 and (not self.scheme.usual or plan.sp > 1):
+            raise self._refuse("ep", "spreads experts over tp and dp in a serving step: leave other axes at 1")
+        if plan.expert_parts is None or (plan.ep > plan.tp and plan.ep % plan.tp):
+            raise self._refuse("ep", f"{plan.ep} ranks cannot be taken from tp {plan.tp} x dp {plan.dp}, tp whole")
+        if plan.hiding.micro_batches:
+            raise self._refuse("expert_overlap", "micro_batches hides exchanges behind a backward; use two_batches")
+        if plan.hiding.halves and (self.replicates_tokens or plan.ep == 1):
+            raise self._refuse("expert_overlap", "two_batches hides exchanges with experts of other replicas; set ep")
+        if plan.hiding.halves and any(batch.sequences < 2 for batch in self.step.passes(self.work.load, plan.pp)):
+            raise self._refuse("expert_overlap", "two_batches needs two sequences in every pass")
 
     def _check_documents(self, chunk: int) -> None:
         """Documents end where a shard's chunk of tokens does, and blocks of others then hold nothing to see."""

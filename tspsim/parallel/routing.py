@@ -75,6 +75,15 @@ class Routing:
             shares = np.ones(experts)
         return np.asarray(shares / shares.sum(), dtype=np.float64)
 
+    def touched(self, experts: int, choices: float) -> NDArray[np.float64]:
+        """Probability of each expert that any of so many choices falls on it, 1 − (1 − p)^n: shape (experts,).
+
+        >>> round(float(Routing().touched(256, 64).sum()), 2)  # E·(1 − (1 − 1/E)^n)
+        56.72
+        """
+        shares = self.expert_shares(experts)
+        return np.asarray(-np.expm1(choices * np.log1p(-np.minimum(shares, 1.0 - 1e-12))), dtype=np.float64)
+
     def rank_loads(self, experts: int, ranks: int) -> tuple[float, ...]:
         """Load of each of ``ranks`` ranks, with as many neighbouring experts each, over the mean without drops.
 

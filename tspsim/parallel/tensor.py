@@ -81,6 +81,12 @@ def serve_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position: 
     projected = builder.compute("output projection", *kind.leave(layer, rows), after=[attended])
     reduced = reduce_rows(builder, job, tokens, projected, "sum attention")
     builder.part = "mlp"
+    if travels(job, layer):
+        shared = served_shared(builder, job, layer) if layer.ffn else None
+        leaving = expert.serve(builder, job, layer, [reduced], shared)
+        for index, producer in enumerate(leaving):
+            builder.after_previous_layer(entered, producer, f"tokens {index}")
+        return leaving
     products: tuple[Operator, ...] = (layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens))
     if layer.kind.experts:
         products = expert.local_forward(job, layer, tokens)
@@ -88,6 +94,18 @@ def serve_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position: 
     summed = reduce_rows(builder, job, tokens, multiplied, "sum MLP")
     builder.after_previous_layer(entered, summed, "tokens")
     return [summed]
+
+
+def served_shared(builder: ProgramBuilder, job: Job, layer: LayerShard) -> expert.Shared:
+    """Shared experts beside routed ones on other ranks, and their sum over ``tp``."""
+    tokens = job.tokens
+    products = layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens)
+
+    def write(after: list[int]) -> list[int]:
+        multiplied = builder.compute("shared experts", *products, after=after)
+        return [reduce_rows(builder, job, tokens, multiplied, "sum shared experts")]
+
+    return write
 
 
 def head_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
@@ -140,7 +158,7 @@ def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, positio
 
 def travels(job: Job, layer: LayerShard) -> bool:
     """Whether the layer's tokens go to experts on other ranks."""
-    return layer.kind.experts and job.plan.ep > 1
+    return layer.kind.experts and job.plan.ep > 1 and not job.replicates_tokens
 
 
 def mlp_products(job: Job, layer: LayerShard) -> tuple[Sequence[Gemm], Sequence[Gemm], Sequence[Operator]]:

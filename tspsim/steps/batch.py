@@ -63,6 +63,23 @@ class Batch:
         return self.tokens if self.outputs is None else self.outputs
 
     @property
+    def halves(self) -> tuple[Batch, Batch]:
+        """Half of the sequences each, of a row with an odd number one more in turn."""
+        rows: tuple[list[Row], list[Row]] = ([], [])
+        more = 0
+        for row in self._rows:
+            larger = row.sequences - row.sequences // 2
+            for half, count in ((more, larger), (1 - more, row.sequences - larger)):
+                if count:
+                    rows[half].append(row._replace(sequences=count))
+            more ^= row.sequences % 2
+        first = round(self.head_tokens * sum(row.sequences for row in rows[0]) / self.sequences)
+        return (
+            Batch(tuple(rows[0]), self.causal, first),
+            Batch(tuple(rows[1]), self.causal, self.head_tokens - first),
+        )
+
+    @property
     def pairs(self) -> float:
         """Pairs of a query and a key, without windows."""
         return sum(row.tokens * row.pairs_per_token(self.causal) for row in self._rows)

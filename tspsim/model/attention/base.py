@@ -107,10 +107,13 @@ class AttentionKind(ABC):
         ``kind`` of the section ``attention`` in a model's YAML, and of its layers (:attr:`Block.attention`).
     cache_types
         Types that a cache can be kept in, and bytes of an element, scales included.
+    whole
+        Training and forward steps, where whole sequences pass, run models of this kind.
     """
 
     name: ClassVar[str]
     cache_types: ClassVar[Mapping[str, float]]
+    whole: ClassVar[bool] = True
 
     # --- the model's description ----------------------------------------------------------------------------
 
@@ -139,6 +142,12 @@ class AttentionKind(ABC):
         InputError
             Only serving steps run this kind.
         """
+        if not self.whole:
+            whole = ", ".join(kind.name for kind in ATTENTION_KINDS.values() if kind.whole)
+            raise InputError(
+                f"attention of kind '{self.name}' runs in serving steps alone (prefill, decode, mixed, verify); "
+                f"training and forward steps run models of the kinds {whole}"
+            )
         return model
 
     # --- parameters -----------------------------------------------------------------------------------------
@@ -176,10 +185,11 @@ class AttentionKind(ABC):
     # --- work and cache -------------------------------------------------------------------------------------
 
     @abstractmethod
-    def cache(self, model: Architecture, block: Block, cache_type: str) -> CacheUse:
-        """What a layer keeps; raises InputError for a type that this kind has no cache in."""
+    def cache(self, model: Architecture, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
+        """What a layer keeps, ``state_type`` being that of a state; raises InputError for a type that this kind has no
+        cache in."""
 
-    def cache_elements(self, model: Architecture, block: Block) -> int:
+    def cache_elements(self, model: Architecture, block: Block) -> float:
         """Elements of K and V, or of latents, that a token adds to a layer's cache."""
         return 2 * model.kv_width
 

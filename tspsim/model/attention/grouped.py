@@ -95,7 +95,7 @@ class Grouped(AttentionKind):
         size = 3.0 * tokens * layer.query_width * layer.activation_bytes
         return MemoryBound("swiglu", size, tokens, name="output gate", role=Role.OTHER), layer.output(tokens)
 
-    def cache(self, model: Architecture, block: Block, cache_type: str) -> CacheUse:
+    def cache(self, model: Architecture, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
         """2·c elements a token."""
         return CacheUse(2.0 * model.kv_width * self.element_bytes(cache_type), block.window, heads=model.kv_heads)
 

@@ -109,11 +109,11 @@ class Latent(AttentionKind):
             return (output,)
         return self._absorb(layer, decodes, latent.value_dim, latent.kv_rank, "values from latent"), output
 
-    def cache(self, model: Architecture, block: Block, cache_type: str) -> CacheUse:
+    def cache(self, model: Architecture, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
         """A latent and a rotary key a token, whatever the heads."""
         return CacheUse(self.facts(model).cache_width * self.element_bytes(cache_type))
 
-    def cache_elements(self, model: Architecture, block: Block) -> int:
+    def cache_elements(self, model: Architecture, block: Block) -> float:
         return self.facts(model).cache_width
 
     @staticmethod

@@ -19,6 +19,9 @@ class AttentionSection(BaseModel):
     kind: str
     heads: PositiveCount = Field(description="query heads")
 
+    def check_layers(self, layers: int) -> None:
+        """Raises PydanticCustomError where the section does not say what all layers have."""
+
     def facts(self) -> dict[str, Any]:
         """What the section says, as keywords of :class:`~tspsim.model.Architecture`."""
         return {"attention": self.kind, "heads": self.heads}
@@ -177,6 +180,11 @@ class CompressedSection(AttentionSection):
             found = {"groups": self.output_groups, "heads": self.heads}
             raise PydanticCustomError("groups", "{groups} output_groups do not divide {heads} heads", found)
         return self
+
+    def check_layers(self, layers: int) -> None:
+        if len(self.compression) != layers:
+            found = {"stated": len(self.compression), "layers": layers}
+            raise PydanticCustomError("layers", "attention.compression has {stated} entries for {layers} layers", found)
 
     def facts(self) -> dict[str, Any]:
         compressed = CompressedAttention(
