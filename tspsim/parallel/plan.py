@@ -227,7 +227,8 @@ class Plan:
     def in_one_stage(self, dp: int) -> Plan:
         """The plan without a pipeline, of ``dp`` replicas that divide nothing: for a few layers alone."""
         degrees = {**self.degrees, "pp": 1, "dp": dp}
-        return replace(self, degrees=degrees, vpp=1, schedule="1f1b", stage_layers=(), zero=0)
+        alone = replace(self, degrees=degrees, vpp=1, schedule="1f1b", stage_layers=(), zero=0)
+        return replace(alone, expert_overlap="shared_experts") if self.hiding.halves else alone
 
     def node_ranks(self, axis: str) -> int:
         """Ranks of a group along an axis that share a node."""
@@ -386,7 +387,9 @@ class Job:
 
     @property
     def rows(self) -> tuple[tuple[int, int, int], ...]:
-        """Of that pass, as layers take them."""
+        """Of that pass, as layers take them; none of a step that does not serve."""
+        if not self.step.serves:
+            return ()
         return tuple((queries, context, sequences) for queries, context, sequences in self.batch.rows)
 
     @property
@@ -417,6 +420,11 @@ class Job:
     def tokens(self) -> int:
         """Tokens of one micro-batch that a rank holds."""
         return self.group_tokens // self.token_shards
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of one forward through a block: of a serving step without its chunks, halves and padding."""
+        return self.work.one_forward(1).batch.tokens if self.step.serves else self.group_tokens
 
     @property
     def token_shards(self) -> int:
