@@ -100,7 +100,8 @@ class EngineSpec(Section):
     front_end: Expected[Seconds] | None = Field(None, description="from arrival to schedule and first token to client")
     hosts: dict[str, Expected[Factor]] = Field({}, description="device → how much slower its host is")
     memory: MemorySpec | None = None
-    context: Expected[Bytes] | None = Field(None, description="memory of the runtime and its communication")
+    context: Expected[Bytes] | None = Field(None, description="memory of the runtime")
+    peer: Expected[Bytes] | None = Field(None, description="and of communication with each other GPU of a replica")
     graph_memory: Expected[Bytes] | None = Field(None, description="memory of captured graphs")
     logit: Expected[BytesPerLogit] | None = Field(None, description="bytes a logit while the largest pass samples")
     block: Stated[PositiveInt] | None = Field(None, description="tokens of a block of the cache")
@@ -121,6 +122,7 @@ class EngineSpec(Section):
             "hosts": {device: _prior(each) for device, each in self.hosts.items()},
             "memory": self.memory.rule() if self.memory else None,
             "context_bytes": _prior(self.context),
+            "peer_bytes": _prior(self.peer),
             "graph_bytes": _prior(self.graph_memory),
             "logit_bytes": _prior(self.logit),
             "block_tokens": _value(self.block),
@@ -167,7 +169,7 @@ def _basis(entry: Stated[Any]) -> str:
 
 
 #: Keys whose values are bytes; other floats with a range but factors and shares are times.
-_BYTES, _BARE = ("context", "graph_memory"), ("hosts", "logit", "hidden")
+_BYTES, _BARE = ("context", "peer", "graph_memory"), ("hosts", "logit", "hidden")
 
 
 def _text(key: str, entry: Stated[Any]) -> str:
