@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from helpers.engine import question
 
+import tspsim
 from tspsim import catalog
 from tspsim.errors import InputError
 from tspsim.model import ATTENTION_KINDS, Architecture, Block, load_model
@@ -14,6 +20,8 @@ from tspsim.model.formats import BF16, Formats, WeightClass
 from tspsim.model.serving import ServingLayer
 from tspsim.model.spec import ModelSpec, describe
 from tspsim.operators import AbsorbProduct, DeltaScan, Gemm, Indexer, Operator, ShortConvolution, SparseAttention
+from tspsim.question import look_up
+from tspsim.scenario import Scenario
 
 #: Total and active parameters in units of 1e9, and what of the embedding active ones leave out (tables of V·h): as
 #: published or, where the publisher rounds to whole billions, as recomputed from the configuration (reference tables;
@@ -312,5 +320,23 @@ def test_chosen_tokens_are_trained_as_plain_latent_attention() -> None:
 
 @pytest.mark.parametrize("name", ["qwen3.5-35b-a3b", "kimi-linear-48b", "deepseek-v4-flash"])
 def test_kinds_without_a_training_form_are_refused_with_what_can_run(name: str) -> None:
-    with pytest.raises(InputError, match="runs in serving steps alone .*run models of the kinds dsa, gqa, mla$"):
+    with pytest.raises(InputError, match=r"runs in serving steps alone .*run models of the kinds dsa, gqa, mla$"):
         _ = load_model(name).whole_pass
+
+
+def test_a_forward_of_such_a_model_is_refused_at_the_front_door() -> None:
+    plans = [{"name": "TP8", "tp": 8}]
+    with pytest.raises(InputError, match=r"^workload\.model: attention of kind 'gdn' runs in serving steps alone"):
+        look_up(Scenario.model_validate(question("qwen3.5-35b-a3b", plans, sequence=4096)))
+    known = look_up(Scenario.model_validate(question("glm-5", plans, sequence=4096)))
+    assert known.model == load_model("glm-5").whole_pass
+
+
+def test_sets_of_blocks_have_one_order_in_every_process() -> None:
+    code = "from tspsim.model import load_model as m; print([*{*m('glm-5.2').blocks}, *{*m('qwen3.5-35b-a3b').blocks}])"
+    found = set()
+    for seed in ("1", "2", "3"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(tspsim.__file__).parent.parent)}
+        command = [sys.executable, "-c", code]
+        found.add(subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout)
+    assert len(found) == 1

@@ -118,7 +118,7 @@ def test_kinds_of_layers_say_the_same_as_ratios(tmp_path: Path) -> None:
         (V32 | {"index_n_heads": None}, "index_n_heads: is required in a Hugging Face configuration"),
         (GLM | SHARED | {"indexer_types": ["full"] * 78}, "indexer_types: indexers in another order than"),
         (GLM | {"index_topk_pattern": "FSSF"}, "index_topk_pattern: indexers in another order than"),
-        (FLASH | {"compress_ratios": [4]}, "compress_ratios: a whole number for each of 43 layers is needed"),
+        (FLASH | {"compress_ratios": [4]}, "compress_ratios: a whole number for each of 43 layers"),
         (FLASH | {"compress_ratios": "4"}, "compress_ratios: must be a list"),
         (QWEN | {"layer_types": ["full_attention", "linear_attention"] * 20}, "layer_types: layers with full"),
         (QWEN | {"linear_num_key_heads": 0}, "linear_num_key_heads: '0' must be more than zero"),
