@@ -317,7 +317,7 @@ class Job:
         """Whether ranks of an expert group have the same tokens anyway: those of ``tp`` in a serving step. Nothing is
         exchanged, and what each rank's experts add is summed as tensor parallelism does."""
         plan = self.plan
-        return self.step.serves and plan.ep > 1 and self.scheme.usual and plan.tp % plan.ep == 0
+        return plan.ep > 1 and plan.tp % plan.ep == 0 and self.scheme.usual and self.step.serves
 
     @property
     def expert_copies(self) -> int:
