@@ -1,7 +1,7 @@
 """What attention over chosen tokens costs on one device: the scores and the choice, and attending what was chosen.
 
-DeepSeek-AI 2025, DeepSeek-V3.2, §2.1. Of n queries, each scored with s entries of its context in the mean (an entry is a
-token, or stands for several), of which it attends a:
+DeepSeek-AI 2025, DeepSeek-V3.2, §2.1. Of n queries, each scored with s entries of its context in the mean (an entry is
+a token, or stands for several), of which it attends a:
 
     indexer    score  = 2 · n · s · index_heads · head_dim / (peak of fp8 · efficiency)
                keys   = entries · KEY_BYTES / (HBM · hbm_efficiency)

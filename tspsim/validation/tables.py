@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from . import collectives, experts, kernels, layers, published, training, training_operators
+from . import collectives, experts, kernels, layers, published, sparse_modules, training, training_operators
 from .answers import Answers, unpredicted
 from .kernel_tables import times_of
 
@@ -92,6 +92,20 @@ TABLES: dict[str, Table] = {
         _kernel(
             "kernels/fused_moe.csv", ("tokens", "hidden", "expert_ffn", "experts", "topk"),
             ("gpu", "dtype_a", "dtype_w", "quant"), (("gpu",), ("gpu", "dtype_a", "dtype_w", "quant")),
+        ),
+        _kernel(
+            "kernels/linear_attention.csv", ("batch", "seq_len", "k_heads", "k_dim", "v_heads", "v_dim"),
+            ("gpu", "kind", "part", "op", "phase"),
+            (("gpu",), ("kind", "part", "phase"), ("gpu", "kind", "part", "phase", "library")),
+        ),
+        Table(
+            "kernels/sparse_attention.csv", "time_us", sparse_modules.predict,
+            counts=("batch", "q_len", "heads", "hidden"), numbers=("context",),
+            texts=("gpu", "kind", "variant", "phase", "gemm_dtype", "kv_dtype", "launch", "library"),
+            groups=(
+                ("gpu",), ("kind", "phase", "launch"), ("gpu", "kind", "phase", "launch"),
+                ("gpu", "kind", "phase", "gemm_dtype", "library"),
+            ),
         ),
         Table(
             "kernels/training_op_efficiency_b200_a100.csv", "efficiency", training_operators.predict,
