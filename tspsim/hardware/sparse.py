@@ -29,8 +29,8 @@ from .limits import DeviceLimits, Parameter, cost_of_p_norm, maximum, minimum
 
 INDEXER_PARAMETERS: dict[str, Parameter] = {
     "launch_us": Parameter(15.0, 0.5, 120.0, "start of the kernels: rotating and quantising, scores"),
-    "efficiency": Parameter(0.3, 0.005, 1.0, "share of the dense peak of scoring"),
-    "hbm_efficiency": Parameter(0.5, 0.02, 1.0, "share of the HBM bandwidth of reading keys"),
+    "efficiency": Parameter(0.4, 0.15, 1.0, "share of the dense peak of scoring"),
+    "hbm_efficiency": Parameter(0.7, 0.4, 1.0, "share of the HBM bandwidth of reading keys"),
     "overlap_power": Parameter(2.0, 1.0, 20.0, "p: 1 adds scores and keys, ∞ hides the shorter one"),
     "choose_us": Parameter(5.0, 0.001, 150.0, "start of choosing, where there is a choice"),
     "scan_ns": Parameter(0.3, 0.001, 20.0, "a unit's passes over the score of an entry while it chooses"),
