@@ -182,6 +182,11 @@ class AttentionKind(ABC):
     def leave(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
         """What follows it, up to the output projection."""
 
+    def merged(self, model: Architecture) -> tuple[int, int] | None:
+        """Widths of a head's query and output in decoding, where ranks that hold parts of a context can each attend
+        theirs and merge what they found by log-sum-exp; None where a part alone is of no use."""
+        return None
+
     # --- work and cache -------------------------------------------------------------------------------------
 
     @abstractmethod

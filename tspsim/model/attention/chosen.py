@@ -115,6 +115,10 @@ class Chosen(Latent):
         values = self._absorb(layer, tokens, latent.value_dim, latent.kv_rank, "values from latent")
         return values, layer.output(tokens)
 
+    def merged(self, model: Architecture) -> tuple[int, int] | None:
+        """The best tokens are the best of all: a part of the context does not know which."""
+        return None
+
     # --- work and cache -------------------------------------------------------------------------------------
 
     def cache(self, model: Architecture, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:

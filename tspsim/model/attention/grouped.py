@@ -86,7 +86,7 @@ class Grouped(AttentionKind):
     @staticmethod
     def _seen(layer: ServingLayer, context: int) -> int:
         window = layer.kind.window
-        return min(context, window) if window else context
+        return layer.held(min(context, window) if window else context)
 
     def leave(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
         tokens = tokens_of(rows)
@@ -94,6 +94,9 @@ class Grouped(AttentionKind):
             return (layer.output(tokens),)
         size = 3.0 * tokens * layer.query_width * layer.activation_bytes
         return MemoryBound("swiglu", size, tokens, name="output gate", role=Role.OTHER), layer.output(tokens)
+
+    def merged(self, model: Architecture) -> tuple[int, int] | None:
+        return model.head_dim, model.head_dim
 
     def cache(self, model: Architecture, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
         """2·c elements a token."""
