@@ -31,7 +31,6 @@ from .question import Lookups, Question, look_up
 from .result import Memory, PlanResult, Range, RankClass, Result
 from .scenario import Scenario, load
 from .statements import bottleneck, defaults_in_words, notes_of, unexplained
-from .steps import FORWARD_STEP
 from .tuning import tuned
 
 __all__ = ["Costs", "Lookups", "Question", "look_up", "run", "run_plan", "simulate"]
@@ -104,7 +103,7 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
     model_flops = job.work.tokens_per_replica * plan.dp * question.work.flops_per_token(question.model)
     peak = device.peak_of(question.work.precision)
     block = submission if steady_blocks(job) else run_block(question, job, costs)
-    block_tokens = job.group_tokens * plan.dp * plan.pp
+    block_tokens = job.one_forward().group_tokens * plan.dp * plan.pp
     links, link_shares = link_use(cluster, submission, makespan_s)
     return PlanResult(
         name=plan.name,
@@ -223,14 +222,8 @@ def run_block(question: Question, job: Job, costs: Costs) -> Submission:
 
     Kernels cost what they do in ``costs``, whose own record of errors stays that of the step.
     """
-    plan = job.plan
-    alone = plan.in_one_stage(plan.dp * plan.pp)
-    job = Job(
-        job.model.steady(BLOCKS),
-        alone,
-        job.work if job.step.serves else replace(job.work, pass_=FORWARD_STEP.name, sequences=job.sequences),
-    )
-    mesh = build_mesh(alone, question.cluster.gpus, question.cluster.gpus_per_node)
+    job = job.one_forward()
+    mesh = build_mesh(job.plan, question.cluster.gpus, question.cluster.gpus_per_node)
     return run(question, mesh, job, Costs(costs.device, costs.scales), every_rank=False)
 
 
@@ -239,5 +232,3 @@ AT_WORST = (
     "groups use the links between switches unevenly: ranks that differ in that alone are taken at their worst link "
     "(docs/engine.md)"
 )
-#: Layers that show a steady block: the first fills the pipeline of exchanges, the others repeat.
-BLOCKS = 4

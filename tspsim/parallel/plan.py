@@ -227,7 +227,8 @@ class Plan:
     def in_one_stage(self, dp: int) -> Plan:
         """The plan without a pipeline, of ``dp`` replicas that divide nothing: for a few layers alone."""
         degrees = {**self.degrees, "pp": 1, "dp": dp}
-        return replace(self, degrees=degrees, vpp=1, schedule="1f1b", stage_layers=(), zero=0)
+        alone = replace(self, degrees=degrees, vpp=1, schedule="1f1b", stage_layers=(), zero=0)
+        return replace(alone, expert_overlap="shared_experts") if self.hiding.halves else alone
 
     def node_ranks(self, axis: str) -> int:
         """Ranks of a group along an axis that share a node."""
@@ -237,6 +238,10 @@ class Plan:
 _FIELDS = tuple(each.name for each in fields(Plan))
 #: Fields that are keys of a scenario's plan, and are told with its answer.
 SWITCHES = _FIELDS[_FIELDS.index("partition") : _FIELDS.index("stage_layers")]
+
+
+#: Layers that show a steady block: the first fills the pipeline of exchanges, the others repeat.
+BLOCKS = 4
 
 
 @dataclass(frozen=True)
@@ -386,7 +391,9 @@ class Job:
 
     @property
     def rows(self) -> tuple[tuple[int, int, int], ...]:
-        """Of that pass, as layers take them."""
+        """Of that pass, as layers take them; none of a step that does not serve."""
+        if not self.step.serves:
+            return ()
         return tuple((queries, context, sequences) for queries, context, sequences in self.batch.rows)
 
     @property
@@ -417,6 +424,12 @@ class Job:
     def tokens(self) -> int:
         """Tokens of one micro-batch that a rank holds."""
         return self.group_tokens // self.token_shards
+
+    def one_forward(self) -> Job:
+        """The forward of a few layers and one micro-batch or pass, with a pipeline's stages as replicas beside each
+        other."""
+        alone = self.plan.in_one_stage(self.plan.dp * self.plan.pp)
+        return Job(self.model.steady(BLOCKS), alone, self.work.one_forward(self.sequences))
 
     @property
     def token_shards(self) -> int:

@@ -133,9 +133,9 @@ class Writer:
             self.head(builder, job, self.layer)
         builder.further_token = False
         if chunk.has_head and job.drafts and job.model.vocab:
-            self.draft(layer)
+            self.draft(layer, task)
 
-    def draft(self, layer: Callable[[LayerShard], list[int]]) -> None:
+    def draft(self, layer: Callable[[LayerShard], list[int]], task: Task) -> None:
         """The passes that make the next drafts, one token after the other."""
         whole = self.job
         layers = whole.draft_layers
@@ -144,7 +144,7 @@ class Writer:
             self.builder.part = "draft"
             self.builder.compute("join with next token", *self.join())
             self.builder.further_token = True
-            self.layers(Chunk(whole.model.layers, layers, False, True), layer)
+            self.layers(Chunk(whole.model.layers, layers, False, True), layer, task)
             self.builder.part = "draft"
             self.head(self.builder, self.job, self.layer)
             self.builder.further_token = False
@@ -239,9 +239,10 @@ class Writer:
             blocks, first = blocks[::-1], first + chunk.layers - 1
         builder.begin_run()
         if len(set(blocks)) == 1:
-            # What of a micro-batch a layer may depend on: whether it is the first or the last of a step.
+            # What of a micro-batch a layer may depend on: whether it is the first or the last of a step; of a pass that
+            # serves its rows.
             ends = task.micro_batch == 0, task.micro_batch == job.micro_batches - 1
-            key = task.kind, *ends, chunk, builder.further_token
+            key = task.kind, *ends, chunk, builder.further_token, job.rows
             if key not in self._written:
                 builder.begin_layers(first)
                 ready = write(self.kinds[blocks[0]])

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from ..model import Architecture
 from ..model.formats import BF16, Formats
-from ..steps import STEPS, Batch, Load, Row, ServingStep, Step
+from ..steps import FORWARD_STEP, STEPS, Batch, Load, Row, ServingStep, Step
 from .adapters import Adapters
 from .routing import BALANCED, Routing
 from .stack import IDEAL, Stack
@@ -78,6 +78,12 @@ class Work:
     @property
     def tokens_per_replica(self) -> int:
         return self.batch.tokens if self.step.serves else self.sequence * self.sequences
+
+    def one_forward(self, sequences: int) -> Work:
+        """One forward of one micro-batch, or of one pass of a serving step."""
+        if self.step.serves:
+            return replace(self, load=replace(self.load, chunk=None))
+        return replace(self, pass_=FORWARD_STEP.name, sequences=sequences)
 
     @property
     def counted_tokens(self) -> float:

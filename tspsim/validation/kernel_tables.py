@@ -209,6 +209,9 @@ def _absorb(frame: pd.DataFrame) -> pd.DataFrame:
     out["family"] = "absorb"
     out["dtype"] = out["second_dtype"] = frame["dtype"].replace(_DTYPES)
     out["library"] = _library(frame)
+    return out
+
+
 def _linear(frame: pd.DataFrame) -> pd.DataFrame:
     """The recurrence and the short convolution, apart in prompts and in decoding."""
     import pandas as pd
