@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from .engine.core import Submission
-from .parallel import Job
+from .parallel import Job, capacity
+from .parallel.capacity import Capacity
 from .steps import ServingStep
 
 
@@ -37,7 +38,7 @@ def slowest_stage_s(submission: Submission) -> float:
     return longest
 
 
-def answer(job: Job, step_s: float) -> dict[str, Any]:
+def answer(job: Job, step_s: float, room: Capacity) -> dict[str, Any]:
     """The entry ``inference`` of a plan.
 
     ``time_to_first_token_s`` of prompts whose end is in the step, ``time_per_output_token_s`` of sequences that decode
@@ -46,10 +47,11 @@ def answer(job: Job, step_s: float) -> dict[str, Any]:
     load = job.work.load
     said: dict[str, Any] = {}
     if load.prompts:
-        said["time_to_first_token_s"] = step_s
+        said["time_to_first_token_s"] = step_s + job.work.stack.engine.front_end.value
     if load.batch:
         accepted = load.speculation.accepted if load.speculation else 1.0
         said["time_per_output_token_s"] = step_s / accepted
         said["tokens_per_s_per_user"] = accepted / step_s
         said["output_tokens_per_s"] = job.plan.dp * load.batch * accepted / step_s
+    said["capacity"] = capacity.answer(room, max(tokens for tokens, _ in capacity.kept_by(job)))
     return said

@@ -81,12 +81,19 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         cluster = lookups.load_cluster(scenario.cluster)
     workload = scenario.workload
     first = scenario.plans[0].degrees(cluster.gpus)
-    stack = lookups.load_stack(workload.stack)
+    try:
+        stack = lookups.load_stack(workload.stack)
+    except UnknownNameError as error:
+        raise error.at(key="workload.stack") from None
     try:
         model = STEPS.get(workload.pass_).model_of(lookups.load_model(workload.model))
     except InputError as error:
         raise error.at(key="workload.model") from None
+    if STEPS.get(workload.pass_).serves and not states_library(scenario):
+        cluster = cluster.with_all_reduces(stack.stack().engine.kernels)
     device = lookups.load_device(cluster.device_name)
+    if STEPS.get(workload.pass_).serves:
+        device = device.preferring(stack.stack().engine.kernels)
     precision, formats = types_of(workload, model, device)
     work = Work(
         workload.pass_,
@@ -100,7 +107,7 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         workload.multi_token,
         workload.document,
         Adapters(**workload.adapters.model_dump()) if workload.adapters else None,
-        stack.stack(),
+        stack.stack().on(device.name),
         workload.load(),
         formats,
     )
@@ -121,6 +128,11 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
     for plan in plans:
         question.job(plan).check()
     return question
+
+
+def states_library(scenario: Scenario) -> bool:
+    """Whether the scenario says whose collectives its cluster has."""
+    return isinstance(scenario.cluster, ClusterInline) and scenario.cluster.library is not None
 
 
 def types_of(workload: Workload, model: Architecture, device: Device) -> tuple[str, Formats]:

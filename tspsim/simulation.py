@@ -25,7 +25,7 @@ from .errors import UnreachableError
 from .hardware import Device
 from .mesh import Mesh
 from .operators import Operator
-from .parallel import Job, Plan, axes_of, build_mesh, peak_memory, scheme_axes, scheme_of, write_program
+from .parallel import Job, Plan, axes_of, build_mesh, capacity, peak_memory, scheme_axes, scheme_of, write_program
 from .parallel.stack import Stack
 from .question import Lookups, Question, look_up
 from .result import Memory, PlanResult, Range, RankClass, Result
@@ -85,8 +85,10 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
     memory = Memory(peak_memory(job, scheme.residency), device.visible_memory_bytes)
     degrees = {axis: plan.degree(axis) for axis in (*scheme_axes(), "pp", "ep", "dp")}
     settings = settings_of(plan)
-    if not memory.fits:
-        return PlanResult(plan.name, degrees, memory, settings, error=too_large(memory), notes=notes_of(job))
+    room = capacity.capacity_of(job, device.visible_memory_bytes) if job.step.serves else None
+    error = room.refusal(capacity.kept_by(job)) if room is not None else None
+    if error is not None or not memory.fits:
+        return PlanResult(plan.name, degrees, memory, settings, error=error or too_large(memory), notes=notes_of(job))
     mesh = build_mesh(plan, cluster.gpus, cluster.gpus_per_node)
     costs = costs or Costs(device)
     try:
@@ -96,7 +98,8 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
     costs.weigh(submission)
     serves = job.step.serves
     period_s = inference.period_s(job, submission) if serves else submission.makespan_s
-    between_s = question.work.stack.step_s + period_s - submission.makespan_s
+    period_s = max(period_s, job.hidden_host_s)
+    between_s = question.work.stack.step_s + job.host_s + period_s - submission.makespan_s
     makespan_s = submission.makespan_s + between_s
     parts = metrics.breakdown(submission)
     tokens = job.work.counted_tokens * plan.dp
@@ -132,7 +135,7 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
         range=costs.range_of(tokens, makespan_s, parts, question.work.stack),
         bottleneck=bottleneck(parts, makespan_s),
         notes=(*notes_of(job), *([AT_WORST] if submission.system.at_worst else [])),
-        inference=inference.answer(job, makespan_s) if serves else {},
+        inference=inference.answer(job, makespan_s, room) if room is not None else {},
         timeline=submission.timeline,
     )
 

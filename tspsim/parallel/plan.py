@@ -286,6 +286,18 @@ class Job:
         return self.capture is Captured.WHOLE
 
     @property
+    def host_s(self) -> float:
+        """Seconds of a serving step's host, beside launches, that its device waits for: once a pass."""
+        passes = self.step.passes(self.work.load, self.plan.pp)
+        return sum(self.work.stack.engine.host_s(batch.sequences) for batch in passes)
+
+    @property
+    def hidden_host_s(self) -> float:
+        """Seconds of it that run beside the device: the step takes them at least."""
+        passes = self.step.passes(self.work.load, self.plan.pp)
+        return sum(self.work.stack.engine.hidden_s(batch.sequences) for batch in passes)
+
+    @property
     def replica_axis(self) -> str:
         """The axis of ranks that hold the same weights and sum their gradients: sequence shards are such ranks too."""
         return "dp+sp" if self.plan.sp > 1 else "dp"

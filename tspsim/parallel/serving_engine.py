@@ -195,8 +195,10 @@ class ServingEngine:
         By device, how much slower its host is than those that the times are of.
     memory
         The rule by which caches get memory.
-    context_bytes, graph_bytes
-        Of the runtime and its communication, and of captured graphs.
+    context_bytes, peer_bytes, graph_bytes
+        Of the runtime, of communication with each other GPU of a replica, and of captured graphs.
+    logit_bytes
+        Bytes a logit while the largest pass samples for all sequences that may run.
     block_tokens
         Tokens of a block of the cache.
     limits
@@ -218,7 +220,9 @@ class ServingEngine:
     hosts: Mapping[str, Prior] = field(default_factory=dict)
     memory: MemoryRule = MemoryRule()
     context_bytes: Prior = NONE
+    peer_bytes: Prior = NONE
     graph_bytes: Prior = NONE
+    logit_bytes: Prior = NONE
     block_tokens: int = 1
     limits: tuple[Limits, ...] = ()
     slots: int | None = None
@@ -330,9 +334,10 @@ class ServingEngine:
         """
         limits, captured = self.limits_on(visible_bytes), self.graphs.tokens(1, self.slots)
         reserve = self.memory.reserved(limits.tokens if limits else 0, captured[-1] if captured else 0, ranks)
-        runtime = self.context_bytes if self.context_bytes.value else Prior(*(3 * (reserve_bytes,)))
+        own = self.context_bytes if self.context_bytes.value else Prior(*(3 * (reserve_bytes,)))
         sizes = []
-        for context, graphs in zip(runtime, self.graph_bytes, strict=True):
+        for runtime, peer, graphs in zip(own, self.peer_bytes, self.graph_bytes, strict=True):
+            context = runtime + peer * (ranks - 1)
             parts = {"weights": weight_bytes, "activations": activation_bytes, "graphs": graphs, "context": context}
             sizes.append(self.memory.bytes_for_caches(visible_bytes, parts, reserve))
         likely, most, least = sizes
