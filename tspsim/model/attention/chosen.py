@@ -35,6 +35,8 @@ class Chosen(Latent):
     """One latent a token, cached, of which a query attends the best."""
 
     name = "dsa"
+    #: The best tokens are the best of all: a part of the context does not know which.
+    divides_context = False
 
     @property
     def section(self) -> type[AttentionSection]:
@@ -114,10 +116,6 @@ class Chosen(Latent):
         latent, tokens = self.facts(layer.model), tokens_of(rows)
         values = self._absorb(layer, tokens, latent.value_dim, latent.kv_rank, "values from latent")
         return values, layer.output(tokens)
-
-    def merged(self, model: Architecture) -> tuple[int, int] | None:
-        """The best tokens are the best of all: a part of the context does not know which."""
-        return None
 
     # --- work and cache -------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ class Grouped(AttentionKind):
     """K and V a head, cached; with an output gate, as many columns as queries whose sigmoid multiplies the output."""
 
     name = "gqa"
+    divides_context = True
     #: NVFP4 with a scale of one byte a block of 16.
     cache_types: ClassVar[Mapping[str, float]] = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625}
 
@@ -92,9 +93,6 @@ class Grouped(AttentionKind):
             return (layer.output(tokens),)
         size = 3.0 * tokens * layer.query_width * layer.activation_bytes
         return MemoryBound("swiglu", size, tokens, name="output gate", role=Role.OTHER), layer.output(tokens)
-
-    def merged(self, model: Architecture) -> tuple[int, int] | None:
-        return model.head_dim, model.head_dim
 
     def cache(self, model: Architecture, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
         """2·c elements a token."""

@@ -29,6 +29,7 @@ class Latent(AttentionKind):
     """One latent a token, cached."""
 
     name = "mla"
+    divides_context = True
     cache_types: ClassVar[Mapping[str, float]] = {
         "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_ds_mla": FP8_DS_MLA, "nvfp4": 0.5625
     }  # fmt: skip
@@ -109,7 +110,7 @@ class Latent(AttentionKind):
             return (output,)
         return self._absorb(layer, decodes, latent.value_dim, latent.kv_rank, "values from latent"), output
 
-    def merged(self, model: Architecture) -> tuple[int, int] | None:
+    def merged(self, model: Architecture) -> tuple[int, int]:
         """Absorbed queries with their rotary part, and outputs still in the latent's space."""
         latent = self.facts(model)
         return latent.cache_width, latent.kv_rank
