@@ -63,7 +63,8 @@ def routed_shard(job: Job, tokens: int | None = None, position: int | None = Non
         tokens = own_tokens(job) if grouped else job.tokens
     sources = 1 if replicated else plan.ep
     rows = tokens * sources * experts.topk / experts.count * load_of(job, position)
-    columns = plan.tp // plan.ep if replicated else 1 if grouped else plan.tp
+    whole = job.whole_ranks if job.step.serves else plan.tp
+    columns = whole // plan.ep if replicated else 1 if grouped else whole
     dtype, kept = job.work.precision, None
     if job.step.serves:
         formats = job.work.formats
