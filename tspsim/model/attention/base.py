@@ -130,6 +130,10 @@ class AttentionKind(ABC):
         """Attention of layer number ``layer`` of a model of this kind; whether it has experts is not asked here."""
         return Block(attention=self.name)
 
+    def further_block(self, model: Architecture) -> Block:
+        """Attention of a module for further tokens: that of the last layer."""
+        return self.block(model, model.layers - 1)
+
     def period(self, model: Architecture) -> int:
         """Layers after which the pattern repeats."""
         return 1

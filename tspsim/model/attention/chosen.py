@@ -52,6 +52,10 @@ class Chosen(Latent):
     def block(self, model: Architecture, layer: int) -> Block:
         return Block(attention=self.name, indexer=indexing_of(model).owned(layer))
 
+    def further_block(self, model: Architecture) -> Block:
+        """It owns an indexer, whoever does before it."""
+        return Block(attention=self.name, indexer=True)
+
     def period(self, model: Architecture) -> int:
         return indexing_of(model).every
 

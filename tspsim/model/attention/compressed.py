@@ -52,6 +52,10 @@ class Compressed(AttentionKind):
         ratio = facts.ratios[layer % len(facts.ratios)]
         return Block(attention=self.name, indexer=ratio == facts.indexed, compression=ratio)
 
+    def further_block(self, model: Architecture) -> Block:
+        """It keeps its window alone (the last of the published ratios is 0)."""
+        return Block(attention=self.name, compression=0)
+
     def period(self, model: Architecture) -> int:
         return len(facts_of(model).ratios)
 
