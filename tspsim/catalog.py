@@ -95,9 +95,23 @@ def locate(kind: Kind, name_or_path: str | Path, *, beside: Path | None = None) 
     raise UnknownNameError(kind.removesuffix("s"), text, names(kind))
 
 
+#: Between an entry and one of its versions.
+VERSION = "@"
+
+
 def is_path(text: str) -> bool:
     """Whether ``text`` means a file rather than a catalog name."""
     return "/" in text or os.sep in text or text.endswith(_PATH_SUFFIXES)
+
+
+def versioned(name: str) -> tuple[str, str]:
+    """``NAME`` and ``VERSION`` of ``NAME@VERSION``; of a file, or without one, the version is empty.
+
+    >>> versioned("vllm@0.19"), versioned("mine@home.yaml")
+    (('vllm', '0.19'), ('mine@home.yaml', ''))
+    """
+    base, _, version = (name, "", "") if is_path(name) else name.partition(VERSION)
+    return base, version
 
 
 def _exists(path: Path) -> bool:

@@ -70,7 +70,7 @@ def dead_links(cluster: Cluster) -> tuple[tuple[str, str], ...]:
     return tuple((str(links.source[link]), str(links.target[link])) for link in cluster.layout.dead)
 
 
-def cost_of(question: Question, makespan_s: float, tokens: int) -> dict[str, Any]:
+def cost_of(question: Question, makespan_s: float, tokens: float) -> dict[str, Any]:
     """Money and energy a million tokens, at the scenario's price or the device's three."""
     device, prices = question.device, question.scenario.prices
     per_hour = {"stated": prices.gpu_hour} if prices.gpu_hour is not None else dict(device.prices_usd_per_hour)

@@ -51,6 +51,7 @@ _OPTIONAL: Mapping[str, frozenset[str]] = {
     "gemm": frozenset({"quantise_gb_per_s"}),
     "grouped_gemm": frozenset({"quantise_gb_per_s"}),
     "grouped_gemm_backward": frozenset({"quantise_gb_per_s"}),
+    "absorb": frozenset({"quantise_gb_per_s"}),
     "attention_forward": frozenset({"rope", "cache_write", "token_ns"}),
     "attention_backward": frozenset({"rope", "cache_write", "token_ns"}),
     "memory_bound": frozenset({"row_us", "row_exponent", "rows_us"}),
@@ -149,14 +150,15 @@ def fit_group(
     """
     model = FAMILIES[family]
     rows = _Rows.of(limits_of(spec, dtype), family, dtype, second_dtype, group)
+    stated = _stated(family, group)
     used = used_in_fit(group, model.shape)
     count = int(used.sum())
     if lender is None:
         solve = partial(minimise, model.parameters, starts=starts)
-        absent, switches = _best_form(rows[used], library, solve)
+        absent, switches = _best_form(rows[used], library, solve, stated)
     else:
         absent = frozenset(name for name, value in lender.parameters.items() if value == 0.0)
-        switches = dict(lender.switches)
+        switches = dict(lender.switches) | stated
         around = {name: p._replace(default=lender.parameters[name]) for name, p in model.parameters.items()}
         solve = partial(minimise, around, pull=POOR_PRIOR)
     parameters, _ = solve(absent, partial(rows[used].residual, switches))
@@ -220,13 +222,20 @@ class _Rows:
 _Solve = Callable[[frozenset[str], Callable[[Mapping[str, float]], Any]], tuple[dict[str, float], float]]
 
 
-def _best_form(rows: _Rows, library: str, solve: _Solve) -> tuple[frozenset[str], dict[str, Any]]:
+def _stated(family: str, group: pd.DataFrame) -> dict[str, Any]:
+    """Switches that the rows themselves state, in a column of the name: facts, not for a fit to choose."""
+    return {name: group[name].iloc[0] for name in FAMILIES[family].switches if name in group}
+
+
+def _best_form(
+    rows: _Rows, library: str, solve: _Solve, stated: Mapping[str, Any]
+) -> tuple[frozenset[str], dict[str, Any]]:
     """The optional terms to leave out, and the switches, that explain the rows best."""
     worth = WORTH_A_HEIGHT if rows.family.startswith("attention_") else WORTH_A_SWITCH
 
     def best_of(absent: frozenset[str]) -> tuple[float, dict[str, Any]]:
         found: tuple[float, dict[str, Any]] | None = None
-        for switches in _switches(rows.family, len(rows)):
+        for switches in _switches(rows.family, len(rows), stated):
             _, cost = solve(absent, partial(rows.residual, switches))
             if found is None or cost < found[0] * worth:
                 found = cost, switches
@@ -266,11 +275,12 @@ def _absent_terms(family: str, library: str, rows: int) -> list[frozenset[str]]:
     return [optional, frozenset()]
 
 
-def _switches(family: str, rows: int) -> Iterable[dict[str, Any]]:
-    """Every combination of a family's switches that so many rows can tell apart."""
+def _switches(family: str, rows: int, stated: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    """Every combination of a family's switches that so many rows can tell apart, beside what the rows state."""
     values = {name: _TRIED.get(name, allowed) for name, allowed in FAMILIES[family].switches.items()}
     if rows < SWITCH_ROWS:
         values = {name: tried[:1] for name, tried in values.items()}
+    values |= {name: (value,) for name, value in stated.items()}
     for chosen in itertools.product(*values.values()):
         yield dict(zip(values, chosen, strict=True))
 

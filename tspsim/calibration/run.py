@@ -243,7 +243,9 @@ def document(original: Mapping[str, Any], spec: DeviceSpec, fits: tuple[KernelFi
     defaults = dict(original.get("defaults") or {})
     for family in dict.fromkeys(fit.family for fit in fits):
         if family != "memory_bound":  # there a library is an operation, and copying stands for the unknown ones
-            defaults[family] = max((fit for fit in fits if fit.family == family), key=lambda fit: fit.rows_used).library
+            usual = defaults.get(family)  # stands where another was measured as well
+            here = [fit for fit in fits if fit.family == family]
+            defaults[family] = max(here, key=lambda fit: (fit.rows_used, fit.library == usual)).library
     new = [fit.model_dump(mode="json", exclude_none=True) for fit in fits]
     return {**original, "defaults": defaults, "kernels": [*new, *kept]}
 

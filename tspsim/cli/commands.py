@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from .. import __version__
+from .._version import __version__
 from .bound import bound
 from .calibrate import calibrate
 from .catalog import catalog

@@ -66,7 +66,7 @@ def _print_answer(result: Result) -> None:
     from ..report.sections.answer import kicker
     from ..report.view import View
 
-    best = max((plan for plan in result.plans if plan.ran), key=lambda plan: plan.tokens_per_s, default=None)
+    best = result.best
     parts: list[RenderableType] = [Text(kicker(View(result)), style="bold"), "", table(result, terminal_width()), ""]
     if best is not None:
         fastest = " is the fastest" if len(result.plans) > 1 else ""

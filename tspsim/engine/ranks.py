@@ -21,7 +21,6 @@ class ReadyInstruction(NamedTuple):
 
     ``meets`` are ``(key into Rank.channels, use)``: none for a kernel, one for a collective, up to two for a message
     (sending, receiving). ``use`` counts this program's earlier uses of the same key, so that ranks meet in order.
-    ``awaited`` says whether another instruction waits for this one.
     """
 
     number: int
@@ -29,7 +28,6 @@ class ReadyInstruction(NamedTuple):
     duration_s: float
     meets: tuple[tuple[int, int], ...]
     is_compute: bool
-    awaited: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -164,7 +162,7 @@ class Machine:
         env, done, waiting = self.env, rank.done, rank.waiting
         enter, slowness, device = self.calendar.enter, rank.slowness, rank.device
         start_s, end_s = rank.start_s, rank.end_s
-        for index, after, duration_s, _, is_compute, awaited in stream:
+        for index, after, duration_s, _, is_compute in stream:
             for other in after:
                 if not done[other]:
                     gate = Completion(env)
@@ -182,7 +180,7 @@ class Machine:
                     yield launch
             end_s[index] = env.now
             done[index] = 1
-            if awaited and index in waiting:
+            if index in waiting:
                 for call in waiting.pop(index):
                     call()
         ended()
@@ -283,6 +281,6 @@ class Queue:
         rank.end_s[over.number] = self.machine.env.now
         rank.done[over.number] = 1
         self.current = next(self.stream, None)
-        if over.awaited and over.number in rank.waiting:
+        if over.number in rank.waiting:
             for call in rank.waiting.pop(over.number):
                 call()

@@ -1,18 +1,20 @@
-"""What attention costs when one query token a sequence reads its whole context (decoding).
+"""What attention costs when one query token a sequence, or a few (verifying drafts), read its whole context.
 
 The keys and values are read once, so bandwidth decides; a kernel cuts the context into s parts to fill the
 device (Flash-Decoding, Dao et al. 2023) and, as a library's heuristic does, the cheapest s is taken. For
 one s:
 
-    T       = batch · kv_heads · ceil(heads / kv_heads / 64) · s   blocks;  W = T / compute units
+    rows    = heads / kv_heads · queries       that share a key;  a block takes 64 of them
+    T       = batch · kv_heads · ceil(rows / 64) · s   blocks;  W = T / compute units
     part    = context / s;  bytes of a part = 2 · part · head_dim · bytes_kv
     block   = max(bytes of a part / (bytes/s of a unit), math of a part) + latency · (head_dim)
     compute = max(1, (1 − blend) · ceil(W) + blend · W) · block
     memory  = 2 · batch · kv_heads · context · head_dim · bytes_kv / (HBM · hbm_efficiency), cheaper in L2;
               times 1 / unsplit when batch and heads alone give FULL blocks a unit
-    time    = launch + (compute^p + memory^p)^(1/p) + sequence · batch · heads · head_dim + [s > 1] · split
+    time    = launch + (compute^p + memory^p)^(1/p) + sequence · batch · queries · heads · head_dim + [s > 1] · split
 
-Every choice is non-decreasing in batch, context, heads and width; hence so is the cheapest.
+Every choice is non-decreasing in batch, context, heads, queries and width; hence so is the cheapest. Every measured row
+has one query a sequence.
 """
 
 from __future__ import annotations
@@ -63,13 +65,15 @@ def seconds(
     head_dim: Any,
     bytes_q: float,
     bytes_kv: float,
+    *,
+    queries: Any = 1.0,
 ) -> Any:
     """Seconds of one call, before any range: floats, or arrays of shape (rows,)."""
     p = parameters
     s = SPLITS.reshape(-1, 1) if np.ndim(batch) else SPLITS
     factors = (p["width_64"], 1.0, p["width_192"], p["width_256"], p["width_512"])
     width = between(head_dim, _WIDTHS, factors)
-    group = heads / kv_heads
+    group = heads / kv_heads * queries
     row_bytes = 2.0 * head_dim * bytes_kv
     part = maximum(minimum(context, 64.0), context / s)
     blocks = batch * kv_heads * ceil(group / 64.0) * s
@@ -87,6 +91,6 @@ def seconds(
     memory = size * (1.0 - hit * (1.0 - p["cache_cost"])) / (limits.hbm * minimum(1.0, achieved))
     time = cost_of_p_norm(waves * block, memory, p["overlap_power"]) + (s > 1.0) * (p["split_us"] * 1e-6)
     time = np.minimum.reduce(time) + p["launch_us"] * 1e-6
-    time = time + p["sequence_us"] * 1e-6 / 4096.0 * batch * heads * head_dim
-    flops = 4.0 * batch * heads * context * head_dim
+    time = time + p["sequence_us"] * 1e-6 / 4096.0 * batch * heads * head_dim * queries
+    flops = 4.0 * batch * heads * context * head_dim * queries
     return maximum(time, maximum(flops / limits.peak, size / limits.hbm))

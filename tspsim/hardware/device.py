@@ -1,7 +1,8 @@
 """What an operator costs on a device.
 
 :class:`Device` answers two questions. Its methods ``gemm``, ``grouped_gemm``, ``attention``,
-``decode_attention``, ``memory_bound`` and ``fused_moe`` predict *one isolated kernel* as a benchmark times it.
+``decode_attention``, ``latent_prefill``, ``latent_decode``, ``absorb``, ``memory_bound`` and ``fused_moe`` predict *one
+isolated kernel* as a benchmark times it.
 ``time(operator)`` predicts that operator *inside a step*, as the pricer of its class says (:mod:`.pricers`): matrix
 kernels at the clock of a step, and memory-bound kernels on the copy curve, as they run between other kernels.
 The clock is ``sustained`` by default, as in training and in serving under load: both vendors' devices slow down under
@@ -49,14 +50,24 @@ class Device:
     clocks
         ``sustained``: operators inside a step run at the rate of a long step (the default for simulation);
         ``burst``: at that of a short step on a cool device.
+    engine
+        The word that names of libraries begin with whose kernels run where they were measured here; empty: the
+        device's default libraries.
     """
 
     spec: DeviceSpec
     relatives: tuple[DeviceSpec, ...] = ()
     clocks: Literal["sustained", "burst"] = "sustained"
+    engine: str = ""
     _kernels: dict[tuple[str, str, str | None, str | None], Kernel] = field(default_factory=dict, repr=False)
     _limits: dict[str, DeviceLimits] = field(default_factory=dict, repr=False)
     _times: dict[Operator, Estimate] = field(default_factory=dict, repr=False)
+
+    def preferring(self, engine: str) -> Device:
+        """The same device where a serving engine's kernels run, as far as they were measured on it."""
+        if engine == self.engine:
+            return self
+        return Device(self.spec, self.relatives, self.clocks, engine)
 
     @property
     def name(self) -> str:
@@ -226,14 +237,61 @@ class Device:
         kv_heads: Any,
         head_dim: Any,
         kv_dtype: str = "bf16",
+        queries: Any = 1,
         *,
         library: str | None = None,
     ) -> Estimate:
-        """One query token a sequence over a context kept as ``kv_dtype``; numbers or arrays (rows,)."""
+        """``queries`` tokens a sequence over a context kept as ``kv_dtype``; numbers or arrays (rows,)."""
         return self.estimate(
             "attention_decode", "bf16", library, kv_dtype,
-            batch=batch, context=context, heads=heads, kv_heads=kv_heads, head_dim=head_dim,
+            batch=batch, context=context, heads=heads, kv_heads=kv_heads, head_dim=head_dim, queries=queries,
         )  # fmt: skip
+
+    def latent_prefill(
+        self,
+        batch: Any,
+        q_len: Any,
+        kv_len: Any,
+        heads: Any,
+        key_dim: Any = 192,
+        value_dim: Any = 128,
+        dtype: str = "bf16",
+        kv_dtype: str | None = None,
+        *,
+        library: str | None = None,
+    ) -> Estimate:
+        """Causal attention with a key and a value a head, made from latents that are cached as ``kv_dtype``.
+
+        Parameters as of :meth:`attention`; with its cache write, as serving libraries time it.
+        """
+        return self.estimate(
+            "latent_prefill", dtype, library, kv_dtype,
+            batch=batch, q_len=q_len, kv_len=kv_len, heads=heads, key_dim=key_dim, value_dim=value_dim,
+        )  # fmt: skip
+
+    def latent_decode(
+        self,
+        batch: Any,
+        context: Any,
+        heads: Any,
+        latent_dim: Any = 512,
+        rope_dim: Any = 64,
+        kv_dtype: str = "bf16",
+        queries: Any = 1,
+        *,
+        library: str | None = None,
+    ) -> Estimate:
+        """``queries`` tokens a sequence over a context of latents kept as ``kv_dtype``; numbers or arrays (rows,)."""
+        return self.estimate(
+            "latent_decode", "bf16", library, kv_dtype,
+            batch=batch, context=context, heads=heads, latent_dim=latent_dim, rope_dim=rope_dim, queries=queries,
+        )  # fmt: skip
+
+    def absorb(
+        self, tokens: Any, heads: Any, n: Any, k: Any, dtype: str = "bf16", *, library: str | None = None
+    ) -> Estimate:
+        """``heads`` products [tokens, k] · [k, n] of one call, each with a matrix of its own; numbers or arrays."""
+        return self.estimate("absorb", dtype, library, None, tokens=tokens, heads=heads, n=n, k=k)
 
     def memory_bound(self, size_bytes: Any, op: str = "copy", rows: Any = 0) -> Estimate:
         """A kernel that moves ``size_bytes`` (read plus written); an unmeasured ``op`` costs as a copy."""
@@ -357,6 +415,7 @@ class Device:
         self, family: str, dtype: str, library: str | None = None, kv_dtype: str | None = None
     ) -> Kernel:
         """The kernel model that applies to a type and library, and where it is from."""
+        library = library or self._engine_library(family, dtype, kv_dtype)
         key = (family, dtype, library, kv_dtype)
         kernel = self._kernels.get(key)
         if kernel is None:
@@ -364,6 +423,17 @@ class Device:
                 raise UnknownNameError("type", dtype, DTYPE_BYTES)
             kernel = self._kernels[key] = find(self.spec, self.relatives, family, dtype, library, kv_dtype)
         return kernel
+
+    def _engine_library(self, family: str, dtype: str, kv_dtype: str | None) -> str | None:
+        """The engine's library of which this device has most rows of these types; None where it has none."""
+        if not self.engine:
+            return None
+        own = [
+            fit for fit in self.spec.kernels
+            if (fit.family, fit.dtype) == (family, dtype) and fit.kv_dtype in (None, kv_dtype or dtype)
+            and _as_engines_say(fit.library).startswith(self.engine)
+        ]  # fmt: skip
+        return max(own, key=lambda fit: fit.rows_used).library if own else None
 
     def provenance(self) -> tuple[Provenance, ...]:
         """Every fact of the device, and every kernel model asked so far, with its source and basis."""
@@ -401,10 +471,15 @@ class Device:
         return (*stated, *used)
 
 
+def _as_engines_say(library: str) -> str:
+    """A measured library as stacks name engines."""
+    return library.lower().replace("tensorrt-llm", "trtllm")
+
+
 #: Bytes a column of one row that an op moves in bf16 (read plus written), to recover the row's length.
 _BYTES_A_COLUMN = {"copy": 4.0, "add": 6.0, "rmsnorm": 4.0, "add_rmsnorm": 8.0, "swiglu": 6.0}
 _ATTENTION = ("attention_forward", "attention_backward")
-_MAY_BE_ZERO = frozenset({"rows", "columns", "causal"})
+_MAY_BE_ZERO = frozenset({"rows", "columns", "causal", "choosing"})
 _CHUNK = 2048
 
 

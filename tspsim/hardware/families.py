@@ -10,7 +10,7 @@ from typing import Any
 
 from tspsim.operators import DTYPE_BYTES
 
-from . import decode, gemm, memory_bound, moe, prefill
+from . import decode, gemm, latent, linear, memory_bound, moe, prefill, sparse
 from .limits import DeviceLimits, Parameter
 
 #: Shape columns by name: floats, or arrays of shape (rows,).
@@ -31,12 +31,18 @@ class Family:
         Name → default, bounds and meaning.
     switches
         Name → the values allowed (facts about a library, such as its tiles; chosen on rows used in the fit).
+    further
+        Columns that a call may state besides → their value in every row that was measured.
+    attends
+        Whether its matrix units run at the clock of attention.
     """
 
     form: Callable[..., Any]
     shape: tuple[str, ...]
     parameters: Mapping[str, Parameter]
     switches: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    further: Mapping[str, float] = field(default_factory=dict)
+    attends: bool = False
 
     def seconds(
         self,
@@ -50,7 +56,8 @@ class Family:
         """Seconds before any range; the second type is the one K and V, or expert weights, are kept in."""
         columns = [shape[name] for name in self.shape]
         widths = DTYPE_BYTES[dtype], DTYPE_BYTES[second_dtype]
-        return self.form(limits, parameters, *columns, *widths, **switches)
+        more = {name: shape.get(name, usual) for name, usual in self.further.items()}
+        return self.form(limits, parameters, *columns, *widths, **switches, **more)
 
     def check_switches(self, given: Mapping[str, Any]) -> None:
         """Raise ValueError for a switch this family does not have, or a value it does not know."""
@@ -70,6 +77,12 @@ _ATTENTION_SWITCHES = {"block_rows": (128, 64, 256), "packed": (False, True)}
 #: Of the backward's heights for a few rows, 64 keys a block is the one that predicts rows left out best.
 _BACKWARD_SWITCHES = {"block_rows": (64, 128, 256), "packed": (False,)}
 
+#: Which form a library runs its tables say; the heights of its blocks are told by the rows.
+_LATENT_SWITCHES = {"form": ("expanded", "absorbed"), "block_rows": (128, 256, 64)}
+_INDEXER_SHAPE = ("queries", "pairs", "entries", "heads", "head_dim", "choosing")
+_SPARSE_SHAPE = ("queries", "pairs", "entries", "heads", "key_dim", "value_dim", "entry_bytes")
+_SCAN_SHAPE = ("batch", "q_len", "k_heads", "k_dim", "v_heads", "v_dim")
+_CONVOLUTION_SHAPE = ("batch", "q_len", "channels")
 _GEMM_SWITCHES = {"tiles": tuple(gemm.TILES), "splits": gemm.SPLITS}
 
 #: Equal products in one call (``batch`` of them) are kernels of their own; their backward is that of A and that of B.
@@ -77,13 +90,42 @@ FAMILIES: dict[str, Family] = {
     "gemm": Family(gemm.seconds, _GEMM_SHAPE, gemm.PARAMETERS, _GEMM_SWITCHES),
     "grouped_gemm": Family(gemm.seconds, _GEMM_SHAPE, gemm.PARAMETERS, _GEMM_SWITCHES),
     "grouped_gemm_backward": Family(gemm.both_gradients, _GEMM_SHAPE, gemm.PARAMETERS, _GEMM_SWITCHES),
-    "attention_forward": Family(prefill.seconds, _ATTENTION_SHAPE, prefill.PARAMETERS, _ATTENTION_SWITCHES),
+    "attention_forward": Family(
+        prefill.seconds, _ATTENTION_SHAPE, prefill.PARAMETERS, _ATTENTION_SWITCHES, attends=True
+    ),
     "attention_backward": Family(
-        partial(prefill.seconds, backward=True), _ATTENTION_SHAPE, prefill.BACKWARD_PARAMETERS, _BACKWARD_SWITCHES
+        partial(prefill.seconds, backward=True), _ATTENTION_SHAPE, prefill.BACKWARD_PARAMETERS, _BACKWARD_SWITCHES,
+        attends=True,
     ),
     "attention_decode": Family(
-        decode.seconds, ("batch", "context", "heads", "kv_heads", "head_dim"), decode.PARAMETERS
+        decode.seconds, ("batch", "context", "heads", "kv_heads", "head_dim"), decode.PARAMETERS,
+        further={"queries": 1.0}, attends=True,
     ),
+    "latent_prefill": Family(
+        latent.prefill_seconds, ("batch", "q_len", "kv_len", "heads", "key_dim", "value_dim"),
+        latent.PREFILL_PARAMETERS, _LATENT_SWITCHES, attends=True,
+    ),
+    "latent_decode": Family(
+        latent.decode_seconds, ("batch", "context", "heads", "latent_dim", "rope_dim", "queries"),
+        latent.DECODE_PARAMETERS, {"block_rows": (64, 128, 16)}, attends=True,
+    ),
+    "absorb": Family(latent.absorb_seconds, ("tokens", "heads", "n", "k"), gemm.PARAMETERS, _GEMM_SWITCHES),
     "memory_bound": Family(memory_bound.seconds, ("size_bytes", "rows", "columns"), memory_bound.PARAMETERS),
     "fused_moe": Family(moe.seconds, ("tokens", "hidden", "expert_ffn", "experts", "topk"), moe.PARAMETERS),
+    # Over tokens, and over entries that stand for several: kernels of their own.
+    "indexer": Family(sparse.indexer, _INDEXER_SHAPE, sparse.INDEXER_PARAMETERS),
+    "sparse_attention": Family(sparse.attention, _SPARSE_SHAPE, sparse.PARAMETERS),
+    "compressed_indexer": Family(sparse.indexer, _INDEXER_SHAPE, sparse.INDEXER_PARAMETERS),
+    "compressed_attention": Family(sparse.attention, _SPARSE_SHAPE, sparse.PARAMETERS),
+    # Linear attention by variant: a prompt in chunks, and one token after the other.
+    **{
+        f"{variant}_{name}": Family(form, _SCAN_SHAPE, linear.SCAN_PARAMETERS)
+        for variant in ("gdn", "kda")
+        for name, form in (("scan", linear.scan), ("step", partial(linear.scan, chunk=1.0)))
+    },
+    **{
+        f"{variant}_{name}": Family(linear.convolution, _CONVOLUTION_SHAPE, linear.CONVOLUTION_PARAMETERS)
+        for variant in ("gdn", "kda", "mamba2")
+        for name in ("convolution", "convolution_step")
+    },
 }

@@ -122,7 +122,7 @@ def seconds(
             count, along, unseen = ceil(kv / block_rows), seen, kv - seen
         else:
             count, along, unseen = ceil(seen * group / block_rows), kv, 0.0
-        walked = count * along - masked * _skipped(count, block_rows / group, unseen + p["masked_keys"])
+        walked = count * along - masked * skipped(count, block_rows / group, unseen + p["masked_keys"])
         blocks = blocks + grid * count
         keys = keys + grid * maximum(walked, 0.0)
         longest = maximum(longest, along)
@@ -159,7 +159,7 @@ def seconds(
     return maximum(time, maximum(flops / limits.peak, compulsory / limits.hbm))
 
 
-def _skipped(count: Any, rows: Any, kept: Any) -> Any:
+def skipped(count: Any, rows: Any, kept: Any) -> Any:
     """What the causal mask saves ``count`` blocks of ``rows``: block i saves max(0, i·rows − kept)."""
     without = minimum(floor(kept / rows), count - 1.0)
     saving = count - 1.0 - without

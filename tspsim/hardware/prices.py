@@ -4,9 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tspsim.operators import DTYPE_BYTES, Attention, DecodeAttention, FusedMoE, Gemm, GroupedGemm, MemoryBound
+from tspsim.operators import (
+    DTYPE_BYTES,
+    AbsorbProduct,
+    Attention,
+    DecodeAttention,
+    DeltaScan,
+    FusedMoE,
+    Gemm,
+    GroupedGemm,
+    Indexer,
+    LatentDecode,
+    LatentPrefill,
+    MemoryBound,
+    ShortConvolution,
+    SparseAttention,
+)
 
-from . import step
+from . import linear, sparse, step
 from .device import Device
 from .limits import Estimate
 from .pricers import pricer
@@ -39,9 +54,10 @@ def products(device: Device, product: Gemm) -> Estimate:
 @pricer(Attention)
 def attention(device: Device, attention: Attention) -> Estimate:
     """All segments in one call, at the clock of a step."""
-    kernel = device.kernel(f"attention_{attention.direction}", attention.dtype)
+    kernel = device.kernel(f"attention_{attention.direction}", attention.dtype, kv_dtype=attention.kv_dtype)
     isolated = device.isolated(
         replace(kernel, parameters={**kernel.parameters, **ALONE}),
+        attention.kv_dtype,
         batch=1.0,
         q_len=tuple(float(queries) for queries, _ in attention.segments),
         kv_len=tuple(float(context) for _, context in attention.segments),
@@ -65,8 +81,51 @@ def decode_attention(device: Device, attention: DecodeAttention) -> Estimate:
         heads=attention.heads,
         kv_heads=attention.kv_heads,
         head_dim=attention.head_dim,
+        queries=attention.queries,
     )
     return device.at_clock(isolated, attention, kernel)
+
+
+@pricer(LatentPrefill)
+def latent_prefill(device: Device, attention: LatentPrefill) -> Estimate:
+    """All segments in one call, at the clock of a step."""
+    kernel = device.kernel("latent_prefill", attention.dtype, kv_dtype=attention.kv_dtype)
+    isolated = device.isolated(
+        kernel,
+        attention.kv_dtype,
+        batch=1.0,
+        q_len=tuple(float(queries) for queries, _ in attention.segments),
+        kv_len=tuple(float(context) for _, context in attention.segments),
+        heads=attention.heads,
+        key_dim=attention.key_dim,
+        value_dim=attention.value_dim,
+    )
+    return device.at_clock(isolated, attention, kernel)
+
+
+@pricer(LatentDecode)
+def latent_decode(device: Device, attention: LatentDecode) -> Estimate:
+    """At the clock of a step; unequal contexts cost what as many of their mean do, for bytes decide."""
+    kernel = device.kernel("latent_decode", attention.dtype, kv_dtype=attention.kv_dtype)
+    isolated = device.isolated(
+        kernel,
+        attention.kv_dtype,
+        batch=attention.batch,
+        context=attention.context / attention.batch,
+        heads=attention.heads,
+        latent_dim=attention.latent_dim,
+        rope_dim=attention.rope_dim,
+        queries=attention.queries,
+    )
+    return device.at_clock(isolated, attention, kernel)
+
+
+@pricer(AbsorbProduct)
+def absorb(device: Device, product: AbsorbProduct) -> Estimate:
+    """At the clock of a step."""
+    kernel = device.kernel("absorb", product.dtype)
+    isolated = device.isolated(kernel, tokens=product.tokens, heads=product.heads, n=product.n, k=product.k)
+    return device.at_clock(isolated, product, kernel)
 
 
 @pricer(FusedMoE)
@@ -89,3 +148,39 @@ def fused_moe(device: Device, fused: FusedMoE) -> Estimate:
 def memory_bound(device: Device, operator: MemoryBound) -> Estimate:
     """Between other kernels all move their bytes as a copy does."""
     return device.memory_bound(operator.size_bytes, "copy", operator.rows)
+
+
+@pricer(Indexer)
+def indexer(device: Device, scores: Indexer) -> Estimate:
+    """At the clock of a step."""
+    family, shape = sparse.indexer_call(scores)
+    kernel = device.kernel(family, scores.dtype)
+    return device.at_clock(device.isolated(kernel, **shape), scores, kernel)
+
+
+@pricer(SparseAttention)
+def sparse_attention(device: Device, attention: SparseAttention) -> Estimate:
+    """At the clock of a step."""
+    family, shape = sparse.attention_call(attention)
+    kernel = device.kernel(family, attention.dtype, kv_dtype=attention.kv_dtype)
+    return device.at_clock(device.isolated(kernel, attention.kv_dtype, **shape), attention, kernel)
+
+
+@pricer(DeltaScan)
+def delta_scan(device: Device, scan: DeltaScan) -> Estimate:
+    """At the clock of a step; prompts in chunks and short queries token by token are a call each."""
+    parts = []
+    for family, shape in linear.scan_calls(scan):
+        kernel = device.kernel(family, scan.dtype, kv_dtype=scan.state_dtype)
+        parts.append(device.at_clock(device.isolated(kernel, scan.state_dtype, **shape), scan, kernel))
+    return Estimate(*(sum(values) for values in zip(*parts, strict=True)))
+
+
+@pricer(ShortConvolution)
+def short_convolution(device: Device, convolution: ShortConvolution) -> Estimate:
+    """As isolated: no matrix unit works."""
+    parts = [
+        device.isolated(device.kernel(family, convolution.dtype), **shape)
+        for family, shape in linear.convolution_calls(convolution)
+    ]
+    return Estimate(*(sum(values) for values in zip(*parts, strict=True)))

@@ -89,7 +89,7 @@ class Sustained(Strict):
 
     def rate_of(self, family: str) -> float:
         """Rate of a long step over a burst: of attention, or of all other matrix kernels."""
-        return (self.attention if family.startswith("attention") else self.gemm).value
+        return (self.attention if FAMILIES[family].attends else self.gemm).value
 
 
 class OverlapSlowdown(Strict):

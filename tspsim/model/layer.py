@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ..operators import Attention, Computes, Gemm, MemoryBound, Role
+from ..operators import Attention, Computes, Gemm, LatentPrefill, MemoryBound, Role
 from .architecture import Architecture
 from .parts import Block
 
@@ -151,7 +151,7 @@ class LayerShard:
         causal: bool = True,
         buckets: int = 1,
         direction: str = "forward",
-    ) -> Attention:
+    ) -> Attention | LatentPrefill:
         """Attention of one of ``buckets`` equal parts of the shard's heads, in the layer's window if it has one."""
         segments, causal = self.windowed(segments, causal)
         return Attention(
@@ -231,6 +231,12 @@ class LayerShard:
     @cached_property
     def vocab(self) -> int:
         return -(-self.model.vocab // self.shards)
+
+    def sample(self, tokens: int) -> MemoryBound:
+        """One token of every row of whole logits, in fp32: written out, and read for the maximum, the sum and the
+        choice."""
+        size = 16.0 * tokens * self.model.vocab
+        return MemoryBound("softmax", size, tokens, name="sample", role=Role.HEAD)
 
     def loss(self, tokens: int) -> MemoryBound:
         """Cross-entropy of the shard's logits and its gradient: two passes read, one write in bf16 and one in fp32."""

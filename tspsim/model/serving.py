@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ..operators import Gemm
+from ..operators import Attention, Gemm, LatentPrefill
 from .attention import AttentionKind
 from .formats import BF16, Formats, WeightClass
 from .layer import LayerShard
@@ -41,6 +41,21 @@ class ServingLayer(LayerShard):
 
     def head(self, tokens: int) -> Gemm:
         return self._as(WeightClass.EMBEDDING, super().head(tokens))
+
+    def attention(
+        self,
+        segments: tuple[tuple[int, int], ...],
+        *,
+        causal: bool = True,
+        buckets: int = 1,
+        direction: str = "forward",
+    ) -> Attention | LatentPrefill:
+        """Of prompts, whose sequence shards attend each other's keys: latent attention has a kernel of its own."""
+        latent = self.model.latent
+        if latent is None or not causal:
+            return super().attention(segments, causal=causal, buckets=buckets, direction=direction)
+        heads = self.heads // buckets
+        return LatentPrefill(segments, heads, latent.query_dim, latent.value_dim, self.wide, self.formats.cache)
 
     @property
     def mlp_class(self) -> WeightClass:

@@ -121,6 +121,11 @@ class CollectivesSpec(Strict):
         """Versions and launch modes of the library that curves have factors for."""
         return tuple(dict.fromkeys(name for curve in self.curves for name in curve.libraries))
 
+    def all_reduces_of(self, word: str) -> str | None:
+        """The library of a serving engine's all-reduces that begins with ``word``; None where there is none."""
+        names = (kernels.library for kernels in self.custom_all_reduce)
+        return next((name for name in names if name.split()[0] == word), None)
+
     @property
     def libraries(self) -> tuple[str, ...]:
         """Every name that a collective may ask for as its library."""

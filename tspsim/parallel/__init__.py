@@ -18,6 +18,7 @@ from .plan import SWITCHES, Job, Plan
 from .registries import CONTEXT_METHODS, SCHEMES, WEIGHT_TRANSPORTS, mesh_axes, scheme_axes
 from .routing import Routing
 from .scheme import Received, Scheme, scheme_of
+from .serving_engine import Captured, ServingEngine
 from .stack import IDEAL, Stack
 from .stack_spec import StackSpec, load_stack
 from .step import axes_of, write_program
@@ -30,6 +31,7 @@ __all__ = [
     "SWITCHES",
     "WEIGHT_TRANSPORTS",
     "Adapters",
+    "Captured",
     "Choice",
     "ContextMethod",
     "Job",
@@ -40,6 +42,7 @@ __all__ = [
     "Residency",
     "Routing",
     "Scheme",
+    "ServingEngine",
     "Stack",
     "StackSpec",
     "Work",

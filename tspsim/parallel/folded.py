@@ -379,7 +379,7 @@ def gathered_context(job: Job) -> float:
     recomputation all groups of the layer whose forward was just repeated, so that its backward need not gather again.
     """
     groups = job.plan.attended_groups
-    group = LayerShard(job.model, groups, job.work.precision, job.activation_bytes)
+    group = job.layer(groups)
     one = context_bytes(job, group)
     if job.training:
         return one * (1 + (groups if job.plan.recomputation == "full" else 1))
@@ -396,7 +396,7 @@ def in_flight_weights(job: Job) -> float:
     transport, ahead = transport_of(job), min(folded_weights.ATTENTION_BUFFERS, job.plan.attended_groups)
 
     def of_kind(block: Block) -> float:
-        layer = LayerShard(job.model, job.plan.tsp, job.work.precision, job.activation_bytes, block)
+        layer = job.layer(job.plan.tsp, block)
         group, piece = group_of(job, layer), piece_of(job, layer)
         attention, mlp = folded_weights.attention(job, group), folded_weights.mlp(job, piece)
         arriving = BUFFERS * transport.pools(job) * mlp.shard_bytes
@@ -431,7 +431,7 @@ def received(job: Job, in_switch: bool) -> tuple[Received, ...]:
     model, away = job.model, (job.plan.tsp - 1) / job.plan.tsp
     thinnest = min(set(model.blocks), key=model.common_matrix_parameters)
     # Of the whole layer: groups of heads need not replicate keys and values, however many ranks there are.
-    layer = LayerShard(model, 1, job.work.precision, job.activation_bytes, thinnest)
+    layer = job.layer(1, thinnest)
     weights = (layer.attention_weights + layer.mlp_weights) * job.weight_bytes
     return (Received("tsp", away * (weights + context_bytes(job, layer))),)
 

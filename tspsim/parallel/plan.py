@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from ..model import Architecture, Block
+from ..model.formats import WeightClass
+from ..model.layer import LayerShard
+from ..model.serving import ServingLayer
 from ..operators import DTYPE_BYTES
-from ..steps import Step, Task
+from ..steps import STEPS, Batch, Speculation, Step, Task
 from .balance import Balanced, balanced
 from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch, ExpertOverlap
+from .draft import DRAFTS
 from .pipeline import ORDERS, Chunk, Pipeline, PipelineOrder, chunk_layers, stage_chunks
 from .registries import SCHEMES, scheme_name
+from .serving_engine import Captured
 from .work import Work
 
 if TYPE_CHECKING:
@@ -222,7 +227,8 @@ class Plan:
     def in_one_stage(self, dp: int) -> Plan:
         """The plan without a pipeline, of ``dp`` replicas that divide nothing: for a few layers alone."""
         degrees = {**self.degrees, "pp": 1, "dp": dp}
-        return replace(self, degrees=degrees, vpp=1, schedule="1f1b", stage_layers=(), zero=0)
+        alone = replace(self, degrees=degrees, vpp=1, schedule="1f1b", stage_layers=(), zero=0)
+        return replace(alone, expert_overlap="shared_experts") if self.hiding.halves else alone
 
     def node_ranks(self, axis: str) -> int:
         """Ranks of a group along an axis that share a node."""
@@ -234,6 +240,10 @@ _FIELDS = tuple(each.name for each in fields(Plan))
 SWITCHES = _FIELDS[_FIELDS.index("partition") : _FIELDS.index("stage_layers")]
 
 
+#: Layers that show a steady block: the first fills the pipeline of exchanges, the others repeat.
+BLOCKS = 4
+
+
 @dataclass(frozen=True)
 class Job:
     """One model under one plan: what every scheme is handed."""
@@ -241,6 +251,8 @@ class Job:
     model: Architecture
     plan: Plan
     work: Work
+    #: Which pass of a serving step is meant; None: the one with most tokens.
+    pass_index: int | None = None
 
     @property
     def weight_bytes(self) -> float:
@@ -264,6 +276,28 @@ class Job:
         return self.work.step.trains
 
     @property
+    def capture(self) -> Captured:
+        """How much of the kernels of a serving step's pass its engine launches as graphs."""
+        return self.work.stack.engine.captured(self.rows) if self.step.serves else Captured.NOTHING
+
+    @property
+    def captured(self) -> bool:
+        """Whether a serving step's engine launches all kernels of the pass as one graph."""
+        return self.capture is Captured.WHOLE
+
+    @property
+    def host_s(self) -> float:
+        """Seconds of a serving step's host, beside launches, that its device waits for: once a pass."""
+        passes = self.step.passes(self.work.load, self.plan.pp)
+        return sum(self.work.stack.engine.host_s(batch.sequences) for batch in passes)
+
+    @property
+    def hidden_host_s(self) -> float:
+        """Seconds of it that run beside the device: the step takes them at least."""
+        passes = self.step.passes(self.work.load, self.plan.pp)
+        return sum(self.work.stack.engine.hidden_s(batch.sequences) for batch in passes)
+
+    @property
     def replica_axis(self) -> str:
         """The axis of ranks that hold the same weights and sum their gradients: sequence shards are such ranks too."""
         return "dp+sp" if self.plan.sp > 1 else "dp"
@@ -276,7 +310,14 @@ class Job:
     @property
     def expert_shards(self) -> int:
         """Ranks that one copy of a layer's routed experts is spread over: ``ep``, or without it ``tp`` by columns."""
-        return self.plan.ep if self.plan.ep > 1 else self.plan.tp
+        return self.plan.ep if self.plan.ep > 1 and not self.replicates_tokens else self.plan.tp
+
+    @property
+    def replicates_tokens(self) -> bool:
+        """Whether ranks of an expert group have the same tokens anyway: those of ``tp`` in a serving step. Nothing is
+        exchanged, and what each rank's experts add is summed as tensor parallelism does."""
+        plan = self.plan
+        return plan.ep > 1 and plan.tp % plan.ep == 0 and self.scheme.usual and self.step.serves
 
     @property
     def expert_copies(self) -> int:
@@ -337,18 +378,88 @@ class Job:
 
     @property
     def micro_batches(self) -> int:
-        """Micro-batches of a replica's step."""
-        return self.work.sequences // self.sequences
+        """Micro-batches of a replica's step, or passes of a serving one."""
+        return len(self.passes) or self.work.sequences // self.sequences
+
+    @cached_property
+    def passes(self) -> tuple[Batch, ...]:
+        """Forwards of a serving step, padded as its engine does, or halves of them that take turns; none of others."""
+        engine = self.work.stack.engine
+        passes = self.step.passes(self.work.load, self.plan.pp)
+        if self.plan.hiding.halves:
+            passes = tuple(half for batch in passes for half in batch.halves)
+        padding = [engine.padding(batch.rows) for batch in passes]
+        return tuple(
+            replace(batch, rows=(*batch.rows, *more), outputs=batch.head_tokens) if more else batch
+            for batch, more in zip(passes, padding, strict=True)
+        )
+
+    @cached_property
+    def batch(self) -> Batch:
+        """Rows of one pass of a serving step."""
+        if self.pass_index is None:
+            return max(self.passes, key=lambda batch: batch.tokens)
+        return self.passes[self.pass_index]
+
+    @property
+    def rows(self) -> tuple[tuple[int, int, int], ...]:
+        """Of that pass, as layers take them; none of a step that does not serve."""
+        if not self.step.serves:
+            return ()
+        return tuple((queries, context, sequences) for queries, context, sequences in self.batch.rows)
+
+    @property
+    def drafts(self) -> Speculation | None:
+        """What the step verifies, and makes again at its end."""
+        return self.work.load.speculation if self.step.serves else None
+
+    @property
+    def draft_layers(self) -> int:
+        """Layers of the drafter."""
+        return DRAFTS.get(self.drafts.draft).layers if self.drafts else 0
+
+    def drafting(self) -> Job:
+        """One pass of the drafter: a query of every sequence."""
+        load = replace(self.work.load, speculation=None)
+        return replace(self, work=replace(self.work, load=load))
+
+    def at(self, index: int) -> Job:
+        """The job in one pass of a serving step; any other is the same in all of its micro-batches."""
+        return replace(self, pass_index=index) if self.step.serves else self
 
     @property
     def group_tokens(self) -> int:
         """Tokens of one micro-batch, over all token shards."""
-        return self.work.sequence * self.sequences
+        return self.batch.tokens if self.step.serves else self.work.sequence * self.sequences
 
     @property
     def tokens(self) -> int:
         """Tokens of one micro-batch that a rank holds."""
-        return self.group_tokens // self.plan.token_shards
+        return self.group_tokens // self.token_shards
+
+    def one_forward(self) -> Job:
+        """The forward of a few layers and one micro-batch or pass, with a pipeline's stages as replicas beside each
+        other."""
+        alone = self.plan.in_one_stage(self.plan.dp * self.plan.pp)
+        return Job(self.model.steady(BLOCKS), alone, self.work.one_forward(self.sequences))
+
+    @property
+    def token_shards(self) -> int:
+        """Ranks that the tokens of a pass are divided over."""
+        return self.plan.token_shards if self.step.shards_tokens else 1
+
+    @property
+    def head_tokens(self) -> int:
+        """Tokens of one micro-batch that a rank takes through the language-model head."""
+        return self.batch.head_tokens if self.step.serves else self.tokens
+
+    def layer(self, shards: int, block: Block | None = None) -> LayerShard:
+        """``1/shards`` of a layer of one kind (None: the model's first), in this work's types."""
+        work = self.work
+        if self.step.serves:
+            wide = work.formats.multiplied(WeightClass.ATTENTION)
+            return ServingLayer(self.model, shards, wide, self.activation_bytes, block, work.formats)
+        return LayerShard(self.model, shards, work.precision, self.activation_bytes, block)
 
     @property
     def chunk_sizes(self) -> tuple[int, ...]:
@@ -369,7 +480,10 @@ class Job:
     def tasks(self, stage: int) -> list[Task]:
         """What a stage does in a step, in order."""
         plan = self.plan
-        return self.step.tasks(self.order, plan.pp, stage, self.micro_batches, plan.vpp)
+        tasks = self.step.tasks(self.order, plan.pp, stage, self.micro_batches, plan.vpp)
+        if not (self.step.serves and plan.hiding.halves):
+            return tasks
+        return [task._replace(beside=index % 2 == 0) for index, task in enumerate(tasks)]
 
     @property
     def expert_loads(self) -> Balanced:
@@ -410,7 +524,7 @@ class Job:
             raise self._refuse(axis, f"{columns} does not divide the {model.ffn} FFN columns of {model.name}")
         self._check_experts(axis)
         pieces = plan.token_shards * (2 if plan.partition == "zigzag" and plan.token_shards > 1 else 1)
-        if self.work.sequence % pieces:
+        if self.step.shards_tokens and self.work.sequence % pieces:
             raise self._refuse(
                 plan.token_axis,
                 f"{plan.token_shards} shards in {plan.partition} order need a sequence that is a multiple of {pieces}, "
@@ -431,6 +545,14 @@ class Job:
         if experts.shared_width % columns:
             columns_of = f"the {experts.shared_width} columns of the shared experts of {model.name}"
             raise self._refuse(axis, f"{columns} does not divide {columns_of}")
+        if self.step.serves:
+            self._check_serving_experts()
+            return
+        if not plan.dispatch.trains or plan.hiding.halves:
+            key, value = ("expert_dispatch", plan.expert_dispatch)
+            if plan.hiding.halves:
+                key, value = "expert_overlap", plan.expert_overlap
+            raise self._refuse(key, f"{value} is of {', '.join(each.name for each in STEPS.values() if each.serves)}")
         if plan.hiding.micro_batches and (plan.ep == 1 or plan.order.of_micro_batches is None):
             raise self._refuse("expert_overlap", "micro_batches hides exchanges of ep > 1 in 1f1b; use none")
         if plan.ep == 1:
@@ -450,6 +572,26 @@ class Job:
             raise self._refuse(
                 "ep", "beside tp needs sequence_regions: true, so that every rank sends its own tokens to experts"
             )
+
+    def _check_serving_experts(self) -> None:
+        """Experts of a serving step: on the ranks of ``tp``, or over replicas that go in step."""
+        model, plan, experts = self.model, self.plan, self.model.experts
+        assert experts is not None
+        columns = plan.tp // plan.ep if self.replicates_tokens else plan.tp if plan.ep == 1 else 1
+        if experts.width % columns:
+            raise self._refuse("tp", f"{columns} does not divide the {experts.width} columns of an expert; set ep")
+        if experts.count % plan.ep:
+            raise self._refuse("ep", f"{plan.ep} does not divide the {experts.count} experts of {model.name}")
+        if plan.ep > 1 and (not self.scheme.usual or plan.sp > 1):
+            raise self._refuse("ep", "spreads experts over tp and dp in a serving step: leave other axes at 1")
+        if plan.expert_parts is None or (plan.ep > plan.tp and plan.ep % plan.tp):
+            raise self._refuse("ep", f"{plan.ep} ranks cannot be taken from tp {plan.tp} x dp {plan.dp}, tp whole")
+        if plan.hiding.micro_batches:
+            raise self._refuse("expert_overlap", "micro_batches hides exchanges behind a backward; use two_batches")
+        if plan.hiding.halves and (self.replicates_tokens or plan.ep == 1):
+            raise self._refuse("expert_overlap", "two_batches hides exchanges with experts of other replicas; set ep")
+        if plan.hiding.halves and any(batch.sequences < 2 for batch in self.step.passes(self.work.load, plan.pp)):
+            raise self._refuse("expert_overlap", "two_batches needs two sequences in every pass")
 
     def _check_documents(self, chunk: int) -> None:
         """Documents end where a shard's chunk of tokens does, and blocks of others then hold nothing to see."""

@@ -37,6 +37,16 @@ class Received:
     distinct: bool = False
 
 
+@dataclass(frozen=True)
+class WholeTokens:
+    """The pieces of a serving step whose tokens every rank of a replica has: decoding, and prompts that no sequence
+    shards divide."""
+
+    embed: Piece
+    layer: LayerPiece
+    head: Piece
+
+
 def one_variant(plan: Plan) -> Iterator[Mapping[str, Any]]:
     """Nothing to try: the plan as it stands."""
     yield {}
@@ -65,6 +75,8 @@ class Scheme:
         (``builder.weight_gradients`` is False); None where it cannot.
     residency
         What stays in memory.
+    whole
+        The pieces of serving steps whose tokens are not divided; None where it has none.
     received
         (job, whether a switch adds) → payload a rank receives in a block's forward at least, by axis.
     check
@@ -107,6 +119,7 @@ class Scheme:
     layer_weights: WeightPiece | None
     residency: Residency
     received: Callable[[Job, bool], tuple[Received, ...]]
+    whole: WholeTokens | None = None
     check: Callable[[Job], Refusal] = lambda job: None
     head_shards: Callable[[Job], int] = lambda job: 1
     overlaps: Callable[[Plan], bool] = lambda plan: False

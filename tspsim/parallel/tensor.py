@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from ..model.layer import LayerShard, gradients
+from ..model.serving import ServingLayer
 from ..operators import Gemm, Operator
 from . import expert
 from .builder import ProgramBuilder
@@ -26,7 +27,8 @@ from .pipeline import Refusal
 from .plan import Job, Plan
 from .recompute import cheap_again, heads_again
 from .registries import SCHEMES
-from .scheme import Received, Scheme
+from .sampling import sampled_head
+from .scheme import Received, Scheme, WholeTokens
 
 
 def embed(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
@@ -66,6 +68,44 @@ def head(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
     normed = builder.compute("final norm", layer.norm(residual_tokens(job)))
     ready = gather_rows(builder, job, job.tokens, [normed], "gather for head")
     builder.compute("language-model head", layer.head(job.tokens), after=ready)
+
+
+def serve_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
+    """A layer of a serving step, all tokens on every rank: what heads and columns divide, and two all-reduces."""
+    assert isinstance(layer, ServingLayer)
+    kind, rows, tokens = layer.attention_kind, job.rows, job.tokens
+    builder.part = "attention"
+    entering = (*kind.enter(layer, rows), *kind.project(layer, rows))
+    entered = builder.compute("norm, QKV", layer.norm(tokens), *entering)
+    attended = builder.compute("attention", *kind.attend(layer, rows), after=[entered])
+    projected = builder.compute("output projection", *kind.leave(layer, rows), after=[attended])
+    reduced = reduce_rows(builder, job, tokens, projected, "sum attention")
+    builder.part = "mlp"
+    if travels(job, layer):
+        shared = served_shared(builder, job, layer) if layer.ffn else None
+        leaving = expert.serve(builder, job, layer, [reduced], shared)
+        for index, producer in enumerate(leaving):
+            builder.after_previous_layer(entered, producer, f"tokens {index}")
+        return leaving
+    products: tuple[Operator, ...] = (layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens))
+    if layer.kind.experts:
+        products = expert.local_forward(job, layer, tokens)
+    multiplied = builder.compute("norm, MLP", layer.norm(tokens), *products, after=[reduced])
+    summed = reduce_rows(builder, job, tokens, multiplied, "sum MLP")
+    builder.after_previous_layer(entered, summed, "tokens")
+    return [summed]
+
+
+def served_shared(builder: ProgramBuilder, job: Job, layer: LayerShard) -> expert.Shared:
+    """Shared experts beside routed ones on other ranks, and their sum over ``tp``."""
+    tokens = job.tokens
+    products = layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens)
+
+    def write(after: list[int]) -> list[int]:
+        multiplied = builder.compute("shared experts", *products, after=after)
+        return [reduce_rows(builder, job, tokens, multiplied, "sum shared experts")]
+
+    return write
 
 
 def head_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
@@ -118,7 +158,7 @@ def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, positio
 
 def travels(job: Job, layer: LayerShard) -> bool:
     """Whether the layer's tokens go to experts on other ranks."""
-    return layer.kind.experts and job.plan.ep > 1
+    return layer.kind.experts and job.plan.ep > 1 and not job.replicates_tokens
 
 
 def mlp_products(job: Job, layer: LayerShard) -> tuple[Sequence[Gemm], Sequence[Gemm], Sequence[Operator]]:
@@ -270,7 +310,7 @@ def received(job: Job, in_switch: bool) -> tuple[Received, ...]:
     if plan.tp > 1:
         share = 1.0 if in_switch else 2.0 * (plan.tp - 1) / plan.tp
         thinnest = min(set(model.blocks), key=model.common_matrix_parameters)
-        layer = LayerShard(model, plan.tp, job.work.precision, job.activation_bytes, thinnest)
+        layer = job.layer(plan.tp, thinnest)
         entering = min(layer.entry_width, model.hidden) if plan.sequence_regions else model.hidden
         reduced = 0.5 * (entering + model.hidden)
         if layer.ffn or plan.ep == 1:
@@ -313,6 +353,7 @@ SCHEME = SCHEMES.register(
             buffers=lambda job: method_of(job.plan).buffers(job),
             logit_shards=lambda job: job.plan.tp,
         ),
+        whole=WholeTokens(embed, serve_layer, partial(sampled_head, axis="tp")),
         received=received,
         check=check,
         head_shards=lambda job: job.plan.tp * method_of(job.plan).head_shards(job.plan),

@@ -123,7 +123,7 @@ def _with_known_names(scenario: Scenario, folder: Path | None) -> Scenario:
         if name is None:
             return None
         try:
-            path = catalog.locate(kind, name, beside=folder)
+            path = catalog.locate(kind, catalog.versioned(name)[0], beside=folder)
         except InputError as error:
             raise error.at(key=key) from None
         return str(path) if catalog.is_path(name) else name

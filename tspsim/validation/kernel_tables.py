@@ -7,6 +7,7 @@ is not one of these calls. Fitting, validation and a user's own tables all go th
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from tspsim.operators import DTYPE_BYTES
@@ -27,6 +28,10 @@ KERNEL_TABLES: tuple[str, ...] = (
     "kernels/memory_bound.csv",
     "kernels/memory_bound_h200_own.csv",
     "kernels/fused_moe.csv",
+    "kernels/mla_prefill.csv",
+    "kernels/mla_decode.csv",
+    "kernels/mla_bmm.csv",
+    "kernels/linear_attention.csv",
 )
 #: Rows that share these share a kernel model.
 GROUP_COLUMNS = ("family", "dtype", "second_dtype", "library")
@@ -42,6 +47,8 @@ _DTYPES = {
     "fp8_e4m3": "fp8",
     "float4_e2m1fn_x2": "mxfp4",
 }
+#: Why a row of a table of latent attention is no kernel's call.
+MODULE = "a whole module"
 
 
 def times_of(table: str) -> tuple[str, ...]:
@@ -76,20 +83,10 @@ def calls(table: str, frame: pd.DataFrame, column: str = "time_us") -> pd.DataFr
     import pandas as pd
 
     name = _name(table)
-    if name.startswith("gemm"):
-        out = _gemm(frame)
-    elif name.startswith("grouped_gemm"):
-        out = _grouped_gemm(frame, "grouped_gemm_backward" if column == "backward_us" else "grouped_gemm")
-    elif name == "attention_prefill":
-        out = _prefill(frame)
-    elif name == "attention_decode":
-        out = _decode(frame)
-    elif name.startswith("memory_bound"):
-        out = _memory_bound(frame)
-    elif name == "fused_moe":
-        out = _moe(frame)
-    else:
+    reader = next((reader for start, reader in READERS.items() if name.startswith(start)), None)
+    if reader is None:
         raise KeyError(f"{table} is not a kernel table; known: {', '.join(KERNEL_TABLES)}")
+    out = reader(frame, column)
     out["gpu"] = frame["gpu"].str.lower()
     out["time_us"] = frame[column].astype(float) if column in frame else float("nan")
     unknown = ~out["dtype"].isin(list(DTYPE_BYTES)) | ~out["second_dtype"].isin(list(DTYPE_BYTES))
@@ -97,6 +94,8 @@ def calls(table: str, frame: pd.DataFrame, column: str = "time_us") -> pd.DataFr
     out.loc[unknown, "reason"] = "type not modelled: " + frame.loc[unknown].get(
         "dtype", pd.Series("", frame.index)
     )
+    if name.startswith("mla_") and "scope" in frame:
+        out.loc[frame["scope"] != "kernel", "reason"] = MODULE
     return out
 
 
@@ -175,3 +174,75 @@ def _moe(frame: pd.DataFrame) -> pd.DataFrame:
     out["second_dtype"] = frame["dtype_w"].replace(_DTYPES)
     out["library"] = "aiter " + frame["quant"].astype(str)
     return out
+
+
+def _latent_prefill(frame: pd.DataFrame) -> pd.DataFrame:
+    """Widths are those of a key and a value a head, whatever ``form`` the library runs (a switch of its kernels)."""
+    out = _columns(frame, "latent_prefill", kv_len="q_len", value_dim="v")
+    out["key_dim"] = (frame["nope"] + frame["rope"]).astype(float)
+    out["form"] = frame.get("form", "expanded")
+    return _latent_types(frame, out, "latent_prefill")
+
+
+def _latent_decode(frame: pd.DataFrame) -> pd.DataFrame:
+    """The token that is decoded attends to itself too."""
+    out = _columns(frame, "latent_decode", latent_dim="kv_lora", rope_dim="rope")
+    out["context"] += 1.0
+    out["queries"] = 1.0
+    return _latent_types(frame, out, "latent_decode")
+
+
+def _latent_types(frame: pd.DataFrame, out: pd.DataFrame, family: str) -> pd.DataFrame:
+    out["family"] = family
+    out["dtype"] = frame["dtype"].replace(_DTYPES)
+    out["second_dtype"] = frame["kv_dtype"].replace(_DTYPES)
+    out["library"] = _library(frame)
+    return out
+
+
+def _absorb(frame: pd.DataFrame) -> pd.DataFrame:
+    """Queries into the latent's space, [tokens, nope]·[nope, kv_lora] a head, or values out of it."""
+    out = _columns(frame, "absorb")
+    queries = frame["op"] == "q_absorb"
+    out["n"] = frame["kv_lora"].where(queries, frame["nope_or_v"]).astype(float)
+    out["k"] = frame["nope_or_v"].where(queries, frame["kv_lora"]).astype(float)
+    out["family"] = "absorb"
+    out["dtype"] = out["second_dtype"] = frame["dtype"].replace(_DTYPES)
+    out["library"] = _library(frame)
+    return out
+
+
+def _linear(frame: pd.DataFrame) -> pd.DataFrame:
+    """The recurrence and the short convolution, apart in prompts and in decoding."""
+    import pandas as pd
+
+    sizes = {name: frame[name].astype(float) for name in ("batch", "k_heads", "k_dim", "v_heads", "v_dim")}
+    out = pd.DataFrame({**sizes, "q_len": frame["seq_len"].astype(float)}, index=frame.index)
+    out["channels"] = 2.0 * out["k_heads"] * out["k_dim"] + out["v_heads"] * out["v_dim"]
+    scan, decode = frame["part"] == "scan", frame["phase"] == "decode"
+    what = scan.map({True: "_scan", False: "_convolution"}).mask(decode & scan, "_step")
+    out["family"] = frame["kind"] + what.mask(decode & ~scan, "_convolution_step")
+    out.loc[~out["family"].isin(list(FAMILIES)), "family"] = float("nan")
+    out["dtype"] = "bf16"
+    out["library"] = _library(frame) + " " + frame["op"]
+    # TensorRT-LLM keeps the gated delta rule's states in bf16: its calls move half of what the others do.
+    halved = scan & out["library"].str.startswith("TensorRT-LLM")
+    out["second_dtype"] = halved.map({True: "bf16", False: "fp32"}).where(scan, "bf16")
+    return out
+
+
+#: By the start of a table's name; ``(frame, time column)`` → normalised rows.
+READERS: Mapping[str, Callable[[pd.DataFrame, str], pd.DataFrame]] = {
+    "gemm": lambda frame, column: _gemm(frame),
+    "grouped_gemm": lambda frame, column: _grouped_gemm(
+        frame, "grouped_gemm_backward" if column == "backward_us" else "grouped_gemm"
+    ),
+    "attention_prefill": lambda frame, column: _prefill(frame),
+    "attention_decode": lambda frame, column: _decode(frame),
+    "memory_bound": lambda frame, column: _memory_bound(frame),
+    "fused_moe": lambda frame, column: _moe(frame),
+    "mla_prefill": lambda frame, column: _latent_prefill(frame),
+    "mla_decode": lambda frame, column: _latent_decode(frame),
+    "mla_bmm": lambda frame, column: _absorb(frame),
+    "linear_attention": lambda frame, column: _linear(frame),
+}

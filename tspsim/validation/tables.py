@@ -6,7 +6,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from . import collectives, experts, kernels, layers, published, training, training_operators
+from . import (
+    collectives,
+    experts,
+    kernels,
+    latent_modules,
+    layers,
+    published,
+    training,
+    training_operators,
+)
 from .answers import Answers, unpredicted
 from .kernel_tables import times_of
 
@@ -92,6 +101,18 @@ TABLES: dict[str, Table] = {
         _kernel(
             "kernels/fused_moe.csv", ("tokens", "hidden", "expert_ffn", "experts", "topk"),
             ("gpu", "dtype_a", "dtype_w", "quant"), (("gpu",), ("gpu", "dtype_a", "dtype_w", "quant")),
+        ),
+        *(
+            Table(
+                f"kernels/mla_{phase}.csv", "time_us", latent_modules.predictor(f"kernels/mla_{phase}.csv"),
+                counts=("batch", length, "heads", "kv_lora", "nope", "rope", "v"),
+                texts=("gpu", "scope", "dtype", "kv_dtype"),
+                groups=(("gpu",), ("scope",), ("gpu", "scope", "kv_dtype"), ("gpu", "scope", "gemm_dtype", "library")),
+            )
+            for phase, length in (("prefill", "q_len"), ("decode", "context"))
+        ),
+        _kernel(
+            "kernels/mla_bmm.csv", ("tokens", "heads", "kv_lora", "nope_or_v"), ("gpu", "op", "dtype"), _BY_LIBRARY
         ),
         Table(
             "kernels/training_op_efficiency_b200_a100.csv", "efficiency", training_operators.predict,

@@ -91,6 +91,8 @@ def collective(
     group = _checked(cluster, members, asked, size_bytes, root)
     named = ALGORITHMS.get(algorithm) if algorithm is not None else None
     check_library(cluster, library)
+    if library is None and algorithm is None and custom_all_reduce.engine_takes(group, asked):
+        library = cluster.engine_all_reduces
     library = library or cluster.node.collectives.default_library
     traffic = NOTHING
     if group.size > 1 and size_bytes > 0:

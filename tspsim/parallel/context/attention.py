@@ -71,7 +71,7 @@ def slice_segments(job: Job, position: int, part: int, parts: int) -> Segments:
 
 def shard_of(job: Job) -> LayerShard:
     """A layer as a rank of ``tp`` beside these shards has it."""
-    return LayerShard(job.model, job.plan.tp, job.work.precision, job.activation_bytes)
+    return job.layer(job.plan.tp)
 
 
 def context_bytes(job: Job, layer: LayerShard) -> float:

@@ -1,0 +1,206 @@
+"""Latent attention's tables: calls of a kernel family, and whole attention blocks as a serving step runs them.
+
+A row of scope ``module`` goes from hidden state to hidden state on one rank. Its operators are those that
+:mod:`tspsim.model.attention.latent` writes for such rows, each at what the device says of its isolated kernel: the
+tables time a block in a loop by itself, at the clock of such a loop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tspsim.errors import InputError
+from tspsim.hardware import Device, Estimate
+from tspsim.model import Architecture
+from tspsim.model.formats import Formats, WeightClass
+from tspsim.model.parts import LatentAttention
+from tspsim.model.serving import ServingLayer
+from tspsim.operators import AbsorbProduct, Gemm, LatentDecode, LatentPrefill, MemoryBound, Operator
+
+from . import kernels
+from .answers import Answers
+from .devices import device, device_name, no_device
+from .kernels import MICROSECONDS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Further(NamedTuple):
+    """What an engine's block takes beside the operators of a step: small kernels that a compiler did not fuse.
+
+    Attributes
+    ----------
+    seconds
+        A block, whatever its tokens.
+    states
+        Hidden states of its tokens that they move.
+    heads
+        Keys and values of its tokens, a head each, that they move.
+    spread
+        Half width, in log time, by which blocks lie around this, beside the ranges of their kernels.
+    gain
+        Seconds that a product takes less than by itself, by type: what quantising costs where it is fused with the
+        kernel before. Never below the roofline.
+    """
+
+    seconds: float
+    states: float
+    heads: float
+    spread: float
+    gain: Mapping[str, float] = MappingProxyType({})
+
+
+#: By engine, and by device or family of devices where builds differ. Fitted to seven in ten shapes of the modules, all
+#: types, phases and backends together. vLLM was compiled on the B200 alone: elsewhere its small kernels run one by one.
+FURTHER: Mapping[str, Mapping[str, Further]] = {
+    "TensorRT-LLM": {
+        "blackwell": Further(0.0, 1.44, 0.54, spread=0.0),
+        "hopper": Further(1.0e-6, 1.37, 1.7, spread=0.035),
+    },
+    "vLLM": {
+        "b200": Further(2.5e-6, 0.0, 1.94, spread=0.10, gain={"nvfp4": 5.6e-6}),
+        "blackwell": Further(54.7e-6, 9.8, 11.5, spread=0.08, gain={"nvfp4": 6.4e-6}),
+        "hopper": Further(55.5e-6, 5.4, 3.9, spread=0.13),
+    },
+}
+#: Of an engine whose modules nobody measured.
+UNKNOWN = Further(0.0, 1.4, 0.5, spread=0.3)
+
+
+def predictor(table: str) -> Callable[[pd.DataFrame, Answers], None]:
+    """The predictor of ``mla_prefill.csv`` or ``mla_decode.csv``, by the path in a measurements folder."""
+    kernel = kernels.predictor(table)
+    prefill = "prefill" in table
+
+    def predict(frame: pd.DataFrame, answers: Answers) -> None:
+        whole = (frame["scope"] == "module").to_numpy()
+        for where, each in ((~whole, kernel), (whole, modules)):
+            if where.any():
+                part = Answers(int(where.sum()))
+                each(frame[where].reset_index(drop=True), part)
+                answers.put(np.flatnonzero(where), part)
+
+    def modules(frame: pd.DataFrame, answers: Answers) -> None:
+        for position, row in enumerate(frame.to_dict("records")):
+            name = device_name(row["gpu"])
+            if name is None:
+                answers.skip(position, no_device(row["gpu"]))
+                continue
+            try:
+                estimate = block(device(name), row, prefill=prefill)
+            except InputError as error:
+                answers.skip(position, error.message)
+                continue
+            answers.predict(position, *(value * MICROSECONDS for value in estimate))
+
+    return predict
+
+
+def block(on: Device, row: Mapping[Any, Any], *, prefill: bool) -> Estimate:
+    """One attention block on one rank; raises InputError where the device has no kernel for it."""
+    engine = str(row.get("library", "")).split(" ")[0]
+    further = further_of(engine, on)
+    layer, rows = layer_of(row), rows_of(row, prefill=prefill)
+    kind, latent = layer.attention_kind, layer.model.latent
+    assert latent is not None
+    operators = (
+        *kind.enter(layer, rows), *kind.project(layer, rows), *kind.attend(layer, rows), *kind.leave(layer, rows)
+    )  # fmt: skip
+    parts = [gained(on, operator, isolated(on, operator, engine), further) for operator in operators]
+    tokens = sum(queries * sequences for queries, _, sequences in rows) * layer.activation_bytes
+    widths = further.states * layer.model.hidden + further.heads * layer.heads * (latent.query_dim + latent.value_dim)
+    more = further.seconds + tokens * widths / on.hbm_bytes_per_s
+    seconds, low, high = (sum(values) + more for values in zip(*parts, strict=True))
+    width = math.exp(further.spread)
+    return Estimate(seconds, low / width, high * width)
+
+
+def gained(on: Device, operator: Operator, alone: Estimate, further: Further) -> Estimate:
+    """What a kernel takes in an engine's block: less by its ``gain``, and never less than its roofline."""
+    gain = further.gain.get(operator.dtype, 0.0) if isinstance(operator, Gemm) else 0.0
+    if not gain:
+        return alone
+    least = max(operator.flops / on.peak_of(operator.dtype), operator.hbm_bytes / on.hbm_bytes_per_s)
+    share = max(least, alone.seconds - gain) / alone.seconds
+    return Estimate(*(value * share for value in alone))
+
+
+def rows_of(row: Mapping[Any, Any], *, prefill: bool) -> tuple[tuple[int, int, int], ...]:
+    """(query tokens, tokens in the cache before them, sequences), as serving steps name them."""
+    batch = size(row, "batch")
+    return ((size(row, "q_len"), 0, batch),) if prefill else ((1, size(row, "context"), batch),)
+
+
+def layer_of(row: Mapping[Any, Any]) -> ServingLayer:
+    """The layer of a module's row, with as many heads as its rank has."""
+    names = ("hidden", "heads", "q_lora", "kv_lora", "nope", "rope", "v")
+    return _layer(*(size(row, name) for name in names), str(row["gemm_dtype"]), str(row["kv_dtype"]))
+
+
+def size(row: Mapping[Any, Any], column: str) -> int:
+    """A whole number of a row; raises InputError where it is missing."""
+    try:
+        return int(float(row[column]))
+    except (KeyError, ValueError):
+        raise InputError(f"no {column}: a module's row needs it") from None
+
+
+@cache
+def _layer(
+    hidden: int, heads: int, q_rank: int, kv_rank: int, nope: int, rope: int, value: int, products: str, cached: str
+) -> ServingLayer:
+    """``products`` is the type of its projections, ``cached`` of its cache."""
+    latent = LatentAttention(q_rank, kv_rank, nope, rope, value)
+    width = (latent.query_dim + value) // 2
+    model = Architecture("measured", 1, hidden, heads, heads, width, ffn=0, latent=latent)
+    return ServingLayer(model, 1, formats=Formats(products={WeightClass.ATTENTION: products}, cache=cached))
+
+
+def isolated(on: Device, operator: Operator, engine: str) -> Estimate:
+    """What an operator's kernel takes by itself, of the engine's own library where it was measured."""
+    if isinstance(operator, Gemm):
+        library = library_of(on, "gemm", operator.dtype, engine)
+        return on.gemm(operator.m, operator.n, operator.k, operator.dtype, library=library)
+    if isinstance(operator, MemoryBound):
+        return on.memory_bound(operator.size_bytes, "copy", operator.rows)
+    if isinstance(operator, AbsorbProduct):
+        library = library_of(on, "absorb", operator.dtype, engine)
+        return on.absorb(operator.tokens, operator.heads, operator.n, operator.k, operator.dtype, library=library)
+    if isinstance(operator, LatentPrefill):
+        (queries, context), *_ = operator.segments
+        return on.latent_prefill(
+            len(operator.segments), queries, context, operator.heads, operator.key_dim, operator.value_dim,
+            operator.dtype, operator.kv_dtype,
+        )  # fmt: skip
+    assert isinstance(operator, LatentDecode)
+    return on.latent_decode(
+        operator.batch, operator.context / operator.batch, operator.heads, operator.latent_dim, operator.rope_dim,
+        operator.kv_dtype,
+    )  # fmt: skip
+
+
+#: Whose products stand in for an engine's that nobody measured: the only serving library with a table of them.
+PRODUCTS = "TensorRT-LLM"
+
+
+def library_of(on: Device, family: str, dtype: str, engine: str) -> str | None:
+    """The library of an engine that a family was fitted with on a device, or of its relatives; None: the default."""
+    fits = [fit for spec in (on.spec, *on.relatives) for fit in spec.kernels if fit.family == family]
+    for prefix in (engine, PRODUCTS):
+        for fit in fits:
+            if fit.dtype == dtype and fit.library.startswith(prefix):
+                return fit.library
+    return None
+
+
+def further_of(engine: str, on: Device) -> Further:
+    """What an engine runs besides on a device."""
+    builds = FURTHER.get(engine, {})
+    return next((builds[key] for key in (on.name, on.family) if key in builds), UNKNOWN)
