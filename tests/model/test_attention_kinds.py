@@ -271,6 +271,18 @@ def test_a_decode_step_multiplies_with_every_matrix_once(name: str) -> None:
         assert weights(operators(layer, ROWS[0])) == matrices
 
 
+@pytest.mark.parametrize(
+    "name", ["llama-3.1-8b", "kimi-k2.5", "glm-5.2", "qwen3.5-397b-a17b", "kimi-linear-48b", "deepseek-v4-flash"]
+)
+def test_shards_and_what_is_whole_on_every_rank_are_all_of_the_matrices(name: str) -> None:
+    """And the products that a rank runs in decoding multiply with just these."""
+    for whole, part in zip(layers(name), layers(name, 2), strict=True):
+        matrices = whole.model.attention_matrix_parameters(whole.kind)
+        assert 2 * part.attention_weights + part.down_weights == matrices
+        assert whole.attention_weights + whole.down_weights == matrices
+        assert weights(operators(part, ROWS[0])) == part.attention_weights + part.down_weights
+
+
 @pytest.mark.parametrize("name", ["glm-5.2", "deepseek-v3.2", "qwen3.5-35b-a3b", "kimi-linear-48b", "deepseek-v4-pro"])
 @pytest.mark.parametrize("rows", ROWS)
 def test_more_ranks_never_do_more(name: str, rows: tuple[tuple[int, int, int], ...]) -> None:

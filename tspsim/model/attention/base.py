@@ -19,6 +19,7 @@ from ..parts import Block
 
 if TYPE_CHECKING:
     from ..architecture import Architecture
+    from ..layer import LayerShard
     from ..serving import ServingLayer
     from .sections import AttentionSection
 
@@ -159,6 +160,15 @@ class AttentionKind(ABC):
     @abstractmethod
     def matrix_parameters(self, model: Architecture, block: Block) -> int:
         """Matrix elements of a layer's attention that a token is multiplied with."""
+
+    def undivided_parameters(self, model: Architecture, block: Block) -> int:
+        """Those of them that stand whole on every tensor-parallel rank."""
+        return 0
+
+    def shard_parameters(self, layer: LayerShard) -> int:
+        """Those that heads divide, on one shard."""
+        whole = self.undivided_parameters(layer.model, layer.kind)
+        return (self.matrix_parameters(layer.model, layer.kind) - whole) // layer.shards
 
     def other_parameters(self, model: Architecture, block: Block) -> int:
         """Biases, and what else belongs to the projections and is no matrix."""

@@ -76,6 +76,10 @@ class Chosen(Latent):
         indexer = self._index_matrices(model) if block.indexer else 0
         return super().matrix_parameters(model, block) + indexer
 
+    def undivided_parameters(self, model: Architecture, block: Block) -> int:
+        """Projections down to the latents, and the indexer."""
+        return super().undivided_parameters(model, block) + (self._index_matrices(model) if block.indexer else 0)
+
     def norm_parameters(self, model: Architecture, block: Block) -> int:
         """The indexer's key has a norm with a bias."""
         return super().norm_parameters(model, block) + (2 * indexing_of(model).head_dim if block.indexer else 0)
@@ -109,6 +113,7 @@ class Chosen(Latent):
             indexing.topk,
             entry_bytes=latent.cache_width * self.element_bytes(layer.formats.cache),
             dtype=layer.wide,
+            kv_dtype=self.element(layer),
         )
         if not layer.kind.indexer:
             return (attention,)

@@ -73,6 +73,13 @@ class Compressed(AttentionKind):
             total += facts.q_rank * indexing.heads * indexing.head_dim + model.hidden * columns
         return total
 
+    def undivided_parameters(self, model: Architecture, block: Block) -> int:
+        """Latents, compressors and the indexer: all but queries and the output projection."""
+        facts = facts_of(model)
+        queries = facts.q_rank * model.attention_width
+        output = model.attention_width * facts.output_rank + facts.output_groups * facts.output_rank * model.hidden
+        return self.matrix_parameters(model, block) - queries - output
+
     def other_parameters(self, model: Architecture, block: Block) -> int:
         """A sink a head, and the positions inside an entry that compressors add."""
         width = model.head_dim if block.compression else 0
@@ -130,11 +137,14 @@ class Compressed(AttentionKind):
         model, block = layer.model, layer.kind
         facts, indexing = facts_of(model), indexing_of(model)
         widths = layer.heads, model.head_dim, model.head_dim
-        entry = self.entry_bytes(model, layer.formats.cache)
+        entry, kept = self.entry_bytes(model, layer.formats.cache), self.element(layer)
         if not block.compression:
-            return (SparseAttention(rows, *widths, facts.window, entry_bytes=entry, dtype=layer.wide),)
+            alone = SparseAttention(rows, *widths, facts.window, entry_bytes=entry, dtype=layer.wide, kv_dtype=kept)
+            return (alone,)
         topk = indexing.topk if block.indexer else 0
-        attention = SparseAttention(rows, *widths, topk, block.compression, facts.window, entry, layer.wide)
+        attention = SparseAttention(
+            rows, *widths, topk, block.compression, facts.window, entry, layer.wide, kv_dtype=kept
+        )
         if not block.indexer:
             return (attention,)
         shape = indexing.heads, indexing.head_dim, indexing.topk
@@ -156,6 +166,11 @@ class Compressed(AttentionKind):
         )
         width = groups * facts.output_rank
         return down, product(layer, tokens, layer.model.hidden, width, "output projection", Role.OUTPUT)
+
+    @staticmethod
+    def element(layer: ServingLayer) -> str:
+        """The cache's type as kernels name it."""
+        return "fp8" if layer.formats.cache == "fp8_ds_mla" else layer.formats.cache
 
     # --- work and cache -------------------------------------------------------------------------------------
 
