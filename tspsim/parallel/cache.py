@@ -14,8 +14,8 @@ from .plan import Plan
 
 def cache_shards(model: Architecture, plan: Plan) -> int:
     """Ranks of a replica that one copy of the cache is spread over, by the layers that divide it least."""
-    heads = {use.heads for use in model.cache_uses("bf16") if use.token_bytes}
-    return plan.token_shards * min(plan.tp, *heads) * plan.pp
+    heads = [use.heads for use in model.cache_uses() if use.token_bytes]
+    return plan.token_shards * min([plan.tp, *heads]) * plan.pp
 
 
 def cache_bytes_per_token(model: Architecture, plan: Plan, element_bytes: float, context: int = 0) -> float:
