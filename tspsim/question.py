@@ -92,6 +92,8 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
     if STEPS.get(workload.pass_).serves and not states_library(scenario):
         cluster = cluster.with_all_reduces(stack.stack().engine.kernels)
     device = lookups.load_device(cluster.device_name)
+    if STEPS.get(workload.pass_).serves:
+        device = device.preferring(stack.stack().engine.kernels)
     precision, formats = types_of(workload, model, device)
     work = Work(
         workload.pass_,

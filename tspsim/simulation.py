@@ -106,7 +106,7 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
     model_flops = job.work.tokens_per_replica * plan.dp * question.work.flops_per_token(question.model)
     peak = device.peak_of(question.work.precision)
     block = submission if steady_blocks(job) else run_block(question, job, costs)
-    block_tokens = job.block_tokens * plan.dp * plan.pp
+    block_tokens = job.one_forward().group_tokens * plan.dp * plan.pp
     links, link_shares = link_use(cluster, submission, makespan_s)
     return PlanResult(
         name=plan.name,
@@ -225,10 +225,8 @@ def run_block(question: Question, job: Job, costs: Costs) -> Submission:
 
     Kernels cost what they do in ``costs``, whose own record of errors stays that of the step.
     """
-    plan = job.plan
-    alone = plan.in_one_stage(plan.dp * plan.pp)
-    job = Job(job.model.steady(BLOCKS), alone, job.work.one_forward(job.sequences))
-    mesh = build_mesh(alone, question.cluster.gpus, question.cluster.gpus_per_node)
+    job = job.one_forward()
+    mesh = build_mesh(job.plan, question.cluster.gpus, question.cluster.gpus_per_node)
     return run(question, mesh, job, Costs(costs.device, costs.scales), every_rank=False)
 
 
@@ -237,5 +235,3 @@ AT_WORST = (
     "groups use the links between switches unevenly: ranks that differ in that alone are taken at their worst link "
     "(docs/engine.md)"
 )
-#: Layers that show a steady block: the first fills the pipeline of exchanges, the others repeat.
-BLOCKS = 4

@@ -240,6 +240,10 @@ _FIELDS = tuple(each.name for each in fields(Plan))
 SWITCHES = _FIELDS[_FIELDS.index("partition") : _FIELDS.index("stage_layers")]
 
 
+#: Layers that show a steady block: the first fills the pipeline of exchanges, the others repeat.
+BLOCKS = 4
+
+
 @dataclass(frozen=True)
 class Job:
     """One model under one plan: what every scheme is handed."""
@@ -433,10 +437,11 @@ class Job:
         """Tokens of one micro-batch that a rank holds."""
         return self.group_tokens // self.token_shards
 
-    @property
-    def block_tokens(self) -> int:
-        """Tokens of one forward through a block: of a serving step without its chunks, halves and padding."""
-        return self.work.one_forward(1).batch.tokens if self.step.serves else self.group_tokens
+    def one_forward(self) -> Job:
+        """The forward of a few layers and one micro-batch or pass, with a pipeline's stages as replicas beside each
+        other."""
+        alone = self.plan.in_one_stage(self.plan.dp * self.plan.pp)
+        return Job(self.model.steady(BLOCKS), alone, self.work.one_forward(self.sequences))
 
     @property
     def token_shards(self) -> int:

@@ -41,6 +41,21 @@ class Load:
     contexts: tuple[int, ...] = ()
     speculation: Speculation | None = None
 
+    @property
+    def in_words(self) -> str:
+        """How much, for people."""
+        said = []
+        if self.prompts:
+            behind = f" behind {self.cached:,} cached" if self.cached else ""
+            pieces = f" in chunks of {self.chunk:,}" if self.chunk else ""
+            said.append(f"{self.prompts} × {self.prompt:,} prompt tokens{behind}{pieces}")
+        if self.batch:
+            contexts = sorted(set(self.contexts))
+            length = f"{contexts[0]:,}" + (f" to {contexts[-1]:,}" if len(contexts) > 1 else "")
+            drafts = f", {self.speculation.tokens} drafts each" if self.speculation else ""
+            said.append(f"{self.batch} sequences at {length} tokens{drafts}")
+        return " and ".join(said)
+
     def decoding(self, sequences: int) -> tuple[Row, ...]:
         """Rows of so many of its decoding sequences, each with as many queries as it verifies."""
         queries = 1 + (self.speculation.tokens if self.speculation else 0)

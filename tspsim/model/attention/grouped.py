@@ -55,14 +55,12 @@ class Grouped(AttentionKind):
 
     def project(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
         tokens = tokens_of(rows)
-        return layer.qkv(tokens), self.rotate(layer, tokens)
+        return layer.qkv(tokens), layer.rope(tokens), self.write(layer, tokens)
 
-    def rotate(self, layer: ServingLayer, tokens: int) -> MemoryBound:
-        """Rotary embedding of Q and K, and K and V written to the cache, in one kernel."""
-        moved = 2.0 * (layer.query_width + layer.kv_width) + layer.kv_width
-        written = 2.0 * layer.kv_width * self.element_bytes(layer.formats.cache)
-        size = tokens * (moved * layer.activation_bytes + written)
-        return MemoryBound("rope", size, tokens, name="rope + cache write", role=Role.ROPE)
+    def write(self, layer: ServingLayer, tokens: int) -> MemoryBound:
+        """K and V read where they were made and written to the cache, a kernel of its own in every engine."""
+        moved = 2.0 * layer.kv_width * (layer.activation_bytes + self.element_bytes(layer.formats.cache))
+        return MemoryBound("cache_write", tokens * moved, tokens, name="cache write", role=Role.ROPE)
 
     def attend(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
         operators: list[Operator] = []
