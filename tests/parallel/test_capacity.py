@@ -22,7 +22,9 @@ KIMI = load_model("kimi-k2.6")
 GB = 1e9
 
 
-def holding(size_bytes: float, cache: str = "fp8", *, tensor: int = 1, token_shards: int = 1, block: int = 1) -> Capacity:
+def holding(
+    size_bytes: float, cache: str = "fp8", *, tensor: int = 1, token_shards: int = 1, block: int = 1
+) -> Capacity:
     """Kimi-K2.6's caches in so many bytes a GPU."""
     stage = StageRoom(Budget(size_bytes, size_bytes, size_bytes), Counter(KIMI.cache_uses(cache)))
     return Capacity((stage,), tensor, token_shards, block)
@@ -53,7 +55,12 @@ def test_kimi_sessions_of_256k_tokens_are_those_of_the_closed_form(
 
 @pytest.mark.parametrize(
     ("share", "cache", "mi355x", "b200"),
-    [(1.0, "fp8", 202.3, 99.8), (0.95, "fp8", 188.9, 91.5), (0.90, "fp8", 175.5, 83.2), (0.95, "fp8_ds_mla", 165.9, 80.3)],
+    [
+        (1.0, "fp8", 202.3, 99.8),
+        (0.95, "fp8", 188.9, 91.5),
+        (0.90, "fp8", 175.5, 83.2),
+        (0.95, "fp8_ds_mla", 165.9, 80.3),
+    ],
 )
 def test_the_same_with_what_drivers_show_and_an_engines_utilisation(
     share: float, cache: str, mi355x: float, b200: float
