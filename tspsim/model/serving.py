@@ -13,9 +13,17 @@ from .layer import LayerShard
 
 @dataclass(frozen=True)
 class ServingLayer(LayerShard):
-    """A shard of a layer whose weights and cache are in ``formats``; ``dtype`` is what attention multiplies in."""
+    """A shard of a layer whose weights and cache are in ``formats``; ``dtype`` is what attention multiplies in.
+
+    ``context_shards`` ranks hold a part of every context's tokens each.
+    """
 
     formats: Formats = BF16
+    context_shards: int = 1
+
+    def held(self, tokens: int) -> int:
+        """Of so many tokens of a context, those on the rank that has most."""
+        return -(-tokens // self.context_shards)
 
     @cached_property
     def attention_kind(self) -> AttentionKind:

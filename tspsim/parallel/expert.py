@@ -63,7 +63,8 @@ def routed_shard(job: Job, tokens: int | None = None, position: int | None = Non
         tokens = own_tokens(job) if grouped else job.tokens
     sources = 1 if replicated else plan.ep
     rows = tokens * sources * experts.topk / experts.count * load_of(job, position)
-    columns = plan.tp // plan.ep if replicated else 1 if grouped else plan.tp
+    whole = job.whole_ranks if job.step.serves else plan.tp
+    columns = whole // plan.ep if replicated else 1 if grouped else whole
     dtype, kept = job.work.precision, None
     if job.step.serves:
         formats = job.work.formats
@@ -218,8 +219,8 @@ def touched_experts(job: Job, tokens: int, position: int | None) -> float:
     to read."""
     experts = job.model.experts
     assert experts is not None
-    each = job.work.routing.touched(experts.count, tokens * experts.topk).reshape(job.plan.ep, -1).sum(axis=1)
-    return float(each.max() if position is None else each[position])
+    each = job.work.routing.distinct_of_ranks(experts.count, job.plan.ep, tokens * experts.topk)
+    return max(each) if position is None else each[position]
 
 
 def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, shared: Shared | None) -> int:

@@ -224,6 +224,11 @@ class Plan:
         """What hides the exchanges with experts."""
         return OVERLAPS.get(self.expert_overlap)
 
+    @property
+    def groups(self) -> Mapping[str, Mapping[str, int]]:
+        """Axes of groups that its scheme brings, and how many neighbours of each mesh axis are in one."""
+        return SCHEMES.get(self.scheme).groups(self)
+
     def in_one_stage(self, dp: int) -> Plan:
         """The plan without a pipeline, of ``dp`` replicas that divide nothing: for a few layers alone."""
         degrees = {**self.degrees, "pp": 1, "dp": dp}
@@ -310,14 +315,20 @@ class Job:
     @property
     def expert_shards(self) -> int:
         """Ranks that one copy of a layer's routed experts is spread over: ``ep``, or without it ``tp`` by columns."""
-        return self.plan.ep if self.plan.ep > 1 and not self.replicates_tokens else self.plan.tp
+        if self.plan.ep > 1 and not self.replicates_tokens:
+            return self.plan.ep
+        return self.whole_ranks if self.step.serves else self.plan.tp
 
     @property
     def replicates_tokens(self) -> bool:
-        """Whether ranks of an expert group have the same tokens anyway: those of ``tp`` in a serving step. Nothing is
+        """Whether ranks of an expert group have the same tokens anyway, as those of ``tp`` in a serving step. Nothing is
         exchanged, and what each rank's experts add is summed as tensor parallelism does."""
-        plan = self.plan
-        return self.step.serves and plan.ep > 1 and self.scheme.usual and plan.tp % plan.ep == 0
+        return self.plan.ep > 1 and self.whole_ranks % self.plan.ep == 0 and self.step.serves
+
+    @property
+    def whole_ranks(self) -> int:
+        """Ranks that have the same tokens in a serving step, and divide heads, columns and experts among them."""
+        return self.scheme.whole_ranks(self)
 
     @property
     def expert_copies(self) -> int:
@@ -347,6 +358,7 @@ class Job:
         sizes = {"edp": self.expert_copies, "shard": self.plan.shard_group or self.copies}
         sizes["replicate"] = self.copies // sizes["shard"]
         sizes["expert shard"] = self.expert_state_shards
+        sizes |= {name: prod(parts.values()) for name, parts in self.plan.groups.items()}
         sizes["expert replicate"] = self.expert_copies // self.expert_state_shards
         return prod(sizes[part] if part in sizes else self.plan.degree(part) for part in axis.split("+"))
 
@@ -446,7 +458,12 @@ class Job:
     @property
     def token_shards(self) -> int:
         """Ranks that the tokens of a pass are divided over."""
-        return self.plan.token_shards if self.step.shards_tokens else 1
+        return self.plan.token_shards if self.splits_tokens else 1
+
+    @property
+    def splits_tokens(self) -> bool:
+        """Whether sequence shards divide the tokens of a pass; otherwise they divide the cache alone."""
+        return self.step.shards_tokens
 
     @property
     def head_tokens(self) -> int:
@@ -577,14 +594,18 @@ class Job:
         """Experts of a serving step: on the ranks of ``tp``, or over replicas that go in step."""
         model, plan, experts = self.model, self.plan, self.model.experts
         assert experts is not None
-        columns = plan.tp // plan.ep if self.replicates_tokens else plan.tp if plan.ep == 1 else 1
+        whole = self.whole_ranks
+        columns = whole // plan.ep if self.replicates_tokens else whole if plan.ep == 1 else 1
         if experts.width % columns:
             raise self._refuse("tp", f"{columns} does not divide the {experts.width} columns of an expert; set ep")
         if experts.count % plan.ep:
             raise self._refuse("ep", f"{plan.ep} does not divide the {experts.count} experts of {model.name}")
-        if plan.ep > 1 and (not self.scheme.usual or plan.sp > 1):
-            raise self._refuse("ep", "spreads experts over tp and dp in a serving step: leave other axes at 1")
-        if plan.expert_parts is None or (plan.ep > plan.tp and plan.ep % plan.tp):
+        if plan.ep > 1 and self.scheme.usual and plan.sp > 1:
+            raise self._refuse("ep", "spreads experts over tp and dp in a serving step: leave sp at 1")
+        if plan.ep > 1 and not self.scheme.usual and self.plan.token_shards % plan.ep:
+            key, ranks = plan.token_axis, plan.token_shards
+            raise self._refuse("ep", f"{plan.ep} ranks are not a part of {key} = {ranks}; use a divisor of that")
+        if plan.expert_parts is None or (self.scheme.usual and plan.ep > plan.tp and plan.ep % plan.tp):
             raise self._refuse("ep", f"{plan.ep} ranks cannot be taken from tp {plan.tp} x dp {plan.dp}, tp whole")
         if plan.hiding.micro_batches:
             raise self._refuse("expert_overlap", "micro_batches hides exchanges behind a backward; use two_batches")

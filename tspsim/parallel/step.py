@@ -23,7 +23,8 @@ from .scheme import Scheme, WholeTokens
 
 def axes_of(job: Job) -> tuple[str, ...]:
     """Axes along which programs differ, outermost first: stages, sequence shards, and what experts ask for."""
-    return ("pp", job.plan.token_axis, *program_axes(job))
+    tokens = (job.plan.token_axis,) if job.token_shards > 1 or not job.step.serves else ()
+    return ("pp", *tokens, *program_axes(job))
 
 
 def write_program(scheme: Scheme, job: Job, coordinates: Mapping[str, int] | None = None) -> Program:
@@ -47,7 +48,7 @@ class Writer:
         self.position = coordinates.get(plan.token_axis, 0)
         self.stage = coordinates.get("pp", 0)
         names = [f"stage {self.stage}"] if plan.pp > 1 else []
-        names += [f"{plan.token_axis} {self.position}"] if plan.token_shards > 1 else []
+        names += [f"{plan.token_axis} {self.position}"] if job.token_shards > 1 else []
         names += [f"ep {coordinates['ep']}"] if "ep" in coordinates else []
         self.chunks = job.chunks(self.stage)
         shards = scheme.shards(job)

@@ -15,18 +15,23 @@ from functools import partial
 from typing import Any
 
 from ..model.layer import LayerShard, gradients
-from ..model.serving import ServingLayer
 from ..operators import Gemm, Operator
+from ..steps import STEPS
+from ..units import PositiveCount
 from . import expert
 from .builder import ProgramBuilder
-from .choice import Choice
+from .choice import Choice, Option
 from .context import method_of
 from .context.method import refused
+from .decode import ContextShare
+from .decode.layer import serve_layer
+from .decode.sharing import exchange_buffers, exchanged_bytes, refused_exchange
+from .ledger import Buffer
 from .memory import Residency
 from .pipeline import Refusal
 from .plan import Job, Plan
 from .recompute import cheap_again, heads_again
-from .registries import SCHEMES
+from .registries import DECODE_EXCHANGES, SCHEMES
 from .sampling import sampled_head
 from .scheme import Received, Scheme, WholeTokens
 
@@ -70,42 +75,9 @@ def head(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
     builder.compute("language-model head", layer.head(job.tokens), after=ready)
 
 
-def serve_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
-    """A layer of a serving step, all tokens on every rank: what heads and columns divide, and two all-reduces."""
-    assert isinstance(layer, ServingLayer)
-    kind, rows, tokens = layer.attention_kind, job.rows, job.tokens
-    builder.part = "attention"
-    entering = (*kind.enter(layer, rows), *kind.project(layer, rows))
-    entered = builder.compute("norm, QKV", layer.norm(tokens), *entering)
-    attended = builder.compute("attention", *kind.attend(layer, rows), after=[entered])
-    projected = builder.compute("output projection", *kind.leave(layer, rows), after=[attended])
-    reduced = reduce_rows(builder, job, tokens, projected, "sum attention")
-    builder.part = "mlp"
-    if travels(job, layer):
-        shared = served_shared(builder, job, layer) if layer.ffn else None
-        leaving = expert.serve(builder, job, layer, [reduced], shared)
-        for index, producer in enumerate(leaving):
-            builder.after_previous_layer(entered, producer, f"tokens {index}")
-        return leaving
-    products: tuple[Operator, ...] = (layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens))
-    if layer.kind.experts:
-        products = expert.local_forward(job, layer, tokens)
-    multiplied = builder.compute("norm, MLP", layer.norm(tokens), *products, after=[reduced])
-    summed = reduce_rows(builder, job, tokens, multiplied, "sum MLP")
-    builder.after_previous_layer(entered, summed, "tokens")
-    return [summed]
-
-
-def served_shared(builder: ProgramBuilder, job: Job, layer: LayerShard) -> expert.Shared:
-    """Shared experts beside routed ones on other ranks, and their sum over ``tp``."""
-    tokens = job.tokens
-    products = layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens)
-
-    def write(after: list[int]) -> list[int]:
-        multiplied = builder.compute("shared experts", *products, after=after)
-        return [reduce_rows(builder, job, tokens, multiplied, "sum shared experts")]
-
-    return write
+def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
+    """A layer of a serving step, all tokens on every rank of ``tp``."""
+    return serve_layer(builder, job, layer, "tp")
 
 
 def head_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
@@ -293,8 +265,55 @@ def residual_tokens(job: Job, tokens: int | None = None) -> int:
     return (job.tokens if tokens is None else tokens) // (job.plan.tp if job.plan.sequence_regions else 1)
 
 
+def context(plan: Plan) -> ContextShare:
+    """Contexts of a serving step: heads over ``tp``, and tokens over ``sp``, over groups of ``dcp`` neighbours of
+    ``tp`` that gather their queries, or over groups of ``kvp`` that all make the queries of their heads (Helix)."""
+    heads, dcp, kvp = plan.tp, plan.options.get("dcp", 1), plan.options.get("kvp", 1)
+    if kvp > 1:
+        return ContextShare("kvp", kvp, heads // kvp, heads // kvp, heads, usual="all_to_all")
+    if dcp > 1:
+        return ContextShare("dcp", dcp, heads, heads // dcp, heads)
+    return ContextShare("sp" if plan.sp > 1 else "", plan.sp, heads, heads, heads)
+
+
+def groups(plan: Plan) -> Mapping[str, Mapping[str, int]]:
+    """Groups of neighbours on ``tp`` that share contexts."""
+    share = context(plan)
+    return {share.axis: {"tp": share.ranks}} if share.axis in ("dcp", "kvp") else {}
+
+
+def check_groups(job: Job) -> Refusal:
+    """Keys of steps that decode."""
+    plan = job.plan
+    stated = [name for name in ("dcp", "kvp") if plan.options.get(name, 1) > 1]
+    if plan.options and not job.step.serves:
+        serving = ", ".join(each.name for each in STEPS.values() if each.serves)
+        return next(iter(plan.options)), f"is of steps that serve: {serving}"
+    if not stated:
+        return None
+    key, value = stated[0], plan.options[stated[0]]
+    if len(stated) > 1:
+        return "kvp", f"{plan.options['kvp']} and dcp {plan.options['dcp']} both divide contexts over tp; leave one out"
+    if "kvp" in stated and job.work.load.prompts:
+        return "kvp", f"{value} is of steps that decode alone; prompts take dcp, or sp"
+    if plan.sp > 1:
+        return key, f"{value} and sp {plan.sp} both divide contexts by tokens; leave one out"
+    if plan.tp % value:
+        divisors = [str(each) for each in range(1, plan.tp + 1) if plan.tp % each == 0]
+        return key, f"{value} does not divide tp = {plan.tp}; use one of {', '.join(divisors)}"
+    return None
+
+
 def check(job: Job) -> Refusal:
     plan = job.plan
+    refused_key = check_groups(job) or refused_exchange(job)
+    if refused_key is not None:
+        return refused_key
+    if job.step.serves and job.token_shards == 1:
+        for key in ("sequence_regions", "overlap"):
+            if getattr(plan, key) and plan.tp > 1:
+                return key, f"true beside tp is not built for a {job.step.title}; leave it out"
+        return None
     if plan.sequence_regions and job.tokens % plan.tp:
         return "sequence_regions", f"{job.tokens} tokens a rank are not a multiple of tp = {plan.tp}"
     if plan.overlap and plan.tp > 1 and job.tokens % plan.overlap_chunks:
@@ -316,7 +335,10 @@ def received(job: Job, in_switch: bool) -> tuple[Received, ...]:
         if layer.ffn or plan.ep == 1:
             reduced += model.hidden
         moved.append(Received("tp", share * job.tokens * reduced * job.activation_bytes))
-    if plan.sp > 1:
+    shared = exchanged_bytes(job)
+    if shared:
+        moved.append(Received(context(plan).axis, shared))
+    if job.token_shards > 1:
         method = method_of(plan)
         moved.append(Received("sp", method.received_bytes(job), method.distinct))
     return tuple(moved)
@@ -331,6 +353,21 @@ def variants(plan: Plan) -> Iterator[Mapping[str, Any]]:
 
 def choices(plan: Plan) -> tuple[Choice, ...]:
     return method_of(plan).choices(plan)
+
+
+def buffers(job: Job) -> Iterator[Buffer]:
+    """What shards of tokens, or of contexts, keep of each other's."""
+    if job.token_shards > 1 or not job.step.serves:
+        yield from method_of(job.plan).buffers(job)
+    yield from exchange_buffers(job)
+
+
+#: Keys of steps that decode.
+OPTIONS = (
+    Option("dcp", PositiveCount, None, "decode context parallelism: ranks of tp that share a context by its tokens"),
+    Option("kvp", PositiveCount, None, "Helix: ranks of tp that share a context and each make all queries of it"),
+    Option("decode_exchange", DECODE_EXCHANGES, None, "how ranks that share contexts merge partial attention"),
+)
 
 
 SCHEME = SCHEMES.register(
@@ -350,17 +387,21 @@ SCHEME = SCHEMES.register(
         residency=Residency(
             weight_shards=lambda job: job.plan.tp,
             compute_shards=lambda job: job.plan.tp,
-            buffers=lambda job: method_of(job.plan).buffers(job),
+            buffers=buffers,
             logit_shards=lambda job: job.plan.tp,
         ),
-        whole=WholeTokens(embed, serve_layer, partial(sampled_head, axis="tp")),
+        whole=WholeTokens(embed, serve, partial(sampled_head, axis="tp")),
+        context=context,
+        whole_ranks=lambda job: job.plan.tp,
+        groups=groups,
         received=received,
         check=check,
-        head_shards=lambda job: job.plan.tp * method_of(job.plan).head_shards(job.plan),
+        head_shards=lambda job: job.plan.tp * (method_of(job.plan).head_shards(job.plan) if job.splits_tokens else 1),
         overlaps=lambda plan: method_of(plan).overlaps,
         by_position=lambda plan: method_of(plan).by_position,
         variants=variants,
         choices=choices,
+        options=OPTIONS,
         usual=True,
         assumption="Tensor-parallel all-reduces are exposed and sequence regions are off (`overlap`, "
         "`sequence_regions`).",

@@ -79,6 +79,11 @@ class CacheUse:
     latest: int = 0
     latest_token_bytes: float = 0.0
 
+    @property
+    def grows(self) -> bool:
+        """Whether tokens are kept, not states alone."""
+        return self.token_bytes + self.shared_token_bytes + self.latest_token_bytes > 0.0
+
     def bytes_of(self, context: int) -> float:
         """Of one sequence with so many tokens."""
         kept = min(context, self.window) if self.window else context
@@ -107,6 +112,8 @@ class AttentionKind(ABC):
         ``kind`` of the section ``attention`` in a model's YAML, and of its layers (:attr:`Block.attention`).
     cache_types
         Types that a cache can be kept in, and bytes of an element, scales included.
+    divides_context
+        Ranks that hold parts of a context can each attend theirs: what they found is merged by log-sum-exp.
     whole
         Training and forward steps, where whole sequences pass, run models of this kind.
     """
@@ -114,6 +121,7 @@ class AttentionKind(ABC):
     name: ClassVar[str]
     cache_types: ClassVar[Mapping[str, float]]
     whole: ClassVar[bool] = True
+    divides_context: ClassVar[bool] = False
 
     # --- the model's description ----------------------------------------------------------------------------
 
@@ -143,7 +151,7 @@ class AttentionKind(ABC):
             Only serving steps run this kind.
         """
         if not self.whole:
-            whole = ", ".join(kind.name for kind in ATTENTION_KINDS.values() if kind.whole)
+            whole = ", ".join(sorted(kind.name for kind in ATTENTION_KINDS.values() if kind.whole))
             raise InputError(
                 f"attention of kind '{self.name}' runs in serving steps alone (prefill, decode, mixed, verify); "
                 f"training and forward steps run models of the kinds {whole}"
@@ -181,6 +189,10 @@ class AttentionKind(ABC):
     @abstractmethod
     def leave(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
         """What follows it, up to the output projection."""
+
+    def merged(self, model: Architecture) -> tuple[int, int]:
+        """Widths of a head's query and output as the decode kernels take them and give them back."""
+        return model.head_dim, model.head_dim
 
     # --- work and cache -------------------------------------------------------------------------------------
 

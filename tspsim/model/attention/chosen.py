@@ -35,6 +35,8 @@ class Chosen(Latent):
     """One latent a token, cached, of which a query attends the best."""
 
     name = "dsa"
+    #: The best tokens are the best of all: a part of the context does not know which.
+    divides_context = False
 
     @property
     def section(self) -> type[AttentionSection]:

@@ -19,6 +19,7 @@ class Grouped(AttentionKind):
     """K and V a head, cached; with an output gate, as many columns as queries whose sigmoid multiplies the output."""
 
     name = "gqa"
+    divides_context = True
     #: NVFP4 with a scale of one byte a block of 16.
     cache_types: ClassVar[Mapping[str, float]] = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625}
 
@@ -84,7 +85,7 @@ class Grouped(AttentionKind):
     @staticmethod
     def _seen(layer: ServingLayer, context: int) -> int:
         window = layer.kind.window
-        return min(context, window) if window else context
+        return layer.held(min(context, window) if window else context)
 
     def leave(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
         tokens = tokens_of(rows)

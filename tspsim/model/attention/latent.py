@@ -29,6 +29,7 @@ class Latent(AttentionKind):
     """One latent a token, cached."""
 
     name = "mla"
+    divides_context = True
     cache_types: ClassVar[Mapping[str, float]] = {
         "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_ds_mla": FP8_DS_MLA, "nvfp4": 0.5625
     }  # fmt: skip
@@ -95,7 +96,7 @@ class Latent(AttentionKind):
                 )
             )
         for queries in sorted({q for q, _, _ in decodes}):
-            seen = tuple((c + q, n) for q, c, n in decodes if q == queries)
+            seen = tuple((layer.held(c + q), n) for q, c, n in decodes if q == queries)
             kept = self.element(layer)
             operators.append(
                 LatentDecode(seen, layer.heads, latent.kv_rank, latent.rope_dim, layer.wide, kept, queries)
@@ -108,6 +109,11 @@ class Latent(AttentionKind):
         if not decodes:
             return (output,)
         return self._absorb(layer, decodes, latent.value_dim, latent.kv_rank, "values from latent"), output
+
+    def merged(self, model: Architecture) -> tuple[int, int]:
+        """Absorbed queries with their rotary part, and outputs still in the latent's space."""
+        latent = self.facts(model)
+        return latent.cache_width, latent.kv_rank
 
     def cache(self, model: Architecture, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
         """A latent and a rotary key a token, whatever the heads."""
