@@ -56,7 +56,8 @@ OTHER_GENERATION: dict[str, float] = {
     "latent_decode": 0.70,
     "absorb": 0.36,
     "memory_bound": 0.70,
-    **dict.fromkeys(("indexer", "sparse_attention", "compressed_indexer", "compressed_attention"), 0.36),
+    **dict.fromkeys(("indexer", "sparse_attention"), 0.70),
+    **dict.fromkeys(("compressed_indexer", "compressed_attention"), 0.36),
     **dict.fromkeys(("gdn_scan", "gdn_step", "kda_scan", "kda_step"), 0.36),
     **{f"{v}_convolution{s}": 0.36 for v in ("gdn", "kda", "mamba2") for s in ("", "_step")},
 }
