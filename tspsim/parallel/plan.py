@@ -321,7 +321,7 @@ class Job:
 
     @property
     def replicates_tokens(self) -> bool:
-        """Whether ranks of an expert group have the same tokens anyway, as those of ``tp`` in a serving step. Nothing is
+        """Whether ranks of an expert group have the same tokens anyway, as those of ``tp`` where one serves. Nothing is
         exchanged, and what each rank's experts add is summed as tensor parallelism does."""
         return self.step.serves and self.plan.ep > 1 and self.whole_ranks % self.plan.ep == 0
 
@@ -458,12 +458,7 @@ class Job:
     @property
     def token_shards(self) -> int:
         """Ranks that the tokens of a pass are divided over."""
-        return self.plan.token_shards if self.splits_tokens else 1
-
-    @property
-    def splits_tokens(self) -> bool:
-        """Whether sequence shards divide the tokens of a pass; otherwise they divide the cache alone."""
-        return self.step.shards_tokens
+        return self.plan.token_shards if self.step.shards_tokens else 1
 
     @property
     def head_tokens(self) -> int:
