@@ -109,8 +109,9 @@ def settings_of(plan: Plan) -> dict[str, Any]:
 def describe_model(model: Architecture) -> dict[str, Any]:
     fields = ("name", "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "source")
     facts = {name: getattr(model, name) for name in fields} | {"parameters": model.parameters}
-    parts = {"experts": model.experts, "latent": model.latent}
-    facts |= {name: asdict(part) for name, part in parts.items() if part is not None}
+    for name in ("experts", "latent", "indexing", "linear", "compressed"):
+        part = getattr(model, name)
+        facts |= {name: asdict(part)} if part is not None else {}
     return facts | ({"active_parameters": model.active_parameters} if model.experts else {})
 
 

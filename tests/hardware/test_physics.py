@@ -184,6 +184,13 @@ SHAPES: dict[str, dict[str, float]] = {
         "causal": 1.0,
     },
     "attention_decode": {"batch": 7.0, "context": 3000.0, "heads": 32.0, "kv_heads": 8.0, "head_dim": 128.0},
+    "latent_prefill": {
+        "batch": 2.0, "q_len": 900.0, "kv_len": 3000.0, "heads": 16.0, "key_dim": 192.0, "value_dim": 128.0,
+    },
+    "latent_decode": {
+        "batch": 7.0, "context": 3000.0, "heads": 16.0, "latent_dim": 512.0, "rope_dim": 64.0, "queries": 2.0,
+    },
+    "absorb": {"tokens": 70.0, "heads": 16.0, "n": 512.0, "k": 128.0},
     "memory_bound": {"size_bytes": 3e7, "rows": 2000.0, "columns": 4096.0},
     "fused_moe": {"tokens": 500.0, "hidden": 4096.0, "expert_ffn": 1536.0, "experts": 64.0, "topk": 6.0},
 }  # fmt: skip

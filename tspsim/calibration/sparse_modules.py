@@ -21,13 +21,15 @@ from ..hardware.limits import Parameter
 from ..hardware.sparse import attention_call, indexer_call
 from ..hardware.specification import DeviceSpec, KernelFit, Spread
 from ..operators import Indexer, Operator, SparseAttention
-from ..validation.sparse_modules import Module, engine, total
+from ..validation.sparse_modules import Module, captured, engine, total
 from .least_squares import minimise, used_rows
 from .residuals import kernel_error, kernel_spread
 
 if TYPE_CHECKING:
     import pandas as pd
 
+#: Their table, relative to a measurements folder.
+SPARSE_MODULES = "kernels/sparse_attention.csv"
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 #: Modules that an engine launches one by one are the device's time from here on, not the host's.
@@ -109,6 +111,8 @@ def fit_sparse_modules(
     for (library, what), group in rows.groupby(groups, sort=True):
         modules, times, graph = [], [], []
         for row in group.to_dict("records"):
+            if row["launch"] == "graph" and not captured(on, row):
+                continue
             try:
                 modules.append(Module.of(row))
             except InputError as error:
@@ -148,10 +152,12 @@ def _fit(
     known = {name: parameter for part in parts for name, parameter in part.known.items()}
 
     def core_seconds(parameters: Mapping[str, float]) -> Floats:
-        return np.sum([part.seconds(on.spec, parameters) for part in parts], axis=0)
+        total_s: Floats = np.sum([part.seconds(on.spec, parameters) for part in parts], axis=0)
+        return total_s
 
     def residual(parameters: Mapping[str, float]) -> Floats:
-        return np.log((around[:, 0] + core_seconds(parameters)) / measured)
+        off: Floats = np.log((around[:, 0] + core_seconds(parameters)) / measured)
+        return off
 
     found, _ = minimise(known, frozenset(), lambda parameters: residual(parameters)[may], starts=starts)
     found = {name: float(f"{value:.4g}") for name, value in found.items()}

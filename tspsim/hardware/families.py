@@ -79,10 +79,10 @@ _BACKWARD_SWITCHES = {"block_rows": (64, 128, 256), "packed": (False,)}
 
 #: Which form a library runs its tables say; the heights of its blocks are told by the rows.
 _LATENT_SWITCHES = {"form": ("expanded", "absorbed"), "block_rows": (128, 256, 64)}
-_INDEXER_SHAPE = ("queries", "pairs", "entries", "heads", "head_dim", "choosing")
+_INDEXER_SHAPE = ("queries", "pairs", "entries", "heads", "head_dim", "longest")
 _SPARSE_SHAPE = ("queries", "pairs", "entries", "heads", "key_dim", "value_dim", "entry_bytes")
-_SCAN_SHAPE = ("batch", "q_len", "k_heads", "k_dim", "v_heads", "v_dim")
-_CONVOLUTION_SHAPE = ("batch", "q_len", "channels")
+_SCAN_SHAPE = ("sequences", "tokens", "longest", "k_heads", "k_dim", "v_heads", "v_dim")
+_CONVOLUTION_SHAPE = ("sequences", "tokens", "longest", "channels")
 _GEMM_SWITCHES = {"tiles": tuple(gemm.TILES), "splits": gemm.SPLITS}
 
 #: Equal products in one call (``batch`` of them) are kernels of their own; their backward is that of A and that of B.

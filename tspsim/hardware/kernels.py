@@ -134,7 +134,7 @@ def find(
                 fit = _pick(owner, family, kindred, wanted, kv_dtype, by_default)
                 if fit is not None and (owner is spec or leaning or carries(family, fit.rows_used)):
                     own = owner is spec and kindred == dtype
-                    return _own(spec, fit) if own else _borrowed(spec, owner, fit, dtype, library)
+                    return _own(spec, fit) if own else _borrowed(spec, owner, relatives, fit, dtype, library)
     if family in PLAIN_OF:
         return _grouped(family, find(spec, relatives, PLAIN_OF[family], dtype, None, kv_dtype))
     known = sorted(
@@ -186,10 +186,15 @@ def _own(spec: DeviceSpec, fit: KernelFit) -> Kernel:
     return _kernel(fit, fit.dtype, fit.parameters, basis, sustained=spec.sustained.includes(fit.library))
 
 
-def _borrowed(spec: DeviceSpec, owner: DeviceSpec, fit: KernelFit, dtype: str, library: str | None) -> Kernel:
+def _borrowed(
+    spec: DeviceSpec, owner: DeviceSpec, relatives: Sequence[DeviceSpec], fit: KernelFit, dtype: str,
+    library: str | None,
+) -> Kernel:  # fmt: skip
     parameters = dict(fit.parameters)
     anchor = ""
     best = _best_measured(spec, fit.family, dtype)
+    if best is None and owner.family != spec.family:
+        best = _best_of_its_generation(spec, relatives, fit.family, dtype)
     sustained = owner.sustained.includes(fit.library)
     if best is not None:
         reached = best.value * (spec.sustained.rate_of(fit.family) if sustained else 1.0)
@@ -276,6 +281,19 @@ def _best_measured(spec: DeviceSpec, family: str, dtype: str) -> Sourced[float] 
         "latent_prefill": spec.achieved.attention_forward,
         "attention_backward": spec.achieved.attention_backward,
     }.get(family)
+
+
+def _best_of_its_generation(
+    spec: DeviceSpec, relatives: Sequence[DeviceSpec], family: str, dtype: str
+) -> Sourced[float] | None:
+    """The same share of its peak as the nearest relative of its generation was measured at."""
+    for other in relatives:
+        best = _best_measured(other, family, dtype) if other.family == spec.family else None
+        if best is not None:
+            share = best.value / peak_of(other.as_measured, dtype)
+            value = share * peak_of(spec.as_measured, dtype)
+            return best.model_copy(update={"value": value, "source": f"{other.name}'s share of its peak; {best.source}"})
+    return None
 
 
 def _speed_that_reaches(

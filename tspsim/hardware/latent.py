@@ -50,7 +50,7 @@ PREFILL_PARAMETERS: dict[str, Parameter] = {
 }
 DECODE_PARAMETERS: dict[str, Parameter] = {
     "launch_us": Parameter(8.0, 0.3, 40.0, "start of the kernel (and of those timed with it)"),
-    "hbm_efficiency": Parameter(0.85, 0.7, 1.0, "share of the HBM bandwidth; what streams less is held up by its units"),
+    "hbm_efficiency": Parameter(0.85, 0.7, 1.0, "share of the HBM bandwidth; who streams less waits for its units"),
     "cache_share": Parameter(0.5, 0.001, 4.0, "part of L2 in which a recently written context is found"),
     "cache_cost": Parameter(0.4, 0.02, 1.0, "cost of a byte found in L2, against HBM"),
     "load_gb_per_s": Parameter(60.0, 2.0, 1000.0, "bytes/s one compute unit can pull"),
@@ -67,9 +67,10 @@ DECODE_PARAMETERS: dict[str, Parameter] = {
 #: Width of a query and key, and of a value, that an absorbed kernel walks: a latent of 512 and a rotary key of 64
 #: (DeepSeek-V2 and -V3, Kimi K2).
 ABSORBED = (576.0, 512.0)
+#: Parts of a context: fine, for kernels over latents balance a few long sequences over all units.
 SPLITS = np.array(
-    [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 12.0, 14.0, 16.0, 18.0, 20.0, 24.0, 28.0, 32.0, 37.0, 42.0, 48.0,
-     56.0, 64.0, 74.0, 96.0, 128.0, 148.0]
+    [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 12.0, 14.0, 16.0, 18.0, 20.0, 24.0, 28.0, 32.0, 37.0, 42.0,
+     48.0, 56.0, 64.0, 74.0, 96.0, 128.0, 148.0]
 )  # fmt: skip
 #: Keys of a part at least.
 LEAST_PART = 64.0

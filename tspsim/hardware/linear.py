@@ -1,17 +1,17 @@
 """What linear attention costs on one device: the recurrence over a state a head, and the short convolution before it.
 
 A prompt is advanced in chunks, one after the other, whose products keep the matrix units busy (Yang et al. 2024,
-arXiv:2412.06464, §3.3); in decoding every token is a chunk of its own. For b sequences of q tokens and H heads of
-values:
+arXiv:2412.06464, §3.3); in decoding every token is a chunk of its own. For b sequences of t tokens together, the
+longest of q, and H heads of values:
 
-    chain  = ceil(q / chunk) · chunk_us · max(1, b·H / compute units)         chunk: 64 tokens, or 1
+    chain  = chunk_us · max(ceil(q / chunk), max(b, t / chunk) · H / compute units)      chunk: 64 tokens, or 1
     states = 2 · b · H · k_dim · v_dim · bytes_state / (HBM · state_efficiency)
-    tokens = large(2 · b · q · H · (k_dim + v_dim) · bytes) / (HBM · token_efficiency)    what chunks make included
+    tokens = large(2 · t · H · (k_dim + v_dim) · bytes) / (HBM · token_efficiency)       what chunks make included
     time   = launch + first · (1 − e^(−(q−1)/16)) + (chainᵖ + (states + tokens)ᵖ)^(1/p)
 
 and of the convolution over C channels, whose blocks hold one channel of a sequence or many:
 
-    blocks = b · C · channel_ns;   moved = large((2·b·q + 2·b·(width−1)) · C · bytes) / (HBM · hbm_efficiency)
+    blocks = b · C · channel_ns;   moved = large((2·t + 2·b·(width−1)) · C · bytes) / (HBM · hbm_efficiency)
     time   = launch + first · (1 − e^(−(q−1)/8)) + (blocksᵖ + movedᵖ)^(1/p)
 
 ``large`` is what a byte costs more once a call outgrows the caches: · (1 + large_cost · x⁴/(1+x⁴)), x = bytes /
@@ -66,8 +66,9 @@ def large(size: Any, parameters: Mapping[str, float]) -> Any:
 def scan(
     limits: DeviceLimits,
     parameters: Mapping[str, float],
-    batch: Any,
-    q_len: Any,
+    sequences: Any,
+    tokens: Any,
+    longest: Any,
     k_heads: Any,
     k_dim: Any,
     v_heads: Any,
@@ -79,35 +80,35 @@ def scan(
 ) -> Any:
     """Seconds of one call, before any range: floats, or arrays of shape (rows,)."""
     p = parameters
-    heads = batch * v_heads
-    states = 2.0 * heads * k_dim * v_dim * bytes_state
-    tokens = batch * q_len * (2.0 * k_heads * k_dim + 2.0 * v_heads * v_dim) * bytes_token
-    chain = ceil(q_len / chunk) * p["chunk_us"] * 1e-6 * maximum(1.0, heads / limits.compute_units)
-    made = large(2.0 * heads * q_len * (k_dim + v_dim) * bytes_token, p)
+    states = 2.0 * sequences * v_heads * k_dim * v_dim * bytes_state
+    waves = maximum(sequences, tokens / chunk) * v_heads / limits.compute_units
+    chain = p["chunk_us"] * 1e-6 * maximum(ceil(longest / chunk), waves)
+    made = large(2.0 * tokens * v_heads * (k_dim + v_dim) * bytes_token, p)
     memory = (states / p["state_efficiency"] + made / p["token_efficiency"]) / limits.hbm
-    first = p["first_us"] * 1e-6 * -np.expm1(-(q_len - 1.0) / RAMP)
+    first = p["first_us"] * 1e-6 * -np.expm1(-(longest - 1.0) / RAMP)
     time = p["launch_us"] * 1e-6 + first + cost_of_p_norm(chain, memory, p["overlap_power"])
-    flops = 6.0 * heads * q_len * k_dim * v_dim
-    return maximum(time, maximum((states + tokens) / limits.hbm, flops / limits.peak))
+    least = states + tokens * (2.0 * k_heads * k_dim + 2.0 * v_heads * v_dim) * bytes_token
+    flops = tokens * v_heads * (6.0 * k_dim * v_dim + minimum(longest, chunk) * (3.0 * k_dim + 2.0 * v_dim))
+    return maximum(time, maximum(least / limits.hbm, flops / limits.peak))
 
 
 def convolution(
     limits: DeviceLimits,
     parameters: Mapping[str, float],
-    batch: Any,
-    q_len: Any,
+    sequences: Any,
+    tokens: Any,
+    longest: Any,
     channels: Any,
     bytes_token: float,
     *_: float,
 ) -> Any:
     """Seconds of one call, before any range: floats, or arrays of shape (rows,)."""
     p = parameters
-    moved = (2.0 * batch * q_len + 2.0 * batch * (WIDTH - 1.0)) * channels * bytes_token
-    blocks = batch * channels * p["channel_ns"] * 1e-9
+    moved = (2.0 * tokens + 2.0 * sequences * (WIDTH - 1.0)) * channels * bytes_token
+    blocks = sequences * channels * p["channel_ns"] * 1e-9
     time = cost_of_p_norm(blocks, large(moved, p) / (limits.hbm * p["hbm_efficiency"]), p["overlap_power"])
-    first = p["first_us"] * 1e-6 * -np.expm1(-(q_len - 1.0) / CONVOLUTION_RAMP)
-    least = 2.0 * batch * q_len * channels * bytes_token
-    return maximum(p["launch_us"] * 1e-6 + first + time, least / limits.hbm)
+    first = p["first_us"] * 1e-6 * -np.expm1(-(longest - 1.0) / CONVOLUTION_RAMP)
+    return maximum(p["launch_us"] * 1e-6 + first + time, moved / limits.hbm)
 
 
 #: Most tokens a sequence that the kernels of decoding advance, drafts and one.
@@ -117,7 +118,7 @@ Call = tuple[str, dict[str, float]]
 
 
 def scan_calls(scan: DeltaScan) -> list[Call]:
-    """Prompts in chunks and short queries token by token; sequences of unequal lengths as many of their mean."""
+    """Prompts in chunks, and short queries token by token."""
     heads = {"k_heads": scan.k_heads, "k_dim": scan.k_dim, "v_heads": scan.v_heads, "v_dim": scan.v_dim}
     return _calls(scan.rows, f"{scan.variant}_scan", f"{scan.variant}_step", heads)
 
@@ -134,6 +135,7 @@ def _calls(rows: tuple[tuple[int, int], ...], many: str, few: str, sizes: Mappin
     calls = []
     for family, part in ((many, prompts), (few, others)):
         if part:
-            batch = sum(n for _, n in part)
-            calls.append((family, {"batch": batch, "q_len": sum(q * n for q, n in part) / batch, **sizes}))
+            sequences, tokens = sum(n for _, n in part), sum(q * n for q, n in part)
+            longest = max(q for q, _ in part)
+            calls.append((family, {"sequences": sequences, "tokens": tokens, "longest": longest, **sizes}))
     return calls

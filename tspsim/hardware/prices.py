@@ -155,7 +155,7 @@ def indexer(device: Device, scores: Indexer) -> Estimate:
     """At the clock of a step."""
     family, shape = sparse.indexer_call(scores)
     kernel = device.kernel(family, scores.dtype)
-    return device.at_clock(device.isolated(kernel, **shape), scores, kernel)
+    return device.at_clock(device.isolated(kernel, None, **shape), scores, kernel)
 
 
 @pricer(SparseAttention)
@@ -180,7 +180,7 @@ def delta_scan(device: Device, scan: DeltaScan) -> Estimate:
 def short_convolution(device: Device, convolution: ShortConvolution) -> Estimate:
     """As isolated: no matrix unit works."""
     parts = [
-        device.isolated(device.kernel(family, convolution.dtype), **shape)
+        device.isolated(device.kernel(family, convolution.dtype), None, **shape)
         for family, shape in linear.convolution_calls(convolution)
     ]
     return Estimate(*(sum(values) for values in zip(*parts, strict=True)))

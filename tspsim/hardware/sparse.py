@@ -1,12 +1,12 @@
 """What attention over chosen tokens costs on one device: the scores and the choice, and attending what was chosen.
 
-DeepSeek-AI 2025, DeepSeek-V3.2, §2.1. Of n queries, each scored with s entries of its context in the mean (an entry is a
-token, or stands for several), of which it attends a:
+DeepSeek-AI 2025, DeepSeek-V3.2, §2.1. Of n queries, each scored with s entries of its context in the mean (an entry is
+a token, or stands for several), of which it attends a:
 
     indexer    score  = 2 · n · s · index_heads · head_dim / (peak of fp8 · efficiency)
                keys   = entries · KEY_BYTES / (HBM · hbm_efficiency)
-               choose = start + min(max(1, n/units) · s · scan_ns, split + n/units · s · scan_ns)
-                        where there are more entries than are chosen; a block scans a query's scores, or many share them
+               choose = start + min(max(longest, n·s/units) · scan_ns, split + n·s/units · scan_ns)
+                        where a context has more entries than are chosen; a unit scans a query's scores, or many do
                time   = launch + (scoreᵖ + keysᵖ)^(1/p) + choose + n · token_ns
 
     attention  math   = 2 · n · a · (Hᵖ + paddedᵖ)^(1/p) · (key_dim + value_dim) / (peak · efficiency),  p = 8
@@ -29,8 +29,8 @@ from .limits import DeviceLimits, Parameter, cost_of_p_norm, maximum, minimum
 
 INDEXER_PARAMETERS: dict[str, Parameter] = {
     "launch_us": Parameter(15.0, 0.5, 120.0, "start of the kernels: rotating and quantising, scores"),
-    "efficiency": Parameter(0.3, 0.005, 1.0, "share of the dense peak of scoring"),
-    "hbm_efficiency": Parameter(0.5, 0.02, 1.0, "share of the HBM bandwidth of reading keys"),
+    "efficiency": Parameter(0.4, 0.15, 1.0, "share of the dense peak of scoring"),
+    "hbm_efficiency": Parameter(0.7, 0.4, 1.0, "share of the HBM bandwidth of reading keys"),
     "overlap_power": Parameter(2.0, 1.0, 20.0, "p: 1 adds scores and keys, ∞ hides the shorter one"),
     "choose_us": Parameter(5.0, 0.001, 150.0, "start of choosing, where there is a choice"),
     "scan_ns": Parameter(0.3, 0.001, 20.0, "a unit's passes over the score of an entry while it chooses"),
@@ -61,13 +61,13 @@ def indexer(
     entries: Any,
     heads: Any,
     head_dim: Any,
-    choosing: Any,
+    longest: Any,
     *_: float,
 ) -> Any:
     """Seconds of scores and choice, before any range: floats, or arrays of shape (rows,).
 
-    ``pairs`` are queries times the entries that each is scored with, ``entries`` those of all contexts; ``choosing`` is
-    1 where a context has more of them than are chosen, else 0.
+    ``pairs`` are queries times the entries that each is scored with, ``entries`` those of all contexts, ``longest``
+    those of the longest one that has more of them than are chosen, 0 if none has.
     """
     p = parameters
     flops = 2.0 * pairs * heads * head_dim
@@ -75,9 +75,9 @@ def indexer(
     score = cost_of_p_norm(
         flops / (limits.peak * p["efficiency"]), keys / (limits.hbm * p["hbm_efficiency"]), p["overlap_power"]
     )
-    scan, each = pairs / queries * p["scan_ns"] * 1e-9, queries / limits.compute_units
-    choose = p["choose_us"] * 1e-6 + minimum(maximum(1.0, each) * scan, p["split_us"] * 1e-6 + each * scan)
-    time = p["launch_us"] * 1e-6 + score + choosing * choose + queries * p["token_ns"] * 1e-9
+    scan, each = p["scan_ns"] * 1e-9, pairs / limits.compute_units
+    choose = p["choose_us"] * 1e-6 + minimum(maximum(longest, each) * scan, p["split_us"] * 1e-6 + each * scan)
+    time = p["launch_us"] * 1e-6 + score + (longest > 0.0) * choose + queries * p["token_ns"] * 1e-9
     return maximum(time, maximum(flops / limits.peak, (keys + SCORE_BYTES * pairs) / limits.hbm))
 
 
@@ -113,8 +113,8 @@ def attention(
 def indexer_call(scores: Indexer) -> tuple[str, dict[str, float]]:
     """The kernel family of an operator, and its shape."""
     family = "indexer" if scores.compression == 1 else "compressed_indexer"
-    shape = {name: float(getattr(scores, name)) for name in ("queries", "pairs", "entries", "heads", "head_dim")}
-    return family, shape | {"choosing": float(scores.choosing)}
+    names = ("queries", "pairs", "entries", "heads", "head_dim", "longest")
+    return family, {name: float(getattr(scores, name)) for name in names}
 
 
 def attention_call(attention: SparseAttention) -> tuple[str, dict[str, float]]:

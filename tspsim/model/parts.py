@@ -217,3 +217,7 @@ class Block(NamedTuple):
     attention: str = "gqa"
     indexer: bool = False
     compression: int = 1
+
+    def __hash__(self) -> int:
+        """Of numbers alone: hashes of text differ from process to process, and with them the order of a set."""
+        return hash((self.window, self.experts))

@@ -73,9 +73,10 @@ class Indexer(Operator):
         return sum((c + q) * n for q, c, n in self.rows) / self.compression
 
     @property
-    def choosing(self) -> bool:
-        """Whether a context has more entries than are chosen."""
-        return any((c + q) / self.compression > self.topk for q, c, _ in self.rows)
+    def longest(self) -> float:
+        """Entries of the longest context that has more of them than are chosen; 0 where all are."""
+        lengths = ((c + q) / self.compression for q, c, _ in self.rows)
+        return max((length for length in lengths if length > self.topk), default=0.0)
 
     @property
     def flops(self) -> float:

@@ -225,8 +225,8 @@ def touched_experts(job: Job, tokens: int, position: int | None) -> float:
     to read."""
     experts = job.model.experts
     assert experts is not None
-    each = job.work.routing.touched(experts.count, tokens * experts.topk).reshape(job.plan.ep, -1).sum(axis=1)
-    return float(each.max() if position is None else each[position])
+    each = job.work.routing.distinct_of_ranks(experts.count, job.plan.ep, tokens * experts.topk)
+    return max(each) if position is None else each[position]
 
 
 def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, shared: Shared | None) -> int:

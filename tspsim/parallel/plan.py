@@ -323,7 +323,7 @@ class Job:
     def replicates_tokens(self) -> bool:
         """Whether ranks of an expert group have the same tokens anyway, as those of ``tp`` where one serves. Nothing is
         exchanged, and what each rank's experts add is summed as tensor parallelism does."""
-        return self.step.serves and self.plan.ep > 1 and self.whole_ranks % self.plan.ep == 0
+        return self.plan.ep > 1 and self.whole_ranks % self.plan.ep == 0 and self.step.serves
 
     @property
     def whole_ranks(self) -> int:

@@ -216,8 +216,9 @@ def _linear(frame: pd.DataFrame) -> pd.DataFrame:
     """The recurrence and the short convolution, apart in prompts and in decoding."""
     import pandas as pd
 
-    sizes = {name: frame[name].astype(float) for name in ("batch", "k_heads", "k_dim", "v_heads", "v_dim")}
-    out = pd.DataFrame({**sizes, "q_len": frame["seq_len"].astype(float)}, index=frame.index)
+    out = pd.DataFrame({name: frame[name].astype(float) for name in ("k_heads", "k_dim", "v_heads", "v_dim")})
+    out["sequences"], out["longest"] = frame["batch"].astype(float), frame["seq_len"].astype(float)
+    out["tokens"] = out["sequences"] * out["longest"]
     out["channels"] = 2.0 * out["k_heads"] * out["k_dim"] + out["v_heads"] * out["v_dim"]
     scan, decode = frame["part"] == "scan", frame["phase"] == "decode"
     what = scan.map({True: "_scan", False: "_convolution"}).mask(decode & scan, "_step")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Further(NamedTuple):
-    """What an engine's block runs beside the operators of a step: small kernels that a compiler did not fuse.
+    """What an engine's block takes beside the operators of a step: small kernels that a compiler did not fuse.
 
     Attributes
     ----------
@@ -40,21 +41,37 @@ class Further(NamedTuple):
         A block, whatever its tokens.
     states
         Hidden states of its tokens that they move.
+    heads
+        Keys and values of its tokens, a head each, that they move.
+    spread
+        Half width, in log time, by which blocks lie around this, beside the ranges of their kernels.
+    gain
+        Seconds that a product takes less than by itself, by type: what quantising costs where it is fused with the
+        kernel before. Never below the roofline.
     """
 
     seconds: float
     states: float
+    heads: float
+    spread: float
+    gain: Mapping[str, float] = MappingProxyType({})
 
 
-#: By engine, and by device or family of devices where builds differ. Fitted to seven in ten shapes of the modules. vLLM
-#: was compiled on the B200 alone: elsewhere its small kernels run one by one.
+#: By engine, and by device or family of devices where builds differ. Fitted to seven in ten shapes of the modules, all
+#: types, phases and backends together. vLLM was compiled on the B200 alone: elsewhere its small kernels run one by one.
 FURTHER: Mapping[str, Mapping[str, Further]] = {
-    "TensorRT-LLM": {"": Further(0.0, 1.7)},
-    "vLLM": {"b200": Further(0.0, 0.0), "blackwell": Further(49e-6, 13.5), "hopper": Further(57e-6, 6.3)},
+    "TensorRT-LLM": {
+        "blackwell": Further(0.0, 1.44, 0.54, spread=0.0),
+        "hopper": Further(1.0e-6, 1.37, 1.7, spread=0.035),
+    },
+    "vLLM": {
+        "b200": Further(2.5e-6, 0.0, 1.94, spread=0.10, gain={"nvfp4": 5.6e-6}),
+        "blackwell": Further(54.7e-6, 9.8, 11.5, spread=0.08, gain={"nvfp4": 6.4e-6}),
+        "hopper": Further(55.5e-6, 5.4, 3.9, spread=0.13),
+    },
 }
-NOTHING = Further(0.0, 0.0)
-#: Half width in log time by which whole blocks lie around the sum of their kernels, beside those kernels' own ranges.
-SPREAD: Mapping[str, float] = {"TensorRT-LLM": 0.0, "vLLM": 0.0}
+#: Of an engine whose modules nobody measured.
+UNKNOWN = Further(0.0, 1.4, 0.5, spread=0.3)
 
 
 def predictor(table: str) -> Callable[[pd.DataFrame, Answers], None]:
@@ -88,32 +105,47 @@ def predictor(table: str) -> Callable[[pd.DataFrame, Answers], None]:
 
 def block(on: Device, row: Mapping[Any, Any], *, prefill: bool) -> Estimate:
     """One attention block on one rank; raises InputError where the device has no kernel for it."""
-    operators, hidden_bytes = operators_of(row, prefill=prefill)
     engine = str(row.get("library", "")).split(" ")[0]
-    parts = [isolated(on, operator, engine) for operator in operators]
     further = further_of(engine, on)
-    seconds, low, high = (sum(values) for values in zip(*parts, strict=True))
-    more = further.seconds + further.states * hidden_bytes / on.hbm_bytes_per_s
-    width = math.exp(SPREAD.get(engine, max(SPREAD.values())))
-    return Estimate(seconds + more, (low + more) / width, (high + more) * width)
-
-
-def operators_of(row: Mapping[Any, Any], *, prefill: bool) -> tuple[tuple[Operator, ...], float]:
-    """The operators of a module's row, as a serving step writes them, and the bytes of its tokens' hidden states."""
-    batch, queries = int(row["batch"]), int(row["q_len"]) if prefill else 1
-    rows = ((queries, 0 if prefill else int(row["context"]), batch),)
-    layer = layer_of(
-        *(_size(row, name) for name in ("hidden", "heads", "q_lora", "kv_lora", "nope", "rope", "v")),
-        str(row["gemm_dtype"]), str(row["kv_dtype"]),
-    )  # fmt: skip
-    kind = layer.attention_kind
+    layer, rows = layer_of(row), rows_of(row, prefill=prefill)
+    kind, latent = layer.attention_kind, layer.model.latent
+    assert latent is not None
     operators = (
         *kind.enter(layer, rows), *kind.project(layer, rows), *kind.attend(layer, rows), *kind.leave(layer, rows)
     )  # fmt: skip
-    return operators, batch * queries * layer.model.hidden * layer.activation_bytes
+    parts = [gained(on, operator, isolated(on, operator, engine), further) for operator in operators]
+    tokens = sum(queries * sequences for queries, _, sequences in rows) * layer.activation_bytes
+    widths = further.states * layer.model.hidden + further.heads * layer.heads * (latent.query_dim + latent.value_dim)
+    more = further.seconds + tokens * widths / on.hbm_bytes_per_s
+    seconds, low, high = (sum(values) + more for values in zip(*parts, strict=True))
+    width = math.exp(further.spread)
+    return Estimate(seconds, low / width, high * width)
 
 
-def _size(row: Mapping[Any, Any], column: str) -> int:
+def gained(on: Device, operator: Operator, alone: Estimate, further: Further) -> Estimate:
+    """What a kernel takes in an engine's block: less by its ``gain``, and never less than its roofline."""
+    gain = further.gain.get(operator.dtype, 0.0) if isinstance(operator, Gemm) else 0.0
+    if not gain:
+        return alone
+    least = max(operator.flops / on.peak_of(operator.dtype), operator.hbm_bytes / on.hbm_bytes_per_s)
+    share = max(least, alone.seconds - gain) / alone.seconds
+    return Estimate(*(value * share for value in alone))
+
+
+def rows_of(row: Mapping[Any, Any], *, prefill: bool) -> tuple[tuple[int, int, int], ...]:
+    """(query tokens, tokens in the cache before them, sequences), as serving steps name them."""
+    batch = size(row, "batch")
+    return ((size(row, "q_len"), 0, batch),) if prefill else ((1, size(row, "context"), batch),)
+
+
+def layer_of(row: Mapping[Any, Any]) -> ServingLayer:
+    """The layer of a module's row, with as many heads as its rank has."""
+    names = ("hidden", "heads", "q_lora", "kv_lora", "nope", "rope", "v")
+    return _layer(*(size(row, name) for name in names), str(row["gemm_dtype"]), str(row["kv_dtype"]))
+
+
+def size(row: Mapping[Any, Any], column: str) -> int:
+    """A whole number of a row; raises InputError where it is missing."""
     try:
         return int(float(row[column]))
     except (KeyError, ValueError):
@@ -121,10 +153,10 @@ def _size(row: Mapping[Any, Any], column: str) -> int:
 
 
 @cache
-def layer_of(
+def _layer(
     hidden: int, heads: int, q_rank: int, kv_rank: int, nope: int, rope: int, value: int, products: str, cached: str
 ) -> ServingLayer:
-    """A layer with so many heads on its rank: ``products`` is the type of its projections."""
+    """``products`` is the type of its projections, ``cached`` of its cache."""
     latent = LatentAttention(q_rank, kv_rank, nope, rope, value)
     width = (latent.query_dim + value) // 2
     model = Architecture("measured", 1, hidden, heads, heads, width, ffn=0, latent=latent)
@@ -169,6 +201,6 @@ def library_of(on: Device, family: str, dtype: str, engine: str) -> str | None:
 
 
 def further_of(engine: str, on: Device) -> Further:
-    """What an engine runs besides on a device; nothing where no module of it was measured."""
+    """What an engine runs besides on a device."""
     builds = FURTHER.get(engine, {})
-    return next((builds[key] for key in (on.name, on.family, "") if key in builds), NOTHING)
+    return next((builds[key] for key in (on.name, on.family) if key in builds), UNKNOWN)

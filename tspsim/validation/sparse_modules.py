@@ -33,6 +33,9 @@ FP8_LATENT = 656.0
 COMPRESSION = {"csa": 4, "hca": 128}
 CHOSEN_FROM = 4
 MICROSECONDS = 1e6
+#: SGLang captures graphs of so many sequences by default, with so much memory (bytes) and with less; larger decode
+#: batches of its latent modules were launched eagerly, whatever the table says: they take the host's 0.9 to 1.5 ms.
+CAPTURED, CAPTURED_LESS, AMPLE_MEMORY = 512, 256, 160e9
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,13 @@ def engine(library: str) -> str:
     return " ".join(library.split()[:2])
 
 
+def captured(on: Device, row: Row) -> bool:
+    """Whether the engine had a graph for a row that is said to be launched by one."""
+    if not engine(str(row["library"])).startswith("SGLang") or row["kind"] != "dsa" or row["phase"] != "decode":
+        return True
+    return count_of(row, "batch") <= (CAPTURED if on.memory_bytes > AMPLE_MEMORY else CAPTURED_LESS)
+
+
 def isolated(on: Device, operator: Operator, library: str | None = None) -> Estimate:
     """One operator of a module as a hot loop times it; ``library`` chooses the kernels of sparse attention."""
     if isinstance(operator, Indexer):
@@ -202,6 +212,8 @@ def _predict(row: dict[Any, Any], position: int, answers: Answers) -> str:
         answers.predict(position, *(value * MICROSECONDS for value in total(on, operators, library)))
     except InputError as error:  # such as a kind that is not modelled, or a type the device does not have
         return error.message
+    if not captured(on, row):
+        answers.note(f"{library}: larger than the graphs it captures; its host decides, which is not in the price", 1)
     for operator in operators:
         if isinstance(operator, SparseAttention):
             family, _ = attention_call(operator)

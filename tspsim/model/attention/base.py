@@ -151,7 +151,7 @@ class AttentionKind(ABC):
             Only serving steps run this kind.
         """
         if not self.whole:
-            whole = ", ".join(kind.name for kind in ATTENTION_KINDS.values() if kind.whole)
+            whole = ", ".join(sorted(kind.name for kind in ATTENTION_KINDS.values() if kind.whole))
             raise InputError(
                 f"attention of kind '{self.name}' runs in serving steps alone (prefill, decode, mixed, verify); "
                 f"training and forward steps run models of the kinds {whole}"

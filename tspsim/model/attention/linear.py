@@ -30,7 +30,8 @@ class Linear(AttentionKind):
     whole = False
 
     def describe(self, model: Architecture) -> dict[str, Any]:
-        return self.full.describe(model) | asdict(linear_of(model)) | {"kind": self.name}
+        known = self.full.describe(model) | asdict(linear_of(model)) | {"kind": self.name}
+        return {name: value for name, value in known.items() if name in self.section.model_fields}
 
     def block(self, model: Architecture, layer: int) -> Block:
         if linear_of(model).full(layer, model.layers):
