@@ -25,7 +25,15 @@ from ..steps import STEPS
 from . import expert, folded_choice, folded_tables, folded_weights
 from .builder import ProgramBuilder
 from .choice import Option
-from .context.attention import attend_by_blocks, attention_backward, context_bytes, own_segments, slice_segments
+from .context.attention import (
+    attend_by_blocks,
+    attention_backward,
+    context_bytes,
+    expand,
+    latent_bytes,
+    own_segments,
+    slice_segments,
+)
 from .decode.sharing import refused_exchange
 from .folded_form import AXIS, form_of
 from .ledger import Buffer, Lifetime
@@ -204,10 +212,14 @@ def attention_part_backward(builder: ProgramBuilder, job: Job, layer: LayerShard
 
 def gather_attention_whole(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
     """What no head divides and every rank needs whole for its tokens: latent attention's projections to latents, and
-    halves of adapters."""
+    halves of adapters; and latents that are cached, where tokens are divided."""
     size = folded_weights.attention(job, layer).whole_bytes
     name = "projections to latents" if layer.down_weights else "adapters of attention"
-    return [builder.collective("all_gather", "tsp", size, name, after=after, stream="weights")] if size else []
+    whole = [builder.collective("all_gather", "tsp", size, name, after=after, stream="weights")] if size else []
+    cached = latent_bytes(job, layer) if job.token_shards > 1 else 0.0
+    if cached:
+        whole.append(builder.collective("all_gather", "tsp", cached, "cached latents", after=after, stream="weights"))
+    return whole
 
 
 def bring_weights(builder: ProgramBuilder, job: Job, group: LayerShard, step: int, after: list[int]) -> list[int]:
@@ -262,9 +274,10 @@ def attend(
     work, plan = job.work, job.plan
     name, output = f"attention {step + 1}/{plan.attended_groups}", group.output(job.tokens)
     if len(gathered) == 1:
-        segments = local_segments(plan.partition, work.sequence, plan.tsp, position, job.sequences, work.causal)
-        kernel = group.attention(segments, causal=work.causal)
-        return builder.compute(name, kernel, output, after=gathered)
+        shard = plan.partition, job.sequence, plan.tsp, position
+        segments = local_segments(*shard, job.sequences, work.causal, job.cached)
+        kernels = *expand(job, group), group.attention(segments, causal=work.causal), output
+        return builder.compute(name, *kernels, after=gathered)
     return attend_by_blocks(builder, job, group, position, name, projected, gathered, output)
 
 
@@ -282,7 +295,8 @@ def attend_backward(
         return builder.collective("reduce_scatter", "tsp", size, summed, after=[last], stream="context")
 
     if parts == 1:
-        segments = local_segments(plan.partition, work.sequence, plan.tsp, position, job.sequences, work.causal)
+        shard = plan.partition, job.sequence, plan.tsp, position
+        segments = local_segments(*shard, job.sequences, work.causal, job.cached)
         named = f"{name} backward"
         return home(attention_backward(builder, job, group, segments, work.causal, named, after, before=before))
     sums = builder.compute(f"{name} d output", *before, after=after)
@@ -405,9 +419,10 @@ def gathered_context(job: Job) -> float:
     groups = job.plan.attended_groups
     group = job.layer(groups)
     one = context_bytes(job, group)
+    latents = latent_bytes(job, group)
     if job.training:
         return one * (1 + (groups if job.plan.recomputation == "full" else 1))
-    return one * (1 if job.plan.overlap is False else min(2, groups))
+    return latents + one * (1 if job.plan.overlap is False else min(2, groups))
 
 
 def in_flight_weights(job: Job) -> float:
@@ -496,7 +511,8 @@ def received(job: Job, in_switch: bool) -> tuple[Received, ...]:
     # Of the whole layer: groups of heads need not replicate keys and values, however many ranks there are.
     layer = job.layer(1, thinnest)
     weights = folded_weights.attention(job, layer).shard_bytes + folded_weights.mlp(job, layer).shard_bytes
-    return (Received("tsp", away * (weights + context_bytes(job, layer))),)
+    context = context_bytes(job, layer) + latent_bytes(job, layer)
+    return (Received("tsp", away * (weights + context)),)
 
 
 SCHEME = SCHEMES.register(

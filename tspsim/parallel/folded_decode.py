@@ -1,7 +1,8 @@
 """What ranks that own 1/D of every matrix and of the cache do in a step whose tokens are few: registered objects.
 
-    tree        every rank has all tokens: heads and columns are divided and summed as under tensor parallelism, contexts
-                by their tokens, and partial attention is merged (:mod:`tspsim.parallel.decode`); mixed steps run so too
+    tree        every rank has all tokens: heads and columns are divided and summed as under tensor parallelism,
+                contexts by their tokens, and partial attention is merged (:mod:`tspsim.parallel.decode`); mixed steps
+                run so too
     travel      the prefill's schedule: weights come to the tokens of a rank's own sequences
     sequences   tensor parallelism's products, and whole contexts of a rank's own sequences: heads go to them and back
 """
