@@ -185,7 +185,8 @@ SHAPES: dict[str, dict[str, float]] = {
     },
     "attention_decode": {"batch": 7.0, "context": 3000.0, "heads": 32.0, "kv_heads": 8.0, "head_dim": 128.0},
     "memory_bound": {"size_bytes": 3e7, "rows": 2000.0, "columns": 4096.0},
-    "fused_moe": {"tokens": 500.0, "hidden": 4096.0, "expert_ffn": 1536.0, "experts": 64.0, "topk": 6.0},
+    "fused_moe": {"tokens": 500.0, "hidden": 4096.0, "expert_ffn": 1536.0, "experts": 64.0, "topk": 6.0,
+                  "pairs": 3000.0, "touched": 64.0, "gated": 1.0},
 }  # fmt: skip
 SHAPES["attention_backward"] = SHAPES["attention_forward"]
 SHAPES["grouped_gemm"] = SHAPES["grouped_gemm_backward"] = SHAPES["gemm"]

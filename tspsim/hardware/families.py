@@ -31,12 +31,15 @@ class Family:
         Name → default, bounds and meaning.
     switches
         Name → the values allowed (facts about a library, such as its tiles; chosen on rows used in the fit).
+    curve
+        The columns that rows of one curve share: a fit leaves out whole curves. None: single shapes.
     """
 
     form: Callable[..., Any]
     shape: tuple[str, ...]
     parameters: Mapping[str, Parameter]
     switches: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    curve: tuple[str, ...] | None = None
 
     def seconds(
         self,
@@ -72,6 +75,8 @@ _BACKWARD_SWITCHES = {"block_rows": (64, 128, 256), "packed": (False,)}
 
 _GEMM_SWITCHES = {"tiles": tuple(gemm.TILES), "splits": gemm.SPLITS}
 
+_EXPERTS = ("hidden", "expert_ffn", "experts", "topk")
+
 #: Equal products in one call (``batch`` of them) are kernels of their own; their backward is that of A and that of B.
 FAMILIES: dict[str, Family] = {
     "gemm": Family(gemm.seconds, _GEMM_SHAPE, gemm.PARAMETERS, _GEMM_SWITCHES),
@@ -85,5 +90,8 @@ FAMILIES: dict[str, Family] = {
         decode.seconds, ("batch", "context", "heads", "kv_heads", "head_dim"), decode.PARAMETERS
     ),
     "memory_bound": Family(memory_bound.seconds, ("size_bytes", "rows", "columns"), memory_bound.PARAMETERS),
-    "fused_moe": Family(moe.seconds, ("tokens", "hidden", "expert_ffn", "experts", "topk"), moe.PARAMETERS),
+    # Tables hold a few shapes of experts at a dozen numbers of tokens each: one left out of a fitted curve is easy.
+    "fused_moe": Family(
+        moe.seconds, ("tokens", *_EXPERTS, "pairs", "touched", "gated"), moe.PARAMETERS, curve=_EXPERTS
+    ),
 }

@@ -93,6 +93,11 @@ TABLES: dict[str, Table] = {
             "kernels/fused_moe.csv", ("tokens", "hidden", "expert_ffn", "experts", "topk"),
             ("gpu", "dtype_a", "dtype_w", "quant"), (("gpu",), ("gpu", "dtype_a", "dtype_w", "quant")),
         ),
+        _kernel(
+            "kernels/fused_moe_nvidia.csv",
+            ("tokens", "hidden", "expert_ffn", "experts", "topk", "moe_tp", "moe_ep"),
+            ("gpu", "dtype", "library"), _BY_LIBRARY, "gated", "local_pairs", "local_experts",
+        ),
         Table(
             "kernels/training_op_efficiency_b200_a100.csv", "efficiency", training_operators.predict,
             counts=("peak_tflops",), texts=("system", "op", "shape"), groups=(("system",), ("system", "op")),
