@@ -10,12 +10,14 @@ from __future__ import annotations
 from ..model import Architecture
 from .ledger import Buffer, Lifetime
 from .plan import Plan
+from .scheme import scheme_of
 
 
 def cache_shards(model: Architecture, plan: Plan) -> int:
     """Ranks of a replica that one copy of the cache is spread over, by the layers that divide it least."""
-    heads = [use.heads for use in model.cache_uses() if use.token_bytes]
-    return plan.token_shards * min([plan.tp, *heads]) * plan.pp
+    heads = {use.heads for use in model.cache_uses() if use.token_bytes}
+    share = scheme_of(plan).context(plan)
+    return share.ranks * min(share.attended, *heads) * share.sequences * plan.pp
 
 
 def cache_bytes_per_token(model: Architecture, plan: Plan, element_bytes: float, context: int = 0) -> float:
@@ -39,7 +41,8 @@ def sequence_bytes(model: Architecture, plan: Plan, context: int, cache_type: st
         A layer's kind keeps no cache in this type.
     """
     uses = model.cache_uses(cache_type)
-    return sum(use.rank_bytes(context, plan.tp, plan.token_shards) for use in uses) / plan.pp
+    share = scheme_of(plan).context(plan)
+    return sum(share.rank_bytes(use, context) for use in uses) / plan.pp
 
 
 def resident_sessions(

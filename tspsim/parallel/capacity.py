@@ -19,6 +19,7 @@ from ..model.attention import CacheUse
 from ..steps import PREFILL_STEP, Load
 from ..units import gib
 from . import served
+from .decode import ContextShare
 from .ledger import peak
 from .memory import declared
 from .pipeline import Chunk
@@ -45,15 +46,14 @@ class Capacity:
     ----------
     stages
         Of the pipeline, first to last.
-    tensor, token_shards
-        Ranks that divide a cache by heads, and by tokens.
+    share
+        How ranks divide a cache.
     block_tokens
         Tokens of a block: a sequence takes whole ones on every token shard.
     """
 
     stages: tuple[StageRoom, ...]
-    tensor: int = 1
-    token_shards: int = 1
+    share: ContextShare
     block_tokens: int = 1
 
     @property
@@ -115,16 +115,18 @@ class Capacity:
         )
 
     def _needed(self, stage: StageRoom, sequences: Sequence[tuple[int, int]]) -> float:
-        return sum(count * self._sequence_bytes(stage, tokens) for tokens, count in sequences)
+        rows = tuple((0, tokens, count) for tokens, count in sequences)
+        mine = served.dealt(rows, self.share.sequences)
+        return sum(count * self._sequence_bytes(stage, tokens) for _, tokens, count in mine)
 
     def _sessions(self, stage: StageRoom, context: int, size_bytes: float) -> float:
         each = self._sequence_bytes(stage, context)
-        return size_bytes / each if each else float("inf")
+        return self.share.sequences * size_bytes / each if each else float("inf")
 
     def _sequence_bytes(self, stage: StageRoom, context: int) -> float:
-        whole = self.block_tokens * self.token_shards
+        whole = self.block_tokens * self.share.ranks
         tokens = -(-context // whole) * whole
-        kept = (count * use.rank_bytes(tokens, self.tensor, self.token_shards) for use, count in stage.uses.items())
+        kept = (count * self.share.rank_bytes(use, tokens) for use, count in stage.uses.items())
         return sum(kept)
 
 
@@ -137,7 +139,7 @@ def capacity_of(job: Job, visible_bytes: float) -> Capacity:
         layers = [index for chunk in chunks for index in range(chunk.first_layer, chunk.first_layer + chunk.layers)]
         stages.append(StageRoom(budget_of(job, visible_bytes, chunks), Counter(uses[layer] for layer in layers)))
     engine = job.work.stack.engine
-    return Capacity(tuple(stages), job.plan.tp, served.context_shards(job), engine.block_tokens)
+    return Capacity(tuple(stages), job.scheme.context(job.plan), engine.block_tokens)
 
 
 def kept_by(job: Job) -> tuple[tuple[int, int], ...]:

@@ -90,17 +90,23 @@ def buffers(job: Job) -> Iterator[Buffer]:
 
 def local_forward(job: Job, layer: LayerShard, tokens: int) -> tuple[Operator, ...]:
     """Router, routed and shared experts of tokens that need not travel."""
-    routed = routed_shard(job, tokens)
     shared: tuple[Operator, ...] = ()
     if layer.ffn:
         shared = layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens)
     if job.step.serves:
-        pairs = tokens * routed.experts.topk / job.plan.ep * load_of(job, None)
-        return routed.router(tokens), routed.fused(tokens, pairs, touched_experts(job, tokens, None)), *shared
+        return *routed_forward(job, tokens), *shared
+    routed = routed_shard(job, tokens)
     return (
         routed.router(tokens), routed.choose(tokens), *_multiply(routed), routed.sum_rows(routed.all_rows, tokens),
         *shared,
     )  # fmt: skip
+
+
+def routed_forward(job: Job, tokens: int) -> tuple[Operator, ...]:
+    """Router and routed experts of a serving step's tokens that need not travel."""
+    routed = routed_shard(job, tokens)
+    pairs = tokens * routed.experts.topk / job.plan.ep * load_of(job, None)
+    return routed.router(tokens), routed.fused(tokens, pairs, touched_experts(job, tokens, None))
 
 
 def local_products(job: Job, layer: LayerShard, tokens: int) -> tuple[tuple[Gemm, ...], tuple[Gemm, ...]]:

@@ -321,7 +321,7 @@ class Job:
 
     @property
     def replicates_tokens(self) -> bool:
-        """Whether ranks of an expert group have the same tokens anyway, as those of ``tp`` in a serving step. Nothing is
+        """Whether ranks of an expert group have the same tokens anyway, as those of ``tp`` where one serves. Nothing is
         exchanged, and what each rank's experts add is summed as tensor parallelism does."""
         return self.plan.ep > 1 and self.whole_ranks % self.plan.ep == 0 and self.step.serves
 
@@ -387,6 +387,16 @@ class Job:
     def sequences(self) -> int:
         """Sequences of one micro-batch."""
         return self.plan.micro_batch or self.step.micro_batch(self.work.sequences)
+
+    @property
+    def sequence(self) -> int:
+        """Tokens of each that one pass takes: all, or a chunk of a prompt."""
+        return self.rows[0][0] if self.step.serves else self.work.sequence
+
+    @property
+    def cached(self) -> int:
+        """Tokens of each that are in the cache before a pass."""
+        return self.rows[0][1] if self.step.serves else 0
 
     @property
     def micro_batches(self) -> int:
@@ -458,12 +468,7 @@ class Job:
     @property
     def token_shards(self) -> int:
         """Ranks that the tokens of a pass are divided over."""
-        return self.plan.token_shards if self.splits_tokens else 1
-
-    @property
-    def splits_tokens(self) -> bool:
-        """Whether sequence shards divide the tokens of a pass; otherwise they divide the cache alone."""
-        return self.step.shards_tokens
+        return self.plan.token_shards if self.step.shards_tokens else 1
 
     @property
     def head_tokens(self) -> int:
@@ -526,6 +531,8 @@ class Job:
         if any(plan.degree(name) > 1 for name in others):
             beside = " and ".join(name for name in others if name not in scheme.axes)
             raise self._refuse(axis, f"{plan.degree(axis)} {scheme.alone}: leave {beside} at 1 beside it")
+        if self.step.serves:
+            self._check_serving()
         refused = scheme.check(self)
         if refused is not None:
             raise self._refuse(*refused)
@@ -541,16 +548,45 @@ class Job:
             raise self._refuse(axis, f"{columns} does not divide the {model.ffn} FFN columns of {model.name}")
         self._check_experts(axis)
         pieces = plan.token_shards * (2 if plan.partition == "zigzag" and plan.token_shards > 1 else 1)
-        if self.step.shards_tokens and self.work.sequence % pieces:
-            raise self._refuse(
-                plan.token_axis,
-                f"{plan.token_shards} shards in {plan.partition} order need a sequence that is a multiple of {pieces}, "
-                f"not {self.work.sequence}",
-            )
+        lengths = [row[0] for batch in self.passes for row in batch.rows] or [self.work.sequence]
+        for length in lengths if self.step.shards_tokens else ():
+            if length % pieces:
+                what = "a sequence that is" if length == self.work.sequence else "chunks that are"
+                raise self._refuse(
+                    plan.token_axis,
+                    f"{plan.token_shards} shards in {plan.partition} order need {what} a multiple of {pieces}, "
+                    f"not {length}",
+                )
         self._check_pipeline()
         self._check_documents(self.work.sequence // pieces)
         self._check_adapters()
         self._check_shard_group()
+
+    def _check_serving(self) -> None:
+        """What a step of an inference engine has no use for, and contexts that the model was not made for."""
+        plan, work, model, title = self.plan, self.work, self.model, self.step.title
+        for key, usual in (
+            ("zero", 0), ("shard_group", None), ("vpp", 1), ("micro_batch", None), ("recomputation", "none"),
+            ("schedule", "1f1b"),
+        ):  # fmt: skip
+            value = getattr(plan, key)
+            if value != usual:
+                raise self._refuse(key, f"{value} is of training; a {title} takes none of it: leave {key} out")
+        if work.document is not None:
+            told = f"{work.document} packs documents into a sequence, which a {title} does not: leave it out"
+            raise InputError(told, key="workload.document")
+        if work.multi_token:
+            told = f"modules for further tokens are trained; a {title} drafts with them: pass: verify, draft: mtp"
+            raise InputError(told, key="workload.multi_token")
+        if self.scheme.whole is None:
+            can = " or ".join(each.axes[0] for each in SCHEMES.values() if each.whole is not None)
+            raise self._refuse(self.scheme.axes[0], f"{self.scheme.summary} does not run a {title}; use {can}")
+        load = work.load
+        longest = {"context": max(load.contexts, default=0), "sequence": load.prompt + load.cached}
+        for key, tokens in longest.items():
+            if model.max_context and tokens > model.max_context:
+                told = f"{tokens} tokens are more than the {model.max_context} that {model.name} was made for"
+                raise InputError(f"{told}; a model file with another max_context takes more", key=f"workload.{key}")
 
     def _check_experts(self, axis: str) -> None:
         model, plan, experts = self.model, self.plan, self.model.experts

@@ -10,7 +10,7 @@ from ..registry import Registry
 if TYPE_CHECKING:
     from .context.method import ContextMethod
     from .decode.exchange import DecodeExchange
-    from .decode.form import DecodeForm
+    from .folded_form import DecodeForm
     from .scheme import Scheme
     from .transport import Transport
 

@@ -286,9 +286,10 @@ def check_groups(job: Job) -> Refusal:
     """Keys of steps that decode."""
     plan = job.plan
     stated = [name for name in ("dcp", "kvp") if plan.options.get(name, 1) > 1]
-    if plan.options and not job.step.serves:
+    own = [option.name for option in OPTIONS if option.name in plan.options]
+    if own and not job.step.serves:
         serving = ", ".join(each.name for each in STEPS.values() if each.serves)
-        return next(iter(plan.options)), f"is of steps that serve: {serving}"
+        return own[0], f"is of steps that serve: {serving}"
     if not stated:
         return None
     key, value = stated[0], plan.options[stated[0]]
@@ -355,6 +356,11 @@ def choices(plan: Plan) -> tuple[Choice, ...]:
     return method_of(plan).choices(plan)
 
 
+def head_shards(job: Job) -> int:
+    """Ranks that heads are spread over while they are attended."""
+    return job.plan.tp * (method_of(job.plan).head_shards(job.plan) if job.step.shards_tokens else 1)
+
+
 def buffers(job: Job) -> Iterator[Buffer]:
     """What shards of tokens, or of contexts, keep of each other's."""
     if job.token_shards > 1 or not job.step.serves:
@@ -396,7 +402,7 @@ SCHEME = SCHEMES.register(
         groups=groups,
         received=received,
         check=check,
-        head_shards=lambda job: job.plan.tp * (method_of(job.plan).head_shards(job.plan) if job.splits_tokens else 1),
+        head_shards=head_shards,
         overlaps=lambda plan: method_of(plan).overlaps,
         by_position=lambda plan: method_of(plan).by_position,
         variants=variants,

@@ -167,8 +167,9 @@ class Plan(Section):
         for axis in scheme_axes():
             if axis not in cls.model_fields:
                 yield Option(axis, Degree, 1)
-        brought = (*SCHEMES.values(), *CONTEXT_METHODS.values())
-        for option in (option for each in brought for option in each.options):
+        of_schemes = [option for scheme in SCHEMES.values() for option in scheme.options]
+        of_methods = [option for method in CONTEXT_METHODS.values() for option in method.options]
+        for option in (*of_schemes, *of_methods):
             names = option.type
             yield replace(option, type=Annotated[str, OneOf(names.names)]) if isinstance(names, Registry) else option
 

@@ -204,6 +204,10 @@ class AttentionKind(ABC):
     def leave(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
         """What follows it, up to the output projection."""
 
+    def expand(self, layer: ServingLayer, tokens: int) -> tuple[Operator, ...]:
+        """What makes keys and values of cached tokens for the kernels of prompts: nothing where those are cached."""
+        return ()
+
     def merged(self, model: Architecture) -> tuple[int, int]:
         """Widths of a head's query and output as the decode kernels take them and give them back."""
         return model.head_dim, model.head_dim

@@ -114,6 +114,11 @@ class Latent(AttentionKind):
             return (output,)
         return self._absorb(layer, decodes, latent.value_dim, latent.kv_rank, "values from latent"), output
 
+    def expand(self, layer: ServingLayer, tokens: int) -> tuple[Operator, ...]:
+        """A shard's heads of some latents."""
+        _, keys_and_values = layer.projections(tokens)
+        return (keys_and_values,) if tokens else ()
+
     def merged(self, model: Architecture) -> tuple[int, int]:
         """Absorbed queries with their rotary part, and outputs still in the latent's space."""
         latent = self.facts(model)

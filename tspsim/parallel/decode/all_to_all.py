@@ -42,7 +42,7 @@ def received_bytes(partial: Partial) -> float:
 def check(job: Job, share: ContextShare) -> Refusal:
     heads = job.model.heads // share.attended
     if heads % share.ranks:
-        return "decode_exchange", f"all_to_all deals {heads} heads to {share.ranks} ranks, which do not divide; use tree"
+        return "decode_exchange", f"all_to_all deals {heads} heads to {share.ranks} ranks, which is not even; use tree"
     return None
 
 

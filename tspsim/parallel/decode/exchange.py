@@ -1,7 +1,7 @@
 """What a decode exchange is to everybody else: one object that registers itself.
 
-Ranks that hold parts of a batch's contexts each attend theirs; an exchange makes whole outputs of it. It answers for the
-bytes that a rank receives, in closed form, and for what it keeps meanwhile.
+Ranks that hold parts of a batch's contexts each attend theirs; an exchange makes whole outputs of it. It answers for
+the bytes that a rank receives, in closed form, and for what it keeps meanwhile.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FP32 = 4.0
 class Partial:
     """Attention of some decoding rows, each rank over its part of their contexts, in one layer.
 
-    Letters: n query tokens, m query heads that a rank attends, q and d the widths of a head's query and output, p ranks.
+    Letters: n query tokens, m query heads that a rank attends, q and d widths of a head's query and output, p ranks.
     """
 
     share: ContextShare

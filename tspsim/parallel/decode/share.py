@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from ...model.attention import CacheUse
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,12 @@ class ContextShare:
     def keeps_all(self) -> bool:
         """Whether a rank's output projection takes all heads that it attended."""
         return self.own == self.attended
+
+    def rank_bytes(self, use: CacheUse, context: int) -> float:
+        """What a rank keeps of a sequence with so many tokens, in a layer: heads that are attended together over its
+        part of the tokens, and states of its own heads."""
+        growing = replace(use, sequence_bytes=0.0).rank_bytes(context, self.attended, self.ranks)
+        return growing + use.sequence_bytes / min(self.own, use.state_heads)
 
 
 def in_heads(parts: int) -> ContextShare:

@@ -57,4 +57,4 @@ def refused_exchange(job: Job) -> Refusal:
         can = ", ".join(each.name for each in ATTENTION_KINDS.values() if each.divides_context)
         told = f"{share.ranks} ranks hold parts of a context, but attention of kind '{kind.name}' needs it whole"
         return share.axis, f"{told}; kinds that can: {can}. Use tp, pp or dp for {job.model.name}"
-    return exchange_of(job).check(job, share)
+    return None if job.token_shards > 1 else exchange_of(job).check(job, share)
