@@ -192,7 +192,8 @@ SHAPES: dict[str, dict[str, float]] = {
     },
     "absorb": {"tokens": 70.0, "heads": 16.0, "n": 512.0, "k": 128.0},
     "memory_bound": {"size_bytes": 3e7, "rows": 2000.0, "columns": 4096.0},
-    "fused_moe": {"tokens": 500.0, "hidden": 4096.0, "expert_ffn": 1536.0, "experts": 64.0, "topk": 6.0},
+    "fused_moe": {"tokens": 500.0, "hidden": 4096.0, "expert_ffn": 1536.0, "experts": 64.0, "topk": 6.0,
+                  "pairs": 3000.0, "touched": 64.0, "gated": 1.0},
 }  # fmt: skip
 SHAPES["attention_backward"] = SHAPES["attention_forward"]
 SHAPES["indexer"] = SHAPES["compressed_indexer"] = {

@@ -132,15 +132,19 @@ def absorb(device: Device, product: AbsorbProduct) -> Estimate:
 @pricer(FusedMoE)
 def fused_moe(device: Device, fused: FusedMoE) -> Estimate:
     """At the clock of a step."""
-    kernel = device.kernel("fused_moe", fused.dtype, kv_dtype=fused.weight_dtype)
+    kept = fused.weight_dtype or fused.dtype
+    kernel = device.kernel("fused_moe", fused.dtype, kv_dtype=kept)
     isolated = device.isolated(
         kernel,
-        fused.weight_dtype,
+        kept,
         tokens=fused.tokens,
         hidden=fused.hidden,
         expert_ffn=fused.expert_ffn,
         experts=fused.experts,
         topk=fused.topk,
+        pairs=fused.rows,
+        touched=fused.experts_read,
+        gated=fused.gated,
     )
     return device.at_clock(isolated, fused, kernel)
 
