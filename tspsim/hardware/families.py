@@ -33,6 +33,8 @@ class Family:
         Name → the values allowed (facts about a library, such as its tiles; chosen on rows used in the fit).
     curve
         The columns that rows of one curve share: a fit leaves out whole curves. None: single shapes.
+    converts
+        Whether the second type is converted to the first on the way: a kernel of another one is another kernel.
     """
 
     form: Callable[..., Any]
@@ -40,6 +42,7 @@ class Family:
     parameters: Mapping[str, Parameter]
     switches: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     curve: tuple[str, ...] | None = None
+    converts: bool = False
 
     def seconds(
         self,
@@ -92,6 +95,6 @@ FAMILIES: dict[str, Family] = {
     "memory_bound": Family(memory_bound.seconds, ("size_bytes", "rows", "columns"), memory_bound.PARAMETERS),
     # Tables hold a few shapes of experts at a dozen numbers of tokens each: one left out of a fitted curve is easy.
     "fused_moe": Family(
-        moe.seconds, ("tokens", *_EXPERTS, "pairs", "touched", "gated"), moe.PARAMETERS, curve=_EXPERTS
+        moe.seconds, ("tokens", *_EXPERTS, "pairs", "touched", "gated"), moe.PARAMETERS, curve=_EXPERTS, converts=True
     ),
 }
