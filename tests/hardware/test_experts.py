@@ -230,8 +230,8 @@ def test_one_device_is_calibrated_alone() -> None:
 def test_nvidias_table_is_read_as_what_the_rank_holds() -> None:
     row = {
         "gpu": "B200", "dtype": "mxfp4_w4a8", "tokens": 64, "hidden": 7168, "expert_ffn": 2048, "experts": 256,
-        "topk": 8, "gated": 1, "moe_tp": 2, "moe_ep": 8, "distribution": "balanced", "local_pairs": 64.0, "local_experts": 32.0,
-        "time_us": 50.0, "library": "vLLM 0.24.0 x", "source": "made up",
+        "topk": 8, "gated": 1, "moe_tp": 2, "moe_ep": 8, "distribution": "balanced", "local_pairs": 64.0,
+        "local_experts": 32.0, "time_us": 50.0, "library": "vLLM 0.24.0 x", "source": "made up",
     }  # fmt: skip
     (call,) = calls("kernels/fused_moe_nvidia.csv", pd.DataFrame([row])).to_dict("records")
     assert (call["expert_ffn"], call["experts"], call["tokens"]) == (1024.0, 32.0, 64.0)
