@@ -37,6 +37,8 @@ class Family:
         Whether its matrix units run at the clock of attention.
     curve
         The columns that rows of one curve share: a fit leaves out whole curves. None: single shapes.
+    converts
+        Whether the second type is converted to the first on the way: a kernel of another one is another kernel.
     """
 
     form: Callable[..., Any]
@@ -46,6 +48,7 @@ class Family:
     further: Mapping[str, float] = field(default_factory=dict)
     attends: bool = False
     curve: tuple[str, ...] | None = None
+    converts: bool = False
 
     def seconds(
         self,
@@ -118,7 +121,7 @@ FAMILIES: dict[str, Family] = {
     "memory_bound": Family(memory_bound.seconds, ("size_bytes", "rows", "columns"), memory_bound.PARAMETERS),
     # Tables hold a few shapes of experts at a dozen numbers of tokens each: one left out of a fitted curve is easy.
     "fused_moe": Family(
-        moe.seconds, ("tokens", *_EXPERTS, "pairs", "touched", "gated"), moe.PARAMETERS, curve=_EXPERTS
+        moe.seconds, ("tokens", *_EXPERTS, "pairs", "touched", "gated"), moe.PARAMETERS, curve=_EXPERTS, converts=True
     ),
     # Over tokens, and over entries that stand for several: kernels of their own.
     "indexer": Family(sparse.indexer, _INDEXER_SHAPE, sparse.INDEXER_PARAMETERS),

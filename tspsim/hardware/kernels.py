@@ -144,8 +144,10 @@ def find(
             for kindred in (dtype, *KINDRED.get(dtype, ())):
                 fit = _pick(owner, family, kindred, wanted, kv_dtype, by_default)
                 if fit is not None and (owner is spec or leaning or carries(family, fit.rows_used)):
-                    own = owner is spec and kindred == dtype
-                    return _own(spec, fit) if own else _borrowed(spec, owner, relatives, fit, dtype, library)
+                    same = kindred == dtype and not _converts_another(fit, kv_dtype)
+                    if owner is spec and same:
+                        return _own(spec, fit)
+                    return _borrowed(spec, owner, relatives, fit, dtype, library, same_type=same)
     if family in PLAIN_OF:
         return _grouped(family, find(spec, relatives, PLAIN_OF[family], dtype, None, kv_dtype))
     known = sorted(
@@ -180,6 +182,11 @@ def _pick(
         if not asked and not _of_library(same, default):
             return None
     return max(asked or fits, key=lambda fit: fit.rows_used, default=None)
+
+
+def _converts_another(fit: KernelFit, kv_dtype: str | None) -> bool:
+    """Whether the kernel converts another second type than asked for."""
+    return FAMILIES[fit.family].converts and kv_dtype is not None and fit.kv_dtype not in (None, kv_dtype)
 
 
 def _of_library(fits: Sequence[KernelFit], name: str | None) -> list[KernelFit]:
@@ -229,7 +236,7 @@ def _own(spec: DeviceSpec, fit: KernelFit) -> Kernel:
 
 def _borrowed(
     spec: DeviceSpec, owner: DeviceSpec, relatives: Sequence[DeviceSpec], fit: KernelFit, dtype: str,
-    library: str | None,
+    library: str | None, *, same_type: bool,
 ) -> Kernel:  # fmt: skip
     parameters = dict(fit.parameters)
     anchor = ""
@@ -250,14 +257,15 @@ def _borrowed(
             parameters["large_cost"] = 0.0
         anchor = f", anchored on streaming {mine:.0%} of HBM ({spec.achieved.hbm.source})"
     what = "" if owner is spec else f" from {owner.name}"
-    kind = "" if fit.dtype == dtype else f" of {fit.dtype}"
+    second = f"/{fit.kv_dtype}" if FAMILIES[fit.family].converts else ""
+    kind = "" if same_type else f" of {fit.dtype}{second}"
     basis = f"inherited{what}{kind}{anchor}; wider range"
-    widths = _differences(spec, owner, fit, dtype, library, anchored=bool(anchor))
+    widths = _differences(spec, owner, fit, library, anchored=bool(anchor), same_type=same_type)
     return _kernel(fit, dtype, parameters, basis, widths, sustained=sustained)
 
 
 def _differences(
-    spec: DeviceSpec, owner: DeviceSpec, fit: KernelFit, dtype: str, library: str | None, *, anchored: bool
+    spec: DeviceSpec, owner: DeviceSpec, fit: KernelFit, library: str | None, *, anchored: bool, same_type: bool
 ) -> list[float]:
     """Half widths, in log time, of every way in which a borrowed fit differs from what is asked."""
     asked = library or spec.defaults.get(fit.family)
@@ -268,7 +276,7 @@ def _differences(
         (OTHER_VENDOR, owner.vendor != spec.vendor and not anchored),
         # A memory-bound kernel's library is its operation; that of another moves bytes alike.
         (OTHER_LIBRARY, asked is not None and not _of_library([fit], asked) and fit.family != "memory_bound"),
-        (OTHER_TYPE, fit.dtype != dtype),
+        (OTHER_TYPE, not same_type),
         (FEW_ROWS, fit.rows_used < LENDER_ROWS),
     )
     return [width for width, applies in differs if applies]
