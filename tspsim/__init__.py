@@ -5,8 +5,9 @@
 >>> scenario.name
 'tsp-vs-tpsp-1024-mi300x'
 
-``simulate(scenario)`` answers it; ``load_cluster`` and :mod:`tspsim.network` hold the fabric, ``load_device`` in
-:mod:`tspsim.hardware` the kernels. Everything is imported on first use.
+``simulate(scenario)`` answers it; ``plan``, ``compare`` and ``sweep`` do what the commands of these names do. Answers
+show themselves in a notebook, as ``to_frame()`` and ``to_html(path)``. ``load_cluster`` and :mod:`tspsim.network` hold
+the fabric, ``load_device`` in :mod:`tspsim.hardware` the kernels. Everything is imported on first use.
 """
 
 from __future__ import annotations
@@ -14,16 +15,35 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ._version import __version__
+
 if TYPE_CHECKING:
     from . import hardware, network
+    from .interface import compare, plan, sweep
     from .network import load_cluster
     from .scenario import load
     from .simulation import simulate
 
-__version__ = "0.1.0"
-__all__ = ["__version__", "hardware", "load", "load_cluster", "network", "simulate"]
+__all__ = [
+    "__version__",
+    "compare",
+    "hardware",
+    "load",
+    "load_cluster",
+    "network",
+    "plan",
+    "simulate",
+    "sweep",
+]
 
-_HOMES = {"load": "scenario", "simulate": "simulation", "load_cluster": "network"}
+_HOMES = {
+    "compare": "interface",
+    "load": "scenario",
+    "load_cluster": "network",
+    "plan": "interface",
+    "simulate": "simulation",
+    "sweep": "interface",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -32,3 +52,7 @@ def __getattr__(name: str) -> Any:
     if name in ("hardware", "network"):
         return importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from .parallel import Job, build_mesh, peak_memory, scheme_of
+from .parallel import Job, axes_of, build_mesh, peak_memory, scheme_of, write_program
 from .parallel.memory import residual_tokens
+from .program import Compute
 from .result import SCHEMA_VERSION, Memory
 from .scenario import Scenario
 from .simulation import Question, look_up, scheduled
@@ -49,7 +50,7 @@ class Floor:
         named = {"compute": self.compute_s, "hbm": self.hbm_s, "links": self.links_s}
         return max(named, key=lambda name: named[name])
 
-    def to_json(self, tokens: int) -> dict[str, Any]:
+    def to_json(self, tokens: float) -> dict[str, Any]:
         """Ceilings in tokens/s; ``links`` is None where nothing has to move."""
         return {
             "ceiling_tokens_per_s": tokens / self.longest_s,
@@ -66,24 +67,30 @@ class PlanBound:
 
     name: str
     memory: Memory
-    tokens_per_step: int
+    tokens_per_step: float
     model: Floor
     block: Floor
+    #: Tokens that go through a block, where not all of them are counted or more than one.
+    block_tokens: int | None = None
 
     @property
     def tokens_per_s(self) -> float:
         return self.tokens_per_step / self.model.longest_s
 
     @property
+    def through_block(self) -> float:
+        return self.tokens_per_step if self.block_tokens is None else self.block_tokens
+
+    @property
     def block_tokens_per_s(self) -> float:
-        return self.tokens_per_step / self.block.longest_s
+        return self.through_block / self.block.longest_s
 
     def to_json(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "memory": self.memory.to_json(),
             "model": self.model.to_json(self.tokens_per_step),
-            "block": self.block.to_json(self.tokens_per_step),
+            "block": self.block.to_json(self.through_block),
         }
 
 
@@ -232,6 +239,8 @@ def bounds(question: Question | Scenario) -> Bounds:
 def batch_in_words(question: Question) -> str:
     """How much a step is."""
     batch, work = question.scenario.workload.global_batch, question.work
+    if work.step.serves:
+        return f"{work.load.in_words} a replica"
     if batch is not None:
         return f"{batch:,} × {work.sequence:,} tokens in all"
     return f"{work.sequences} × {work.sequence:,} tokens a replica"
@@ -240,6 +249,8 @@ def batch_in_words(question: Question) -> str:
 def plan_bound(question: Question, job: Job) -> PlanBound:
     """The floors of one plan."""
     work, model, device = job.work, question.model, question.device
+    if work.step.serves:
+        return served_bound(question, job)
     times_over = work.step.bytes_over_forward
     # The cluster's FLOP/s serve dp replicas at once, so a replica has its own GPUs' share.
     replica_flops_per_s = device.peak_of(work.precision) * question.cluster.gpus / job.plan.dp
@@ -259,6 +270,45 @@ def plan_bound(question: Question, job: Job) -> PlanBound:
     )
     memory = Memory(peak_memory(job, scheme_of(job.plan).residency), device.visible_memory_bytes)
     return PlanBound(job.plan.name, memory, tokens * job.plan.dp, whole, block)
+
+
+def served_bound(question: Question, job: Job) -> PlanBound:
+    """The floors of a plan in a serving step: its rows' FLOPs, the weights and caches that its programs read, and what
+    has to move."""
+    work, device, plan = job.work, question.device, job.plan
+    flops_per_s = device.peak_of(work.precision) * question.cluster.gpus / plan.dp
+    links_s = block_links_time_s(question, job)
+    passes = len(job.passes) / plan.pp
+    whole = Floor(
+        work.tokens_per_replica * work.flops_per_token(job.model) / flops_per_s,
+        cold_bytes(job) / device.hbm_bytes_per_s,
+        passes * job.model.layers * links_s,
+    )
+    one = job.one_forward()
+    block = Floor(
+        one.group_tokens * work.block_flops_per_token(job.model) / flops_per_s,
+        cold_bytes(one) / one.model.layers / plan.pp / device.hbm_bytes_per_s,
+        block_links_time_s(question, one) / plan.pp,
+    )
+    memory = Memory(peak_memory(job, scheme_of(plan).residency), device.visible_memory_bytes)
+    return PlanBound(plan.name, memory, work.counted_tokens * plan.dp, whole, block, one.group_tokens * plan.dp)
+
+
+def cold_bytes(job: Job) -> float:
+    """Bytes of weights and caches that a step's passes cannot but read, of the rank of every stage that reads least.
+
+    A pass goes through the stages one after the other, and a stage takes its passes one after the other.
+    """
+    positions: dict[int, list[float]] = {}
+    axes = axes_of(job)
+    for place in np.ndindex(*(job.plan.degree(axis) for axis in axes)):
+        coordinates = dict(zip(axes, place, strict=True))
+        issued = write_program(scheme_of(job.plan), job, coordinates).unrolled()
+        computes = (each.instruction for each in issued if isinstance(each.instruction, Compute))
+        read = sum(operator.cold_bytes for compute in computes for operator in compute.operators)
+        positions.setdefault(coordinates.get("pp", 0), []).append(read)
+    stages = [min(each) for each in positions.values()]
+    return max(max(stages), sum(stages) / len(job.passes))
 
 
 def block_hbm_bytes(job: Job) -> float:

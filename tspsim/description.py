@@ -70,7 +70,7 @@ def dead_links(cluster: Cluster) -> tuple[tuple[str, str], ...]:
     return tuple((str(links.source[link]), str(links.target[link])) for link in cluster.layout.dead)
 
 
-def cost_of(question: Question, makespan_s: float, tokens: int) -> dict[str, Any]:
+def cost_of(question: Question, makespan_s: float, tokens: float) -> dict[str, Any]:
     """Money and energy a million tokens, at the scenario's price or the device's three."""
     device, prices = question.device, question.scenario.prices
     per_hour = {"stated": prices.gpu_hour} if prices.gpu_hour is not None else dict(device.prices_usd_per_hour)
@@ -109,8 +109,9 @@ def settings_of(plan: Plan) -> dict[str, Any]:
 def describe_model(model: Architecture) -> dict[str, Any]:
     fields = ("name", "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "source")
     facts = {name: getattr(model, name) for name in fields} | {"parameters": model.parameters}
-    parts = {"experts": model.experts, "latent": model.latent}
-    facts |= {name: asdict(part) for name, part in parts.items() if part is not None}
+    for name in ("experts", "latent", "indexing", "linear", "compressed"):
+        part = getattr(model, name)
+        facts |= {name: asdict(part)} if part is not None else {}
     return facts | ({"active_parameters": model.active_parameters} if model.experts else {})
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from .errors import InputError, UnknownNameError
 from .hardware import Device, load_device
 from .model import Architecture, load_model
+from .model.formats import BF16, WEIGHT_BYTES, Formats, WeightClass
 from .network import Cluster, build_cluster, load_cluster
 from .parallel import (
     SWITCHES,
@@ -26,6 +27,8 @@ from .parallel import (
 from .provenance import Provenance
 from .scenario import ClusterInline, Faults, Scenario
 from .scenario import Plan as PlanKeys
+from .scenario.workload import PrecisionSpec, Workload
+from .steps import STEPS
 
 
 @dataclass(frozen=True)
@@ -71,19 +74,32 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         inline = scenario.cluster
         parts = (inline.device, inline.nodes, inline.fabric, inline.node, inline.oversubscription, inline.library)
         try:
-            cluster = with_faults(lookups.build_cluster(*parts), scenario.faults)
+            cluster = with_faults(lookups.build_cluster(*parts, inline.gpus_per_node), scenario.faults)
         except UnknownNameError as error:  # the catalog's names are known by now
             raise error.at(key="cluster.library") from None
     else:
         cluster = lookups.load_cluster(scenario.cluster)
     workload = scenario.workload
     first = scenario.plans[0].degrees(cluster.gpus)
-    stack = lookups.load_stack(workload.stack)
+    try:
+        stack = lookups.load_stack(workload.stack)
+    except UnknownNameError as error:
+        raise error.at(key="workload.stack") from None
+    try:
+        model = STEPS.get(workload.pass_).model_of(lookups.load_model(workload.model))
+    except InputError as error:
+        raise error.at(key="workload.model") from None
+    if STEPS.get(workload.pass_).serves and not states_library(scenario):
+        cluster = cluster.with_all_reduces(stack.stack().engine.kernels)
+    device = lookups.load_device(cluster.device_name)
+    if STEPS.get(workload.pass_).serves:
+        device = device.preferring(stack.stack().engine.kernels)
+    precision, formats = types_of(workload, model, device)
     work = Work(
         workload.pass_,
         workload.sequence,
         workload.sequences_of(first["dp"], scenario.plans[0].name),
-        workload.precision,
+        precision,
         Optimizer(**workload.optimizer.model_dump()),
         workload.runtime_reserve,
         workload.causal,
@@ -91,14 +107,10 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         workload.multi_token,
         workload.document,
         Adapters(**workload.adapters.model_dump()) if workload.adapters else None,
-        stack.stack(),
+        stack.stack().on(device.name),
+        workload.load(),
+        formats,
     )
-    model = lookups.load_model(workload.model)
-    device = lookups.load_device(cluster.device_name)
-    try:
-        device.peak_of(work.precision)
-    except InputError as error:
-        raise error.at(key="workload.precision") from None
     plans = []
     for entry in scenario.plans:
         plan = Plan(
@@ -116,6 +128,67 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
     for plan in plans:
         question.job(plan).check()
     return question
+
+
+def states_library(scenario: Scenario) -> bool:
+    """Whether the scenario says whose collectives its cluster has."""
+    return isinstance(scenario.cluster, ClusterInline) and scenario.cluster.library is not None
+
+
+def types_of(workload: Workload, model: Architecture, device: Device) -> tuple[str, Formats]:
+    """The type of a step's fastest products, and the types of a served model.
+
+    Raises
+    ------
+    InputError
+        The device does not multiply a stated type.
+    """
+    stated = workload.precision
+    try:
+        if not STEPS.get(workload.pass_).serves:
+            assert isinstance(stated, str)
+            device.peak_of(stated)
+            return stated, BF16
+        if isinstance(stated, str):
+            stated = PrecisionSpec(weights=stated if "precision" in workload.model_fields_set else None)
+        kept = kept_types(stated.weights, model)
+        multiplied = {}
+        for part, dtype in kept.items():
+            told = stated.activations.get(part) if isinstance(stated.activations, dict) else stated.activations
+            if told is not None:
+                device.peak_of(told)
+            multiplied[part] = told or (dtype if multiplies(device, dtype) else "bf16")
+        if model.vocab:
+            multiplied[WeightClass.EMBEDDING] = "bf16"
+        fastest = max(multiplied.values(), key=device.peak_of)
+        return fastest, Formats(kept, multiplied, stated.kv or model.checkpoint.cache)
+    except InputError as error:
+        raise error.at(key="workload.precision") from None
+
+
+def kept_types(stated: str | Mapping[WeightClass, str] | None, model: Architecture) -> dict[WeightClass, str]:
+    """What every class of weights is kept in: as stated, otherwise as in the model's checkpoint.
+
+    One type is that of all classes but the tables; of four bits it is that of the routed experts alone where there are
+    any, as such checkpoints are made.
+    """
+    kept = {part: model.checkpoint.kept(part) for part in WeightClass}
+    if isinstance(stated, Mapping):
+        return kept | dict(stated)
+    if stated is not None:
+        narrow = WEIGHT_BYTES[stated] < 1.0 and model.experts is not None
+        classes = [WeightClass.EXPERTS] if narrow else [part for part in WeightClass if part != WeightClass.EMBEDDING]
+        kept |= dict.fromkeys(classes, stated)
+    return kept
+
+
+def multiplies(device: Device, dtype: str) -> bool:
+    """Whether the device has products of two operands of a type; four-bit integers are weights alone."""
+    try:
+        device.peak_of(dtype)
+    except InputError:
+        return False
+    return True
 
 
 def with_choices(plan: Plan, keys: PlanKeys) -> Plan:

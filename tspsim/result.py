@@ -6,12 +6,16 @@ otherwise. An entry of a plan that was refused has ``error`` and its memory, and
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ._display import html_table
 from .errors import UnknownNameError
+from .units import compact, duration, gib, percent
 
 if TYPE_CHECKING:
     import pandas
@@ -20,6 +24,22 @@ if TYPE_CHECKING:
 
 #: Version of the JSON layout; it changes when a key changes its meaning or leaves.
 SCHEMA_VERSION = 1
+
+#: Plans that a result's own text lists; a notebook's table has them all.
+PLANS_SHOWN = 8
+
+#: What a cell of a table holds: a number, a truth, text, or nothing.
+Cell = int | float | bool | str | None
+
+#: Rates and times of a plan's entry that are columns under their own names.
+_RATES = (
+    "tokens_per_s",
+    "tokens_per_s_per_gpu",
+    "block_forward_tokens_per_s",
+    "step_time_s",
+    "mfu",
+    "dropped_share",
+)
 
 
 @dataclass(frozen=True)
@@ -76,7 +96,7 @@ class RankClass:
     role: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PlanResult:
     """The answer for one plan.
 
@@ -103,6 +123,8 @@ class PlanResult:
         ``(source, target, share of capacity)`` for every link of the first representative's node and its rails.
     dead_links
         ``(source, target)`` of every link of the cluster that carries nothing because it is dead.
+    inference
+        Of a serving step what its users see (:mod:`tspsim.inference`).
     """
 
     name: str
@@ -111,7 +133,7 @@ class PlanResult:
     settings: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None
     step_time_s: float = 0.0
-    tokens_per_step: int = 0
+    tokens_per_step: float = 0
     gpus: int = 0
     block_forward_tokens_per_s: float = 0.0
     mfu: float = 0.0
@@ -127,6 +149,7 @@ class PlanResult:
     range: Range | None = None
     bottleneck: str = ""
     notes: tuple[str, ...] = ()
+    inference: Mapping[str, Any] = field(default_factory=dict)
     timeline: Timeline | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -140,6 +163,16 @@ class PlanResult:
     @property
     def tokens_per_s_per_gpu(self) -> float:
         return self.tokens_per_s / self.gpus if self.ran else 0.0
+
+    def __repr__(self) -> str:
+        return f"<PlanResult {self.name}: {self.in_a_line()}>"
+
+    def in_a_line(self) -> str:
+        """Rate, step and memory, or why there are none."""
+        if self.error is not None:
+            return f"refused: {self.error}"
+        rate, step = compact(self.tokens_per_s, "tokens/s"), duration(self.step_time_s)
+        return f"{rate}, step {step}, MFU {percent(self.mfu)}, {gib(self.memory.peak_bytes)}"
 
     def to_json(self) -> dict[str, Any]:
         """The plan's entry of the contract."""
@@ -169,12 +202,13 @@ class PlanResult:
             "range": vars(self.range),
             "bottleneck": self.bottleneck,
             "notes": list(self.notes),
+            **({"inference": dict(self.inference)} if self.inference else {}),
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
-    """Every plan of one scenario, in the scenario's order.
+    """Every plan of one scenario, in the scenario's order; a notebook shows it as a table.
 
     ``provenance`` lists what the numbers rest on: ``{"what", "value", "source", "basis"}`` each.
     ``defaults`` lists the assumptions that decide answers, as sentences.
@@ -193,6 +227,71 @@ class Result:
             if entry.name == name:
                 return entry
         raise UnknownNameError("plan", name, [entry.name for entry in self.plans])
+
+    @property
+    def best(self) -> PlanResult | None:
+        """The plan with most tokens/s (the first of equals); None where no plan ran."""
+        return max((plan for plan in self.plans if plan.ran), key=lambda plan: plan.tokens_per_s, default=None)
+
+    def __repr__(self) -> str:
+        shown = self.plans[:PLANS_SHOWN]
+        width = max((len(plan.name) for plan in shown), default=0)
+        lines = [f"<Result {self._title()}"]
+        for plan in shown:
+            mark = "  <- fastest" if plan is self.best and len(self.plans) > 1 else ""
+            lines.append(f"  {plan.name:<{width}}  {plan.in_a_line()}{mark}")
+        if len(self.plans) > len(shown):
+            lines.append(f"  and {len(self.plans) - len(shown)} more plans; to_frame() has them all")
+        return "\n".join(lines) + ">"
+
+    def _title(self) -> str:
+        device = self.cluster.get("device", {})
+        machine = f"{self.cluster.get('gpus', 0):,} × {str(device.get('name', 'GPU')).upper()}"
+        return f"{self.scenario.get('name', 'scenario')}: {machine}"
+
+    def _repr_html_(self) -> str:
+        """The table of plans, for notebooks."""
+        best = self.best
+        columns = ["plan", "tokens/s", "likely", "against the fastest", "step", "MFU", "memory a GPU"]
+        rows = []
+        for plan in self.plans:
+            memory = f"{gib(plan.memory.peak_bytes)} of {gib(plan.memory.capacity_bytes)}"
+            if not plan.ran or best is None:
+                rows.append([plan.name, "refused", "", "", "", "", memory])
+                continue
+            likely = f"{compact(plan.range.low)} – {compact(plan.range.high)}" if plan.range else ""
+            ratio = f"{plan.tokens_per_s / best.tokens_per_s:.2f}×"
+            rates = [compact(plan.tokens_per_s), likely, ratio, duration(plan.step_time_s), percent(plan.mfu)]
+            rows.append([plan.name, *rates, memory])
+        notes = [f"{plan.name} is refused: {plan.error}" for plan in self.plans if not plan.ran]
+        return html_table(self._title(), columns, rows, notes)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row a plan, named by it: the numbers of its entry under the flat names that sweeps use.
+
+        Times in seconds, sizes in bytes; a refused plan has its memory and ``error``.
+
+        >>> import tspsim
+        >>> frame = tspsim.simulate("tsp-8x-h100").to_frame()
+        >>> frame.index.name, bool(frame.loc["TSP8", "step_time_s"] > 0)
+        ('plan', True)
+        """
+        import pandas
+
+        rows = [flat(plan.to_json()) for plan in self.plans]
+        return pandas.DataFrame(rows, index=pandas.Index([plan.name for plan in self.plans], name="plan"))
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write the report to ``path``, whole or not at all; returns where it is.
+
+        Raises
+        ------
+        InputError
+            The file cannot be written.
+        """
+        # Pages are made floors above answers, so the room is only known when a page is wanted.
+        importlib.import_module(f"{__package__}.report").write_report(self, Path(path))
+        return Path(path)
 
     def timeline(self, name: str) -> pandas.DataFrame:
         """What every simulated rank of a plan did, one row an instruction.
@@ -220,3 +319,40 @@ class Result:
     def dumps(self) -> str:
         """:meth:`to_json` as text: the same bits for the same input in any process."""
         return json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
+
+
+def flat(plan: Mapping[str, Any]) -> dict[str, Cell]:
+    """A plan's entry of the contract as cells of a table: what is nested has its keys joined with ``_``."""
+    cells: dict[str, Cell] = {f"degree_{axis}": degree for axis, degree in plan.get("degrees", {}).items()}
+    if "memory" in plan:
+        memory = plan["memory"]
+        cells |= {
+            "memory_peak_bytes": float(memory["peak_bytes"]),
+            "memory_capacity_bytes": float(memory["capacity_bytes"]),
+            "memory_fits": memory["fits"],
+        }
+        cells |= {f"memory_{part}_bytes": float(size) for part, size in memory["parts"].items()}
+    if "error" in plan:
+        return cells | {"error": plan["error"]}
+    parts = plan["breakdown_s"]
+    exposed = parts["exposed_communication"]
+    cells |= {name: float(plan[name]) for name in _RATES if isinstance(plan.get(name), int | float)}
+    cells |= {
+        "tokens_per_step": plan["tokens_per_step"],
+        "tokens_per_s_low": plan["range"]["low"],
+        "tokens_per_s_high": plan["range"]["high"],
+        "compute_s": parts["compute"],
+        "exposed_communication_s": sum(exposed.values()),
+        "bubble_s": parts["bubble"],
+        "idle_s": parts["idle"],
+        "communication_bytes_per_layer": float(plan["communication_bytes_per_layer"]["total"]),
+        "bottleneck": plan["bottleneck"],
+    }
+    cells |= {f"compute_{family}_s": seconds for family, seconds in plan["compute_by_kind_s"].items()}
+    cells |= {f"exposed_{kind}_s": seconds for kind, seconds in exposed.items()}
+    for name, value in plan["cost"].items():
+        if isinstance(value, Mapping):
+            cells |= {f"{name}_{basis}": float(price) for basis, price in value.items()}
+        else:
+            cells[name] = float(value)
+    return cells

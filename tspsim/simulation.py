@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from . import metrics
+from . import inference, metrics
 from .description import (
     cost_of,
     dead_links,
@@ -25,13 +25,12 @@ from .errors import UnreachableError
 from .hardware import Device
 from .mesh import Mesh
 from .operators import Operator
-from .parallel import Job, Plan, axes_of, build_mesh, peak_memory, scheme_axes, scheme_of, write_program
+from .parallel import Job, Plan, axes_of, build_mesh, capacity, peak_memory, scheme_axes, scheme_of, write_program
 from .parallel.stack import Stack
 from .question import Lookups, Question, look_up
 from .result import Memory, PlanResult, Range, RankClass, Result
 from .scenario import Scenario, load
 from .statements import bottleneck, defaults_in_words, notes_of, unexplained
-from .steps import FORWARD_STEP
 from .tuning import tuned
 
 __all__ = ["Costs", "Lookups", "Question", "look_up", "run", "run_plan", "simulate"]
@@ -72,7 +71,7 @@ def simulate(
         cluster=describe_cluster(question.cluster, question.device),
         plans=tuple(results),
         provenance=tuple(provenance(question)),
-        defaults=(*question.scenario.faults.in_words(), *defaults_in_words(question.work, question.plans)),
+        defaults=(*question.scenario.in_words(), *defaults_in_words(question.work, question.plans)),
         unexplained=unexplained(question.work, question.plans),
     )
 
@@ -86,8 +85,10 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
     memory = Memory(peak_memory(job, scheme.residency), device.visible_memory_bytes)
     degrees = {axis: plan.degree(axis) for axis in (*scheme_axes(), "pp", "ep", "dp")}
     settings = settings_of(plan)
-    if not memory.fits:
-        return PlanResult(plan.name, degrees, memory, settings, error=too_large(memory), notes=notes_of(job))
+    room = capacity.capacity_of(job, device.visible_memory_bytes) if job.step.serves else None
+    error = room.refusal(capacity.kept_by(job)) if room is not None else None
+    if error is not None or not memory.fits:
+        return PlanResult(plan.name, degrees, memory, settings, error=error or too_large(memory), notes=notes_of(job))
     mesh = build_mesh(plan, cluster.gpus, cluster.gpus_per_node)
     costs = costs or Costs(device)
     try:
@@ -95,14 +96,17 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
     except UnreachableError as error:
         return PlanResult(plan.name, degrees, memory, settings, error=str(error), notes=notes_of(job))
     costs.weigh(submission)
-    between_s = question.work.stack.step_s
+    serves = job.step.serves
+    period_s = inference.period_s(job, submission) if serves else submission.makespan_s
+    period_s = max(period_s, job.hidden_host_s)
+    between_s = question.work.stack.step_s + job.host_s + period_s - submission.makespan_s
     makespan_s = submission.makespan_s + between_s
     parts = metrics.breakdown(submission)
-    tokens = job.work.tokens_per_replica * plan.dp
-    model_flops = tokens * question.work.flops_per_token(question.model)
+    tokens = job.work.counted_tokens * plan.dp
+    model_flops = job.work.tokens_per_replica * plan.dp * question.work.flops_per_token(question.model)
     peak = device.peak_of(question.work.precision)
     block = submission if steady_blocks(job) else run_block(question, job, costs)
-    block_tokens = job.group_tokens * plan.dp * plan.pp
+    block_tokens = job.one_forward().group_tokens * plan.dp * plan.pp
     links, link_shares = link_use(cluster, submission, makespan_s)
     return PlanResult(
         name=plan.name,
@@ -131,6 +135,7 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
         range=costs.range_of(tokens, makespan_s, parts, question.work.stack),
         bottleneck=bottleneck(parts, makespan_s),
         notes=(*notes_of(job), *([AT_WORST] if submission.system.at_worst else [])),
+        inference=inference.answer(job, makespan_s, room) if room is not None else {},
         timeline=submission.timeline,
     )
 
@@ -174,7 +179,7 @@ class Costs:
             low, high = (sum([getattr(t, end) * seconds for t, seconds in used]) / total for end in ("low", "high"))
             self.transfers = (low, high)
 
-    def range_of(self, tokens: int, makespan_s: float, parts: metrics.Breakdown, stack: Stack) -> Range:
+    def range_of(self, tokens: float, makespan_s: float, parts: metrics.Breakdown, stack: Stack) -> Range:
         """One common factor a kernel family, one for transfers, one for software; independent, to first order."""
         faster, slower = ((makespan_s * (1.0 - factor)) ** 2 for factor in stack.spread)
         errors = self.errors()
@@ -202,7 +207,7 @@ def run(
         programs = tuple([write_program(scheme, job, role) for role in roles])
         return execute(
             question.cluster,
-            lambda operator: stack.seconds(operator, costs(operator)),
+            stack.cost(costs, device, job.capture),
             Assignment(mesh, programs, role_of, slowness),
             interference=Interference(device.compute_slowdown, device.communication_slowdown),
             every_rank=every_rank,
@@ -220,14 +225,8 @@ def run_block(question: Question, job: Job, costs: Costs) -> Submission:
 
     Kernels cost what they do in ``costs``, whose own record of errors stays that of the step.
     """
-    plan = job.plan
-    alone = plan.in_one_stage(plan.dp * plan.pp)
-    job = Job(
-        job.model.steady(BLOCKS),
-        alone,
-        replace(job.work, pass_=FORWARD_STEP.name, sequences=job.sequences),
-    )
-    mesh = build_mesh(alone, question.cluster.gpus, question.cluster.gpus_per_node)
+    job = job.one_forward()
+    mesh = build_mesh(job.plan, question.cluster.gpus, question.cluster.gpus_per_node)
     return run(question, mesh, job, Costs(costs.device, costs.scales), every_rank=False)
 
 
@@ -236,5 +235,3 @@ AT_WORST = (
     "groups use the links between switches unevenly: ranks that differ in that alone are taken at their worst link "
     "(docs/engine.md)"
 )
-#: Layers that show a steady block: the first fills the pipeline of exchanges, the others repeat.
-BLOCKS = 4

@@ -72,12 +72,12 @@ def _fastest(job: Job, cluster: Cluster, device: Device) -> Plan:
     fitting = [plan for plan, size in zip(options, needed, strict=True) if size <= device.visible_memory_bytes]
     if len(fitting) <= 1:
         return fitting[0] if fitting else options[needed.index(min(needed))]
-    stack = job.work.stack
+    known = job.work.stack.cost(lambda operator: float(device.time(operator).seconds), device, job.capture)
     seconds: dict[Operator, float] = {}
 
     def cost(operator: Operator) -> float:
         if operator not in seconds:
-            seconds[operator] = stack.seconds(operator, float(device.time(operator).seconds))
+            seconds[operator] = known(operator)
         return seconds[operator]
 
     samples = [sample(replace(job, plan=plan), cluster) for plan in fitting]

@@ -6,7 +6,7 @@ import pytest
 
 from tspsim.model import load_model
 from tspsim.parallel import Plan
-from tspsim.parallel.cache import cache_bytes_per_token, cache_shards, resident_sessions
+from tspsim.parallel.cache import cache_bytes_per_token, cache_shards, resident_sessions, sequence_bytes
 
 GB = 1e9
 
@@ -48,3 +48,27 @@ def test_windowed_layers_let_more_sessions_stay() -> None:
         for n in (1024, 128 * 1024)
     )
     assert short / long == pytest.approx(128 * (36_864) / (36_864 * (1 + 1 / 8)), rel=0.01)
+
+
+def test_a_sequence_on_a_rank_is_what_its_kinds_keep() -> None:
+    """Latents and indexers' keys stand on every tensor-parallel rank and are divided by tokens; heads of K, V and of
+    states are divided by ranks."""
+    sparse, hybrid, context = load_model("deepseek-v3.2"), load_model("qwen3.5-397b-a17b"), 1 << 16
+    whole = sequence_bytes(sparse, Plan("p", {"tp": 8}), context, "fp8_ds_mla")
+    assert whole == pytest.approx(48_068 * context)
+    assert sequence_bytes(sparse, Plan("p", {"tsp": 8}), context, "fp8_ds_mla") == pytest.approx(whole / 8)
+    assert sequence_bytes(sparse, Plan("p", {"tp": 2, "pp": 4}), context, "fp8_ds_mla") == pytest.approx(whole / 4)
+    state = hybrid.sequence_bytes("fp8")
+    growing = 15 * 2 * 2 * 256 * context
+    assert sequence_bytes(hybrid, Plan("p", {"tp": 1}), context, "fp8") == growing + state
+    assert sequence_bytes(hybrid, Plan("p", {"tp": 8}), context, "fp8") == growing / 2 + state / 8
+    assert sequence_bytes(hybrid, Plan("p", {"sp": 8}), context, "fp8") == growing / 8 + state
+
+
+def test_a_sequence_and_the_session_formula_agree_where_all_layers_are_alike() -> None:
+    model, context = load_model("kimi-k2.6"), 262_144
+    for degrees in ({"tsp": 8}, {"tp": 8}, {"tp": 2, "sp": 4}):
+        plan = Plan("p", degrees)
+        assert sequence_bytes(model, plan, context, "fp8") == pytest.approx(
+            cache_bytes_per_token(model, plan, 1.0) * context
+        )

@@ -280,7 +280,7 @@ def written(count: int, a_layer: int, layers: int, *, apart: bool) -> Program:
     if not apart:
         script.begin_layers()
         layer()
-        script.end_layers(layers)
+        script.repeat(script.end_layers(layers))
         return script.program()
     script.begin_run()
     for number in range(layers):

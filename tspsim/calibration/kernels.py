@@ -112,7 +112,7 @@ def fit_device(
             groups.append((int(used_in_fit(group, FAMILIES[key[0]].shape).sum()), key, group))
     for used, key, group in sorted(groups, key=lambda each: not carries(each[1][0], each[0])):  # those lend
         family, dtype, second, library = key
-        others = [fit for fit in _in_place(spec.kernels, fits) if _group(fit) != key]
+        others = [fit for fit in in_place(spec.kernels, fits) if _group(fit) != key]
         own = spec.model_copy(update={"kernels": tuple(others)})
         try:
             lender = None if carries(family, used) else find(own, relatives, family, dtype, None, second)
@@ -129,7 +129,7 @@ def fit_device(
     return KernelFits(tuple(fits), tuple(skipped))
 
 
-def _in_place(known: Sequence[KernelFit], new: Sequence[KernelFit]) -> tuple[KernelFit, ...]:
+def in_place(known: Sequence[KernelFit], new: Sequence[KernelFit]) -> tuple[KernelFit, ...]:
     """Fits with the new ones in place of those of the same types and library."""
     names = {_group(fit) for fit in new}
     return (*new, *(fit for fit in known if _group(fit) not in names))

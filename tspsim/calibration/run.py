@@ -17,9 +17,10 @@ from ..validation.kernels import normalised
 from ..validation.run import read, whole_rows
 from ..validation.tables import TABLES
 from .forms import TransferFit
-from .kernels import KernelFits, fit_device
+from .kernels import KernelFits, fit_device, in_place
 from .nccl_tests import Log, is_log
 from .network_files import COLLECTIVE_TABLES, calibrate_transfers, measured_transfers
+from .sparse_modules import SPARSE_MODULES, fit_sparse_modules
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,15 +147,16 @@ def calibrate(
     found = [*(tables_of(folder) if folder is not None else []), *(str(log.file) for log in logs)]
     place = shorten(", ".join([*([str(folder)] if folder else []), *(str(log.file) for log in logs)]), 200)
     calls, left_out = measured_calls(name, folder)
+    modules = measured_modules(name, folder, left_out)
     measured = measured_transfers(name, folder, logs)
-    if not len(calls) and not measured.rows:
+    if not len(calls) and not len(modules) and not measured.rows:
         lines = "; ".join([*left_out, *measured.left_out])
         raise InputError(
             f"no table has rows of {name}: {', '.join(found)}" + (f" ({lines})" if lines else ""),
             file=place,
         )
     before([
-        *([("devices", name)] if len(calls) else []),
+        *([("devices", name)] if len(calls) or len(modules) else []),
         *(("nodes", node) for node in sorted(measured.nodes)),
         *(("fabrics", fabric) for fabric in sorted(measured.fabrics)),
     ])  # fmt: skip
@@ -163,8 +165,8 @@ def calibrate(
     kept = ["peaks, memory, clocks, power and prices", "sustained rates and overlap"]
     documents: dict[Entry, Mapping[str, Any]] = {}
     fits: tuple[KernelFit, ...] = ()
-    if len(calls):
-        report, spec, document = _kernels(name, calls, date, source)
+    if len(calls) or len(modules):
+        report, spec, document = _kernels(name, calls, modules, date, source)
         fits = report.fits
         left_out += [f"{group}: {reason}" for group, reason in report.skipped]
         kept += _kept(spec, fits)
@@ -175,16 +177,24 @@ def calibrate(
     if not fits and not done.fits and not done.kept:
         raise InputError(f"too few rows of {name} in any group: {'; '.join(left_out)}", file=place)
     return Calibration(
-        name, fits, done.fits, len(calls) + measured.rows, tuple(left_out),
+        name, fits, done.fits, len(calls) + len(modules) + measured.rows, tuple(left_out),
         (*kept, *(done.kept or ["collectives of its node and fabrics"])), documents | dict(done.documents),
     )  # fmt: skip
 
 
-def _kernels(name: str, rows: pd.DataFrame, date: str, source: str) -> tuple[KernelFits, DeviceSpec, dict[str, Any]]:
-    """What was fitted to calls of a device, the device as it is, and its new file."""
+def _kernels(
+    name: str, rows: pd.DataFrame, modules: pd.DataFrame, date: str, source: str
+) -> tuple[KernelFits, DeviceSpec, dict[str, Any]]:
+    """What was fitted to calls of a device and to modules, the device as it is, and its new file."""
     spec = catalog.load("devices", name, DeviceSpec)
     relatives = tuple(catalog.load("devices", relative, DeviceSpec) for relative in spec.relatives)
-    report = fit_device(spec, rows, date=date, source=source, starts=STARTS, relatives=relatives)
+    report = KernelFits((), ())
+    if len(rows):
+        report = fit_device(spec, rows, date=date, source=source, starts=STARTS, relatives=relatives)
+    if len(modules):
+        fitted = spec.model_copy(update={"kernels": in_place(spec.kernels, report.fits)})
+        more, skipped = fit_sparse_modules(fitted, relatives, modules, date=date, source=source, starts=STARTS)
+        report = KernelFits((*report.fits, *more), (*report.skipped, *((SPARSE_MODULES, why) for why in skipped)))
     return report, spec, document(catalog.read_yaml(catalog.locate("devices", name)), spec, report.fits)
 
 
@@ -194,7 +204,7 @@ def tables_of(folder: Path) -> list[str]:
     if not folder.is_dir():
         remedy = "; give a log of nccl-tests with --nccl-tests FILE --op OP" if folder.exists() else ""
         raise InputError(f"is a file, not a folder of tables{remedy}" if remedy else "no such folder", file=place)
-    found = [path for path in (*KERNEL_TABLES, *COLLECTIVE_TABLES) if (folder / path).is_file()]
+    found = [path for path in (*KERNEL_TABLES, SPARSE_MODULES, *COLLECTIVE_TABLES) if (folder / path).is_file()]
     logs = [path for path in found if is_log(folder / path)]
     if logs:
         remedy = f"give it with --nccl-tests {shorten(folder / logs[0], 120)} --op all_reduce (or what it timed)"
@@ -230,6 +240,19 @@ def measured_calls(name: str, folder: Path | None) -> tuple[pd.DataFrame, list[s
                 left_out.append(f"{path}: {reason} ({len(group)} rows)")
             parts.append(normal[~unusable & (normal["gpu"] == name) & (normal["time_us"] > 0.0)])
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(), left_out
+
+
+def measured_modules(name: str, folder: Path | None, left_out: list[str]) -> pd.DataFrame:
+    """Rows of a device in a folder's table of sparse attention, with numbers as numbers; what lacks a cell is added to
+    ``left_out``."""
+    import pandas as pd
+
+    if folder is None or not (folder / SPARSE_MODULES).is_file():
+        return pd.DataFrame()
+    frame, reasons = whole_rows(TABLES[SPARSE_MODULES], read(folder / SPARSE_MODULES))
+    left_out += [f"{SPARSE_MODULES}: {reason} ({rows} rows)" for reason, rows in reasons.items()]
+    frame["time_us"] = pd.to_numeric(frame["time_us"], errors="coerce")
+    return frame[(frame["gpu"].map(device_name) == name) & (frame["time_us"] > 0.0)]
 
 
 def document(original: Mapping[str, Any], spec: DeviceSpec, fits: tuple[KernelFit, ...]) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class Outputs:
         return None in self._targets.values()
 
     def write(
-        self, writers: Mapping[str, Callable[[Path], None] | Callable[[], str]], show: Callable[[], None]
+        self, writers: Mapping[str, Callable[[Path], object] | Callable[[], str]], show: Callable[[], None]
     ) -> None:
         """Write what was asked for, then show the answer and where the files are.
 
@@ -109,7 +109,7 @@ class Outputs:
             elif not self.quiet:
                 sys.stdout.write(f"{_TITLES[option]}: {printable(str(short(target)))}\n")
 
-    def _write_files(self, writers: Mapping[str, Callable[[Path], None] | Callable[[], str]]) -> None:
+    def _write_files(self, writers: Mapping[str, Callable[[Path], object] | Callable[[], str]]) -> None:
         from ..files import atomic_write
 
         for option, target in self._targets.items():
@@ -212,10 +212,3 @@ def progress_bar() -> Iterator[Progress | None]:
         timer.cancel()
         timer.join()
         bar.stop()
-
-
-def part_of(progress: Progress | None, name: str, index: int, of: int) -> Progress | None:
-    """The progress of task ``index`` of ``of``, as progress of them all."""
-    if progress is None:
-        return None
-    return lambda step, share: progress(f"{name}: {step}", (index + share) / of)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..errors import TspsimError
 from ..network import Cluster
+from ..network.fluid import Clock
 from .assignment import Assignment, Cost
 from .ranks import Machine
 from .system import Partition, Prepared, SimulatedRank, System
@@ -67,7 +68,7 @@ class Engine:
         self.cluster = cluster
         self.cost = cost
         self.every_rank = every_rank
-        self.env = simpy.Environment()
+        self.env: simpy.Environment = Clock()
         self.machine = Machine(
             self.env,
             compute_slowdown=interference.compute,

@@ -1,4 +1,4 @@
-"""Ranks: a SimPy process runs each stream of a rank's kernels, a queue works off each of its communication streams.
+"""Ranks: a process runs each stream of a rank's kernels, a queue works off each of its communication streams.
 
 As on a GPU, kernels hold the device while a communication stream is a queue that engines empty beside it: an
 instruction of a queue begins when the one before is done, what it waits for is done, and the other ranks have arrived.
@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import simpy
+from simpy.events import URGENT
 
-from ..network.fluid import Activity, Calendar, Channel, Completion, Fluid, Transfer
+from ..network.fluid import Activity, Calendar, Channel, Completion, Due, Fluid, Transfer
 
 
 class ReadyInstruction(NamedTuple):
@@ -21,7 +22,6 @@ class ReadyInstruction(NamedTuple):
 
     ``meets`` are ``(key into Rank.channels, use)``: none for a kernel, one for a collective, up to two for a message
     (sending, receiving). ``use`` counts this program's earlier uses of the same key, so that ranks meet in order.
-    ``awaited`` says whether another instruction waits for this one.
     """
 
     number: int
@@ -29,7 +29,6 @@ class ReadyInstruction(NamedTuple):
     duration_s: float
     meets: tuple[tuple[int, int], ...]
     is_compute: bool
-    awaited: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -153,24 +152,34 @@ class Machine:
     def add_stream(self, rank: Rank, stream: Sequence[ReadyInstruction], ended: Callable[[], None]) -> None:
         """Run one stream of ``rank`` from now on and call ``ended`` after its last instruction."""
         if stream[0].is_compute or any(each.duration_s > 0.0 for each in stream):
-            self.env.process(self._work(rank, stream, ended))
+            self._drive(self._work(rank, stream, ended))
         else:
             Queue(self, rank, stream, ended).begin()
 
+    def _drive(self, steps: Generator[Completion, None, None]) -> None:
+        """Run a generator as a SimPy process runs that nobody waits for or interrupts."""
+
+        def resume(_event: simpy.Event) -> None:
+            event = next(steps, None)
+            if event is not None:
+                event.callbacks.append(resume)
+
+        Due(self.env, self.env.now, resume, URGENT)
+
     def _work(
         self, rank: Rank, stream: Sequence[ReadyInstruction], ended: Callable[[], None]
-    ) -> Generator[simpy.Event, None, None]:
+    ) -> Generator[Completion, None, None]:
         """The process of a stream of kernels, or of a rank's host, which issues instructions ahead of the device."""
         env, done, waiting = self.env, rank.done, rank.waiting
         enter, slowness, device = self.calendar.enter, rank.slowness, rank.device
         start_s, end_s = rank.start_s, rank.end_s
-        for index, after, duration_s, _, is_compute, awaited in stream:
+        for index, after, duration_s, _, is_compute in stream:
             for other in after:
                 if not done[other]:
                     gate = Completion(env)
                     waiting.setdefault(other, []).append(gate.fire)
                     yield gate
-            start_s[index] = env.now
+            start_s[index] = env._now
             if duration_s > 0.0:
                 if is_compute:
                     computation = Computation(env, self, device)
@@ -180,9 +189,9 @@ class Machine:
                     launch = Launching(env)
                     enter(launch, duration_s)
                     yield launch
-            end_s[index] = env.now
+            end_s[index] = env._now
             done[index] = 1
-            if awaited and index in waiting:
+            if index in waiting:
                 for call in waiting.pop(index):
                     call()
         ended()
@@ -230,11 +239,8 @@ class Queue:
 
     def begin(self) -> None:
         """Start as processes do: after what happens at this instant has been set up."""
-        start = Completion(self.machine.env)
-        start.callbacks.append(lambda _event: self.advance())
-        start._ok = True
-        start._value = None
-        self.machine.env.schedule(start)
+        env = self.machine.env
+        Due(env, env.now, lambda _event: self.advance())
 
     def advance(self) -> None:
         """Arrive for the current instruction, unless it must still wait."""
@@ -263,7 +269,7 @@ class Queue:
                 for transfer in halves:
                     transfer.callbacks.append(self._moved)
                 return
-            self.start_s = self.machine.env.now
+            self.start_s = self.machine.env._now
             self._finish()
         self.ended()
 
@@ -280,9 +286,9 @@ class Queue:
         over, rank = self.current, self.rank
         assert over is not None
         rank.start_s[over.number] = self.start_s
-        rank.end_s[over.number] = self.machine.env.now
+        rank.end_s[over.number] = self.machine.env._now
         rank.done[over.number] = 1
         self.current = next(self.stream, None)
-        if over.awaited and over.number in rank.waiting:
+        if over.number in rank.waiting:
             for call in rank.waiting.pop(over.number):
                 call()

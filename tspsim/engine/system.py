@@ -8,17 +8,20 @@ instances are alike. Running every rank is the same construction without that la
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
+from functools import cached_property
+from itertools import chain, count
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TspsimError
 from ..mesh import Mesh
-from ..network import Cluster, ExpertExchange, Traffic, collective, point_to_point
+from ..network import Cluster, ExpertExchange, Traffic, collective, consider_messages, point_to_point
 from ..network.fluid import Channel
 from ..network.symmetry import owned, surroundings
 from .assignment import Assignment, Cost, ReadyProgram, Template, Templates, make_ready
@@ -41,6 +44,10 @@ class Instance:
     shares: tuple[float, ...]
     copies: int
     detoured: bool = False
+
+
+#: Class of every rank, of every instance, and whether ranks are only nearly alike (:func:`alike`).
+Classes = tuple[list[int], list[int], bool]
 
 
 @dataclass(frozen=True)
@@ -83,6 +90,10 @@ class System:
 
     def uses(self) -> Mapping[Channel, int]:
         """How often the programs use each channel."""
+        return self._uses
+
+    @cached_property
+    def _uses(self) -> Mapping[Channel, int]:
         by_role: dict[int, Counter[int]] = {}
         found = dict.fromkeys(self.channels, 0)
         for simulated in self.ranks:
@@ -97,15 +108,17 @@ class System:
 
     def link_loads(self) -> Iterator[tuple[int, float, int]]:
         """``(link, bytes carried, copies)`` of every link of the components that were built."""
-        carried: dict[int, float] = {}
-        copies: dict[int, int] = {}
+        if not self.instances:
+            return
         uses = self.uses()
-        for instance, channel in self.instances:
-            for link, size_bytes in zip(instance.traffic.links, instance.traffic.link_bytes, strict=True):
-                carried[link] = carried.get(link, 0.0) + uses[channel] * size_bytes
-                copies[link] = instance.copies
-        for link in sorted(carried):
-            yield link, carried[link], copies[link]
+        every = [(instance.traffic, uses[channel], instance.copies) for instance, channel in self.instances]
+        lengths = [len(traffic.links) for traffic, _, _ in every]
+        link = np.fromiter(chain.from_iterable(traffic.links for traffic, _, _ in every), np.int64, sum(lengths))
+        each = np.fromiter(chain.from_iterable(traffic.link_bytes for traffic, _, _ in every), np.float64, len(link))
+        times, copies = (np.repeat(np.array([row[place] for row in every]), lengths) for place in (1, 2))
+        distinct, last = np.unique(link[::-1], return_index=True)
+        carried = np.bincount(np.searchsorted(distinct, link), weights=times * each)
+        yield from zip(distinct.tolist(), carried.tolist(), copies[::-1][last].tolist(), strict=True)
 
 
 @dataclass(eq=False)
@@ -157,7 +170,8 @@ class Partition:
         self._templates: dict[Hashable, Templates] = {}
         self._numbers = count()
         self._prepared: list[Prepared] = []
-        self._instances: dict[tuple[int, bytes, int], list[Instance]] = {}
+        self._instances: dict[Hashable, list[Instance]] = {}
+        self._recent: Recent = cluster.memo.setdefault("recent instances", Recent())
         self._carried: list[tuple[Instance, Channel]] = []
 
     def prepare(self, assignment: Assignment, cost: Cost) -> Prepared:
@@ -188,7 +202,11 @@ class Partition:
         rank_class, instance_class, self._at_worst = (
             (list(range(len(members))), list(range(len(instances))), False)
             if self.every_rank
-            else alike(self.cluster, members, self._kinds, instances)
+            else self._recent.classes(
+                instances,
+                (tuple(members), self._kinds.tobytes()),
+                lambda: alike(self.cluster, members, self._kinds, instances),
+            )
         )
         sizes: Counter[int] = Counter()
         first_of: dict[int, int] = {}
@@ -251,15 +269,55 @@ class Partition:
             instance for index, copies in chosen for instance in self._among(components[index], templates, copies)
         ]
 
-    def _among(self, component: NDArray[np.int64], templates: Templates, copies: int) -> Iterator[Instance]:
+    def _among(self, component: NDArray[np.int64], templates: Templates, copies: int) -> list[Instance]:
         """Every template used by every group that lies in the component; each is looked for once."""
-        place = component.tobytes()
+        mesh, place = templates.mesh, component.tobytes()
+        instances: list[Instance] = []
         for template, index in templates:
-            key = index, place, copies
-            if key not in self._instances:
-                found = template_instances(self.cluster, component, templates.mesh, template, index, copies)
-                self._instances[key] = list(found)
-            yield from self._instances[key]
+            key = mesh.key, template, index, place, copies
+            found = self._instances.get(key) or self._recent.instances.get(key)
+            if found is None:
+                found = list(template_instances(self.cluster, component, mesh, template, index, copies))
+                self._recent.keep(key, found)
+            self._instances[key] = found
+            instances += found
+        return instances
+
+
+@dataclass
+class Recent:
+    """What was found on a cluster lately: a plan's next question often has the same groups and classes.
+
+    ``alike`` has instances, what else decides (:meth:`Partition.settle`), and their classes.
+    """
+
+    instances: dict[Hashable, list[Instance]] = field(default_factory=dict)
+    alike: list[tuple[Sequence[Instance], Hashable, Classes]] = field(default_factory=list)
+    _links: int = 0
+
+    #: Links of instances that are kept, and beyond which those found first are let go.
+    MOST_LINKS: ClassVar[int] = 200_000
+    #: Partitions that are kept: those of a plan's step and of its block, for two numbers of micro-batches.
+    MOST_ALIKE: ClassVar[int] = 4
+
+    def keep(self, key: Hashable, found: list[Instance]) -> None:
+        self.instances[key] = found
+        self._links += links_of(found)
+        while self._links > self.MOST_LINKS:
+            self._links -= links_of(self.instances.pop(next(iter(self.instances))))
+
+    def classes(self, instances: Sequence[Instance], others: Hashable, find: Callable[[], Classes]) -> Classes:
+        """The classes of these very instances, found now or lately."""
+        for known, with_, classes in self.alike:
+            if with_ == others and len(known) == len(instances) and all(map(operator.is_, known, instances)):
+                return classes
+        found = find()
+        self.alike = [*self.alike[-self.MOST_ALIKE + 1 :], (instances, others, found)]
+        return found
+
+
+def links_of(instances: Iterable[Instance]) -> int:
+    return sum([len(each.traffic.links) for each in instances])
 
 
 def mesh_components(mesh: Mesh, axes: Sequence[str]) -> NDArray[np.int64]:
@@ -287,27 +345,33 @@ def template_instances(
 ) -> Iterator[Instance]:
     """A template used by every group that lies in the component."""
     per_node, per_node_links = cluster.gpus_per_node, cluster.layout.node_links
-    groups = mesh.groups(template.axis)
     numbers = dict.fromkeys(mesh.group_of(template.axis)[component].tolist())
+    groups = mesh.groups(template.axis)[list(numbers)].tolist()
+    meeting = [
+        ranks
+        for group in groups
+        for ranks in (message_pairs(group, template) if template.is_message else [tuple(group)])
+    ]
+    if template.is_message and template.size_bytes and not cluster.layout.dead:
+        consider_messages(cluster, [(source, target) for source, target in meeting if source != target])
     # Where all nodes are alike, what happens inside one happens inside the others, so many links further on.
     inside: dict[tuple[int, ...], tuple[int, Traffic, tuple[float, ...]]] = {}
-    for group in groups[list(numbers)].tolist():
-        for ranks in message_pairs(group, template) if template.is_message else [tuple(group)]:
-            node = ranks[0] // per_node
-            place = tuple([rank - node * per_node for rank in ranks])
-            alone = not cluster.factors and min(place) >= 0 and max(place) < per_node
-            if alone and place in inside:
-                first, like, shares = inside[place]
-                step = (node - first) * per_node_links
-                traffic = replace(like, links=tuple([link + step for link in like.links]))
-                yield Instance(index, template.is_message, ranks, traffic, shares, copies)
-                continue
-            traffic = moved(cluster, ranks, template)
-            shares = link_shares(cluster, traffic)
-            if alone:
-                inside[place] = (node, traffic, shares)
-            detoured = bool(cluster.layout.dead) and moved(cluster.sound, ranks, template).links != traffic.links
-            yield Instance(index, template.is_message, ranks, traffic, shares, copies, detoured)
+    for ranks in meeting:
+        node = ranks[0] // per_node
+        place = tuple([rank - node * per_node for rank in ranks])
+        alone = not cluster.factors and min(place) >= 0 and max(place) < per_node
+        if alone and place in inside:
+            first, like, shares = inside[place]
+            step = (node - first) * per_node_links
+            traffic = replace(like, links=tuple([link + step for link in like.links]))
+            yield Instance(index, template.is_message, ranks, traffic, shares, copies)
+            continue
+        traffic = moved(cluster, ranks, template)
+        shares = link_shares(cluster, traffic)
+        if alone:
+            inside[place] = (node, traffic, shares)
+        detoured = bool(cluster.layout.dead) and moved(cluster.sound, ranks, template).links != traffic.links
+        yield Instance(index, template.is_message, ranks, traffic, shares, copies, detoured)
 
 
 def moved(cluster: Cluster, ranks: tuple[int, ...], template: Template) -> Traffic:
@@ -325,7 +389,7 @@ def moved(cluster: Cluster, ranks: tuple[int, ...], template: Template) -> Traff
     )
 
 
-def message_pairs(group: Sequence[int], template: Template) -> Iterator[tuple[int, ...]]:
+def message_pairs(group: Sequence[int], template: Template) -> Iterator[tuple[int, int]]:
     """Senders and receivers."""
     size = len(group)
     for position, sender in enumerate(group):

@@ -50,14 +50,24 @@ class Device:
     clocks
         ``sustained``: operators inside a step run at the rate of a long step (the default for simulation);
         ``burst``: at that of a short step on a cool device.
+    engine
+        The word that names of libraries begin with whose kernels run where they were measured here; empty: the
+        device's default libraries.
     """
 
     spec: DeviceSpec
     relatives: tuple[DeviceSpec, ...] = ()
     clocks: Literal["sustained", "burst"] = "sustained"
+    engine: str = ""
     _kernels: dict[tuple[str, str, str | None, str | None], Kernel] = field(default_factory=dict, repr=False)
     _limits: dict[str, DeviceLimits] = field(default_factory=dict, repr=False)
     _times: dict[Operator, Estimate] = field(default_factory=dict, repr=False)
+
+    def preferring(self, engine: str) -> Device:
+        """The same device where a serving engine's kernels run, as far as they were measured on it."""
+        if engine == self.engine:
+            return self
+        return Device(self.spec, self.relatives, self.clocks, engine)
 
     @property
     def name(self) -> str:
@@ -405,6 +415,7 @@ class Device:
         self, family: str, dtype: str, library: str | None = None, kv_dtype: str | None = None
     ) -> Kernel:
         """The kernel model that applies to a type and library, and where it is from."""
+        library = library or self._engine_library(family, dtype, kv_dtype)
         key = (family, dtype, library, kv_dtype)
         kernel = self._kernels.get(key)
         if kernel is None:
@@ -412,6 +423,17 @@ class Device:
                 raise UnknownNameError("type", dtype, DTYPE_BYTES)
             kernel = self._kernels[key] = find(self.spec, self.relatives, family, dtype, library, kv_dtype)
         return kernel
+
+    def _engine_library(self, family: str, dtype: str, kv_dtype: str | None) -> str | None:
+        """The engine's library of which this device has most rows of these types; None where it has none."""
+        if not self.engine:
+            return None
+        own = [
+            fit for fit in self.spec.kernels
+            if (fit.family, fit.dtype) == (family, dtype) and fit.kv_dtype in (None, kv_dtype or dtype)
+            and _as_engines_say(fit.library).startswith(self.engine)
+        ]  # fmt: skip
+        return max(own, key=lambda fit: fit.rows_used).library if own else None
 
     def provenance(self) -> tuple[Provenance, ...]:
         """Every fact of the device, and every kernel model asked so far, with its source and basis."""
@@ -449,10 +471,15 @@ class Device:
         return (*stated, *used)
 
 
+def _as_engines_say(library: str) -> str:
+    """A measured library as stacks name engines."""
+    return library.lower().replace("tensorrt-llm", "trtllm")
+
+
 #: Bytes a column of one row that an op moves in bf16 (read plus written), to recover the row's length.
 _BYTES_A_COLUMN = {"copy": 4.0, "add": 6.0, "rmsnorm": 4.0, "add_rmsnorm": 8.0, "swiglu": 6.0}
 _ATTENTION = ("attention_forward", "attention_backward")
-_MAY_BE_ZERO = frozenset({"rows", "columns", "causal"})
+_MAY_BE_ZERO = frozenset({"rows", "columns", "causal", "longest"})
 _CHUNK = 2048
 
 

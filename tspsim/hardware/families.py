@@ -10,7 +10,7 @@ from typing import Any
 
 from tspsim.operators import DTYPE_BYTES
 
-from . import decode, gemm, latent, memory_bound, moe, prefill
+from . import decode, gemm, latent, linear, memory_bound, moe, prefill, sparse
 from .limits import DeviceLimits, Parameter
 
 #: Shape columns by name: floats, or arrays of shape (rows,).
@@ -79,6 +79,10 @@ _BACKWARD_SWITCHES = {"block_rows": (64, 128, 256), "packed": (False,)}
 
 #: Which form a library runs its tables say; the heights of its blocks are told by the rows.
 _LATENT_SWITCHES = {"form": ("expanded", "absorbed"), "block_rows": (128, 256, 64)}
+_INDEXER_SHAPE = ("queries", "pairs", "entries", "heads", "head_dim", "longest")
+_SPARSE_SHAPE = ("queries", "pairs", "entries", "heads", "key_dim", "value_dim", "entry_bytes")
+_SCAN_SHAPE = ("sequences", "tokens", "longest", "k_heads", "k_dim", "v_heads", "v_dim")
+_CONVOLUTION_SHAPE = ("sequences", "tokens", "longest", "channels")
 _GEMM_SWITCHES = {"tiles": tuple(gemm.TILES), "splits": gemm.SPLITS}
 
 #: Equal products in one call (``batch`` of them) are kernels of their own; their backward is that of A and that of B.
@@ -108,4 +112,20 @@ FAMILIES: dict[str, Family] = {
     "absorb": Family(latent.absorb_seconds, ("tokens", "heads", "n", "k"), gemm.PARAMETERS, _GEMM_SWITCHES),
     "memory_bound": Family(memory_bound.seconds, ("size_bytes", "rows", "columns"), memory_bound.PARAMETERS),
     "fused_moe": Family(moe.seconds, ("tokens", "hidden", "expert_ffn", "experts", "topk"), moe.PARAMETERS),
+    # Over tokens, and over entries that stand for several: kernels of their own.
+    "indexer": Family(sparse.indexer, _INDEXER_SHAPE, sparse.INDEXER_PARAMETERS),
+    "sparse_attention": Family(sparse.attention, _SPARSE_SHAPE, sparse.PARAMETERS),
+    "compressed_indexer": Family(sparse.indexer, _INDEXER_SHAPE, sparse.INDEXER_PARAMETERS),
+    "compressed_attention": Family(sparse.attention, _SPARSE_SHAPE, sparse.PARAMETERS),
+    # Linear attention by variant: a prompt in chunks, and one token after the other.
+    **{
+        f"{variant}_{name}": Family(form, _SCAN_SHAPE, linear.SCAN_PARAMETERS)
+        for variant in ("gdn", "kda")
+        for name, form in (("scan", linear.scan), ("step", partial(linear.scan, chunk=1.0)))
+    },
+    **{
+        f"{variant}_{name}": Family(linear.convolution, _CONVOLUTION_SHAPE, linear.CONVOLUTION_PARAMETERS)
+        for variant in ("gdn", "kda", "mamba2")
+        for name in ("convolution", "convolution_step")
+    },
 }

@@ -56,6 +56,10 @@ OTHER_GENERATION: dict[str, float] = {
     "latent_decode": 0.36,
     "absorb": 0.36,
     "memory_bound": 0.70,
+    **dict.fromkeys(("indexer", "sparse_attention"), 0.70),
+    **dict.fromkeys(("compressed_indexer", "compressed_attention"), 0.36),
+    **dict.fromkeys(("gdn_scan", "gdn_step", "kda_scan", "kda_step"), 0.36),
+    **{f"{v}_convolution{s}": 0.36 for v in ("gdn", "kda", "mamba2") for s in ("", "_step")},
 }
 ANCHORED_GENERATION = 0.16
 #: Beside another generation's, where no anchor ties it.

@@ -9,16 +9,21 @@ from tspsim.operators import (
     AbsorbProduct,
     Attention,
     DecodeAttention,
+    DeltaScan,
     FusedMoE,
     Gemm,
     GroupedGemm,
+    Indexer,
     LatentDecode,
     LatentPrefill,
     MemoryBound,
+    ShortConvolution,
+    SparseAttention,
 )
 
-from . import step
+from . import linear, sparse, step
 from .device import Device
+from .kernels import Kernel
 from .limits import Estimate
 from .pricers import pricer
 
@@ -144,3 +149,47 @@ def fused_moe(device: Device, fused: FusedMoE) -> Estimate:
 def memory_bound(device: Device, operator: MemoryBound) -> Estimate:
     """Between other kernels all move their bytes as a copy does."""
     return device.memory_bound(operator.size_bytes, "copy", operator.rows)
+
+
+def _scoring_at_clock(device: Device, kernel: Kernel) -> Kernel:
+    """Sparse attention's kernels where the matrix units run as in a step: what gathers and chooses does not slow."""
+    rate = step.rate(device.spec.sustained, kernel.family, device.clocks, measured_sustained=kernel.sustained)
+    return replace(kernel, parameters={**kernel.parameters, "efficiency": kernel.parameters["efficiency"] * rate})
+
+
+@pricer(Indexer)
+def indexer(device: Device, scores: Indexer) -> Estimate:
+    """At the clock of a step."""
+    family, shape = sparse.indexer_call(scores)
+    kernel = _scoring_at_clock(device, device.kernel(family, scores.dtype))
+    return device.isolated(kernel, None, **shape)
+
+
+@pricer(SparseAttention)
+def sparse_attention(device: Device, attention: SparseAttention) -> Estimate:
+    """At the clock of a step."""
+    family, shape = sparse.attention_call(attention)
+    kernel = device.kernel(family, attention.dtype, kv_dtype=attention.kv_dtype)
+    return device.isolated(_scoring_at_clock(device, kernel), attention.kv_dtype, **shape)
+
+
+@pricer(DeltaScan)
+def delta_scan(device: Device, scan: DeltaScan) -> Estimate:
+    """As isolated: the chain of chunks and bytes decide. Prompts in chunks and short queries are a call each."""
+    parts = [
+        device.isolated(
+            device.kernel(family, scan.dtype, kv_dtype=scan.state_dtype), scan.state_dtype, **shape
+        )
+        for family, shape in linear.scan_calls(scan)
+    ]
+    return Estimate(*(sum(values) for values in zip(*parts, strict=True)))
+
+
+@pricer(ShortConvolution)
+def short_convolution(device: Device, convolution: ShortConvolution) -> Estimate:
+    """As isolated: no matrix unit works."""
+    parts = [
+        device.isolated(device.kernel(family, convolution.dtype), None, **shape)
+        for family, shape in linear.convolution_calls(convolution)
+    ]
+    return Estimate(*(sum(values) for values in zip(*parts, strict=True)))

@@ -6,11 +6,14 @@ E experts of which a token visits k, f_e columns of one, f_s of all shared ones.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import lcm
 
-from .parts import Block, Experts, LatentAttention
+from .attention import ATTENTION_KINDS, GROUPED, LATENT, AttentionKind, CacheUse
+from .formats import BF16, Formats, WeightClass
+from .parts import Block, CompressedAttention, Experts, Indexing, LatentAttention, LinearAttention
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,19 @@ class Architecture:
     multi_token
         Modules that predict one token more each (DeepSeek-V3, §2.2): a layer of the last kind behind a projection
         from 2h. They are not part of ``parameters``.
+    attention
+        The kind of attention that says what each layer has, a name in :data:`ATTENTION_KINDS`; left out, latent
+        attention where ``latent`` is given and grouped-query attention where it is not.
+    output_gate
+        As many columns as queries, whose sigmoid multiplies what grouped-query attention gives.
+    indexing
+        The indexer that chooses what is attended; None: everything is.
+    linear
+        Layers that keep a state instead of a cache; None where there are none.
+    compressed
+        Latents kept once for several tokens; None where each token has its own.
+    checkpoint
+        Types in which the published checkpoint keeps the classes of weights.
     """
 
     name: str
@@ -82,20 +98,49 @@ class Architecture:
     window: int = 0
     full_every: int = 1
     multi_token: int = 0
+    attention: str = ""
+    output_gate: bool = False
+    indexing: Indexing | None = None
+    linear: LinearAttention | None = None
+    compressed: CompressedAttention | None = None
+    checkpoint: Formats = BF16
+
+    def __post_init__(self) -> None:
+        if not self.attention:
+            object.__setattr__(self, "attention", LATENT.name if self.latent else GROUPED.name)
 
     # --- layers ---------------------------------------------------------------------------------------------
 
     def block(self, layer: int) -> Block:
         """What layer number ``layer`` (from 0) is made of."""
         experts = self.experts
-        windowed = self.window > 0 and (layer + 1) % self.full_every != 0
         routed = experts is not None and layer >= experts.first_dense and (layer + 1) % experts.every == 0
-        return Block(self.window if windowed else 0, routed)
+        return self.attention_kind.block(self, layer)._replace(experts=routed)
 
     @property
     def blocks(self) -> tuple[Block, ...]:
         """What every layer is made of, in order."""
         return _blocks(self)
+
+    @property
+    def further_block(self) -> Block:
+        """What a module for further tokens is made of behind its projection: a layer like the last, with its kind's
+        attention for it."""
+        return self.attention_kind.further_block(self)._replace(experts=self.blocks[-1].experts)
+
+    @property
+    def attention_kind(self) -> AttentionKind:
+        """The kind that says which attention each layer has; that of a layer is :meth:`attention_of`."""
+        return ATTENTION_KINDS.get(self.attention)
+
+    def attention_of(self, block: Block) -> AttentionKind:
+        """The kind of attention of one layer."""
+        return ATTENTION_KINDS.get(block.attention)
+
+    @property
+    def whole_pass(self) -> Architecture:
+        """The model as training and forward steps run it; raises InputError where only serving steps do."""
+        return self.attention_kind.whole_pass(self)
 
     # --- widths ---------------------------------------------------------------------------------------------
 
@@ -118,20 +163,21 @@ class Architecture:
 
     @property
     def attention_matrix_parameters_per_layer(self) -> int:
-        """Wq, Wk, Wv, Wo: h·(2a + 2c); latent: projections down to the latents, up to the heads, and back."""
-        latent = self.latent
-        if latent is None:
-            return self.hidden * 2 * (self.attention_width + self.kv_width)
-        queries = (latent.q_rank or self.hidden) * self.heads * latent.query_dim
-        keys_and_values = latent.kv_rank * self.heads * (latent.nope_dim + latent.value_dim)
-        output = self.heads * latent.value_dim * self.hidden
-        return self.hidden * latent.down_width + queries + keys_and_values + output
+        """Of the first layer: Wq, Wk, Wv, Wo, h·(2a + 2c); other kinds say theirs."""
+        return self.attention_matrix_parameters(self.blocks[0])
 
     @property
     def attention_parameters_per_layer(self) -> int:
-        """The matrices and, where the model has them, their biases."""
-        bias = self.attention_width + 2 * self.kv_width if self.attention_bias or self.linear_bias else 0
-        return self.attention_matrix_parameters_per_layer + bias + (self.hidden if self.linear_bias else 0)
+        """Of the first layer: the matrices and, where the model has them, their biases."""
+        return self.attention_parameters(self.blocks[0])
+
+    def attention_matrix_parameters(self, block: Block) -> int:
+        """Matrix elements of a layer's attention."""
+        return self.attention_of(block).matrix_parameters(self, block)
+
+    def attention_parameters(self, block: Block) -> int:
+        """The matrices, biases and what else belongs to them; norms are apart."""
+        return self.attention_matrix_parameters(block) + self.attention_of(block).other_parameters(self, block)
 
     @property
     def mlp_matrix_parameters_per_layer(self) -> int:
@@ -156,25 +202,31 @@ class Architecture:
 
     @property
     def shared_matrix_parameters_per_layer(self) -> int:
-        """Shared experts and router of a layer with experts: 3·h·f_s + h·E."""
+        """Shared experts and router of a layer with experts: 3·h·f_s + h·E, and h of a gate."""
         experts = self.experts
         if experts is None:
             return 0
-        return self.hidden * (self.matrices * experts.shared_width + experts.count)
+        return self.hidden * (self.matrices * experts.shared_width + experts.count + experts.shared_gate)
 
-    @property
-    def norm_parameters_per_layer(self) -> int:
-        """Two norms over h, those of Q and K over d, and those of the latents."""
-        latent = self.latent.q_rank + self.latent.kv_rank if self.latent else 0
-        return 2 * self._norm_parameters + (2 * self.head_dim if self.qk_norm else 0) + latent
+    def norm_parameters(self, block: Block) -> int:
+        """Two norms over h, and those inside attention."""
+        return 2 * self._norm_parameters + self.attention_of(block).norm_parameters(self, block)
+
+    def class_parameters(self, block: Block) -> Mapping[WeightClass, int]:
+        """One block's parameters by class; norms count to attention, the router to shared experts."""
+        attention = self.attention_parameters(block) + self.norm_parameters(block)
+        if not block.experts or self.experts is None:
+            return {WeightClass.ATTENTION: attention, WeightClass.DENSE: self.mlp_parameters_per_layer}
+        bias = self.experts.count if self.experts.router_bias else 0
+        return {
+            WeightClass.ATTENTION: attention,
+            WeightClass.SHARED: self.shared_matrix_parameters_per_layer + bias,
+            WeightClass.EXPERTS: self.routed_parameters_per_layer,
+        }
 
     def block_parameters(self, block: Block) -> int:
         """All of one block."""
-        mlp = self.mlp_parameters_per_layer
-        if block.experts and self.experts:
-            bias = self.experts.count if self.experts.router_bias else 0
-            mlp = self.shared_matrix_parameters_per_layer + bias + self.routed_parameters_per_layer
-        return self.attention_parameters_per_layer + mlp + self.norm_parameters_per_layer
+        return sum(self.class_parameters(block).values())
 
     @property
     def embedding_parameters(self) -> int:
@@ -187,6 +239,11 @@ class Architecture:
     def parameters_outside_layers(self) -> int:
         """Embeddings and the final norm; a model without vocabulary is its blocks alone."""
         return self.embedding_parameters + (self._norm_parameters if self.vocab else 0)
+
+    @property
+    def outside_parameters(self) -> Mapping[WeightClass, int]:
+        """The same by class."""
+        return {WeightClass.EMBEDDING: self.parameters_outside_layers}
 
     @property
     def parameters(self) -> int:
@@ -204,7 +261,20 @@ class Architecture:
     @property
     def multi_token_parameters(self) -> int:
         """Of the modules that predict further tokens: a layer, a projection from 2h and three norms each."""
-        return self.multi_token * (self.block_parameters(self.blocks[-1]) + self.join_parameters)
+        return self.multi_token * (self.block_parameters(self.further_block) + self.join_parameters)
+
+    def weight_bytes(self, formats: Formats | None = None, *, multi_token: bool = False) -> float:
+        """Bytes of all weights, each class in its type; ``multi_token``: with the modules for further tokens.
+
+        ``formats`` left out is :attr:`checkpoint`: what the published checkpoint holds of the model. Scales are
+        counted as :data:`~tspsim.model.formats.WEIGHT_BYTES` says; encoders of images are no part of any model here.
+        """
+        kept = self.checkpoint if formats is None else formats
+        blocks = [*self.blocks, *([self.further_block] * self.multi_token if multi_token else ())]
+        each = {block: kept.bytes_of(self.class_parameters(block)) for block in dict.fromkeys(blocks)}
+        joins = self.multi_token * self.join_parameters if multi_token else 0
+        outside = kept.bytes_of(self.outside_parameters) + kept.bytes_of({WeightClass.ATTENTION: joins})
+        return sum(each[block] for block in blocks) + outside
 
     @property
     def join_parameters(self) -> int:
@@ -218,12 +288,12 @@ class Architecture:
     def common_matrix_parameters(self, block: Block) -> int:
         """Matrix elements of a block that every token is multiplied with: of experts the shared ones."""
         mlp = self.shared_matrix_parameters_per_layer if block.experts else self.mlp_matrix_parameters_per_layer
-        return self.attention_matrix_parameters_per_layer + mlp
+        return self.attention_matrix_parameters(block) + mlp
 
     def steady(self, layers: int) -> Architecture:
         """The repeating blocks alone: ``layers`` or a few more, so that those behind the first are whole periods
         of its pattern; no dense layers at the start, no vocabulary."""
-        period = lcm(self.full_every if self.window else 1, self.experts.every if self.experts else 1)
+        period = lcm(self.attention_kind.period(self), self.experts.every if self.experts else 1)
         experts = replace(self.experts, first_dense=0) if self.experts else None
         count = period * -(-(layers - 1) // period) + 1
         return replace(self, layers=count, vocab=0, experts=experts)
@@ -240,16 +310,15 @@ class Architecture:
     ) -> float:
         """One block's FLOPs a token, a multiply-add counted as two.
 
-        2 a matrix element the token meets, and 4·a a query-key pair (Q·Kᵀ and P·V): averaged over a sequence of
-        ``context`` tokens, a token meets ``context`` others, half of them when causal, no more than its window.
+        2 a matrix element the token meets, and 4·a a query-key pair (Q·Kᵀ and P·V), or what its kind of attention says
+        of a pair: averaged over a sequence of ``context`` tokens, a token meets ``context`` others, half of them when
+        causal, no more than its window.
         ``kept`` is the share of its visits to routed experts that is not dropped.
         """
         pairs = context / 2 if causal else context
-        if block.window:
-            pairs = min(pairs, block.window)
         common = self.common_matrix_parameters(block)
         met = common + kept * (self.active_matrix_parameters(block) - common)
-        return 2.0 * met + 4.0 * self.attention_width * pairs
+        return 2.0 * met + self.attention_of(block).pair_flops(self, block, pairs)
 
     def layer_forward_flops_per_token(self, context: float, causal: bool = True, kept: float = 1.0) -> float:
         """FLOPs a token of one block, mean over the blocks; ``kept`` as for one block."""
@@ -271,13 +340,41 @@ class Architecture:
 
         Grouped-query attention keeps 2·c a layer, latent attention one latent and one rotary key whatever the heads.
         A layer with a window keeps no more than it: with a ``context`` its share is averaged over that many tokens.
+        Keys of indexers and states are no such elements; :meth:`cache_bytes` counts them.
         """
-        width = self.latent.cache_width if self.latent else 2 * self.kv_width
         total = 0.0
         for block in self.blocks:
             kept = min(1.0, block.window / context) if block.window and context else 1.0
-            total += width * kept
+            total += self.attention_of(block).cache_elements(self, block) * kept
         return total
+
+    def cache_uses(self, cache_type: str | None = None, state_type: str | None = None) -> tuple[CacheUse, ...]:
+        """What every layer keeps of a sequence, in a cache and states of these types (left out: as the checkpoint
+        says).
+
+        Raises
+        ------
+        InputError
+            A layer's kind keeps no cache in this type.
+        """
+        types = cache_type or self.checkpoint.cache, state_type or self.checkpoint.state
+        each = {block: self.attention_of(block).cache(self, block, *types) for block in dict.fromkeys(self.blocks)}
+        return tuple(each[block] for block in self.blocks)
+
+    def cache_bytes(self, context: int, cache_type: str | None = None, state_type: str | None = None) -> float:
+        """Bytes of one sequence of ``context`` tokens, all layers, before any sharding: what grows, windows, states."""
+        return sum(use.bytes_of(context) for use in self.cache_uses(cache_type, state_type))
+
+    def cache_bytes_per_token(self, cache_type: str | None = None) -> float:
+        """Bytes that one more token of a long sequence adds, all layers: windows and states are full."""
+        uses = self.cache_uses(cache_type)
+        return sum((0.0 if use.window else use.token_bytes) + use.shared_token_bytes for use in uses)
+
+    def sequence_bytes(self, cache_type: str | None = None, state_type: str | None = None) -> float:
+        """Bytes of a long sequence that do not grow, all layers: states, and windows that are full."""
+        uses = self.cache_uses(cache_type, state_type)
+        windows = (use.window * use.token_bytes + use.latest * use.latest_token_bytes for use in uses)
+        return sum(use.sequence_bytes for use in uses) + sum(windows)
 
 
 @lru_cache(maxsize=256)

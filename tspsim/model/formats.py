@@ -47,11 +47,14 @@ class Formats:
         As multiplied: the type of activations.
     cache
         Of K and V, or latents.
+    state
+        Of the states of linear attention.
     """
 
     weights: Mapping[WeightClass, str] = field(default_factory=dict)
     products: Mapping[WeightClass, str] = field(default_factory=dict)
     cache: str = "bf16"
+    state: str = "fp32"
 
     def kept(self, part: WeightClass) -> str:
         return self.weights.get(part, "bf16")
@@ -63,8 +66,12 @@ class Formats:
         """Bytes of a weight of this class."""
         return WEIGHT_BYTES[self.kept(part)]
 
+    def bytes_of(self, parameters: Mapping[WeightClass, int]) -> float:
+        """Bytes of some parameters, counted by class."""
+        return sum(count * self.weight_bytes(part) for part, count in parameters.items())
+
     def __hash__(self) -> int:
-        return hash((tuple(self.weights.items()), tuple(self.products.items()), self.cache))
+        return hash((tuple(sorted(self.weights.items())), tuple(sorted(self.products.items())), self.cache, self.state))
 
 
 #: Everything in bf16.

@@ -2,7 +2,8 @@
 
 Families differ in three ways: the names of their keys (:data:`_NAMES`), what an absent key means
 (:data:`_TIED_BY_DEFAULT` and its neighbours, from each family's configuration class in ``transformers``), and
-what they cannot say in a key at all (gate, biases, norms of Q and K). Recurrent layers and encoders are refused.
+what they cannot say in a key at all (gates, biases, norms of Q and K). Indexers, delta rules and compressed caches are
+read from the keys of the families that have them; other recurrent layers and encoders are refused.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from tspsim.errors import InputError, UnitError, shorten
 from tspsim.units import parse
 
 from .architecture import Architecture
-from .parts import Experts, LatentAttention
+from .attention import CHOSEN, COMPRESSED, GATED_DELTA, KIMI_DELTA
+from .checkpoints import checkpoint_of
+from .parts import CompressedAttention, Experts, Indexing, LatentAttention, LinearAttention
 from .spec import MOST_LAYERS
 
 _NAMES: dict[str, tuple[str, ...]] = {
@@ -33,10 +36,12 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "dense_width": ("intermediate_size_mlp",),
     "first_dense": ("first_k_dense_replace",),
     "every": ("interleave_moe_layer_step", "decoder_sparse_step", "moe_layer_freq"),
-    "groups": ("n_group",),
+    "groups": ("n_group", "num_expert_group"),
     "kept_groups": ("topk_group",),
-    "multi_token": ("num_nextn_predict_layers",),
-    "max_context": ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length"),
+    "multi_token": ("num_nextn_predict_layers", "mtp_num_hidden_layers"),
+    "max_context": (
+        *("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "model_max_length"),
+    ),
 }
 _ACTIVATION = ("hidden_act", "hidden_activation", "activation_function", "activation")
 _GATES = ("silu", "swish", "swiglu", "geglu")
@@ -45,13 +50,19 @@ _LEARNED_POSITIONS = {"gpt2", "gpt_neo", "gpt_bigcode", "opt"}
 _LINEAR_BIAS = {"gpt2", "gpt_neo", "gpt_neox", "gpt_bigcode", "opt", "bloom", "phi", "starcoder2"}
 _UNGATED = _LINEAR_BIAS | {"gptj", "codegen", "falcon", "mpt", "nemotron"}
 _GATED = {"gemma", "gemma2", "gemma3", "gemma3_text", "phi3", "glm", "glm4", "chatglm", "helium"}
-_QK_NORM = {"qwen3", "qwen3_moe", "gemma3", "gemma3_text", "olmo2", "olmo3", "olmoe"}
+_QWEN_GATED = {"qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"}
+_QK_NORM = {"qwen3", "qwen3_moe", "gemma3", "gemma3_text", "olmo2", "olmo3", "olmoe"} | _QWEN_GATED
 _QKV_BIAS = {"qwen2", "qwen2_5", "qwen2_moe", "qwen", "chatglm", "glm"}
 #: One shared expert as wide as a routed one that no key mentions.
 _ONE_SHARED = {"llama4", "llama4_text"}
+#: What the shared experts give has a gate.
+_SHARED_GATE = {"qwen2_moe"} | _QWEN_GATED
 #: A dense MLP's width where layers without experts have one; elsewhere ``intermediate_size`` is an expert's own.
-_WIDTH_IS_AN_EXPERTS = {"mixtral", "gpt_oss", "llama4", "llama4_text", "grok", "grok-1", "phimoe"}
-_ROUTER_BIAS = {"deepseek_v3", "deepseek_v32", "kimi_k2", "glm4_moe", "glm_moe_dsa", "gpt_oss"}
+_WIDTH_IS_AN_EXPERTS = {"mixtral", "gpt_oss", "llama4", "llama4_text", "grok", "grok-1", "phimoe", "minimax_m2"}
+_ROUTER_BIAS = {
+    *("deepseek_v3", "deepseek_v32", "deepseek_v4", "kimi_k2", "kimi_linear", "glm4_moe", "glm_moe_dsa", "gpt_oss"),
+    *("minimax_m2",),
+}
 _TIED_BY_DEFAULT = {
     *("gpt2", "gpt_neo", "gpt_bigcode", "opt", "bloom", "falcon", "mpt", "starcoder2", "cohere", "cohere2"),
     *("gemma", "gemma2", "gemma3", "gemma3_text"),
@@ -81,7 +92,8 @@ def read_huggingface(data: Mapping[str, Any], *, name: str) -> Architecture:
         A size is missing or is not a positive whole number, or the model is not a decoder that can be read.
     """
     if isinstance(data.get("text_config"), Mapping):
-        data = {"_name_or_path": data.get("_name_or_path"), **data["text_config"]}
+        outer = {key: data[key] for key in ("_name_or_path", "quantization_config") if key in data}
+        data = {**outer, **data["text_config"]}
     _refuse_what_is_not_a_decoder(data)
     family = str(data.get("model_type", "")).lower()
     layers, hidden, heads = (_size(data, field) for field in ("layers", "hidden", "heads"))
@@ -96,8 +108,10 @@ def read_huggingface(data: Mapping[str, Any], *, name: str) -> Architecture:
     gated = family in _GATED or (family not in _UNGATED and activation.startswith(_GATES))
     tied = data.get("tie_word_embeddings")
     experts = _experts(data, family, layers)
-    latent = _latent(data)
-    window, full_every = _window(data)
+    compressed = _compressed(data, layers)
+    latent = None if compressed else _latent(data)
+    linear, indexing = _linear(data, layers), _indexing(data, layers)
+    window, full_every = (0, 1) if compressed else _window(data)
     ffn = _size(data, "ffn", None if gated else 4 * hidden) if _has_dense_layers(experts) else 0
     if ffn and experts and _found(data, "dense_width"):
         ffn = _size(data, "dense_width")
@@ -118,13 +132,33 @@ def read_huggingface(data: Mapping[str, Any], *, name: str) -> Architecture:
         learned_positions=family in _LEARNED_POSITIONS,
         max_context=_size(data, "max_context", 0),
         source=f"Hugging Face config.json, model_type {shorten(family or 'not given', 40)}",
-        note=_note(data, window),
+        note=_note(data, bool(window or compressed)),
         latent=latent,
         experts=experts,
         window=window,
         full_every=full_every,
         multi_token=_size(data, "multi_token", 0),
+        attention=_kind(latent, indexing, linear, compressed),
+        output_gate=bool(data.get("attn_output_gate", family in _QWEN_GATED)),
+        indexing=indexing if latent or compressed else None,
+        linear=linear,
+        compressed=compressed,
+        checkpoint=checkpoint_of(data),
     )
+
+
+def _kind(
+    latent: LatentAttention | None,
+    indexing: Indexing | None,
+    linear: LinearAttention | None,
+    compressed: CompressedAttention | None,
+) -> str:
+    """The kind of attention that has these parts; empty where latents alone tell."""
+    if compressed:
+        return COMPRESSED.name
+    if linear:
+        return KIMI_DELTA.name if latent else GATED_DELTA.name
+    return CHOSEN.name if latent and indexing else ""
 
 
 def _experts(data: Mapping[str, Any], family: str, layers: int) -> Experts | None:
@@ -146,6 +180,7 @@ def _experts(data: Mapping[str, Any], family: str, layers: int) -> Experts | Non
         family in _ROUTER_BIAS,
         _size(data, "groups", 1),
         _size(data, "kept_groups", 1),
+        family in _SHARED_GATE,
     )
 
 
@@ -160,6 +195,79 @@ def _latent(data: Mapping[str, Any]) -> LatentAttention | None:
     return LatentAttention(_plain_size(data, "q_lora_rank") if data.get("q_lora_rank") else 0, *sizes)
 
 
+def _indexing(data: Mapping[str, Any], layers: int) -> Indexing | None:
+    """An indexer in every layer, or in those of a regular order that ``indexer_types`` must agree with."""
+    if not data.get("index_topk"):
+        return None
+    heads, width, topk = (_plain_size(data, key) for key in ("index_n_heads", "index_head_dim", "index_topk"))
+    every = _plain_size(data, "index_topk_freq") if data.get("index_topk_freq") else 1
+    found = Indexing(heads, width, topk, every, _plain_size(data, _OFFSET) if data.get(_OFFSET) else 0)
+    kinds = _list(data, "indexer_types")[:layers]
+    regular = ["full" if found.owned(layer) else "shared" for layer in range(len(kinds))]
+    if kinds != regular or data.get("index_topk_pattern"):
+        key = "indexer_types" if kinds != regular else "index_topk_pattern"
+        raise InputError("indexers in another order than index_topk_freq says cannot be read", key=key)
+    return found
+
+
+_OFFSET = "index_skip_topk_offset"
+
+
+def _linear(data: Mapping[str, Any], layers: int) -> LinearAttention | None:
+    """Layers with a delta rule: Qwen's keys, or Kimi's mapping."""
+    stated = data.get("linear_attn_config")
+    if isinstance(stated, Mapping):
+        heads, width, taps = (_plain_size(stated, key) for key in ("num_heads", "head_dim", "short_conv_kernel_size"))
+        every, last = _period(_list(stated, "full_attn_layers"), layers, "linear_attn_config")
+        return LinearAttention(heads, width, heads, width, taps, every, last)
+    if data.get("linear_num_value_heads") is None:
+        return None
+    names = ("num_key_heads", "key_head_dim", "num_value_heads", "value_head_dim", "conv_kernel_dim")
+    k_heads, k_dim, v_heads, v_dim, taps = (_plain_size(data, f"linear_{name}") for name in names)
+    kinds = _list(data, "layer_types")
+    if kinds:
+        full = [layer + 1 for layer, kind in enumerate(kinds) if kind == "full_attention"]
+        every, last = _period(full, layers, "layer_types")
+    else:
+        every, last = _plain_size({_INTERVAL: 4, **data}, _INTERVAL), False
+    return LinearAttention(k_heads, k_dim, v_heads, v_dim, taps, every, last)
+
+
+_INTERVAL = "full_attention_interval"
+
+
+def _period(full: list[Any], layers: int, key: str) -> tuple[int, bool]:
+    """Every how many-th layer is full (numbers from 1), and whether the last is besides."""
+    every = full[0] if full else 0
+    if isinstance(every, int) and 0 < every <= layers:
+        regular = list(range(every, layers + 1, every))
+        if full == regular:
+            return every, False
+        if full == [*regular, layers]:
+            return every, True
+    raise InputError("layers with full attention are not every n-th one, with or without the last", key=key)
+
+
+#: Tokens that an entry of a layer stands for, by the name of its kind, where the configuration does not say.
+_INDEXED = "compressed_sparse_attention"
+_COMPRESSION = {_INDEXED: 4, "heavily_compressed_attention": 128, "sliding_attention": 0}
+
+
+def _compressed(data: Mapping[str, Any], layers: int) -> CompressedAttention | None:
+    """Compressed latents, by a list of ratios or of kinds of layers."""
+    if data.get("o_lora_rank") is None:
+        return None
+    rates = data.get("compress_rates")
+    known = {**_COMPRESSION, **(rates if isinstance(rates, Mapping) else {})}
+    ratios = _list(data, "compress_ratios") or [known.get(str(kind)) for kind in _list(data, "layer_types")]
+    if len(ratios) < layers or not all(isinstance(ratio, int) and ratio >= 0 for ratio in ratios):
+        raise InputError(f"a whole number for each of {layers} layers is needed", key="compress_ratios")
+    names = ("q_lora_rank", "qk_rope_head_dim", "o_groups", "o_lora_rank")
+    q_rank, rope_dim, groups, rank = (_plain_size(data, name) for name in names)
+    window, indexed = _plain_size(data, "sliding_window"), _plain_size(known, _INDEXED)
+    return CompressedAttention(q_rank, rope_dim, groups, rank, tuple(ratios[:layers]), window, indexed)
+
+
 def _window(data: Mapping[str, Any]) -> tuple[int, int]:
     """Window and period where windowed layers and full ones alternate regularly; (0, 1) otherwise."""
     kinds = list(data.get("layer_types") or [])
@@ -168,6 +276,14 @@ def _window(data: Mapping[str, Any]) -> tuple[int, int]:
     period = kinds.index("full_attention") + 1
     regular = ["full_attention" if (layer + 1) % period == 0 else "sliding_attention" for layer in range(len(kinds))]
     return (_plain_size(data, "sliding_window"), period) if kinds == regular else (0, 1)
+
+
+def _list(data: Mapping[str, Any], key: str) -> list[Any]:
+    """A list, empty where there is none."""
+    found = data.get(key) or []
+    if not isinstance(found, list):
+        raise InputError("must be a list", key=key)
+    return found
 
 
 def _own_name(data: Mapping[str, Any]) -> str | None:
@@ -209,14 +325,16 @@ def _refuse_what_is_not_a_decoder(data: Mapping[str, Any]) -> None:
     if data.get("is_encoder_decoder") is True:
         raise InputError("the model has an encoder; only decoders can be read", key="is_encoder_decoder")
     kinds = data.get("layer_types") or data.get("layers_block_type") or []
-    known = ("full_attention", "sliding_attention", "chunked_attention", "attention")
+    known = ["full_attention", "sliding_attention", "chunked_attention", "attention"]
+    known += ["linear_attention"] if data.get("linear_num_value_heads") or data.get("linear_attn_config") else []
+    known += list(_COMPRESSION) if data.get("o_lora_rank") else []
     strange = [kind for kind in kinds if kind not in known]
     if strange:
         raise InputError(f"layers of kind '{shorten(strange[0])}' cannot be read", key="layer_types")
 
 
-def _note(data: Mapping[str, Any], window: int) -> str:
-    """What of the configuration is simplified: windows that do not alternate regularly, chunks, chosen tokens."""
+def _note(data: Mapping[str, Any], window: bool) -> str:
+    """What of the configuration is simplified: windows that do not alternate regularly, chunks, weights' types."""
     notes = []
     stated, kinds = data.get("sliding_window"), data.get("layer_types") or []
     windowed = data.get("use_sliding_window", True) is not False and "full_attention" not in set(kinds)
@@ -224,6 +342,6 @@ def _note(data: Mapping[str, Any], window: int) -> str:
         notes.append(f"sliding window of {shorten(stated, 20)} tokens is read as full attention")
     if data.get("attention_chunk_size"):
         notes.append(f"attention in chunks of {shorten(data['attention_chunk_size'], 20)} tokens is read as full")
-    if data.get("index_topk"):
+    if data.get("index_topk") and data.get("kv_lora_rank") is None and data.get("o_lora_rank") is None:
         notes.append(f"attention to {shorten(data['index_topk'], 20)} chosen tokens is read as full; no indexer")
     return "; ".join(notes)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ..operators import Attention, Computes, Gemm, MemoryBound, Role
+from ..operators import Attention, Computes, Gemm, LatentPrefill, MemoryBound, Role
 from .architecture import Architecture
 from .parts import Block
 
@@ -84,15 +84,13 @@ class LayerShard:
 
     @cached_property
     def attention_weights(self) -> int:
-        """Elements of the packed [Wq, Wk, Wv, Wo] shard: h·(2a + 2c); latent: of the matrices that heads divide."""
-        if self.model.latent:
-            return sum(product.n * product.k for product in (*self.projections(1), self.output(1)))
-        return self.model.hidden * (2 * self.query_width + 2 * self.kv_width)
+        """Elements of the packed [Wq, Wk, Wv, Wo] shard: h·(2a + 2c); otherwise of the matrices that heads divide."""
+        return self.model.attention_of(self.kind).shard_parameters(self)
 
     @cached_property
     def down_weights(self) -> int:
-        """Elements of the projections down to the latents, which no head divides; 0 without latent attention."""
-        return self.model.hidden * self.model.latent.down_width if self.model.latent else 0
+        """Elements that no head divides: of projections down to latents, of indexers; 0 without any."""
+        return self.model.attention_of(self.kind).undivided_parameters(self.model, self.kind)
 
     @cached_property
     def entry_width(self) -> int:
@@ -113,8 +111,9 @@ class LayerShard:
         return MemoryBound("add_rmsnorm", size, tokens, name="add + norm", role=Role.NORM)
 
     def qkv(self, tokens: int) -> Gemm:
-        """Its input leaves the norm before it in the product's precision (Transformer Engine's LayerNormLinear)."""
-        width = self.query_width + 2 * self.kv_width
+        """With columns of an output gate. Its input leaves the norm before it in the product's precision (Transformer
+        Engine's LayerNormLinear)."""
+        width = self.query_width * (2 if self.model.output_gate else 1) + 2 * self.kv_width
         hidden = self.model.hidden
         return Gemm(tokens, width, hidden, self.dtype, name="QKV projection", quantised=True, role=Role.QKV)
 
@@ -150,7 +149,7 @@ class LayerShard:
         causal: bool = True,
         buckets: int = 1,
         direction: str = "forward",
-    ) -> Attention:
+    ) -> Attention | LatentPrefill:
         """Attention of one of ``buckets`` equal parts of the shard's heads, in the layer's window if it has one."""
         segments, causal = self.windowed(segments, causal)
         return Attention(
@@ -230,6 +229,12 @@ class LayerShard:
     @cached_property
     def vocab(self) -> int:
         return -(-self.model.vocab // self.shards)
+
+    def sample(self, tokens: int) -> MemoryBound:
+        """One token of every row of whole logits, in fp32: written out, and read for the maximum, the sum and the
+        choice."""
+        size = 16.0 * tokens * self.model.vocab
+        return MemoryBound("softmax", size, tokens, name="sample", role=Role.HEAD)
 
     def loss(self, tokens: int) -> MemoryBound:
         """Cross-entropy of the shard's logits and its gradient: two passes read, one write in bf16 and one in fp32."""

@@ -1,4 +1,5 @@
-"""Parts that not every decoder has: latent attention, experts, and what one layer is made of."""
+"""Parts that not every decoder has: latent, sparse and linear attention, compressed caches, experts; and what one layer
+is made of."""
 
 from __future__ import annotations
 
@@ -37,6 +38,11 @@ class LatentAttention:
         return self.nope_dim + self.rope_dim
 
     @property
+    def mean_dim(self) -> int:
+        """Mean width of a key and a value: with it Q and output, and K and V, are counted in full."""
+        return (self.query_dim + self.value_dim) // 2
+
+    @property
     def cache_width(self) -> int:
         """Elements a token that a layer's cache keeps, whatever the number of heads."""
         return self.kv_rank + self.rope_dim
@@ -45,6 +51,112 @@ class LatentAttention:
     def down_width(self) -> int:
         """Columns of the projections from the residual stream to latents, which all heads share."""
         return self.q_rank + self.cache_width
+
+
+@dataclass(frozen=True, slots=True)
+class Indexing:
+    """An indexer that chooses the tokens a query attends (DeepSeek-AI 2025, DeepSeek-V3.2, §2.1).
+
+    Parameters
+    ----------
+    heads, head_dim
+        Of the indexer; its key of a token is one of ``head_dim``.
+    topk
+        Tokens, or compressed entries, that a query attends.
+    every, shared_from
+        Layers before ``shared_from`` own an indexer each; of those behind, the last of every ``every`` does, and the
+        others take its choice (GLM-5.2).
+    """
+
+    heads: int
+    head_dim: int
+    topk: int
+    every: int = 1
+    shared_from: int = 0
+
+    def owned(self, layer: int) -> bool:
+        """Whether layer number ``layer`` (from 0) has an indexer of its own.
+
+        >>> sum(Indexing(32, 128, 2048, every=4, shared_from=3).owned(layer) for layer in range(78))
+        21
+        """
+        return max(0, layer - self.shared_from + 1) % self.every == 0
+
+
+@dataclass(frozen=True, slots=True)
+class LinearAttention:
+    """Attention by a delta rule, whose state of a sequence has a fixed size, in most layers of a model.
+
+    Parameters
+    ----------
+    k_heads, k_dim, v_heads, v_dim
+        Heads of queries and keys and of values, and their widths; the state has v_heads · k_dim · v_dim elements.
+    convolution
+        Tokens that the causal convolution over q, k and v reaches over.
+    full_every
+        Every how many-th layer has full attention instead.
+    last_full
+        The last layer has in any case.
+    """
+
+    k_heads: int
+    k_dim: int
+    v_heads: int
+    v_dim: int
+    convolution: int = 4
+    full_every: int = 4
+    last_full: bool = False
+
+    @property
+    def key_width(self) -> int:
+        return self.k_heads * self.k_dim
+
+    @property
+    def value_width(self) -> int:
+        return self.v_heads * self.v_dim
+
+    @property
+    def state_elements(self) -> int:
+        """Of one sequence and layer."""
+        return self.v_heads * self.k_dim * self.v_dim
+
+    @property
+    def channels(self) -> int:
+        """Of the convolution: q, k and v."""
+        return 2 * self.key_width + self.value_width
+
+    def full(self, layer: int, layers: int) -> bool:
+        """Whether layer number ``layer`` (from 0) of ``layers`` has full attention."""
+        return (layer + 1) % self.full_every == 0 or (self.last_full and layer == layers - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class CompressedAttention:
+    """One latent of a head's width a token, key and value at once, kept once for several tokens (DeepSeek-V4).
+
+    Parameters
+    ----------
+    q_rank
+        Width of the queries' latent.
+    rope_dim
+        Rotary part of a head's width.
+    output_groups, output_rank
+        The output projection is of low rank: heads in groups, each down to ``output_rank``, and all of them up to h.
+    ratios
+        Tokens an entry of a layer's cache stands for, a layer each; 0: the layer keeps its window alone.
+    window
+        Latest tokens that every layer keeps and attends besides, uncompressed.
+    indexed
+        Layers of this ratio own an indexer; others attend all their entries.
+    """
+
+    q_rank: int
+    rope_dim: int
+    output_groups: int
+    output_rank: int
+    ratios: tuple[int, ...]
+    window: int = 128
+    indexed: int = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +179,8 @@ class Experts:
         The router has a bias, or a correction an expert.
     groups, kept_groups
         Groups of neighbouring experts, and how many of them a token's experts are chosen from (DeepSeek-V3, §2.1.2).
+    shared_gate
+        One column more of the router, whose sigmoid multiplies what the shared experts give.
     """
 
     count: int
@@ -78,10 +192,32 @@ class Experts:
     router_bias: bool = False
     groups: int = 1
     kept_groups: int = 1
+    shared_gate: bool = False
 
 
 class Block(NamedTuple):
-    """What one layer is made of: its attention window in tokens (0: the whole context), experts or a dense MLP."""
+    """What one layer is made of.
+
+    Attributes
+    ----------
+    window
+        Of its attention, in tokens; 0: the whole context.
+    experts
+        Experts instead of a dense MLP.
+    attention
+        Its kind, a name in :data:`tspsim.model.ATTENTION_KINDS`.
+    indexer
+        Whether it owns an indexer.
+    compression
+        Tokens that an entry of its cache stands for; 0: it has no such entries.
+    """
 
     window: int = 0
     experts: bool = False
+    attention: str = "gqa"
+    indexer: bool = False
+    compression: int = 1
+
+    def __hash__(self) -> int:
+        """Of numbers alone: hashes of text differ from process to process, and with them the order of a set."""
+        return hash((self.window, self.experts))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..operators import Computes, Gemm, GroupedGemm, MemoryBound, Role
+from ..operators import Computes, FusedMoE, Gemm, GroupedGemm, MemoryBound, Role
 from .architecture import Architecture
 from .parts import Experts
 
@@ -26,6 +26,8 @@ class RoutedShard:
         Rows that one of them multiplies.
     columns
         Ranks that one expert's columns are spread over.
+    weight_dtype
+        What a served model keeps its experts in; None: ``dtype``, the type they are multiplied in.
     """
 
     model: Architecture
@@ -34,6 +36,7 @@ class RoutedShard:
     columns: int = 1
     dtype: str = "bf16"
     activation_bytes: float = 2.0
+    weight_dtype: str | None = None
 
     @cached_property
     def experts(self) -> Experts:
@@ -50,7 +53,17 @@ class RoutedShard:
         return self.experts.width // self.columns
 
     def router(self, tokens: int) -> Gemm:
-        return Gemm(tokens, self.experts.count, self.model.hidden, self.dtype, name="router", role=Role.ROUTER)
+        dtype = self.dtype if self.weight_dtype is None else "bf16"
+        return Gemm(tokens, self.experts.count, self.model.hidden, dtype, name="router", role=Role.ROUTER)
+
+    def fused(self, tokens: int, pairs: float | None = None, touched: float | None = None) -> FusedMoE:
+        """All of it in a serving engine's one kernel: choice, order, products and sum; ``pairs`` of a token and one of
+        its experts that meet this rank's, ``touched`` experts of it (None: those of random choices)."""
+        experts, kept = self.experts, self.weight_dtype
+        return FusedMoE(
+            tokens, self.model.hidden, self.width, self.local, experts.topk, self.dtype,
+            None if kept == self.dtype else kept, gated=self.model.gated, pairs=pairs, touched=touched,
+        )  # fmt: skip
 
     def choose(self, tokens: int) -> MemoryBound:
         """Scores to the chosen experts and their weights: the fp32 scores are read twice and written once."""

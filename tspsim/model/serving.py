@@ -5,21 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ..operators import Gemm
-from .attention import GROUPED, LATENT, AttentionKind
+from ..operators import Attention, Gemm, LatentPrefill
+from .attention import AttentionKind
 from .formats import BF16, Formats, WeightClass
 from .layer import LayerShard
 
 
 @dataclass(frozen=True)
 class ServingLayer(LayerShard):
-    """A shard of a layer whose weights and cache are in ``formats``; ``dtype`` is what attention multiplies in."""
+    """A shard of a layer whose weights and cache are in ``formats``; ``dtype`` is what attention multiplies in.
+
+    ``context_shards`` ranks hold a part of every context's tokens each.
+    """
 
     formats: Formats = BF16
+    context_shards: int = 1
+
+    def held(self, tokens: int) -> int:
+        """Of so many tokens of a context, those on the rank that has most."""
+        return -(-tokens // self.context_shards)
 
     @cached_property
     def attention_kind(self) -> AttentionKind:
-        return LATENT if self.model.latent else GROUPED
+        return self.model.attention_of(self.kind)
 
     def qkv(self, tokens: int) -> Gemm:
         return self._as(WeightClass.ATTENTION, super().qkv(tokens))
@@ -41,6 +49,21 @@ class ServingLayer(LayerShard):
 
     def head(self, tokens: int) -> Gemm:
         return self._as(WeightClass.EMBEDDING, super().head(tokens))
+
+    def attention(
+        self,
+        segments: tuple[tuple[int, int], ...],
+        *,
+        causal: bool = True,
+        buckets: int = 1,
+        direction: str = "forward",
+    ) -> Attention | LatentPrefill:
+        """Of prompts, whose sequence shards attend each other's keys: latent attention has a kernel of its own."""
+        latent = self.model.latent
+        if latent is None or not causal:
+            return super().attention(segments, causal=causal, buckets=buckets, direction=direction)
+        heads = self.heads // buckets
+        return LatentPrefill(segments, heads, latent.query_dim, latent.value_dim, self.wide, self.formats.cache)
 
     @property
     def mlp_class(self) -> WeightClass:

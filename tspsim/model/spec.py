@@ -1,12 +1,13 @@
 """The type of a model's YAML.
 
-Attention and MLP are sections of their own, each of a ``kind``: attention ``gqa`` or ``mla``, MLP ``dense`` or ``moe``.
+Attention and MLP are sections of their own, each of a ``kind``: that of attention is registered
+(:data:`tspsim.model.ATTENTION_KINDS`), an MLP is ``dense`` or ``moe``.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictBool, Tag, model_validator
 from pydantic_core import PydanticCustomError
@@ -14,60 +15,27 @@ from pydantic_core import PydanticCustomError
 from tspsim.units import Count, PositiveCount
 
 from .architecture import Architecture
-from .parts import Experts, LatentAttention
+from .attention import ATTENTION_KINDS, GROUPED
+from .formats import WEIGHT_BYTES, Formats, WeightClass
+from .parts import Experts
+
+if TYPE_CHECKING:
+    from .attention.sections import AttentionSection
+else:
+    #: One type of all registered kinds' sections.
+    AttentionSection = Union[tuple(Annotated[kind.section, Tag(kind.name)] for kind in ATTENTION_KINDS.values())]  # noqa: UP007
 
 #: Beyond any model, and small enough that nothing built from it grows without bound.
 MOST_LAYERS = 10_000
+
+WeightType = Literal["fp32", "bf16", "fp16", "fp8", "fp8_block", "int8", "int4", "mxfp8", "mxfp4", "nvfp4"]
+assert set(get_args(WeightType)) == set(WEIGHT_BYTES)
 
 Text = Annotated[str, Field(min_length=1, max_length=2000)]
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class AttentionSpec(_Section):
-    """Multi-head, grouped-query or multi-query attention."""
-
-    kind: Literal["gqa"] = "gqa"
-    heads: PositiveCount = Field(description="query heads")
-    kv_heads: PositiveCount = Field(description="key/value heads; equal to heads in multi-head attention")
-    head_dim: PositiveCount = Field(description="width of one head")
-    bias: StrictBool = Field(False, description="Q, K and V projections have a bias")
-    qk_norm: StrictBool = Field(False, description="Q and K are normalised a head")
-    window: Count = Field(0, description="tokens that a windowed layer sees; 0: every layer sees the whole context")
-    full_every: PositiveCount = Field(1, description="with a window: every how many-th layer sees the whole context")
-
-    @model_validator(mode="after")
-    def _heads_divide(self) -> AttentionSpec:
-        if self.heads % self.kv_heads:
-            raise PydanticCustomError(
-                "heads",
-                "{kv_heads} kv_heads do not divide {heads} heads",
-                {"kv_heads": self.kv_heads, "heads": self.heads},
-            )
-        return self
-
-
-class LatentAttentionSpec(_Section):
-    """Multi-head latent attention: every head's keys and values are made from one latent a token."""
-
-    kind: Literal["mla"]
-    heads: PositiveCount
-    q_rank: Count = Field(0, description="width of the queries' latent; 0: queries come from the residual stream")
-    kv_rank: PositiveCount = Field(description="width of the latent of keys and values")
-    nope_dim: PositiveCount = Field(description="width of a head's query without position")
-    rope_dim: PositiveCount = Field(description="width of a head's query with rotary position")
-    value_dim: PositiveCount = Field(description="width of a head's value")
-
-    @model_validator(mode="after")
-    def _mean_is_whole(self) -> LatentAttentionSpec:
-        if (self.nope_dim + self.rope_dim + self.value_dim) % 2:
-            raise PydanticCustomError("widths", "nope_dim + rope_dim + value_dim is odd; no such model is known", {})
-        return self
-
-    def latent(self) -> LatentAttention:
-        return LatentAttention(self.q_rank, self.kv_rank, self.nope_dim, self.rope_dim, self.value_dim)
 
 
 class MlpSpec(_Section):
@@ -90,6 +58,7 @@ class MoeSpec(_Section):
     first_dense: Count = Field(0, description="layers at the start without experts")
     every: PositiveCount = Field(1, description="of the others, every how many-th has experts")
     router_bias: StrictBool = Field(False, description="the router has a bias or a correction an expert")
+    shared_gate: StrictBool = Field(False, description="a gate multiplies what the shared experts give")
     groups: PositiveCount = Field(1, description="groups of neighbouring experts")
     kept_groups: PositiveCount = Field(1, description="groups that a token's experts are chosen from")
     gated: StrictBool = Field(True, description="gate, up and down instead of up and down, in every MLP")
@@ -107,7 +76,7 @@ class MoeSpec(_Section):
         return self
 
     def parts(self) -> Experts:
-        names = ("topk", "width", "shared_width", "first_dense", "every", "router_bias", "groups", "kept_groups")
+        names = {field.name for field in fields(Experts)} - {"count"}
         return Experts(count=self.experts, **{name: getattr(self, name) for name in names})
 
 
@@ -128,6 +97,23 @@ class EmbeddingSpec(_Section):
     learned_positions: StrictBool = Field(False, description="a table of max_context position embeddings")
 
 
+class CheckpointSpec(_Section):
+    """Types that the published checkpoint keeps classes of weights and the cache in."""
+
+    attention: WeightType = Field("bf16", description="projections of attention, norms")
+    dense: WeightType = Field("bf16", description="MLPs of layers without experts")
+    shared: WeightType = Field("bf16", description="shared experts and routers")
+    experts: WeightType = Field("bf16", description="routed experts")
+    embedding: WeightType = Field("bf16", description="embedding and language-model head")
+    cache: str = Field("bf16", max_length=40, description="type of the cache that it is made for")
+    state: Literal["fp32", "bf16"] = Field("fp32", description="type of the states of linear attention")
+
+    def formats(self) -> Formats:
+        kept = {part: str(getattr(self, part)) for part in WeightClass}
+        narrow = {part: kind for part, kind in kept.items() if kind != "bf16"}
+        return Formats(weights=narrow, cache=self.cache, state=self.state)
+
+
 class ModelSpec(_Section):
     """A decoder-only transformer."""
 
@@ -135,14 +121,13 @@ class ModelSpec(_Section):
     description: str = Field("", max_length=2000)
     layers: PositiveCount
     hidden: PositiveCount
-    attention: Annotated[
-        Annotated[AttentionSpec, Tag("gqa")] | Annotated[LatentAttentionSpec, Tag("mla")], _kind("gqa")
-    ]
+    attention: Annotated[AttentionSection, _kind(GROUPED.name)]
     mlp: Annotated[Annotated[MlpSpec, Tag("dense")] | Annotated[MoeSpec, Tag("moe")], _kind("dense")]
     embedding: EmbeddingSpec = EmbeddingSpec()
     linear_bias: StrictBool = Field(False, description="every projection and norm has a bias, as in GPT-2")
     multi_token: Count = Field(0, description="modules that predict one token more each (MTP)")
     max_context: Count = Field(0, description="longest sequence the model was made for; 0 when unknown")
+    checkpoint: CheckpointSpec = CheckpointSpec()
     source: Text = Field(description="where the numbers come from")
     note: str = Field("", max_length=2000, description="what of the original is simplified")
 
@@ -151,6 +136,7 @@ class ModelSpec(_Section):
         if self.layers > MOST_LAYERS:
             found = {"layers": self.layers, "most": MOST_LAYERS}
             raise PydanticCustomError("layers", "{layers} layers; at most {most} are allowed", found)
+        self.attention.check_layers(self.layers)
         return self
 
     def architecture(self) -> Architecture:
@@ -160,8 +146,7 @@ class ModelSpec(_Section):
             name=self.name,
             layers=self.layers,
             hidden=self.hidden,
-            heads=self.attention.heads,
-            **self._attention(),
+            **self.attention.facts(),
             ffn=mlp.width if isinstance(mlp, MlpSpec) else mlp.dense_width,
             gated=mlp.gated,
             vocab=embedding.vocab,
@@ -173,17 +158,8 @@ class ModelSpec(_Section):
             note=self.note,
             experts=mlp.parts() if isinstance(mlp, MoeSpec) else None,
             multi_token=self.multi_token,
+            checkpoint=self.checkpoint.formats(),
         )
-
-    def _attention(self) -> dict[str, Any]:
-        attention = self.attention
-        if isinstance(attention, LatentAttentionSpec):
-            latent = attention.latent()
-            # The mean of a key's and a value's width: with it Q and output, and K and V, are counted in full.
-            width = (latent.query_dim + latent.value_dim) // 2
-            return {"kv_heads": attention.heads, "head_dim": width, "latent": latent}
-        names = ("kv_heads", "head_dim", "qk_norm", "window", "full_every")
-        return {name: getattr(attention, name) for name in names} | {"attention_bias": attention.bias}
 
 
 def describe(model: Architecture) -> dict[str, Any]:
@@ -194,12 +170,9 @@ def describe(model: Architecture) -> dict[str, Any]:
     >>> ModelSpec.model_validate(describe(mixtral)).architecture() == mixtral
     True
     """
-    latent, experts = model.latent, model.experts
-    attention: dict[str, Any] = {"heads": model.heads, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
-    attention |= {"bias": model.attention_bias, "qk_norm": model.qk_norm}
-    attention |= {"window": model.window, "full_every": model.full_every}
-    if latent:
-        attention = {"kind": "mla", "heads": model.heads, **asdict(latent)}
+    experts, kept = model.experts, model.checkpoint
+    attention = model.attention_kind.describe(model)
+    checkpoint = {str(part): kind for part, kind in kept.weights.items()} | {"cache": kept.cache, "state": kept.state}
     mlp: dict[str, Any] = {"width": model.ffn, "gated": model.gated}
     if experts:
         facts = asdict(experts)
@@ -210,5 +183,5 @@ def describe(model: Architecture) -> dict[str, Any]:
             "vocab": model.vocab, "tied": model.tied_embeddings, "learned_positions": model.learned_positions
         },
         "linear_bias": model.linear_bias, "multi_token": model.multi_token, "max_context": model.max_context,
-        "source": model.source, "note": model.note,
+        "checkpoint": checkpoint, "source": model.source, "note": model.note,
     }  # fmt: skip

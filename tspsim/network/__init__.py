@@ -25,7 +25,7 @@ Any list of flows can be asked for its finish times:
 from .cluster import Cluster
 from .collectives.algorithm import ALGORITHMS, CollectiveAlgorithm
 from .collectives.exchange import MULTIPROCESSORS, ExpertExchange, places_reached
-from .collectives.library import collective, exchange_experts, point_to_point
+from .collectives.library import collective, consider_messages, exchange_experts, point_to_point
 from .collectives.multi_ring import hamiltonian_cycles
 from .collectives.schedule import Group, Schedule, scheduled
 from .collectives.traffic import Traffic
@@ -50,6 +50,7 @@ __all__ = [
     "Traffic",
     "build_cluster",
     "collective",
+    "consider_messages",
     "exchange_experts",
     "finish_times",
     "hamiltonian_cycles",

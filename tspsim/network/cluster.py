@@ -101,6 +101,8 @@ class Cluster:
         Bandwidth into a leaf switch over bandwidth out of it.
     factors
         Links that are slower than their specification: id and factor; 0 is a dead one, which routes avoid.
+    engine_all_reduces
+        Library whose kernels do small groups' all-reduces inside a node where none is named; None: the node's own.
 
     Examples
     --------
@@ -118,6 +120,7 @@ class Cluster:
     fabric: FabricSpec | None = None
     oversubscription: float = 1.0
     factors: tuple[tuple[int, float], ...] = ()
+    engine_all_reduces: str | None = None
     #: Results that depend on this cluster alone, kept by whoever computes them.
     memo: dict[Any, Any] = field(default_factory=dict, repr=False)
 
@@ -256,6 +259,18 @@ class Cluster:
             names = {name for name in self.links.source if isinstance(name, str)}
             raise UnknownNameError("switch or NIC", vertex, names)
         return self.with_links(dict.fromkeys(touching, 0.0))
+
+    def with_all_reduces(self, word: str) -> Cluster:
+        """The same cluster with the all-reduce kernels of a serving engine, whose library begins with ``word``; itself
+        where its nodes have none."""
+        own = self.node.collectives.all_reduces_of(word)
+        if own is None or own == self.engine_all_reduces:
+            return self
+        key = ("all-reduces of", own)
+        if key not in self.memo:
+            self.memo[key] = replace(self, engine_all_reduces=own, memo={})
+        found: Cluster = self.memo[key]
+        return found
 
     @cached_property
     def sound(self) -> Cluster:

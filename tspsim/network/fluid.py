@@ -13,10 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from heapq import heappop, heappush
 from typing import Any, Protocol
 
 import simpy
-from simpy.events import EventPriority
+from simpy.events import NORMAL, EventPriority
 
 from .sharing import Sharing, Solutions
 
@@ -61,8 +62,44 @@ class Completion(simpy.Event):
             callback(self)
 
 
+class Due(simpy.Event):
+    """An event that happens at ``at_s`` and calls ``callback`` then: a timeout with less ado."""
+
+    __slots__ = ("_ok", "_value", "callbacks", "env")
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        at_s: float,
+        callback: Callable[[simpy.Event], None],
+        priority: EventPriority = NORMAL,
+    ) -> None:
+        self.env = env
+        self.callbacks = [callback]
+        self._ok = True
+        self._value = None
+        heappush(env._queue, (at_s, priority, next(env._eid), self))
+
+
+class Clock(simpy.Environment):
+    """SimPy's clock, which spares a call an event where it runs to the end."""
+
+    def run(self, until: simpy.core.SimTime | simpy.Event | None = None) -> Any | None:
+        if until is not None:
+            return super().run(until)
+        queue = self._queue
+        while queue:
+            self._now, _, _, event = heappop(queue)
+            callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
+            for callback in callbacks:
+                callback(event)
+            if not event._ok and not hasattr(event, "_defused"):
+                raise event._value
+        return None
+
+
 class Calendar:
-    """Ends of activities; all that end at one instant share one SimPy timeout.
+    """Ends of activities; all that end at one instant share one SimPy event.
 
     With a tick (a power of two, far below anything measurable) every delay is a whole number of ticks. Sums and
     differences of times are then exact, so that what happens an hour later happens in the same way to the bit: what
@@ -82,18 +119,17 @@ class Calendar:
     def enter(self, activity: Activity, delay_s: float) -> None:
         """``activity`` ends ``delay_s`` from now; sets its ``due_s``."""
         delay_s = (delay_s + self._rounding) - self._rounding
-        # The sum SimPy itself makes, so that due_s is the clock's value to the bit.
-        due_s = self.env.now + delay_s
-        activity.due_s = due_s
+        env = self.env
+        activity.due_s = due_s = env._now + delay_s
         day = self._days.get(due_s)
         if day is None:
             self._days[due_s] = [activity]
-            self.env.timeout(delay_s).callbacks.append(self._end)
+            Due(env, due_s, self._end)
         else:
             day.append(activity)
 
     def _end(self, _event: simpy.Event) -> None:
-        now = self.env.now
+        now = self.env._now
         for activity in self._days.pop(now, ()):
             if activity.due_s == now:
                 # An end that moved away and back stands here twice.
@@ -237,7 +273,7 @@ class Fluid:
     def _start(self, transfer: Transfer) -> None:
         """Data begins to move now; the rate follows when the instant is over."""
         channel = transfer.channel
-        transfer.start_s = transfer.since_s = self.env.now
+        transfer.start_s = transfer.since_s = self.env._now
         transfer.remaining_s = channel.fluid_s
         active = self._active.get(channel.region)
         if active is None:
@@ -288,11 +324,7 @@ class Fluid:
     def settle_later(self) -> None:
         """Ask for a settling at the end of this instant (once)."""
         self.settling = True
-        settle = Completion(self.env)
-        settle._ok = True
-        settle._value = None
-        settle.callbacks.append(self._settle)
-        self.env.schedule(settle, priority=LAST)
+        Due(self.env, self.env._now, self._settle, LAST)
 
     def _settle(self, _event: simpy.Event) -> None:
         self.settling = False
@@ -307,7 +339,9 @@ class Fluid:
                 continue
             if self._sharings:
                 self._sharings.pop(region, None)
-            speeds = self._solutions.speeds([transfer.channel for transfer in active])
+            speeds = self._solutions.known.get(tuple([transfer.channel.number for transfer in active]))
+            if speeds is None:
+                speeds = self._solutions.speeds([transfer.channel for transfer in active])
             for transfer, rate in zip(active, speeds, strict=True):
                 self._give(transfer, rate)
 
@@ -332,7 +366,7 @@ class Fluid:
                     break
         if rate == transfer.rate:
             return
-        now = self.env.now
+        now = self.env._now
         transfer.remaining_s -= (now - transfer.since_s) * transfer.rate
         transfer.since_s = now
         transfer.rate = rate

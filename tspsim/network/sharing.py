@@ -45,20 +45,20 @@ class Solutions:
     """Speeds of claims that met before, by their numbers: the same ones meet again and again."""
 
     def __init__(self) -> None:
-        self._speeds: dict[tuple[int, ...], list[float]] = {}
+        self.known: dict[tuple[int, ...], list[float]] = {}
         self._remembered = 0
 
     def speeds(self, claims: Sequence[Claim]) -> list[float]:
         """What :func:`shares` says of them."""
         meeting = tuple([claim.number for claim in claims])
-        speeds = self._speeds.get(meeting)
+        speeds = self.known.get(meeting)
         if speeds is None:
             self._remembered += len(meeting)
             if self._remembered > REMEMBERED:
-                self._speeds.clear()
+                self.known.clear()
                 self._remembered = len(meeting)
             speeds = shares([claim.usage for claim in claims], [claim.weight for claim in claims])
-            self._speeds[meeting] = speeds
+            self.known[meeting] = speeds
         return speeds
 
 

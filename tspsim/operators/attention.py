@@ -140,9 +140,13 @@ class DecodeAttention(Operator):
     @property
     def hbm_bytes(self) -> float:
         """K and V read once; Q read and the output written."""
-        element, kept = DTYPE_BYTES[self.dtype], DTYPE_BYTES[self.kv_dtype]
-        queries = self.queries * self.batch * self.heads * (element + 2.0)
-        return (queries + 2.0 * self.context * self.kv_heads * kept) * self.head_dim
+        queries = self.queries * self.batch * self.heads * (DTYPE_BYTES[self.dtype] + 2.0)
+        return queries * self.head_dim + self.cold_bytes
+
+    @property
+    def cold_bytes(self) -> float:
+        """K and V."""
+        return 2.0 * self.context * self.kv_heads * self.head_dim * DTYPE_BYTES[self.kv_dtype]
 
     @property
     def shape(self) -> str:

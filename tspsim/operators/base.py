@@ -122,6 +122,12 @@ class Operator(ABC):
         """Bytes that must move to and from HBM."""
 
     @property
+    def cold_bytes(self) -> float:
+        """Of those, what no cache of a device holds from one step of a model to the next: weights, and the caches of
+        sequences. A step that serves takes at least the time that HBM needs for it."""
+        return 0.0
+
+    @property
     @abstractmethod
     def shape(self) -> str:
         """Its sizes, for display."""

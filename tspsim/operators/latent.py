@@ -113,7 +113,12 @@ class LatentDecode(Operator):
         """Latents read once; queries read and outputs written."""
         element, wide = DTYPE_BYTES[self.dtype], self.latent_dim + self.rope_dim
         queries = self.queries * self.batch * self.heads * (wide * element + 2.0 * self.latent_dim)
-        return queries + self.context * wide * DTYPE_BYTES[self.kv_dtype]
+        return queries + self.cold_bytes
+
+    @property
+    def cold_bytes(self) -> float:
+        """The latents."""
+        return self.context * (self.latent_dim + self.rope_dim) * DTYPE_BYTES[self.kv_dtype]
 
     @property
     def shape(self) -> str:
@@ -148,6 +153,11 @@ class AbsorbProduct(Operator):
         """Both factors read once, the result written in bf16."""
         element = DTYPE_BYTES[self.dtype]
         return self.heads * ((self.tokens * self.k + self.n * self.k) * element + 2.0 * self.tokens * self.n)
+
+    @property
+    def cold_bytes(self) -> float:
+        """The matrices."""
+        return self.heads * self.n * self.k * DTYPE_BYTES[self.dtype]
 
     @property
     def shape(self) -> str:

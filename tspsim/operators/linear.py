@@ -55,9 +55,11 @@ class DeltaScan(Operator):
 
     @property
     def flops(self) -> float:
-        """A token updates and reads the state (6·k_dim·v_dim a head); of many, pairs inside a chunk besides."""
+        """A token updates and reads the state (6·k_dim·v_dim a head); of many, pairs inside a chunk besides: three
+        products of width k_dim (of K with itself, its transform of K, and Q with K) and two of v_dim, half of each
+        behind the causal mask."""
         inside = sum(q * n * min(q, CHUNK) for q, n in self.rows if q > 1)
-        pairs = 2.0 * inside * self.v_heads * (self.k_dim + self.v_dim)
+        pairs = inside * self.v_heads * (3.0 * self.k_dim + 2.0 * self.v_dim)
         return 6.0 * self.tokens * self.v_heads * self.k_dim * self.v_dim + pairs
 
     @property

@@ -38,6 +38,11 @@ class Gemm(Operator):
         return self.batch * ((self.m * self.k + self.n * self.k) * element + 2.0 * self.m * self.n)
 
     @property
+    def cold_bytes(self) -> float:
+        """B."""
+        return self.batch * self.n * self.k * DTYPE_BYTES[self.dtype]
+
+    @property
     def shape(self) -> str:
         return f"{self.batch}×" * (self.batch > 1) + f"[{self.m}×{self.k}]·[{self.k}×{self.n}] {self.dtype}"
 
@@ -112,9 +117,14 @@ class FusedMoE(Operator):
     @property
     def hbm_bytes(self) -> float:
         """Weights of the experts that any token chose, tokens read and written once."""
-        weights = self.experts_read * self.matrices * self.hidden * self.expert_ffn
         moved = min(float(self.tokens), self.rows) * self.hidden * (DTYPE_BYTES[self.dtype] + 2.0)
-        return weights * DTYPE_BYTES[self.weight_dtype or self.dtype] + moved
+        return self.cold_bytes + moved
+
+    @property
+    def cold_bytes(self) -> float:
+        """Weights of the experts that any token chose."""
+        weights = self.experts_read * self.matrices * self.hidden * self.expert_ffn
+        return weights * DTYPE_BYTES[self.weight_dtype or self.dtype]
 
     @property
     def shape(self) -> str:

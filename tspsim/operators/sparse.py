@@ -19,6 +19,15 @@ def seen(queries: int, context: int) -> float:
     return context + (queries + 1) / 2.0
 
 
+def seen_at_most(queries: int, context: int, most: float) -> float:
+    """The same where no query meets more than ``most``: the first do not have as many yet."""
+    if context + queries <= most:
+        return seen(queries, context)
+    growing = max(0.0, most - context)
+    below = growing * context + growing * (growing + 1.0) / 2.0
+    return (below + (queries - growing) * most) / queries
+
+
 @dataclass(frozen=True, slots=True)
 class Indexer(Operator):
     """Scores of all queries with all (compressed) tokens of their context, and the choice of the best ``topk``.
@@ -50,9 +59,24 @@ class Indexer(Operator):
     kind = "attention"
 
     @property
+    def queries(self) -> int:
+        return sum(q * n for q, _, n in self.rows)
+
+    @property
     def pairs(self) -> float:
         """Queries times the entries that each is scored with."""
         return sum(q * seen(q, c) * n for q, c, n in self.rows) / self.compression
+
+    @property
+    def entries(self) -> float:
+        """Of all contexts."""
+        return sum((c + q) * n for q, c, n in self.rows) / self.compression
+
+    @property
+    def longest(self) -> float:
+        """Entries of the longest context that has more of them than are chosen; 0 where all are."""
+        lengths = ((c + q) / self.compression for q, c, _ in self.rows)
+        return max((length for length in lengths if length > self.topk), default=0.0)
 
     @property
     def flops(self) -> float:
@@ -62,8 +86,7 @@ class Indexer(Operator):
     @property
     def hbm_bytes(self) -> float:
         """Keys of all contexts read once; scores written and read in fp32 by the choice."""
-        keys = sum((c + q) * n for q, c, n in self.rows) / self.compression * self.key_bytes
-        return keys + 8.0 * self.pairs
+        return self.entries * self.key_bytes + 8.0 * self.pairs
 
     @property
     def shape(self) -> str:
@@ -90,6 +113,8 @@ class SparseAttention(Operator):
         Latest tokens, uncompressed, that are attended besides.
     entry_bytes
         Bytes of a cached entry.
+    dtype, kv_dtype
+        Types that are multiplied, and that the cache keeps.
     """
 
     rows: Rows
@@ -103,6 +128,7 @@ class SparseAttention(Operator):
     dtype: str = "bf16"
     name: str = "sparse attention"
     role: Role = Role.ATTENTION
+    kv_dtype: str = "bf16"
 
     kind = "attention"
 
@@ -110,12 +136,25 @@ class SparseAttention(Operator):
         """Entries that a query attends, mean over a sequence's."""
         entries = seen(queries, context) / self.compression
         if self.topk:
-            entries = min(entries, self.topk)
-        return entries + min(self.window, seen(queries, context))
+            entries = seen_at_most(queries, context, self.topk * self.compression) / self.compression
+        return entries + seen_at_most(queries, context, self.window)
+
+    @property
+    def queries(self) -> int:
+        return sum(q * n for q, _, n in self.rows)
 
     @property
     def pairs(self) -> float:
         return sum(q * self.attended(q, c) * n for q, c, n in self.rows)
+
+    @property
+    def entries(self) -> float:
+        """What the queries of a sequence chose, at least once and at most the whole context."""
+        total = 0.0
+        for q, c, n in self.rows:
+            whole = (c + q) / self.compression + min(self.window + q - 1 if self.window else 0, c + q)
+            total += n * min(whole, q * self.attended(q, c))
+        return total
 
     @property
     def flops(self) -> float:
@@ -124,14 +163,9 @@ class SparseAttention(Operator):
 
     @property
     def hbm_bytes(self) -> float:
-        """What the queries of a sequence chose, at least once and at most the whole context; queries and outputs."""
-        entries = 0.0
-        for q, c, n in self.rows:
-            whole = (c + q) / self.compression + min(self.window, c + q)
-            entries += n * min(whole, q * self.attended(q, c))
-        tokens = sum(q * n for q, _, n in self.rows)
-        element = DTYPE_BYTES[self.dtype]
-        return entries * self.entry_bytes + tokens * self.heads * (self.key_dim * element + 2.0 * self.value_dim)
+        """Entries read once; queries read and outputs written."""
+        queries = self.queries * self.heads * (self.key_dim * DTYPE_BYTES[self.dtype] + 2.0 * self.value_dim)
+        return self.entries * self.entry_bytes + queries
 
     @property
     def shape(self) -> str:

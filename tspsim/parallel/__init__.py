@@ -7,7 +7,7 @@ A *scheme* spreads a replica over its ranks: it writes the pieces of a pass, and
 
 from __future__ import annotations
 
-from . import context, folded, tensor
+from . import context, folded, folded_decode, tensor
 from .adapters import Adapters
 from .choice import Choice, Option
 from .choices import choices_of, options_of, switches_of
@@ -15,9 +15,18 @@ from .context import ContextMethod, method_of, usual_method
 from .memory import Residency, peak_memory
 from .mesh import build_mesh, located
 from .plan import SWITCHES, Job, Plan
-from .registries import CONTEXT_METHODS, SCHEMES, WEIGHT_TRANSPORTS, mesh_axes, scheme_axes
+from .registries import (
+    CONTEXT_METHODS,
+    DECODE_EXCHANGES,
+    DECODE_FORMS,
+    SCHEMES,
+    WEIGHT_TRANSPORTS,
+    mesh_axes,
+    scheme_axes,
+)
 from .routing import Routing
 from .scheme import Received, Scheme, scheme_of
+from .serving_engine import Captured, ServingEngine
 from .stack import IDEAL, Stack
 from .stack_spec import StackSpec, load_stack
 from .step import axes_of, write_program
@@ -25,11 +34,14 @@ from .work import Optimizer, Work
 
 __all__ = [
     "CONTEXT_METHODS",
+    "DECODE_EXCHANGES",
+    "DECODE_FORMS",
     "IDEAL",
     "SCHEMES",
     "SWITCHES",
     "WEIGHT_TRANSPORTS",
     "Adapters",
+    "Captured",
     "Choice",
     "ContextMethod",
     "Job",
@@ -40,6 +52,7 @@ __all__ = [
     "Residency",
     "Routing",
     "Scheme",
+    "ServingEngine",
     "Stack",
     "StackSpec",
     "Work",
@@ -48,6 +61,7 @@ __all__ = [
     "choices_of",
     "context",
     "folded",
+    "folded_decode",
     "load_stack",
     "located",
     "mesh_axes",

@@ -10,6 +10,7 @@ from ..operators import Gemm, Operator
 from ..program import Collective, Compute, Instruction, Launch, Program, Repeat, SendReceive, Tokens
 from .lowering import lowering_of
 from .plan import Job
+from .serving_engine import Captured
 
 
 class Buffers:
@@ -49,7 +50,8 @@ class ProgramBuilder:
     set while a layer's forward is repeated for its backward, ``further_token`` in a module that predicts one token
     more, ``weight_gradients`` cleared while they are put off;
     ``exchanged_gradients`` are a layer's instructions that bring its weights' gradients to their owners.
-    ``coordinates`` are the positions of the program's ranks on the axes along which programs differ.
+    ``coordinates`` are the positions of the program's ranks on the axes along which programs differ; ``capture`` is how
+    much of the pass that is written runs as graphs.
     """
 
     def __init__(self, role: str, job: Job, coordinates: Mapping[str, int] | None = None) -> None:
@@ -59,6 +61,7 @@ class ProgramBuilder:
         self._lower = lowering_of(job.work)
         self._job = job
         self.part = ""
+        self.capture = job.capture
         self._items: list[Instruction | Repeat] = []
         self._length = 0
         self._body: list[Instruction] = []
@@ -204,25 +207,30 @@ class ProgramBuilder:
                 self._body[index] = replace(instruction, after=(*instruction.after, gate))
                 return
 
-    def end_layers(self, times: int, layer_step: int = 1) -> int:
-        """The layer written since :meth:`begin_layers` runs ``times`` times.
-
-        Returns where its last turn begins: an index inside the layer plus this is that instruction's in the program.
-        """
+    def end_layers(self, times: int, layer_step: int = 1) -> Repeat:
+        """The layer written since :meth:`begin_layers`, to run ``times`` times where :meth:`repeat` puts it."""
         self._hand_over_buffers()
         body = list(self._body)
         for consumer, producer, _, turns in self._across:
             waits = (*body[consumer].after, producer - turns * len(body))
             body[consumer] = replace(body[consumer], after=waits)
-        self._items.append(Repeat(tuple(body), times, layer_step))
-        self._length += times * len(body)
         self._body, self._across, self._layer, self.part = [], [], -1, ""
-        return self._length - len(body)
+        return Repeat(tuple(body), times, layer_step)
+
+    def repeat(self, layers: Repeat) -> int:
+        """Put layers into the program, for the first time or again.
+
+        Returns where their last turn begins: an index inside the layer plus this is that instruction's in the program.
+        """
+        self._items.append(layers)
+        self._length += layers.times * len(layers.body)
+        self.part = ""
+        return self._length - len(layers.body)
 
     def end_layer(self) -> int:
         """The layer written since :meth:`begin_layers` runs once, after layers that may be of another kind.
 
-        Returns where it begins, as :meth:`end_layers` does.
+        Returns where it begins, as :meth:`repeat` does.
         """
         self._hand_over_buffers()
         start, body = self._length, list(self._body)
@@ -253,15 +261,15 @@ class ProgramBuilder:
 
     def _add(self, instruction: Compute | Collective | SendReceive) -> int:
         """The instruction and, where the stack's host takes time to issue it, that before it."""
-        stack = self._job.work.stack
-        if not stack.launches(experts=self._job.model.experts is not None):
+        stack, captured = self._job.work.stack, self.capture
+        if captured is Captured.WHOLE or not stack.launches(experts=self._job.model.experts is not None):
             return self._put(instruction)
         if isinstance(instruction, Compute):
-            host_s = stack.compute_s(instruction.operators)
+            host_s = stack.compute_s(instruction.operators, captured)
         elif isinstance(instruction, SendReceive):
             host_s = stack.message_s
         else:
-            host_s = stack.exchange_s(self._job.ranks_along(instruction.axis))
+            host_s = stack.exchange_s(self._job.ranks_along(instruction.axis), captured)
         if host_s == 0.0 and (isinstance(instruction, Compute) or stack.kernel_s == 0.0):
             index = self._put(instruction)
         else:

@@ -10,12 +10,14 @@ from __future__ import annotations
 from ..model import Architecture
 from .ledger import Buffer, Lifetime
 from .plan import Plan
+from .scheme import scheme_of
 
 
 def cache_shards(model: Architecture, plan: Plan) -> int:
-    """Ranks of a replica that one copy of the cache is spread over."""
-    by_heads = 1 if model.latent else min(plan.tp, model.kv_heads)
-    return plan.token_shards * by_heads * plan.pp
+    """Ranks of a replica that one copy of the cache is spread over, by the layers that divide it least."""
+    heads = {use.heads for use in model.cache_uses() if use.token_bytes}
+    share = scheme_of(plan).context(plan)
+    return share.ranks * min(share.attended, *heads) * share.sequences * plan.pp
 
 
 def cache_bytes_per_token(model: Architecture, plan: Plan, element_bytes: float, context: int = 0) -> float:
@@ -27,6 +29,20 @@ def cache_buffer(model: Architecture, plan: Plan, element_bytes: float, context:
     """What a session of ``context`` tokens keeps on a rank."""
     per_token = cache_bytes_per_token(model, plan, element_bytes, context)
     return Buffer("kv_cache", per_token * context, Lifetime.STEP)
+
+
+def sequence_bytes(model: Architecture, plan: Plan, context: int, cache_type: str | None = None) -> float:
+    """Bytes that a sequence of ``context`` tokens keeps on a rank, mean over pipeline stages: every layer as its kind
+    says, keys of indexers and states included.
+
+    Raises
+    ------
+    InputError
+        A layer's kind keeps no cache in this type.
+    """
+    uses = model.cache_uses(cache_type)
+    share = scheme_of(plan).context(plan)
+    return sum(share.rank_bytes(use, context) for use in uses) / plan.pp
 
 
 def resident_sessions(

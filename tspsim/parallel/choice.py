@@ -13,8 +13,9 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Option:
-    """A key of a scenario's plan: its name, the type that a stated value must have (any that pydantic knows), the value
-    where none is stated, and a line for people. The plan's ``options`` have it."""
+    """A key of a scenario's plan: its name, the type that a stated value must have (any that pydantic knows, or a
+    registry, one of whose names it is), the value where none is stated, and a line for people. The plan's ``options``
+    have it, unless it is None."""
 
     name: str
     type: Any

@@ -23,12 +23,22 @@ class ExpertDispatch:
         What a token got from the experts of one rank is summed before it goes back.
     phases
         Algorithms of the all-to-alls there and back (:mod:`tspsim.network`); None: a plain one.
+    element_bytes
+        Bytes of an element on its way to the experts, scales included; None: an activation's.
+    gathers
+        Every rank of the group gets all tokens and adds what its experts make of them: an all-gather and a
+        reduce-scatter instead of all-to-alls.
+    trains
+        Whether a backward can take the same ways.
     """
 
     name: str
     copies: Callable[[int, Experts], float]
     sums_before_return: bool = True
     phases: tuple[str, str] | None = None
+    element_bytes: float | None = None
+    gathers: bool = False
+    trains: bool = True
 
 
 def distinct_ranks(ranks: int, experts: Experts) -> float:
@@ -54,6 +64,22 @@ DISPATCHES.register(
 )
 
 
+#: Small messages in fp8 with a scale for each 128 elements (DeepEP's and mori's low-latency kernels), for decoding.
+DISPATCHES.register(
+    ExpertDispatch(
+        "low_latency",
+        distinct_ranks,
+        phases=("dispatch_low_latency", "combine_low_latency"),
+        element_bytes=1.0 + 4.0 / 128.0,
+        trains=False,
+    )
+)
+#: All tokens to all ranks (vLLM's default, ``allgather_reducescatter``).
+DISPATCHES.register(
+    ExpertDispatch("gather", lambda ranks, experts: float(ranks), gathers=True, trains=False)
+)
+
+
 @dataclass(frozen=True)
 class ExpertOverlap:
     """What hides the exchanges with experts.
@@ -64,14 +90,18 @@ class ExpertOverlap:
         Shared experts run beside the dispatch, not before it.
     micro_batches
         One micro-batch's forward runs between the pieces of another's backward (:mod:`tspsim.parallel.interleave`).
+    halves
+        A serving step's batch is cut into two, whose pieces take turns (SGLang's two-batch overlap, vLLM's dual batch).
     """
 
     name: str
     shared_beside: bool = False
     micro_batches: bool = False
+    halves: bool = False
 
 
 OVERLAPS: Registry[ExpertOverlap] = Registry("expert overlap", "tspsim.expert_overlap")
 OVERLAPS.register(ExpertOverlap("none"))
 OVERLAPS.register(ExpertOverlap("shared_experts", shared_beside=True))
 OVERLAPS.register(ExpertOverlap("micro_batches", shared_beside=True, micro_batches=True))
+OVERLAPS.register(ExpertOverlap("two_batches", shared_beside=True, halves=True))

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from math import ceil
 
+from ..model.formats import WeightClass
 from ..model.layer import LayerShard, gradients
 from ..model.routed import RoutedShard
 from ..operators import Computes, Gemm, Operator
@@ -57,14 +58,18 @@ def routed_shard(job: Job, tokens: int | None = None, position: int | None = Non
     """The experts of a rank and the rows that meet each, of ``tokens`` tokens a rank (None: all of them)."""
     experts, plan = job.model.experts, job.plan
     assert experts is not None
-    grouped = plan.ep > 1
+    grouped, replicated = plan.ep > 1, job.replicates_tokens
     if tokens is None:
         tokens = own_tokens(job) if grouped else job.tokens
-    rows = tokens * plan.ep * experts.topk / experts.count * load_of(job, position)
-    columns = 1 if grouped else plan.tp
-    return RoutedShard(
-        job.model, experts.count // plan.ep, ceil(rows), columns, job.work.precision, job.activation_bytes
-    )
+    sources = 1 if replicated else plan.ep
+    rows = tokens * sources * experts.topk / experts.count * load_of(job, position)
+    whole = job.whole_ranks if job.step.serves else plan.tp
+    columns = whole // plan.ep if replicated else 1 if grouped else whole
+    dtype, kept = job.work.precision, None
+    if job.step.serves:
+        formats = job.work.formats
+        dtype, kept = formats.multiplied(WeightClass.EXPERTS), formats.kept(WeightClass.EXPERTS)
+    return RoutedShard(job.model, experts.count // plan.ep, ceil(rows), columns, dtype, job.activation_bytes, kept)
 
 
 def moved_bytes(job: Job) -> float:
@@ -85,14 +90,23 @@ def buffers(job: Job) -> Iterator[Buffer]:
 
 def local_forward(job: Job, layer: LayerShard, tokens: int) -> tuple[Operator, ...]:
     """Router, routed and shared experts of tokens that need not travel."""
-    routed = routed_shard(job, tokens)
     shared: tuple[Operator, ...] = ()
     if layer.ffn:
         shared = layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens)
+    if job.step.serves:
+        return *routed_forward(job, tokens), *shared
+    routed = routed_shard(job, tokens)
     return (
         routed.router(tokens), routed.choose(tokens), *_multiply(routed), routed.sum_rows(routed.all_rows, tokens),
         *shared,
     )  # fmt: skip
+
+
+def routed_forward(job: Job, tokens: int) -> tuple[Operator, ...]:
+    """Router and routed experts of a serving step's tokens that need not travel."""
+    routed = routed_shard(job, tokens)
+    pairs = tokens * routed.experts.topk / job.plan.ep * load_of(job, None)
+    return routed.router(tokens), routed.fused(tokens, pairs, touched_experts(job, tokens, None))
 
 
 def local_products(job: Job, layer: LayerShard, tokens: int) -> tuple[tuple[Gemm, ...], tuple[Gemm, ...]]:
@@ -138,6 +152,81 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[in
     back = exchange(builder, job, routed, "combine", [multiplied])
     rows = sent_rows(job, position) or routed.all_rows
     return builder.compute("sum of experts", routed.sum_rows(rows, tokens), after=[*back, *done])
+
+
+# --- serving steps --------------------------------------------------------------------------------------------
+
+
+def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int], shared: Shared | None) -> list[int]:
+    """The MLP of a layer whose experts are on other replicas as well: tokens go there, or to all, and sums come back.
+
+    Ranks of ``tp`` have the same tokens; each takes its part of them to the experts, and gathers the whole afterwards.
+    """
+    plan, experts = job.plan, job.model.experts
+    assert experts is not None
+    tokens, position, dispatch = routed_tokens(job), builder.coordinates.get("ep"), plan.dispatch
+    routed = routed_shard(job, tokens, position)
+    chosen = builder.compute(
+        "norm, router", layer.norm(job.tokens), routed.router(tokens), routed.choose(tokens), after=after
+    )
+    beside = plan.hiding.shared_beside
+    done = shared([chosen]) if shared and not beside else []
+    row_bytes = job.model.hidden * (dispatch.element_bytes or job.activation_bytes)
+    if dispatch.gathers:
+        size = plan.ep * tokens * job.model.hidden * job.activation_bytes
+        arrived = [
+            builder.collective("all_gather", "ep", size, "tokens to all", after=[chosen, *done], stream=EXCHANGE)
+        ]
+    else:
+        arrived = all_to_all(builder, job, "dispatch", 0, row_bytes, [chosen, *done])
+    if shared and beside:
+        done = shared([chosen])
+    load = load_of(job, position)
+    pairs = tokens * experts.topk * load
+    touched = touched_experts(job, plan.ep * tokens, position)
+    multiplied = builder.compute("experts", routed.fused(plan.ep * tokens, pairs, touched), after=arrived)
+    if dispatch.gathers:
+        back = [builder.collective("reduce_scatter", "ep", size, "sum experts", after=[multiplied], stream=EXCHANGE)]
+    else:
+        wide = job.model.hidden * job.activation_bytes
+        back = all_to_all(builder, job, "combine", 1, wide, [multiplied])
+    if plan.tp > 1:
+        whole = job.tokens * job.model.hidden * job.activation_bytes
+        back = [builder.collective("all_gather", "tp", whole, "tokens of experts", after=back)]
+    return [*back, *done]
+
+
+def all_to_all(
+    builder: ProgramBuilder, job: Job, name: str, phase: int, row_bytes: float, after: Sequence[int]
+) -> list[int]:
+    """One way between the ranks of tokens and those of their experts, of a serving step."""
+    experts, dispatch, tokens = job.model.experts, job.plan.dispatch, routed_tokens(job)
+    assert experts is not None
+    algorithm, exchanged = None, None
+    if dispatch.phases is not None:
+        algorithm = dispatch.phases[phase]
+        choice = experts.count, experts.topk, experts.groups, experts.kept_groups
+        exchanged = Tokens(tokens * load_of(job, None), row_bytes, *choice)
+    size = tokens * dispatch.copies(job.plan.ep, experts) * load_of(job, None) * row_bytes
+    return [
+        builder.collective(
+            "all_to_all", "ep", size, name, after=after, stream=EXCHANGE, algorithm=algorithm, tokens=exchanged
+        )
+    ]
+
+
+def routed_tokens(job: Job) -> int:
+    """Tokens that a rank takes to experts in a serving step: its part of those that its ranks of ``tp`` all have."""
+    return -(-job.tokens // job.plan.tp)
+
+
+def touched_experts(job: Job, tokens: int, position: int | None) -> float:
+    """Distinct experts of a rank that any of the group's tokens chose: of the rank named, or of the one that has most
+    to read."""
+    experts = job.model.experts
+    assert experts is not None
+    each = job.work.routing.distinct_of_ranks(experts.count, job.plan.ep, tokens * experts.topk)
+    return max(each) if position is None else each[position]
 
 
 def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, shared: Shared | None) -> int:

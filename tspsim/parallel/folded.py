@@ -21,17 +21,30 @@ from dataclasses import replace
 from ..model import Block
 from ..model.layer import LayerShard, gradients
 from ..operators import MemoryBound, Operator
+from ..steps import STEPS
 from . import expert, folded_choice, folded_tables, folded_weights
 from .builder import ProgramBuilder
-from .context.attention import attend_by_blocks, attention_backward, context_bytes, own_segments, slice_segments
+from .choice import Option
+from .context.attention import (
+    attend_by_blocks,
+    attention_backward,
+    context_bytes,
+    expand,
+    latent_bytes,
+    own_segments,
+    slice_segments,
+)
+from .decode.sharing import refused_exchange
+from .folded_form import AXIS, form_of
 from .ledger import Buffer, Lifetime
 from .memory import Residency
 from .partition import local_segments
 from .pipeline import Refusal
 from .plan import Job
 from .recompute import cheap_again, heads_again
-from .registries import SCHEMES
-from .scheme import Received, Scheme
+from .registries import DECODE_EXCHANGES, DECODE_FORMS, SCHEMES
+from .sampling import sampled_head
+from .scheme import Received, Scheme, WholeTokens
 from .transport import BUFFERS, Arrivals, piece_of, transport_of
 
 
@@ -44,9 +57,25 @@ def forward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position
     def mlp(after: list[int]) -> list[int]:
         return [(mlp_overlapped if overlap else mlp_in_turn)(builder, job, layer, after[0])]
 
+    if job.step.serves:
+        return served_mlp(builder, job, layer, [attended], mlp)
     if not layer.kind.experts:
         return mlp([attended])
     return [expert.forward(builder, job, layer, [attended], mlp if layer.ffn else None)]
+
+
+def served_mlp(
+    builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int], mlp: expert.Shared
+) -> list[int]:
+    """The MLP of a rank's own tokens in a serving step; routed experts are all here, or on the ranks of ``ep``."""
+    if not layer.kind.experts:
+        return mlp(after)
+    shared = mlp if layer.ffn else None
+    if job.plan.ep > 1:
+        return expert.serve(builder, job, layer, after, shared)
+    routed = expert.routed_forward(job, job.tokens)
+    done = [builder.compute("norm, experts", layer.norm(job.tokens), *routed, after=after)]
+    return shared(done) if shared else done
 
 
 def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
@@ -183,10 +212,14 @@ def attention_part_backward(builder: ProgramBuilder, job: Job, layer: LayerShard
 
 def gather_attention_whole(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
     """What no head divides and every rank needs whole for its tokens: latent attention's projections to latents, and
-    halves of adapters."""
+    halves of adapters; and latents that are cached, where tokens are divided."""
     size = folded_weights.attention(job, layer).whole_bytes
     name = "projections to latents" if layer.down_weights else "adapters of attention"
-    return [builder.collective("all_gather", "tsp", size, name, after=after, stream="weights")] if size else []
+    whole = [builder.collective("all_gather", "tsp", size, name, after=after, stream="weights")] if size else []
+    cached = latent_bytes(job, layer) if job.token_shards > 1 else 0.0
+    if cached:
+        whole.append(builder.collective("all_gather", "tsp", cached, "cached latents", after=after, stream="weights"))
+    return whole
 
 
 def bring_weights(builder: ProgramBuilder, job: Job, group: LayerShard, step: int, after: list[int]) -> list[int]:
@@ -241,9 +274,10 @@ def attend(
     work, plan = job.work, job.plan
     name, output = f"attention {step + 1}/{plan.attended_groups}", group.output(job.tokens)
     if len(gathered) == 1:
-        segments = local_segments(plan.partition, work.sequence, plan.tsp, position, job.sequences, work.causal)
-        kernel = group.attention(segments, causal=work.causal)
-        return builder.compute(name, kernel, output, after=gathered)
+        shard = plan.partition, job.sequence, plan.tsp, position
+        segments = local_segments(*shard, job.sequences, work.causal, job.cached)
+        kernels = *expand(job, group), group.attention(segments, causal=work.causal), output
+        return builder.compute(name, *kernels, after=gathered)
     return attend_by_blocks(builder, job, group, position, name, projected, gathered, output)
 
 
@@ -261,7 +295,8 @@ def attend_backward(
         return builder.collective("reduce_scatter", "tsp", size, summed, after=[last], stream="context")
 
     if parts == 1:
-        segments = local_segments(plan.partition, work.sequence, plan.tsp, position, job.sequences, work.causal)
+        shard = plan.partition, job.sequence, plan.tsp, position
+        segments = local_segments(*shard, job.sequences, work.causal, job.cached)
         named = f"{name} backward"
         return home(attention_backward(builder, job, group, segments, work.causal, named, after, before=before))
     sums = builder.compute(f"{name} d output", *before, after=after)
@@ -368,6 +403,9 @@ def apply_mlp(builder: ProgramBuilder, job: Job, piece: LayerShard, number: int,
 
 def buffers(job: Job) -> Iterator[Buffer]:
     """Both while a layer works."""
+    if not splits(job):
+        yield from form_of(job.plan).buffers(job)
+        return
     yield Buffer("gathered_context", gathered_context(job), Lifetime.LAYER)
     yield Buffer("in_flight_weights", in_flight_weights(job), Lifetime.LAYER)
 
@@ -379,11 +417,12 @@ def gathered_context(job: Job) -> float:
     recomputation all groups of the layer whose forward was just repeated, so that its backward need not gather again.
     """
     groups = job.plan.attended_groups
-    group = LayerShard(job.model, groups, job.work.precision, job.activation_bytes)
+    group = job.layer(groups)
     one = context_bytes(job, group)
+    latents = latent_bytes(job, group)
     if job.training:
         return one * (1 + (groups if job.plan.recomputation == "full" else 1))
-    return one * (1 if job.plan.overlap is False else min(2, groups))
+    return latents + one * (1 if job.plan.overlap is False else min(2, groups))
 
 
 def in_flight_weights(job: Job) -> float:
@@ -396,7 +435,7 @@ def in_flight_weights(job: Job) -> float:
     transport, ahead = transport_of(job), min(folded_weights.ATTENTION_BUFFERS, job.plan.attended_groups)
 
     def of_kind(block: Block) -> float:
-        layer = LayerShard(job.model, job.plan.tsp, job.work.precision, job.activation_bytes, block)
+        layer = job.layer(job.plan.tsp, block)
         group, piece = group_of(job, layer), piece_of(job, layer)
         attention, mlp = folded_weights.attention(job, group), folded_weights.mlp(job, piece)
         arriving = BUFFERS * transport.pools(job) * mlp.shard_bytes
@@ -416,8 +455,45 @@ def in_flight_weights(job: Job) -> float:
 # --- what others ask ----------------------------------------------------------------------------------------
 
 
+def splits(job: Job) -> bool:
+    """Whether the ranks divide the tokens of a pass."""
+    return not job.step.serves or job.token_shards > 1
+
+
+def whole_ranks(job: Job) -> int:
+    """All, where each has all tokens."""
+    return 1 if splits(job) or form_of(job.plan).travels else job.plan.tsp
+
+
+def served_head(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
+    """Of a serving step: every rank multiplies its part of the vocabulary."""
+    if splits(job):
+        sampled_head(builder, job, layer, AXIS)
+    else:
+        form_of(job.plan).head(builder, job, layer)
+
+
+#: Keys of steps that decode.
+OPTIONS = (
+    Option("decode_form", DECODE_FORMS, None, "what TSP's ranks do in a step that decodes"),
+    Option("decode_exchange", DECODE_EXCHANGES, None, "how ranks that share contexts merge partial attention"),
+)
+
+
 def check(job: Job) -> Refusal:
     model, plan = job.model, job.plan
+    own = [option.name for option in OPTIONS if option.name in plan.options]
+    if own and splits(job):
+        decoding = ", ".join(each.name for each in STEPS.values() if each.serves and not each.shards_tokens)
+        return own[0], f"is of steps that decode: {decoding}"
+    if not splits(job):
+        refused = form_of(plan).check(job)
+        if refused is not None:
+            return refused
+    elif job.step.serves:
+        refused = refused_exchange(job)
+        if refused is not None:
+            return refused
     if model.heads % plan.tsp:
         return "tsp", f"{plan.tsp} does not divide the {model.heads} attention heads of {model.name}"
     if plan.tsp % plan.attended_groups:
@@ -427,13 +503,16 @@ def check(job: Job) -> Refusal:
 
 
 def received(job: Job, in_switch: bool) -> tuple[Received, ...]:
-    """(D − 1)/D of a layer's matrices, and of K and V of the whole context."""
+    """(D − 1)/D of a layer's matrices, and of K and V of the whole context; in decoding what the form says."""
+    if not splits(job):
+        return (Received("tsp", form_of(job.plan).received(job)),)
     model, away = job.model, (job.plan.tsp - 1) / job.plan.tsp
     thinnest = min(set(model.blocks), key=model.common_matrix_parameters)
     # Of the whole layer: groups of heads need not replicate keys and values, however many ranks there are.
-    layer = LayerShard(model, 1, job.work.precision, job.activation_bytes, thinnest)
-    weights = (layer.attention_weights + layer.mlp_weights) * job.weight_bytes
-    return (Received("tsp", away * (weights + context_bytes(job, layer))),)
+    layer = job.layer(1, thinnest)
+    weights = folded_weights.attention(job, layer).shard_bytes + folded_weights.mlp(job, layer).shard_bytes
+    context = context_bytes(job, layer) + latent_bytes(job, layer)
+    return (Received("tsp", away * (weights + context)),)
 
 
 SCHEME = SCHEMES.register(
@@ -452,14 +531,22 @@ SCHEME = SCHEMES.register(
         layer_weights=None,
         residency=Residency(
             weight_shards=lambda job: job.plan.tsp,
-            compute_shards=lambda job: 1,
+            compute_shards=lambda job: 1 if splits(job) else job.plan.tsp,
             buffers=buffers,
-            logit_shards=lambda job: transport_of(job).head_pieces(job),
+            logit_shards=lambda job: job.plan.tsp if job.step.serves else transport_of(job).head_pieces(job),
         ),
         received=received,
         check=check,
-        head_shards=lambda job: job.plan.attended_groups,
+        head_shards=lambda job: job.plan.attended_groups if splits(job) else job.plan.tsp,
         overlaps=lambda plan: True,
+        whole=WholeTokens(
+            embed=lambda builder, job, layer: form_of(job.plan).embed(builder, job, layer),
+            layer=lambda builder, job, layer, position: form_of(job.plan).layer(builder, job, layer, position),
+            head=served_head,
+        ),
+        context=lambda plan: form_of(plan).share(plan),
+        whole_ranks=whole_ranks,
+        options=OPTIONS,
         choices=lambda plan: (folded_choice.CHOICE,),
         published={"tsp_schedule": "published"},
         alone="folds tp and sp onto one axis",

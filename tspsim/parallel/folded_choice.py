@@ -18,7 +18,11 @@ BLOCK_GROUPS = (1, 2)
 
 
 def options(job: Job, mesh: bool) -> Iterator[Values]:
-    """Groups of heads, and a ring or gathered pieces. Behind a switch one ring uses all that several would."""
+    """Groups of heads, and a ring or gathered pieces. Behind a switch one ring uses all that several would. Where no
+    weights travel there is nothing to choose."""
+    if job.whole_ranks > 1:
+        yield {}
+        return
     plan, degree = job.plan, job.plan.tsp
     ring = {"weight_transport": "multi_ring" if mesh else "ring"}
     arrivals: list[Values] = [ring] if degree <= LONGEST_RING and "mlp_pieces" in plan.open else []

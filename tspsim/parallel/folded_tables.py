@@ -12,8 +12,13 @@ from .transport import Arrivals, transport_of
 
 
 def embed(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
-    """Rows live with their owner: token numbers go there (four bytes each), rows come back, all-to-all."""
-    asked = builder.collective("all_gather", "tsp", 4 * job.group_tokens, "token numbers", stream="context")
+    look_up(builder, job, layer, job.group_tokens)
+
+
+def look_up(builder: ProgramBuilder, job: Job, layer: LayerShard, tokens: int) -> None:
+    """Rows live with their owner: numbers of all ranks' ``tokens`` go there (four bytes each), rows come back,
+    all-to-all."""
+    asked = builder.collective("all_gather", "tsp", 4 * tokens, "token numbers", stream="context")
     found = builder.compute("embedding lookup", layer.embedding(job.tokens), after=[asked])
     size = job.tokens * job.model.hidden * job.activation_bytes
     rows = builder.collective("all_to_all", "tsp", size, "embedding rows", after=[found], stream="context")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ..model.formats import WeightClass
 from ..model.layer import LayerShard
 from .adapters import ELEMENT_BYTES, Halves
 from .plan import Job
@@ -32,18 +33,20 @@ def attention(job: Job, layer: LayerShard) -> Load:
     """[Wq, Wk, Wv, Wo] of a head bucket, with the adapters beside them."""
     adapters = job.work.adapters
     beside = adapters.attention(layer) if adapters else None
-    return _load(job, layer.attention_weights, layer.down_weights, beside)
+    return _load(job, layer.attention_weights, layer.down_weights, beside, WeightClass.ATTENTION)
 
 
 def mlp(job: Job, layer: LayerShard) -> Load:
     """[gate, up, down] of a rank's columns, dense or of shared experts; nothing where a layer has neither."""
     adapters = job.work.adapters
-    return _load(job, layer.mlp_weights, 0, adapters.mlp(layer) if adapters else None)
+    part = WeightClass.SHARED if layer.kind.experts else WeightClass.DENSE
+    return _load(job, layer.mlp_weights, 0, adapters.mlp(layer) if adapters else None, part)
 
 
-def _load(job: Job, shard: int, whole: int, beside: Halves | None) -> Load:
+def _load(job: Job, shard: int, whole: int, beside: Halves | None, part: WeightClass) -> Load:
     if beside is None:
-        return Load(shard * job.weight_bytes, whole * job.weight_bytes, shard, whole)
+        element = job.work.formats.weight_bytes(part) if job.step.serves else job.weight_bytes
+        return Load(shard * element, whole * element, shard, whole)
     return Load(
         shard * job.weight_bytes + beside.split * ELEMENT_BYTES,
         whole * job.weight_bytes + beside.whole * ELEMENT_BYTES,

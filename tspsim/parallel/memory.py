@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ..model import Block
 from ..operators import Role
-from . import data, expert
+from . import data, expert, served
 from .expert import routed_shard, sent_rows
 from .ledger import WORKSPACE, Buffer, Lifetime, peak
 from .pipeline import Chunk, most_in_flight
@@ -59,7 +59,11 @@ def declared(job: Job, residency: Residency, chunks: Sequence[Chunk]) -> Iterato
     """The ledger of a rank that holds some chunks: what everybody who keeps something says of it."""
     share, compute_shards = data.OwnedParameters(job, residency.weight_shards(job)), residency.compute_shards(job)
     kinds = job.blocks(chunks)
-    yield from data.state(job, share, chunks)
+    yield from (
+        served.state(job, residency.weight_shards(job), chunks)
+        if job.step.serves
+        else data.state(job, share, chunks)
+    )
     if job.training:
         for block in kinds:
             kept = kept_activations(job, compute_shards, block)
@@ -177,4 +181,4 @@ def logits(job: Job, shards: int) -> float:
     """A rank's logits in bf16 and, while training, their gradient and fp32 softmax (β + 2 + 4 a logit)."""
     columns = -(-job.model.vocab // shards)
     per_logit = job.activation_bytes + (6.0 if job.training else 0.0)
-    return job.tokens * columns * per_logit
+    return job.head_tokens * columns * per_logit

@@ -68,7 +68,9 @@ def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
         ranks = ranks.reshape(ranks.shape[0] * ranks.shape[1], *ranks.shape[2:])
         names.pop(1)
     mesh = Mesh(tuple(names), ranks, {"dp": (outside_of("dp"), inside_of("dp"))} if inside_of("dp") in names else {})
-    return with_groups(mesh, parts if plan.ep > 1 else {}, plan.shard_parts or {} if plan.shard_group else {})
+    return with_groups(
+        mesh, parts if plan.ep > 1 else {}, plan.shard_parts or {} if plan.shard_group else {}, plan.groups
+    )
 
 
 def located(plan: Plan, gpus: int, gpus_per_node: int) -> Plan:
@@ -94,14 +96,21 @@ def _with_replicas(order: list[tuple[str, int]], replicas: int, near: int) -> li
     return [*order[:stages], (inside_of("dp"), near), *order[stages:], (outside_of("dp"), replicas // near)]
 
 
-def with_groups(mesh: Mesh, expert: Mapping[str, int], shard: Mapping[str, int]) -> Mesh:
+def with_groups(
+    mesh: Mesh,
+    expert: Mapping[str, int],
+    shard: Mapping[str, int],
+    groups: Mapping[str, Mapping[str, int]] | None = None,
+) -> Mesh:
     """The mesh with axes of groups, of as many neighbours of every axis as named, and across them.
 
     ``expert`` groups share the experts (``ep``; across them ``edp``), ``shard`` groups divide a replica's state
     (``shard``; ``replicate``). With both, of the ranks that hold the same experts those in one shard group (or beside
     each other on axes that it does not know) divide state (``expert shard``), and others sum (``expert replicate``).
+    ``groups`` are others, by the name of the axis along which their ranks stand.
     """
-    for axis, part in (*expert.items(), *shard.items()):
+    others = groups or {}
+    for axis, part in (*expert.items(), *shard.items(), *(each for parts in others.values() for each in parts.items())):
         mesh = cut(mesh, axis, part)
     near, far = _parted(mesh, expert)
     made_of = {"ep": near, "edp": far} if near else {}
@@ -111,6 +120,7 @@ def with_groups(mesh: Mesh, expert: Mapping[str, int], shard: Mapping[str, int])
     if near and inside:
         made_of["expert shard"] = tuple(part for part in far if part not in outside)
         made_of["expert replicate"] = tuple(part for part in far if part in outside)
+    made_of |= {name: _parted(mesh, parts)[0] for name, parts in others.items()}
     return Mesh(mesh.axes, mesh.ranks, {**mesh.made_of, **made_of})
 
 

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 Segments = tuple[tuple[int, int], ...]
 
 
-def local_segments(partition: str, sequence: int, shards: int, position: int, sequences: int, causal: bool) -> Segments:
-    """Pieces a shard attends once the whole context is there.
+def local_segments(
+    partition: str, sequence: int, shards: int, position: int, sequences: int, causal: bool, cached: int = 0
+) -> Segments:
+    """Pieces a shard attends once the whole context is there, ``cached`` tokens of every sequence before it.
 
     Examples
     --------
@@ -24,11 +26,12 @@ def local_segments(partition: str, sequence: int, shards: int, position: int, se
     """
     length = sequence // shards
     if not causal:
-        return ((length, sequence),) * sequences
+        return ((length, cached + sequence),) * sequences
     if partition == "contiguous" or shards == 1:
-        return ((length, length * (position + 1)),) * sequences
+        return ((length, cached + length * (position + 1)),) * sequences
     chunk = length // 2
-    return ((chunk, chunk * (position + 1)), (chunk, chunk * (2 * shards - position))) * sequences
+    pieces = (chunk, cached + chunk * (position + 1)), (chunk, cached + chunk * (2 * shards - position))
+    return pieces * sequences
 
 
 def slice_length(tokens: int, part: int, parts: int) -> int:
@@ -48,8 +51,11 @@ def sliced_segments(
     held: Sequence[tuple[int, int, int]],
     sequences: int,
     causal: bool,
+    cached: int = 0,
 ) -> Segments:
     """Pieces a shard attends of slices of other shards' blocks: (owner, part, parts) each, in one call.
+
+    Each owner holds its shard of ``cached`` tokens besides, and every query sees those.
 
     Every slice has its share of each of its owner's chunks. In zigzag order early queries see early slices of earlier
     owners, late queries those and both slices of later owners: as many pairs whoever the owners are.
@@ -60,31 +66,44 @@ def sliced_segments(
     ((128, 64), (128, 192))
     """
     length = sequence // shards
+    before = sum(slice_length(-(-cached // shards), part, parts) for _, part, parts in held)
     if not causal:
-        return ((length, sum(slice_length(length, part, parts) for _, part, parts in held)),) * sequences
+        return ((length, before + sum(slice_length(length, part, parts) for _, part, parts in held)),) * sequences
     if partition == "contiguous":
-        seen = sum(slice_length(length, part, parts) for owner, part, parts in held if owner < position)
+        seen = before + sum(slice_length(length, part, parts) for owner, part, parts in held if owner < position)
         return ((length, seen),) * sequences if seen else ()
     chunk = length // 2
-    early = sum(slice_length(chunk, part, parts) for owner, part, parts in held if owner < position)
+    early = before + sum(slice_length(chunk, part, parts) for owner, part, parts in held if owner < position)
     late = early + sum(2 * slice_length(chunk, part, parts) for owner, part, parts in held if owner > position)
     return (*(((chunk, early),) if early else ()), *(((chunk, late),) if late else ())) * sequences
 
 
 def block_segments(
-    partition: str, sequence: int, shards: int, position: int, owner: int, sequences: int, causal: bool
+    partition: str,
+    sequence: int,
+    shards: int,
+    position: int,
+    owner: int,
+    sequences: int,
+    causal: bool,
+    cached: int = 0,
 ) -> tuple[Segments, bool]:
-    """Pieces a shard attends of the block that ``owner`` sent, and whether they are causal.
+    """Pieces a shard attends of the block that ``owner`` sent, its shard of ``cached`` tokens before it, and whether
+    they are causal.
 
     In zigzag order every block off the diagonal costs half a square, whoever owns it: late chunks of this shard see
     both chunks of an earlier owner's half, or both chunks see the owner's early one.
     """
-    length = sequence // shards
+    length, before = sequence // shards, -(-cached // shards)
     if not causal:
-        return ((length, length),) * sequences, False
+        return ((length, before + length),) * sequences, False
     if owner == position:
-        return ((length, length),) * sequences, True
+        return ((length, before + length),) * sequences, True
     if partition == "contiguous":
-        return (((length, length),) * sequences if owner < position else ()), False
+        seen = before + (length if owner < position else 0)
+        return (((length, seen),) * sequences if seen else ()), False
     chunk = length // 2
-    return (((length, chunk),) if owner < position else ((chunk, length),)) * sequences, False
+    if owner < position:
+        return ((length, before + chunk),) * sequences, False
+    early = ((chunk, before),) if before else ()
+    return (*early, (chunk, before + length)) * sequences, False

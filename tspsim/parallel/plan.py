@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from ..model import Architecture, Block
+from ..model.formats import WeightClass
+from ..model.layer import LayerShard
+from ..model.serving import ServingLayer
 from ..operators import DTYPE_BYTES
-from ..steps import Step, Task
+from ..steps import STEPS, Batch, Speculation, Step, Task
 from .balance import Balanced, balanced
 from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch, ExpertOverlap
+from .draft import DRAFTS
 from .pipeline import ORDERS, Chunk, Pipeline, PipelineOrder, chunk_layers, stage_chunks
 from .registries import SCHEMES, scheme_name
+from .serving_engine import Captured
 from .work import Work
 
 if TYPE_CHECKING:
@@ -219,10 +224,16 @@ class Plan:
         """What hides the exchanges with experts."""
         return OVERLAPS.get(self.expert_overlap)
 
+    @property
+    def groups(self) -> Mapping[str, Mapping[str, int]]:
+        """Axes of groups that its scheme brings, and how many neighbours of each mesh axis are in one."""
+        return SCHEMES.get(self.scheme).groups(self)
+
     def in_one_stage(self, dp: int) -> Plan:
         """The plan without a pipeline, of ``dp`` replicas that divide nothing: for a few layers alone."""
         degrees = {**self.degrees, "pp": 1, "dp": dp}
-        return replace(self, degrees=degrees, vpp=1, schedule="1f1b", stage_layers=(), zero=0)
+        alone = replace(self, degrees=degrees, vpp=1, schedule="1f1b", stage_layers=(), zero=0)
+        return replace(alone, expert_overlap="shared_experts") if self.hiding.halves else alone
 
     def node_ranks(self, axis: str) -> int:
         """Ranks of a group along an axis that share a node."""
@@ -234,6 +245,10 @@ _FIELDS = tuple(each.name for each in fields(Plan))
 SWITCHES = _FIELDS[_FIELDS.index("partition") : _FIELDS.index("stage_layers")]
 
 
+#: Layers that show a steady block: the first fills the pipeline of exchanges, the others repeat.
+BLOCKS = 4
+
+
 @dataclass(frozen=True)
 class Job:
     """One model under one plan: what every scheme is handed."""
@@ -241,6 +256,8 @@ class Job:
     model: Architecture
     plan: Plan
     work: Work
+    #: Which pass of a serving step is meant; None: the one with most tokens.
+    pass_index: int | None = None
 
     @property
     def weight_bytes(self) -> float:
@@ -264,6 +281,28 @@ class Job:
         return self.work.step.trains
 
     @property
+    def capture(self) -> Captured:
+        """How much of the kernels of a serving step's pass its engine launches as graphs."""
+        return self.work.stack.engine.captured(self.rows) if self.step.serves else Captured.NOTHING
+
+    @property
+    def captured(self) -> bool:
+        """Whether a serving step's engine launches all kernels of the pass as one graph."""
+        return self.capture is Captured.WHOLE
+
+    @property
+    def host_s(self) -> float:
+        """Seconds of a serving step's host, beside launches, that its device waits for: once a pass."""
+        passes = self.step.passes(self.work.load, self.plan.pp)
+        return sum(self.work.stack.engine.host_s(batch.sequences) for batch in passes)
+
+    @property
+    def hidden_host_s(self) -> float:
+        """Seconds of it that run beside the device: the step takes them at least."""
+        passes = self.step.passes(self.work.load, self.plan.pp)
+        return sum(self.work.stack.engine.hidden_s(batch.sequences) for batch in passes)
+
+    @property
     def replica_axis(self) -> str:
         """The axis of ranks that hold the same weights and sum their gradients: sequence shards are such ranks too."""
         return "dp+sp" if self.plan.sp > 1 else "dp"
@@ -276,7 +315,20 @@ class Job:
     @property
     def expert_shards(self) -> int:
         """Ranks that one copy of a layer's routed experts is spread over: ``ep``, or without it ``tp`` by columns."""
-        return self.plan.ep if self.plan.ep > 1 else self.plan.tp
+        if self.plan.ep > 1 and not self.replicates_tokens:
+            return self.plan.ep
+        return self.whole_ranks if self.step.serves else self.plan.tp
+
+    @property
+    def replicates_tokens(self) -> bool:
+        """Whether ranks of an expert group have the same tokens anyway, as those of ``tp`` where one serves. Nothing is
+        exchanged, and what each rank's experts add is summed as tensor parallelism does."""
+        return self.plan.ep > 1 and self.whole_ranks % self.plan.ep == 0 and self.step.serves
+
+    @property
+    def whole_ranks(self) -> int:
+        """Ranks that have the same tokens in a serving step, and divide heads, columns and experts among them."""
+        return self.scheme.whole_ranks(self)
 
     @property
     def expert_copies(self) -> int:
@@ -306,6 +358,7 @@ class Job:
         sizes = {"edp": self.expert_copies, "shard": self.plan.shard_group or self.copies}
         sizes["replicate"] = self.copies // sizes["shard"]
         sizes["expert shard"] = self.expert_state_shards
+        sizes |= {name: prod(parts.values()) for name, parts in self.plan.groups.items()}
         sizes["expert replicate"] = self.expert_copies // self.expert_state_shards
         return prod(sizes[part] if part in sizes else self.plan.degree(part) for part in axis.split("+"))
 
@@ -336,19 +389,99 @@ class Job:
         return self.plan.micro_batch or self.step.micro_batch(self.work.sequences)
 
     @property
+    def sequence(self) -> int:
+        """Tokens of each that one pass takes: all, or a chunk of a prompt."""
+        return self.rows[0][0] if self.step.serves else self.work.sequence
+
+    @property
+    def cached(self) -> int:
+        """Tokens of each that are in the cache before a pass."""
+        return self.rows[0][1] if self.step.serves else 0
+
+    @property
     def micro_batches(self) -> int:
-        """Micro-batches of a replica's step."""
-        return self.work.sequences // self.sequences
+        """Micro-batches of a replica's step, or passes of a serving one."""
+        return len(self.passes) or self.work.sequences // self.sequences
+
+    @cached_property
+    def passes(self) -> tuple[Batch, ...]:
+        """Forwards of a serving step, padded as its engine does, or halves of them that take turns; none of others."""
+        engine = self.work.stack.engine
+        passes = self.step.passes(self.work.load, self.plan.pp)
+        if self.plan.hiding.halves:
+            passes = tuple(half for batch in passes for half in batch.halves)
+        padding = [engine.padding(batch.rows) for batch in passes]
+        return tuple(
+            replace(batch, rows=(*batch.rows, *more), outputs=batch.head_tokens) if more else batch
+            for batch, more in zip(passes, padding, strict=True)
+        )
+
+    @cached_property
+    def batch(self) -> Batch:
+        """Rows of one pass of a serving step."""
+        if self.pass_index is None:
+            return max(self.passes, key=lambda batch: batch.tokens)
+        return self.passes[self.pass_index]
+
+    @property
+    def rows(self) -> tuple[tuple[int, int, int], ...]:
+        """Of that pass, as layers take them; none of a step that does not serve."""
+        if not self.step.serves:
+            return ()
+        return tuple((queries, context, sequences) for queries, context, sequences in self.batch.rows)
+
+    @property
+    def drafts(self) -> Speculation | None:
+        """What the step verifies, and makes again at its end."""
+        return self.work.load.speculation if self.step.serves else None
+
+    @property
+    def draft_layers(self) -> int:
+        """Layers of the drafter."""
+        return DRAFTS.get(self.drafts.draft).layers if self.drafts else 0
+
+    def drafting(self) -> Job:
+        """One pass of the drafter: a query of every sequence."""
+        load = replace(self.work.load, speculation=None)
+        return replace(self, work=replace(self.work, load=load))
+
+    def at(self, index: int) -> Job:
+        """The job in one pass of a serving step; any other is the same in all of its micro-batches."""
+        return replace(self, pass_index=index) if self.step.serves else self
 
     @property
     def group_tokens(self) -> int:
         """Tokens of one micro-batch, over all token shards."""
-        return self.work.sequence * self.sequences
+        return self.batch.tokens if self.step.serves else self.work.sequence * self.sequences
 
     @property
     def tokens(self) -> int:
         """Tokens of one micro-batch that a rank holds."""
-        return self.group_tokens // self.plan.token_shards
+        return self.group_tokens // self.token_shards
+
+    def one_forward(self) -> Job:
+        """The forward of a few layers and one micro-batch or pass, with a pipeline's stages as replicas beside each
+        other."""
+        alone = self.plan.in_one_stage(self.plan.dp * self.plan.pp)
+        return Job(self.model.steady(BLOCKS), alone, self.work.one_forward(self.sequences))
+
+    @property
+    def token_shards(self) -> int:
+        """Ranks that the tokens of a pass are divided over."""
+        return self.plan.token_shards if self.step.shards_tokens else 1
+
+    @property
+    def head_tokens(self) -> int:
+        """Tokens of one micro-batch that a rank takes through the language-model head."""
+        return self.batch.head_tokens if self.step.serves else self.tokens
+
+    def layer(self, shards: int, block: Block | None = None) -> LayerShard:
+        """``1/shards`` of a layer of one kind (None: the model's first), in this work's types."""
+        work = self.work
+        if self.step.serves:
+            wide = work.formats.multiplied(WeightClass.ATTENTION)
+            return ServingLayer(self.model, shards, wide, self.activation_bytes, block, work.formats)
+        return LayerShard(self.model, shards, work.precision, self.activation_bytes, block)
 
     @property
     def chunk_sizes(self) -> tuple[int, ...]:
@@ -369,7 +502,10 @@ class Job:
     def tasks(self, stage: int) -> list[Task]:
         """What a stage does in a step, in order."""
         plan = self.plan
-        return self.step.tasks(self.order, plan.pp, stage, self.micro_batches, plan.vpp)
+        tasks = self.step.tasks(self.order, plan.pp, stage, self.micro_batches, plan.vpp)
+        if not (self.step.serves and plan.hiding.halves):
+            return tasks
+        return [task._replace(beside=index % 2 == 0) for index, task in enumerate(tasks)]
 
     @property
     def expert_loads(self) -> Balanced:
@@ -395,6 +531,8 @@ class Job:
         if any(plan.degree(name) > 1 for name in others):
             beside = " and ".join(name for name in others if name not in scheme.axes)
             raise self._refuse(axis, f"{plan.degree(axis)} {scheme.alone}: leave {beside} at 1 beside it")
+        if self.step.serves:
+            self._check_serving()
         refused = scheme.check(self)
         if refused is not None:
             raise self._refuse(*refused)
@@ -410,16 +548,45 @@ class Job:
             raise self._refuse(axis, f"{columns} does not divide the {model.ffn} FFN columns of {model.name}")
         self._check_experts(axis)
         pieces = plan.token_shards * (2 if plan.partition == "zigzag" and plan.token_shards > 1 else 1)
-        if self.work.sequence % pieces:
-            raise self._refuse(
-                plan.token_axis,
-                f"{plan.token_shards} shards in {plan.partition} order need a sequence that is a multiple of {pieces}, "
-                f"not {self.work.sequence}",
-            )
+        lengths = [row[0] for batch in self.passes for row in batch.rows] or [self.work.sequence]
+        for length in lengths if self.step.shards_tokens else ():
+            if length % pieces:
+                what = "a sequence that is" if length == self.work.sequence else "chunks that are"
+                raise self._refuse(
+                    plan.token_axis,
+                    f"{plan.token_shards} shards in {plan.partition} order need {what} a multiple of {pieces}, "
+                    f"not {length}",
+                )
         self._check_pipeline()
         self._check_documents(self.work.sequence // pieces)
         self._check_adapters()
         self._check_shard_group()
+
+    def _check_serving(self) -> None:
+        """What a step of an inference engine has no use for, and contexts that the model was not made for."""
+        plan, work, model, title = self.plan, self.work, self.model, self.step.title
+        for key, usual in (
+            ("zero", 0), ("shard_group", None), ("vpp", 1), ("micro_batch", None), ("recomputation", "none"),
+            ("schedule", "1f1b"),
+        ):  # fmt: skip
+            value = getattr(plan, key)
+            if value != usual:
+                raise self._refuse(key, f"{value} is of training; a {title} takes none of it: leave {key} out")
+        if work.document is not None:
+            told = f"{work.document} packs documents into a sequence, which a {title} does not: leave it out"
+            raise InputError(told, key="workload.document")
+        if work.multi_token:
+            told = f"modules for further tokens are trained; a {title} drafts with them: pass: verify, draft: mtp"
+            raise InputError(told, key="workload.multi_token")
+        if self.scheme.whole is None:
+            can = " or ".join(each.axes[0] for each in SCHEMES.values() if each.whole is not None)
+            raise self._refuse(self.scheme.axes[0], f"{self.scheme.summary} does not run a {title}; use {can}")
+        load = work.load
+        longest = {"context": max(load.contexts, default=0), "sequence": load.prompt + load.cached}
+        for key, tokens in longest.items():
+            if model.max_context and tokens > model.max_context:
+                told = f"{tokens} tokens are more than the {model.max_context} that {model.name} was made for"
+                raise InputError(f"{told}; a model file with another max_context takes more", key=f"workload.{key}")
 
     def _check_experts(self, axis: str) -> None:
         model, plan, experts = self.model, self.plan, self.model.experts
@@ -431,6 +598,14 @@ class Job:
         if experts.shared_width % columns:
             columns_of = f"the {experts.shared_width} columns of the shared experts of {model.name}"
             raise self._refuse(axis, f"{columns} does not divide {columns_of}")
+        if self.step.serves:
+            self._check_serving_experts()
+            return
+        if not plan.dispatch.trains or plan.hiding.halves:
+            key, value = ("expert_dispatch", plan.expert_dispatch)
+            if plan.hiding.halves:
+                key, value = "expert_overlap", plan.expert_overlap
+            raise self._refuse(key, f"{value} is of {', '.join(each.name for each in STEPS.values() if each.serves)}")
         if plan.hiding.micro_batches and (plan.ep == 1 or plan.order.of_micro_batches is None):
             raise self._refuse("expert_overlap", "micro_batches hides exchanges of ep > 1 in 1f1b; use none")
         if plan.ep == 1:
@@ -450,6 +625,30 @@ class Job:
             raise self._refuse(
                 "ep", "beside tp needs sequence_regions: true, so that every rank sends its own tokens to experts"
             )
+
+    def _check_serving_experts(self) -> None:
+        """Experts of a serving step: on the ranks of ``tp``, or over replicas that go in step."""
+        model, plan, experts = self.model, self.plan, self.model.experts
+        assert experts is not None
+        whole = self.whole_ranks
+        columns = whole // plan.ep if self.replicates_tokens else whole if plan.ep == 1 else 1
+        if experts.width % columns:
+            raise self._refuse("tp", f"{columns} does not divide the {experts.width} columns of an expert; set ep")
+        if experts.count % plan.ep:
+            raise self._refuse("ep", f"{plan.ep} does not divide the {experts.count} experts of {model.name}")
+        if plan.ep > 1 and self.scheme.usual and plan.sp > 1:
+            raise self._refuse("ep", "spreads experts over tp and dp in a serving step: leave sp at 1")
+        if plan.ep > 1 and not self.scheme.usual and self.plan.token_shards % plan.ep:
+            key, ranks = plan.token_axis, plan.token_shards
+            raise self._refuse("ep", f"{plan.ep} ranks are not a part of {key} = {ranks}; use a divisor of that")
+        if plan.expert_parts is None or (self.scheme.usual and plan.ep > plan.tp and plan.ep % plan.tp):
+            raise self._refuse("ep", f"{plan.ep} ranks cannot be taken from tp {plan.tp} x dp {plan.dp}, tp whole")
+        if plan.hiding.micro_batches:
+            raise self._refuse("expert_overlap", "micro_batches hides exchanges behind a backward; use two_batches")
+        if plan.hiding.halves and (self.replicates_tokens or plan.ep == 1):
+            raise self._refuse("expert_overlap", "two_batches hides exchanges with experts of other replicas; set ep")
+        if plan.hiding.halves and any(batch.sequences < 2 for batch in self.step.passes(self.work.load, plan.pp)):
+            raise self._refuse("expert_overlap", "two_batches needs two sequences in every pass")
 
     def _check_documents(self, chunk: int) -> None:
         """Documents end where a shard's chunk of tokens does, and blocks of others then hold nothing to see."""

@@ -9,11 +9,15 @@ from ..registry import Registry
 
 if TYPE_CHECKING:
     from .context.method import ContextMethod
+    from .decode.exchange import DecodeExchange
+    from .folded_form import DecodeForm
     from .scheme import Scheme
     from .transport import Transport
 
 SCHEMES: Registry[Scheme] = Registry("scheme", "tspsim.schemes")
 CONTEXT_METHODS: Registry[ContextMethod] = Registry("exchange", "tspsim.context_methods")
+DECODE_EXCHANGES: Registry[DecodeExchange] = Registry("decode exchange", "tspsim.decode_exchanges")
+DECODE_FORMS: Registry[DecodeForm] = Registry("decode form", "tspsim.decode_forms")
 WEIGHT_TRANSPORTS: Registry[Transport] = Registry("weight transport", "tspsim.weight_transports")
 
 

@@ -75,6 +75,25 @@ class Routing:
             shares = np.ones(experts)
         return np.asarray(shares / shares.sum(), dtype=np.float64)
 
+    def distinct(self, experts: int, pairs: float) -> float:
+        """Distinct experts that ``pairs`` choices of tokens touch, expected: Σ 1 − (1 − p_i)^pairs over shares p_i.
+
+        >>> Routing("measured", shares=(1.0, 1.0, 2.0)).distinct(3, 2)
+        1.625
+        """
+        return sum(self.distinct_of_ranks(experts, 1, pairs))
+
+    def distinct_of_ranks(self, experts: int, ranks: int, pairs: float) -> tuple[float, ...]:
+        """The same of each of ``ranks`` ranks, with as many neighbouring experts each.
+
+        >>> Routing("measured", shares=(1.0, 1.0, 2.0, 0.0)).distinct_of_ranks(4, 2, 2)
+        (0.875, 0.75)
+        """
+        if self.load == "balanced":
+            return (distinct_experts(experts, pairs) / ranks,) * ranks
+        missed = np.power(1.0 - self.assigned_shares(experts), pairs)
+        return tuple((1.0 - missed).reshape(ranks, -1).sum(axis=1).tolist())
+
     def rank_loads(self, experts: int, ranks: int) -> tuple[float, ...]:
         """Load of each of ``ranks`` ranks, with as many neighbouring experts each, over the mean without drops.
 
@@ -86,6 +105,15 @@ class Routing:
         if self.load == "balanced":
             return (1.0 if self.capacity_factor is None else min(1.0, self.capacity_factor),) * ranks
         return tuple((self.expert_shares(experts).reshape(ranks, -1).sum(axis=1) * ranks).tolist())
+
+
+def distinct_experts(experts: int, pairs: float) -> float:
+    """Distinct ones of ``experts`` that ``pairs`` random choices touch: E·(1 − (1 − 1/E)^pairs).
+
+    >>> distinct_experts(4, 0), distinct_experts(4, 1), distinct_experts(4, 2)
+    (0.0, 1.0, 1.75)
+    """
+    return experts * (1.0 - float((1.0 - 1.0 / experts) ** pairs))
 
 
 #: Every expert is visited equally often.

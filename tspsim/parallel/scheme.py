@@ -14,6 +14,7 @@ from typing import Any
 from ..model.layer import LayerShard
 from .builder import ProgramBuilder
 from .choice import Choice, Option
+from .decode.share import ContextShare
 from .memory import Residency
 from .pipeline import Refusal
 from .plan import Job, Plan
@@ -35,6 +36,16 @@ class Received:
     axis: str
     bytes: float
     distinct: bool = False
+
+
+@dataclass(frozen=True)
+class WholeTokens:
+    """The pieces of a serving step whose tokens every rank of a replica has: decoding, and prompts that no sequence
+    shards divide."""
+
+    embed: Piece
+    layer: LayerPiece
+    head: Piece
 
 
 def one_variant(plan: Plan) -> Iterator[Mapping[str, Any]]:
@@ -65,6 +76,14 @@ class Scheme:
         (``builder.weight_gradients`` is False); None where it cannot.
     residency
         What stays in memory.
+    whole
+        The pieces of serving steps whose tokens are not divided; None where it has none.
+    context
+        Plan → how ranks share the contexts of a serving step.
+    whole_ranks
+        Job → ranks that have the same tokens in a serving step, and divide heads, columns and experts among them.
+    groups
+        Plan → axes of groups that it brings, and how many neighbours of each mesh axis are in one.
     received
         (job, whether a switch adds) → payload a rank receives in a block's forward at least, by axis.
     check
@@ -107,6 +126,10 @@ class Scheme:
     layer_weights: WeightPiece | None
     residency: Residency
     received: Callable[[Job, bool], tuple[Received, ...]]
+    whole: WholeTokens | None = None
+    context: Callable[[Plan], ContextShare] = lambda plan: ContextShare()
+    whole_ranks: Callable[[Job], int] = lambda job: 1
+    groups: Callable[[Plan], Mapping[str, Mapping[str, int]]] = lambda plan: {}
     check: Callable[[Job], Refusal] = lambda job: None
     head_shards: Callable[[Job], int] = lambda job: 1
     overlaps: Callable[[Plan], bool] = lambda plan: False

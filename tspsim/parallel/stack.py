@@ -6,10 +6,15 @@ The default has nothing to lose: kernels follow each other without a gap, and wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ..operators import Computes, Gemm, MemoryBound, Operator, Role
+from .serving_engine import NO_ENGINE, Captured, Saving, ServingEngine
+
+if TYPE_CHECKING:
+    from ..hardware import Device
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,9 @@ class Stack:
         Of every step: data, logging, checks that wait for the device.
     spread
         Between which factors of the simulated step's time nine of ten measured ones lie, kernels and transfers aside.
+    engine
+        What a serving engine does beside: graphs, padding, its own time a step, memory. In its steps the host's times
+        above are of what no graph holds.
     """
 
     name: str
@@ -63,6 +71,7 @@ class Stack:
     overlap_weights: bool = True
     step_s: float = 0.0
     spread: tuple[float, float] = (1.0, 1.0)
+    engine: ServingEngine = NO_ENGINE
 
     @property
     def fuses(self) -> bool:
@@ -75,19 +84,42 @@ class Stack:
         anything = max(self.kernel_s, self.collective_s, self.collective_s_per_rank, self.message_s)
         return max(anything, self.expert_s if experts else 0.0) > 0.0
 
-    def compute_s(self, operators: Iterable[Operator]) -> float:
-        """Host time of some kernels."""
+    def compute_s(self, operators: Iterable[Operator], captured: Captured = Captured.NOTHING) -> float:
+        """Host time of some kernels; where graphs hold the pieces between attentions, of the attention and the next
+        piece."""
+        if captured is Captured.PIECES:
+            return 2.0 * self.kernel_s * sum(operator.role is Role.ATTENTION for operator in operators)
         return sum(self.kernel_s + self.expert_s * operator.local_experts for operator in operators)
 
-    def exchange_s(self, ranks: int) -> float:
-        """Host time of a collective between ``ranks`` ranks."""
-        return self.collective_s + self.collective_s_per_rank * (ranks - 1) if ranks > 1 else 0.0
+    def exchange_s(self, ranks: int, captured: Captured = Captured.NOTHING) -> float:
+        """Host time of a collective between ``ranks`` ranks, if no graph holds it."""
+        if ranks <= 1 or captured is Captured.PIECES:
+            return 0.0
+        return self.collective_s + self.collective_s_per_rank * (ranks - 1)
 
     def seconds(self, operator: Operator, best_s: float) -> float:
         """Time of a kernel that takes ``best_s`` with the device's best library."""
         if operator.role is Role.ATTENTION and self.attention_flops_per_s is not None:
             return max(best_s, operator.flops / self.attention_flops_per_s)
         return best_s
+
+    def cost(
+        self, best: Callable[[Operator], float], device: Device, captured: Captured = Captured.NOTHING
+    ) -> Callable[[Operator], float]:
+        """Times of kernels on a device, from those with its best library measured alone."""
+        if captured is Captured.NOTHING or not self.engine.saves:
+            return lambda operator: self.seconds(operator, best(operator))
+        saving = Saving(self.engine, device)
+        return lambda operator: self.seconds(operator, saving.seconds(operator, best(operator)))
+
+    def on(self, device: str) -> Stack:
+        """The stack beside a device's host."""
+        factor = self.engine.slower_host(device)
+        if factor == 1.0:
+            return self
+        names = ("kernel_s", "collective_s", "collective_s_per_rank", "message_s", "expert_s")
+        times = {name: factor * getattr(self, name) for name in names}
+        return replace(self, engine=self.engine.on(device), **times)
 
     def run(self, operators: Iterable[Operator]) -> Iterator[Operator]:
         """The kernels that this stack runs for some operators."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool
+from pydantic import Field, StrictBool
 
 from tspsim import catalog
+from tspsim.errors import UnknownNameError
 from tspsim.provenance import Provenance
 from tspsim.units import FlopsPerSecond, Seconds, duration, flops
 
+from .engine_spec import EngineSpec
 from .stack import Stack
+from .stated import Expected, Section, Stated
 
-Value = TypeVar("Value")
 Factor = Annotated[float, Field(ge=1.0, le=20.0, allow_inf_nan=False)]
 Lower = Annotated[float, Field(ge=0.3, le=1.0)]
 Upper = Annotated[float, Field(ge=1.0, le=20.0)]
@@ -28,28 +30,19 @@ WITH_UNITS = {
     "step": "step_s",
     "attention": "attention_flops_per_s",
 }
+#: Keys that are no single value.
+SECTIONS = ("name", "description", "engine", "versions")
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Stated(_Section, Generic[Value]):
-    """A value and where it is from."""
-
-    value: Value
-    source: str = Field(min_length=3, max_length=2000)
-
-
-class StackSpec(_Section):
+class StackSpec(Section):
     """A framework as its users run it; what is left out costs nothing."""
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
     description: str = Field("", max_length=2000)
-    kernel: Stated[Seconds] | None = Field(None, description="host time of a kernel")
-    collective: Stated[Seconds] | None = Field(None, description="host time of a collective")
-    message: Stated[Seconds] | None = Field(None, description="host time of a message")
-    collective_per_rank: Stated[Seconds] | None = Field(None, description="and of every other rank of its group")
+    kernel: Expected[Seconds] | None = Field(None, description="host time of a kernel")
+    collective: Expected[Seconds] | None = Field(None, description="host time of a collective")
+    message: Expected[Seconds] | None = Field(None, description="host time of a message")
+    collective_per_rank: Expected[Seconds] | None = Field(None, description="and of every other rank of its group")
     expert: Stated[Seconds] | None = Field(None, description="host time of each local expert in a product of experts")
     traffic_factor: Stated[Factor] | None = Field(None, description="bytes of unfused kernels over fused ones")
     loss_factor: Stated[Factor] | None = Field(None, description="bytes of the loss and its gradient over a fused one")
@@ -63,35 +56,61 @@ class StackSpec(_Section):
     spread: Stated[tuple[Lower, Upper]] | None = Field(
         None, description="factors of a step's time between which nine of ten measured ones lie"
     )
+    engine: EngineSpec | None = Field(None, description="of a serving engine: graphs, padding, host, memory")
+    versions: dict[str, EngineSpec] = Field({}, description="what of the engine is otherwise in a version of it")
+
+    def version(self, name: str) -> StackSpec:
+        """The stack as one of its versions; raises UnknownNameError where there is none of the name."""
+        if name not in self.versions:
+            raise UnknownNameError(f"version of {self.name}", name, self.versions)
+        own = self.versions[name]
+        stated = {key: getattr(own, key) for key in own.model_fields_set}
+        engine = (self.engine or EngineSpec()).model_copy(update=stated)
+        return self.model_copy(update={"name": f"{self.name}{catalog.VERSION}{name}", "engine": engine})
 
     def stack(self) -> Stack:
         """The same facts as the schemes and the engine read them."""
-        stated = {key: getattr(self, key) for key in type(self).model_fields if key not in ("name", "description")}
-        values = {WITH_UNITS.get(key, key): entry.value for key, entry in stated.items() if entry is not None}
+        stated = {key: getattr(self, key) for key in type(self).model_fields if key not in SECTIONS}
+        values: dict[str, Any] = {
+            WITH_UNITS.get(key, key): entry.value for key, entry in stated.items() if entry is not None
+        }
+        if self.engine is not None:
+            values["engine"] = self.engine.engine(self.name)
         return Stack(self.name, **values)
 
     def provenance(self) -> tuple[Provenance, ...]:
         """What is stated, with its source."""
-        return tuple(
-            Provenance(f"stack {self.name}: {key.replace('_', ' ')}", _text(key, entry.value), entry.source, "fitted")
+        own = [
+            Provenance(f"stack {self.name}: {key.replace('_', ' ')}", _text(key, entry), entry.source, _basis(entry))
             for key in type(self).model_fields
             if isinstance(entry := getattr(self, key), Stated)
-        )
+        ]
+        return *own, *(self.engine.provenance(self.name) if self.engine else ())
 
 
-def _text(key: str, value: object) -> str:
+def _text(key: str, entry: Stated[Any]) -> str:
     """A value as reports print it."""
+    value = entry.value
     if isinstance(value, float) and key in WITH_UNITS:
-        return flops(value, decimals=1) if key == "attention" else duration(value)
+        text = flops(value, decimals=1) if key == "attention" else duration(value)
+        if isinstance(entry, Expected) and entry.range is not None:
+            text += f" ({' to '.join(map(duration, entry.ends))})"
+        return text
     return " to ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
+def _basis(entry: Stated[Any]) -> str:
+    return "assumed" if isinstance(entry, Expected) and entry.range is not None else "fitted"
+
+
 def load_stack(name: str) -> StackSpec:
-    """A stack by its catalog name or file.
+    """A stack by its catalog name or file, or ``NAME@VERSION`` of a catalog one.
 
     Raises
     ------
     InputError
-        No such stack (the nearest is named), or its file is wrong.
+        No such stack or version (the nearest is named), or its file is wrong.
     """
-    return catalog.load("stacks", name, StackSpec)
+    base, version = catalog.versioned(name)
+    spec = catalog.load("stacks", base, StackSpec)
+    return spec.version(version) if version else spec

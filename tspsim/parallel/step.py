@@ -6,11 +6,11 @@ whose result is kept (docs/memory.md); ``selective`` runs the attention kernel's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 from ..model.layer import LayerShard
 from ..operators import Gemm, Operator
-from ..program import Program
+from ..program import Program, Repeat
 from ..steps import BACKWARD, FORWARD, Task
 from . import data
 from .builder import ProgramBuilder
@@ -18,12 +18,13 @@ from .expert import own_tokens, program_axes
 from .interleave import flat, interleaved
 from .pipeline import Chunk
 from .plan import Job
-from .scheme import Scheme
+from .scheme import Scheme, WholeTokens
 
 
 def axes_of(job: Job) -> tuple[str, ...]:
     """Axes along which programs differ, outermost first: stages, sequence shards, and what experts ask for."""
-    return ("pp", job.plan.token_axis, *program_axes(job))
+    tokens = (job.plan.token_axis,) if job.token_shards > 1 or not job.step.serves else ()
+    return ("pp", *tokens, *program_axes(job))
 
 
 def write_program(scheme: Scheme, job: Job, coordinates: Mapping[str, int] | None = None) -> Program:
@@ -47,18 +48,25 @@ class Writer:
         self.position = coordinates.get(plan.token_axis, 0)
         self.stage = coordinates.get("pp", 0)
         names = [f"stage {self.stage}"] if plan.pp > 1 else []
-        names += [f"{plan.token_axis} {self.position}"] if plan.token_shards > 1 else []
+        names += [f"{plan.token_axis} {self.position}"] if job.token_shards > 1 else []
         names += [f"ep {coordinates['ep']}"] if "ep" in coordinates else []
         self.chunks = job.chunks(self.stage)
         shards = scheme.shards(job)
         self.kinds = {
-            block: LayerShard(job.model, shards, job.work.precision, job.activation_bytes, block)
+            block: job.layer(shards, block)
             for block in dict.fromkeys(job.model.blocks)
         }
         self.layer = next(iter(self.kinds.values()))
+        self.pieces: Scheme | WholeTokens = scheme
+        self.head = scheme.head
+        if job.step.serves:
+            assert scheme.whole is not None
+            self.pieces = scheme.whole if job.token_shards == 1 else scheme
+            self.head = scheme.whole.head
         self.builder = ProgramBuilder(", ".join(names) or "all ranks", job, coordinates)
         self.share = data.OwnedParameters(job, scheme.residency.weight_shards(job))
         self.exchanged_gradients: list[int] = []
+        self._written: dict[Hashable, tuple[Repeat, list[int], list[int]]] = {}
 
     def do(self, tasks: Sequence[Task]) -> None:
         """Write tasks, one after the other, or interleaved with the next."""
@@ -77,6 +85,8 @@ class Writer:
 
     def visit(self, task: Task, chunk: Chunk) -> None:
         """Write one task on a chunk of layers."""
+        self.job = self.job.at(task.micro_batch)
+        self.builder.capture = self.job.capture
         if task.kind == FORWARD:
             self.forward(chunk, task)
         elif task.kind == BACKWARD:
@@ -96,33 +106,50 @@ class Writer:
             whole.add(instruction)
 
     def forward(self, chunk: Chunk, task: Task) -> None:
-        builder, job, scheme = self.builder, self.job, self.scheme
+        builder, job, pieces = self.builder, self.job, self.pieces
         if not chunk.has_embedding:
             self.receive("activations", 1)
         elif job.model.vocab:
             data.gather_table(builder, job, self.share.embedding(chunk), task, "embedding weights")
             builder.part = "embedding"
-            scheme.embed(builder, job, self.layer)
+            pieces.embed(builder, job, self.layer)
 
         def layer(shard: LayerShard) -> list[int]:
             gathered = data.gather_weights(builder, job, self.share, shard.kind, task)
-            ready = scheme.layer(builder, job, shard, self.position)
+            ready = pieces.layer(builder, self.job, shard, self.position)
             data.wait_for_weights(builder, job, gathered, ready)
             return ready
 
-        ready = self.layers(chunk, layer)
+        ready = self.layers(chunk, layer, task)
         if not chunk.has_head:
             self.send("activations", 1, ready)
-        elif job.model.vocab:
+        elif job.model.vocab and job.head_tokens:
             data.gather_table(builder, job, self.share.head(chunk), task, "head weights")
             builder.part = "head"
-            scheme.head(builder, job, self.layer)
+            self.head(builder, job, self.layer)
         for module in self.further_tokens(chunk):
             builder.compute("join with next token", *self.join(), after=ready)
-            ready = self.layers(module, layer)
+            ready = self.layers(module, layer, task)
             builder.part = "head"
-            scheme.head(builder, job, self.layer)
+            self.head(builder, job, self.layer)
         builder.further_token = False
+        if chunk.has_head and job.drafts and job.model.vocab:
+            self.draft(layer, task)
+
+    def draft(self, layer: Callable[[LayerShard], list[int]], task: Task) -> None:
+        """The passes that make the next drafts, one token after the other."""
+        whole = self.job
+        layers = whole.draft_layers
+        for _ in range(whole.drafts.tokens if whole.drafts and layers else 0):
+            self.job = whole.drafting()
+            self.builder.part = "draft"
+            self.builder.compute("join with next token", *self.join())
+            self.builder.further_token = True
+            self.layers(Chunk(whole.model.layers, layers, False, True), layer, task)
+            self.builder.part = "draft"
+            self.head(self.builder, self.job, self.layer)
+            self.builder.further_token = False
+        self.job = whole
 
     def backward(self, chunk: Chunk, task: Task) -> None:
         builder, job, scheme = self.builder, self.job, self.scheme
@@ -153,14 +180,14 @@ class Writer:
             builder.part = "head backward"
             scheme.head_backward(builder, job, self.layer)
             brought_home = builder.exchanged_gradients
-            self.layers(module, layer, step=-1)
+            self.layers(module, layer, task, step=-1)
             products = [operator for operator in self.join() if isinstance(operator, Gemm)]
             builder.part = "head backward"
             builder.compute("join backward", *(each for product in products for each in builder.gradients(product)))
         builder.further_token, builder.weight_gradients = False, not put_off
         if chunk.has_head and job.model.vocab:
             data.reduce_table(builder, job, self.share.head(chunk), "head", brought_home)
-        ready = self.layers(chunk, layer, step=-1)
+        ready = self.layers(chunk, layer, task, step=-1)
         if chunk.has_embedding and job.model.vocab and job.work.adapters is None:
             builder.part = "embedding backward"
             scheme.embed_backward(builder, job, self.layer)
@@ -179,7 +206,7 @@ class Writer:
             data.reduce_layer(builder, self.job, self.share.trained_layer(shard.kind), task)
             return []
 
-        self.layers(chunk, layer, step=-1)
+        self.layers(chunk, layer, task, step=-1)
 
     def further_tokens(self, chunk: Chunk) -> Iterator[Chunk]:
         """Each module that predicts one token more, as a layer behind the model's last (DeepSeek-V3, §2.2).
@@ -197,11 +224,12 @@ class Writer:
         norm = self.layer.norm(tokens)
         return norm, norm, Gemm(tokens, hidden, 2 * hidden, self.job.work.precision, name="join projection")
 
-    def layers(self, chunk: Chunk, write: Callable[[LayerShard], list[int]], step: int = 1) -> list[int]:
+    def layers(self, chunk: Chunk, write: Callable[[LayerShard], list[int]], task: Task, step: int = 1) -> list[int]:
         """A chunk's layers, first to last or with ``step`` −1 last to first; ``write`` returns when one is complete.
 
-        Layers of one kind are written once and repeated, others one after the other. Returns when the last one is
-        complete, in the program's indices; of no layers at all, the program's last instruction so far.
+        Layers of one kind are written once and repeated, and stand again where a task is like an earlier one; others
+        one after the other. Returns when the last one is complete, in the program's indices; of no layers at all, the
+        program's last instruction so far.
         """
         builder, job = self.builder, self.job
         if not chunk.layers:
@@ -212,9 +240,17 @@ class Writer:
             blocks, first = blocks[::-1], first + chunk.layers - 1
         builder.begin_run()
         if len(set(blocks)) == 1:
-            builder.begin_layers(first)
-            ready = write(self.kinds[blocks[0]])
-            start = builder.end_layers(chunk.layers, step)
+            # What of a micro-batch a layer may depend on: whether it is the first or the last of a step; of a pass that
+            # serves its rows.
+            ends = task.micro_batch == 0, task.micro_batch == job.micro_batches - 1
+            key = task.kind, *ends, chunk, builder.further_token, job.rows
+            if key not in self._written:
+                builder.begin_layers(first)
+                ready = write(self.kinds[blocks[0]])
+                self._written[key] = builder.end_layers(chunk.layers, step), ready, builder.exchanged_gradients
+            layers, ready, exchanged = self._written[key]
+            builder.exchanged_gradients = list(exchanged)
+            start = builder.repeat(layers)
         else:
             for index, block in enumerate(blocks):
                 builder.begin_layers(first + step * index)

@@ -16,17 +16,24 @@ from typing import Any
 
 from ..model.layer import LayerShard, gradients
 from ..operators import Gemm, Operator
+from ..steps import STEPS
+from ..units import PositiveCount
 from . import expert
 from .builder import ProgramBuilder
-from .choice import Choice
+from .choice import Choice, Option
 from .context import method_of
 from .context.method import refused
+from .decode import ContextShare
+from .decode.layer import serve_layer
+from .decode.sharing import exchange_buffers, exchanged_bytes, refused_exchange
+from .ledger import Buffer
 from .memory import Residency
 from .pipeline import Refusal
 from .plan import Job, Plan
 from .recompute import cheap_again, heads_again
-from .registries import SCHEMES
-from .scheme import Received, Scheme
+from .registries import DECODE_EXCHANGES, SCHEMES
+from .sampling import sampled_head
+from .scheme import Received, Scheme, WholeTokens
 
 
 def embed(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
@@ -66,6 +73,11 @@ def head(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
     normed = builder.compute("final norm", layer.norm(residual_tokens(job)))
     ready = gather_rows(builder, job, job.tokens, [normed], "gather for head")
     builder.compute("language-model head", layer.head(job.tokens), after=ready)
+
+
+def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
+    """A layer of a serving step, all tokens on every rank of ``tp``."""
+    return serve_layer(builder, job, layer, "tp")
 
 
 def head_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
@@ -118,7 +130,7 @@ def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, positio
 
 def travels(job: Job, layer: LayerShard) -> bool:
     """Whether the layer's tokens go to experts on other ranks."""
-    return layer.kind.experts and job.plan.ep > 1
+    return layer.kind.experts and job.plan.ep > 1 and not job.replicates_tokens
 
 
 def mlp_products(job: Job, layer: LayerShard) -> tuple[Sequence[Gemm], Sequence[Gemm], Sequence[Operator]]:
@@ -253,8 +265,56 @@ def residual_tokens(job: Job, tokens: int | None = None) -> int:
     return (job.tokens if tokens is None else tokens) // (job.plan.tp if job.plan.sequence_regions else 1)
 
 
+def context(plan: Plan) -> ContextShare:
+    """Contexts of a serving step: heads over ``tp``, and tokens over ``sp``, over groups of ``dcp`` neighbours of
+    ``tp`` that gather their queries, or over groups of ``kvp`` that all make the queries of their heads (Helix)."""
+    heads, dcp, kvp = plan.tp, plan.options.get("dcp", 1), plan.options.get("kvp", 1)
+    if kvp > 1:
+        return ContextShare("kvp", kvp, heads // kvp, heads // kvp, heads, usual="all_to_all")
+    if dcp > 1:
+        return ContextShare("dcp", dcp, heads, heads // dcp, heads)
+    return ContextShare("sp" if plan.sp > 1 else "", plan.sp, heads, heads, heads)
+
+
+def groups(plan: Plan) -> Mapping[str, Mapping[str, int]]:
+    """Groups of neighbours on ``tp`` that share contexts."""
+    share = context(plan)
+    return {share.axis: {"tp": share.ranks}} if share.axis in ("dcp", "kvp") else {}
+
+
+def check_groups(job: Job) -> Refusal:
+    """Keys of steps that decode."""
+    plan = job.plan
+    stated = [name for name in ("dcp", "kvp") if plan.options.get(name, 1) > 1]
+    own = [option.name for option in OPTIONS if option.name in plan.options]
+    if own and not job.step.serves:
+        serving = ", ".join(each.name for each in STEPS.values() if each.serves)
+        return own[0], f"is of steps that serve: {serving}"
+    if not stated:
+        return None
+    key, value = stated[0], plan.options[stated[0]]
+    if len(stated) > 1:
+        return "kvp", f"{plan.options['kvp']} and dcp {plan.options['dcp']} both divide contexts over tp; leave one out"
+    if "kvp" in stated and job.work.load.prompts:
+        return "kvp", f"{value} is of steps that decode alone; prompts take dcp, or sp"
+    if plan.sp > 1:
+        return key, f"{value} and sp {plan.sp} both divide contexts by tokens; leave one out"
+    if plan.tp % value:
+        divisors = [str(each) for each in range(1, plan.tp + 1) if plan.tp % each == 0]
+        return key, f"{value} does not divide tp = {plan.tp}; use one of {', '.join(divisors)}"
+    return None
+
+
 def check(job: Job) -> Refusal:
     plan = job.plan
+    refused_key = check_groups(job) or refused_exchange(job)
+    if refused_key is not None:
+        return refused_key
+    if job.step.serves and job.token_shards == 1:
+        for key in ("sequence_regions", "overlap"):
+            if getattr(plan, key) and plan.tp > 1:
+                return key, f"true beside tp is not built for a {job.step.title}; leave it out"
+        return None
     if plan.sequence_regions and job.tokens % plan.tp:
         return "sequence_regions", f"{job.tokens} tokens a rank are not a multiple of tp = {plan.tp}"
     if plan.overlap and plan.tp > 1 and job.tokens % plan.overlap_chunks:
@@ -270,13 +330,16 @@ def received(job: Job, in_switch: bool) -> tuple[Received, ...]:
     if plan.tp > 1:
         share = 1.0 if in_switch else 2.0 * (plan.tp - 1) / plan.tp
         thinnest = min(set(model.blocks), key=model.common_matrix_parameters)
-        layer = LayerShard(model, plan.tp, job.work.precision, job.activation_bytes, thinnest)
+        layer = job.layer(plan.tp, thinnest)
         entering = min(layer.entry_width, model.hidden) if plan.sequence_regions else model.hidden
         reduced = 0.5 * (entering + model.hidden)
         if layer.ffn or plan.ep == 1:
             reduced += model.hidden
         moved.append(Received("tp", share * job.tokens * reduced * job.activation_bytes))
-    if plan.sp > 1:
+    shared = exchanged_bytes(job)
+    if shared:
+        moved.append(Received(context(plan).axis, shared))
+    if job.token_shards > 1:
         method = method_of(plan)
         moved.append(Received("sp", method.received_bytes(job), method.distinct))
     return tuple(moved)
@@ -291,6 +354,26 @@ def variants(plan: Plan) -> Iterator[Mapping[str, Any]]:
 
 def choices(plan: Plan) -> tuple[Choice, ...]:
     return method_of(plan).choices(plan)
+
+
+def head_shards(job: Job) -> int:
+    """Ranks that heads are spread over while they are attended."""
+    return job.plan.tp * (method_of(job.plan).head_shards(job.plan) if job.step.shards_tokens else 1)
+
+
+def buffers(job: Job) -> Iterator[Buffer]:
+    """What shards of tokens, or of contexts, keep of each other's."""
+    if job.token_shards > 1 or not job.step.serves:
+        yield from method_of(job.plan).buffers(job)
+    yield from exchange_buffers(job)
+
+
+#: Keys of steps that decode.
+OPTIONS = (
+    Option("dcp", PositiveCount, None, "decode context parallelism: ranks of tp that share a context by its tokens"),
+    Option("kvp", PositiveCount, None, "Helix: ranks of tp that share a context and each make all queries of it"),
+    Option("decode_exchange", DECODE_EXCHANGES, None, "how ranks that share contexts merge partial attention"),
+)
 
 
 SCHEME = SCHEMES.register(
@@ -310,16 +393,21 @@ SCHEME = SCHEMES.register(
         residency=Residency(
             weight_shards=lambda job: job.plan.tp,
             compute_shards=lambda job: job.plan.tp,
-            buffers=lambda job: method_of(job.plan).buffers(job),
+            buffers=buffers,
             logit_shards=lambda job: job.plan.tp,
         ),
+        whole=WholeTokens(embed, serve, partial(sampled_head, axis="tp")),
+        context=context,
+        whole_ranks=lambda job: job.plan.tp,
+        groups=groups,
         received=received,
         check=check,
-        head_shards=lambda job: job.plan.tp * method_of(job.plan).head_shards(job.plan),
+        head_shards=head_shards,
         overlaps=lambda plan: method_of(plan).overlaps,
         by_position=lambda plan: method_of(plan).by_position,
         variants=variants,
         choices=choices,
+        options=OPTIONS,
         usual=True,
         assumption="Tensor-parallel all-reduces are exposed and sequence regions are off (`overlap`, "
         "`sequence_regions`).",

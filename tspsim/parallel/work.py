@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..model import Architecture
-from ..steps import STEPS, Batch, Row, Step
+from ..model.formats import BF16, Formats
+from ..steps import FORWARD_STEP, STEPS, Batch, Load, Row, ServingStep, Step
 from .adapters import Adapters
 from .routing import BALANCED, Routing
 from .stack import IDEAL, Stack
@@ -29,6 +30,10 @@ class Optimizer:
         return self.weights + self.gradients + self.state + self.temporaries + self.buffers
 
 
+#: Of a step that serves nobody.
+NOTHING = Load()
+
+
 @dataclass(frozen=True)
 class Work:
     """What one step has to do: ``sequences`` of ``sequence`` tokens in every replica.
@@ -36,7 +41,8 @@ class Work:
     ``pass_`` names the step (:data:`tspsim.steps.STEPS`); ``routing`` is how tokens fall on experts; with
     ``multi_token`` the model's modules for further tokens are trained.
     ``document`` tokens are packed beside each other in a sequence and attend only themselves (None: one a sequence).
-    With ``adapters`` the model itself is frozen, and kept in ``precision`` alone. ``stack`` is the software.
+    With ``adapters`` the model itself is frozen, and kept in ``precision`` alone. ``stack`` is the software. A serving
+    step has a ``load`` and weights and cache in ``formats``; its ``precision`` is the type of its fastest products.
     """
 
     pass_: str
@@ -51,6 +57,8 @@ class Work:
     document: int | None = None
     adapters: Adapters | None = None
     stack: Stack = IDEAL
+    load: Load = NOTHING
+    formats: Formats = BF16
 
     @cached_property
     def step(self) -> Step:
@@ -58,13 +66,30 @@ class Work:
 
     @property
     def batch(self) -> Batch:
-        """What a replica's step has to do: sequences, or the documents packed into them, from their start."""
+        """What a replica's step has to do: sequences, or the documents packed into them, from their start; of a serving
+        step the rows of all its passes."""
+        if self.step.serves:
+            passes = self.step.passes(self.load, 1)
+            rows = tuple(row for each in passes for row in each.rows)
+            return Batch(rows, self.causal, sum(each.head_tokens for each in passes))
         context = self.document or self.sequence
         return Batch((Row(context, 0, self.tokens_per_replica // context),), self.causal)
 
     @property
     def tokens_per_replica(self) -> int:
-        return self.sequence * self.sequences
+        return self.batch.tokens if self.step.serves else self.sequence * self.sequences
+
+    def one_forward(self, sequences: int) -> Work:
+        """One forward of one micro-batch, or of one pass of a serving step."""
+        if self.step.serves:
+            return replace(self, load=replace(self.load, chunk=None))
+        return replace(self, pass_=FORWARD_STEP.name, sequences=sequences)
+
+    @property
+    def counted_tokens(self) -> float:
+        """Tokens of a replica's step that its rate counts."""
+        step = self.step
+        return step.counted(self.load) if isinstance(step, ServingStep) else self.tokens_per_replica
 
     def flops_per_token(self, model: Architecture) -> float:
         """Model FLOPs of a token's whole pass, without what experts drop."""

@@ -43,7 +43,7 @@ class View:
     @cached_property
     def best(self) -> PlanResult | None:
         """The plan with most tokens/s (the first of equals), if any ran."""
-        return max(self.ran, key=lambda plan: plan.tokens_per_s, default=None)
+        return self.result.best
 
     @property
     def rivals(self) -> tuple[PlanResult, ...]:

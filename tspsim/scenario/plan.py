@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -26,6 +27,7 @@ from ..parallel.balance import BALANCES
 from ..parallel.dispatch import DISPATCHES, OVERLAPS
 from ..parallel.pipeline import ORDERS
 from ..parallel.registries import scheme_name
+from ..registry import Registry
 from ..units import PositiveCount
 from .section import Degree, OneOf, Section, refuse
 
@@ -152,6 +154,11 @@ class Plan(Section):
         if any(self.degree(axis) > 1 for axis in beside):
             axis, others = scheme.axes[0], " and ".join(axis for axis in beside if axis in type(self).model_fields)
             raise refuse(f"{axis}: {self.degree(axis)} {scheme.alone}; leave {others} out beside it")
+        for other in SCHEMES.values():
+            strange = [each.name for each in other.options if getattr(self, each.name, None) is not None]
+            strange = [name for name in strange if name not in {each.name for each in scheme.options}]
+            if strange:
+                raise refuse(f"{strange[0]} is a key of {other.summary}; leave it out of {scheme.summary}")
         return self
 
     @classmethod
@@ -160,8 +167,11 @@ class Plan(Section):
         for axis in scheme_axes():
             if axis not in cls.model_fields:
                 yield Option(axis, Degree, 1)
-        yield from (option for scheme in SCHEMES.values() for option in scheme.options)
-        yield from (option for method in CONTEXT_METHODS.values() for option in method.options)
+        of_schemes = [option for scheme in SCHEMES.values() for option in scheme.options]
+        of_methods = [option for method in CONTEXT_METHODS.values() for option in method.options]
+        for option in (*of_schemes, *of_methods):
+            names = option.type
+            yield replace(option, type=Annotated[str, OneOf(names.names)]) if isinstance(names, Registry) else option
 
     @classmethod
     def complete(cls, schema: dict[str, Any]) -> None:
@@ -188,7 +198,8 @@ class Plan(Section):
     def options(self) -> dict[str, Any]:
         """What it states of the keys that its scheme and its context method bring, and their defaults."""
         brought = (*SCHEMES.get(self.scheme).options, *CONTEXT_METHODS.get(self.exchange).options)
-        return {each.name: getattr(self, each.name, each.default) for each in brought}
+        values = {each.name: getattr(self, each.name, each.default) for each in brought}
+        return {name: value for name, value in values.items() if value is not None}
 
     @property
     def ranks_per_replica(self) -> int:

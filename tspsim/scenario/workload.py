@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StrictBool, StrictInt, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    StrictBool,
+    StrictInt,
+    ValidationError,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails
 
 from ..errors import InputError, did_you_mean, shorten
-from ..steps import SERVING_STEPS, STEPS
-from ..units import Bytes, PositiveCount
+from ..model.formats import WEIGHT_BYTES, WeightClass
+from ..parallel.draft import DRAFTS
+from ..steps import STEPS, Load, Speculation
+from ..units import Bytes, Count, PositiveCount
 from .section import Name, OneOf, Section, refuse
 
 Precision = Literal["bf16", "fp8", "fp8_block", "mxfp8", "mxfp4", "nvfp4"]
@@ -97,17 +110,75 @@ class AdaptersSpec(Section):
         return value
 
 
+def _type(value: Any) -> Any:
+    if value not in WEIGHT_BYTES:
+        raise refuse(f"unknown type '{shorten(value)}'{did_you_mean(str(value), WEIGHT_BYTES)}")
+    return value
+
+
+WeightType = Annotated[str, BeforeValidator(_type), WithJsonSchema({"type": "string", "enum": sorted(WEIGHT_BYTES)})]
+ByClass = dict[WeightClass, WeightType]
+CacheType = Literal["bf16", "fp8", "fp8_ds_mla", "nvfp4"]
+
+
+class PrecisionSpec(Section):
+    """Types of a served model. What is not stated is as its checkpoint keeps it."""
+
+    weights: WeightType | ByClass | None = Field(
+        None, description="of all weights but the tables, a four-bit type of experts alone where there are any; or by "
+        "class of weights"
+    )  # fmt: skip
+    activations: WeightType | ByClass | None = Field(
+        None, description="what products take; default: the weights' type where the device multiplies it, else bf16"
+    )
+    kv: CacheType | None = Field(None, description="what the cache keeps; default: what the checkpoint says, else bf16")
+
+
+class SpeculationSpec(Section):
+    """Drafts that every step verifies."""
+
+    tokens: Annotated[Count, Field(le=15)] = Field(description="drafted tokens a sequence")
+    accepted: Annotated[float, Field(ge=1, le=16)] | None = Field(
+        None, description="tokens a sequence advances a step, mean; default: with the rate below"
+    )
+    rate: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.7, description="share of drafts accepted at every position, where `accepted` is not stated"
+    )
+    draft: Annotated[str, OneOf(DRAFTS.names)] = Field("mtp", description="who drafts")
+
+    @model_validator(mode="after")
+    def _possible(self) -> SpeculationSpec:
+        if self.accepted is not None and self.accepted > self.tokens + 1:
+            raise refuse(f"accepted: {self.accepted:g} is more than the {self.tokens} drafts and one")
+        return self
+
+    def speculation(self) -> Speculation:
+        """1 + Σ rate^i tokens where nothing is stated."""
+        expected = sum(self.rate**i for i in range(self.tokens + 1))
+        return Speculation(self.tokens, expected if self.accepted is None else self.accepted, self.draft)
+
+
 class Workload(Section):
     """What every replica computes in one step."""
 
     model: Name = Field(description="catalog name, YAML file, or a Hugging Face config.json")
-    pass_: Annotated[str, OneOf(lambda: (*STEPS, *SERVING_STEPS))] = Field(alias="pass")
-    sequence: PositiveCount = Field(description="tokens a sequence")
-    sequences_per_replica: PositiveCount = 1
+    pass_: Annotated[str, OneOf(STEPS.names)] = Field(alias="pass")
+    sequence: PositiveCount = Field(1, description="tokens a sequence, or a prompt")
+    sequences_per_replica: PositiveCount = Field(1, description="sequences, or prompts")
+    chunk: PositiveCount | None = Field(None, description="prefill: tokens of a prompt a pass reads; default: all")
+    cached: Count = Field(0, description="prefill, mixed: tokens of every prompt that the cache has already")
+    batch: PositiveCount | None = Field(None, description="decode, mixed, verify: sequences that decode, a replica")
+    context: PositiveCount | Annotated[tuple[PositiveCount, ...], Field(min_length=1, max_length=4096)] | None = Field(
+        None, description="decode, mixed, verify: tokens each has in the cache, or several lengths in equal parts"
+    )
+    speculation: SpeculationSpec | None = Field(None, description="verify: drafted tokens, and how many are accepted")
     global_batch: PositiveCount | None = Field(
         None, description="sequences of a step over all replicas, instead of sequences_per_replica"
     )
-    precision: Precision = Field("bf16", description="of the layers' products; attention and tables stay in bf16")
+    precision: Precision | PrecisionSpec = Field(
+        "bf16", description="of the layers' products, attention and tables stay in bf16; of serving steps the types of "
+        "weights, activations and cache"
+    )  # fmt: skip
     document: PositiveCount | None = Field(
         None, description="tokens of the documents packed into a sequence; default: one document"
     )
@@ -154,9 +225,43 @@ class Workload(Section):
         """The same with so many sequences a replica, whatever the batch was."""
         return self.model_copy(update={"sequences_per_replica": sequences, "global_batch": None})
 
-    @field_validator("pass_")
+    @model_validator(mode="before")
     @classmethod
-    def _supported(cls, value: str) -> str:
-        if value not in STEPS:
-            raise refuse(f"'{value}' comes with serving; use {' or '.join(STEPS)}")
-        return value
+    def _of_its_step(cls, data: Any) -> Any:
+        """A step needs some keys, and takes only its own of those that say how much it is."""
+        if not isinstance(data, Mapping) or data.get("pass") not in STEPS:
+            return data
+        step, wrong = STEPS.get(data["pass"]), []
+        amounts = dict.fromkeys(key for each in STEPS.values() for key in (*each.needs, *each.takes))
+        for key in amounts:
+            stated = data.get(key) is not None
+            if key in step.needs and not stated:
+                wrong.append(InitErrorDetails(type="missing", loc=(key,), input=data))
+            elif stated and key not in (*step.needs, *step.takes):
+                users = [each.name for each in STEPS.values() if key in (*each.needs, *each.takes)]
+                told = refuse(f"is of {', '.join(users)}; a {step.title} takes {', '.join((*step.needs, *step.takes))}")
+                wrong.append(InitErrorDetails(type=told, loc=(key,), input=data[key]))
+        if wrong:
+            raise ValidationError.from_exception_data(cls.__name__, wrong)
+        return data
+
+    @model_validator(mode="after")
+    def _types_of_its_step(self) -> Workload:
+        if isinstance(self.precision, PrecisionSpec) and not STEPS.get(self.pass_).serves:
+            serving = [each.name for each in STEPS.values() if each.serves]
+            raise refuse(f"precision: types by class and of a cache are of {', '.join(serving)}; name one type")
+        return self
+
+    def load(self) -> Load:
+        """How much a serving step is."""
+        contexts = self.context if isinstance(self.context, tuple) else (self.context,) if self.context else ()
+        prompts = "sequence" in STEPS.get(self.pass_).needs
+        return Load(
+            prompts=self.sequences_per_replica if prompts else 0,
+            prompt=self.sequence if prompts else 0,
+            cached=self.cached,
+            chunk=self.chunk,
+            batch=self.batch or 0,
+            contexts=contexts,
+            speculation=self.speculation.speculation() if self.speculation else None,
+        )

@@ -1,30 +1,38 @@
 """Steps: what one pass of a model over a batch is made of, one file and one registered object each.
 
 A step says how its tasks follow each other on a stage, how much arithmetic they are, and what comes at the end. Schemes
-write the tasks (:mod:`tspsim.parallel`); nobody compares the names of steps. Prefill, decode, mixed and verify come
-with serving: their names are known, and refused until then.
+write the tasks (:mod:`tspsim.parallel`); nobody compares the names of steps.
 """
 
 from __future__ import annotations
 
 from .batch import Batch, Row
+from .decode import DECODE_STEP
 from .forward import FORWARD_STEP
+from .load import Load, Speculation
+from .mixed import MIXED_STEP
+from .prefill import PREFILL_STEP
+from .serving import ServingStep
 from .step import BACKWARD, FORWARD, STEPS, WEIGHTS, Step, Task
 from .training import TRAINING_STEP
-
-#: Names of steps that come with serving.
-SERVING_STEPS = ("prefill", "decode", "mixed", "verify")
+from .verify import VERIFY_STEP
 
 __all__ = [
     "BACKWARD",
+    "DECODE_STEP",
     "FORWARD",
     "FORWARD_STEP",
-    "SERVING_STEPS",
+    "MIXED_STEP",
+    "PREFILL_STEP",
     "STEPS",
     "TRAINING_STEP",
+    "VERIFY_STEP",
     "WEIGHTS",
     "Batch",
+    "Load",
     "Row",
+    "ServingStep",
+    "Speculation",
     "Step",
     "Task",
 ]

@@ -28,7 +28,8 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """The work of a step; rows may be given as plain tuples.
+    """The work of a step; rows may be given as plain tuples. ``outputs``: tokens that go through the language-model
+    head; None: all.
 
     Examples
     --------
@@ -41,6 +42,7 @@ class Batch:
 
     rows: Sequence[tuple[int, int, int]]
     causal: bool = True
+    outputs: int | None = None
 
     @property
     def _rows(self) -> tuple[Row, ...]:
@@ -50,6 +52,32 @@ class Batch:
     def tokens(self) -> int:
         """Tokens that pass through the model."""
         return sum(row.tokens for row in self._rows)
+
+    @property
+    def sequences(self) -> int:
+        return sum(row.sequences for row in self._rows)
+
+    @property
+    def head_tokens(self) -> int:
+        """Tokens that go through the language-model head."""
+        return self.tokens if self.outputs is None else self.outputs
+
+    @property
+    def halves(self) -> tuple[Batch, Batch]:
+        """Half of the sequences each, of a row with an odd number one more in turn."""
+        rows: tuple[list[Row], list[Row]] = ([], [])
+        more = 0
+        for row in self._rows:
+            larger = row.sequences - row.sequences // 2
+            for half, count in ((more, larger), (1 - more, row.sequences - larger)):
+                if count:
+                    rows[half].append(row._replace(sequences=count))
+            more ^= row.sequences % 2
+        first = round(self.head_tokens * sum(row.sequences for row in rows[0]) / self.sequences)
+        return (
+            Batch(tuple(rows[0]), self.causal, first),
+            Batch(tuple(rows[1]), self.causal, self.head_tokens - first),
+        )
 
     @property
     def pairs(self) -> float:

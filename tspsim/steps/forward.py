@@ -18,6 +18,9 @@ class ForwardStep(Step):
     bytes_over_forward = 1.0
     recomputation = "none"
 
+    def model_of(self, model: Architecture) -> Architecture:
+        return model.whole_pass
+
     def micro_batch(self, sequences: int) -> int:
         return sequences
 

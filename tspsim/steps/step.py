@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple, Protocol
 from ..model import Architecture
 from ..registry import Registry
 from .batch import Batch
+from .load import Load
 
 FORWARD, BACKWARD, WEIGHTS = "forward", "backward", "weights"
 
@@ -58,6 +59,12 @@ class Step(ABC):
         Bytes of a step over its forward's, at least.
     recomputation
         What a plan recomputes that states nothing.
+    serves
+        A step of an inference engine: what it does is its :meth:`passes`.
+    shards_tokens
+        Sequence shards divide the tokens of a pass; otherwise they divide the cache, and all have every token.
+    needs, takes
+        Keys of the workload that it cannot do without, and others that say how much it is.
     """
 
     name: ClassVar[str]
@@ -65,6 +72,14 @@ class Step(ABC):
     trains: ClassVar[bool]
     bytes_over_forward: ClassVar[float]
     recomputation: ClassVar[str]
+    serves: ClassVar[bool] = False
+    shards_tokens: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("sequence",)
+    takes: ClassVar[tuple[str, ...]] = ("sequences_per_replica", "global_batch")
+
+    def model_of(self, model: Architecture) -> Architecture:
+        """The model as this step runs it; raises InputError where it cannot."""
+        return model
 
     @abstractmethod
     def micro_batch(self, sequences: int) -> int:
@@ -84,7 +99,11 @@ class Step(ABC):
 
     def outputs(self, batch: Batch) -> int:
         """Tokens that go through the language-model head."""
-        return batch.tokens
+        return batch.head_tokens
+
+    def passes(self, load: Load, stages: int) -> tuple[Batch, ...]:
+        """Forwards of a serving step, one after the other, where a pipeline has so many stages."""
+        return ()
 
     @abstractmethod
     def flops_per_token(self, model: Architecture, batch: Batch, *, kept: float, frozen: bool) -> float:

@@ -18,6 +18,9 @@ class TrainingStep(Step):
     bytes_over_forward = 2.0
     recomputation = "full"
 
+    def model_of(self, model: Architecture) -> Architecture:
+        return model.whole_pass
+
     def micro_batch(self, sequences: int) -> int:
         return 1
 

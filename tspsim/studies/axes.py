@@ -26,15 +26,13 @@ from typing import Any, get_args
 
 from .. import catalog
 from ..errors import InputError, UnitError, UnknownNameError, shorten
+from ..result import Cell
 from ..scenario import Scenario
 from ..scenario.loading import assignment
 from ..units import Dimension, parse
 
 #: A sweep larger than this is a slip of the keyboard.
 MOST_POINTS = 1_000_000
-
-#: What a column of the table holds: a number, a truth, or text as it was written.
-Cell = int | float | bool | str | None
 
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,2})?(?:[kKMGTPE]i?)?"
 _RANGE = re.compile(

@@ -13,7 +13,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .. import __version__, question, simulation
+from .. import question, simulation
+from .._version import __version__
 from ..errors import InputError
 from ..scenario import Scenario
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, TspsimError, UnknownNameError
-from ..result import PlanResult, Result
+from ..result import Cell, PlanResult, Result
 from ..scenario import Scenario, load
 from ..units import duration
-from .axes import Axis, Cell, Point, choose, points, read_axis
+from .axes import Axis, Point, choose, points, read_axis
 from .executors import answers, executor_of
 from .query import Entry, Library, Query, ask
 from .store import Store

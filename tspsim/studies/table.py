@@ -10,19 +10,26 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import itertools
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from .._display import html_table
 from ..errors import InputError
-from ..result import Memory, PlanResult, Range, Result
-from .axes import Cell
+from ..result import Cell, Memory, PlanResult, Range, Result, flat
+from ..units import compact, duration
+
+if TYPE_CHECKING:
+    import pandas
 
 Row = Mapping[str, Cell]
 SUFFIXES = (".parquet", ".csv")
+#: Rows that a notebook shows of a table.
+ROWS_SHOWN = 40
 
 #: Columns that stand in every table; those of families, kinds and price bases come as answers have them.
 _NUMBERS = (
@@ -44,7 +51,7 @@ _NUMBERS = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Table:
     """Rows of equal columns.
 
@@ -73,6 +80,27 @@ class Table:
     def rows(self) -> Iterator[dict[str, Cell]]:
         for cells in zip(*self.columns.values(), strict=True):
             yield dict(zip(self.columns, cells, strict=True))
+
+    def __repr__(self) -> str:
+        what = ", ".join(self.swept) or "nothing"
+        return f"<Table: {len(self):,} rows over {what}, {self.ran:,} ran; to_frame() has them>"
+
+    def _repr_html_(self) -> str:
+        """What was swept, rate and step of the first rows, for notebooks."""
+        columns = ["plan", *self.swept, "tokens/s", "step"]
+        rows = [
+            [str(row["plan"]), *(str(row[path]) for path in self.swept if path != "plan"), *_rate_and_step(row)]
+            for row in itertools.islice(self.rows(), ROWS_SHOWN)
+        ]
+        left = len(self) - len(rows)
+        notes = [f"and {left:,} more rows; to_frame() has them all"] if left > 0 else []
+        return html_table(f"{len(self):,} rows, {self.ran:,} ran", columns, rows, notes)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """The columns as a DataFrame."""
+        import pandas
+
+        return pandas.DataFrame({name: list(cells) for name, cells in self.columns.items()})
 
     def csv(self) -> str:
         """Full digits, a header, empty cells for None; text that a spreadsheet took for a formula is quoted."""
@@ -106,6 +134,13 @@ class Table:
         pyarrow.parquet.write_table(pyarrow.table(arrays), path)
 
 
+def _rate_and_step(row: Row) -> list[str]:
+    rate, step_s = row["tokens_per_s"], row["step_time_s"]
+    if not isinstance(rate, float) or not isinstance(step_s, float):
+        return [f"refused: {row['error']}", ""]
+    return [compact(rate), duration(step_s)]
+
+
 def check_suffix(path: Path) -> None:
     """Refuse a file that is neither Parquet nor CSV."""
     if path.suffix not in SUFFIXES:
@@ -114,41 +149,7 @@ def check_suffix(path: Path) -> None:
 
 def numbers_of(document: Mapping[str, Any]) -> dict[str, Cell]:
     """One answer's cells (see :class:`~tspsim.studies.worker.Answer` for the document)."""
-    plan = document["plan"]
-    cells: dict[str, Cell] = {"cluster": document["cluster"], "device": document["device"], "gpus": document["gpus"]}
-    cells |= {f"degree_{axis}": degree for axis, degree in plan.get("degrees", {}).items()}
-    if "memory" in plan:
-        memory = plan["memory"]
-        cells |= {
-            "memory_peak_bytes": float(memory["peak_bytes"]),
-            "memory_capacity_bytes": float(memory["capacity_bytes"]),
-            "memory_fits": memory["fits"],
-        }
-        cells |= {f"memory_{part}_bytes": float(size) for part, size in memory["parts"].items()}
-    if "error" in plan:
-        return cells | {"error": plan["error"]}
-    parts = plan["breakdown_s"]
-    exposed = parts["exposed_communication"]
-    cells |= {name: float(plan[name]) for name in _NUMBERS if isinstance(plan.get(name), int | float)}
-    cells |= {
-        "tokens_per_step": plan["tokens_per_step"],
-        "tokens_per_s_low": plan["range"]["low"],
-        "tokens_per_s_high": plan["range"]["high"],
-        "compute_s": parts["compute"],
-        "exposed_communication_s": sum(exposed.values()),
-        "bubble_s": parts["bubble"],
-        "idle_s": parts["idle"],
-        "communication_bytes_per_layer": float(plan["communication_bytes_per_layer"]["total"]),
-        "bottleneck": plan["bottleneck"],
-    }
-    cells |= {f"compute_{family}_s": seconds for family, seconds in plan["compute_by_kind_s"].items()}
-    cells |= {f"exposed_{kind}_s": seconds for kind, seconds in exposed.items()}
-    for name, value in plan["cost"].items():
-        if isinstance(value, Mapping):
-            cells |= {f"{name}_{basis}": float(price) for basis, price in value.items()}
-        else:
-            cells[name] = float(value)
-    return cells
+    return {**{name: document[name] for name in ("cluster", "device", "gpus")}, **flat(document["plan"])}
 
 
 def make_columns(rows: Sequence[Row], leading: Sequence[str]) -> dict[str, list[Cell]]:

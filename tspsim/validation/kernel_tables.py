@@ -7,6 +7,7 @@ is not one of these calls. Fitting, validation and a user's own tables all go th
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from tspsim.operators import DTYPE_BYTES
@@ -30,6 +31,7 @@ KERNEL_TABLES: tuple[str, ...] = (
     "kernels/mla_prefill.csv",
     "kernels/mla_decode.csv",
     "kernels/mla_bmm.csv",
+    "kernels/linear_attention.csv",
 )
 #: Rows that share these share a kernel model.
 GROUP_COLUMNS = ("family", "dtype", "second_dtype", "library")
@@ -81,26 +83,10 @@ def calls(table: str, frame: pd.DataFrame, column: str = "time_us") -> pd.DataFr
     import pandas as pd
 
     name = _name(table)
-    if name.startswith("gemm"):
-        out = _gemm(frame)
-    elif name.startswith("grouped_gemm"):
-        out = _grouped_gemm(frame, "grouped_gemm_backward" if column == "backward_us" else "grouped_gemm")
-    elif name == "attention_prefill":
-        out = _prefill(frame)
-    elif name == "attention_decode":
-        out = _decode(frame)
-    elif name.startswith("memory_bound"):
-        out = _memory_bound(frame)
-    elif name == "fused_moe":
-        out = _moe(frame)
-    elif name == "mla_prefill":
-        out = _latent_prefill(frame)
-    elif name == "mla_decode":
-        out = _latent_decode(frame)
-    elif name == "mla_bmm":
-        out = _absorb(frame)
-    else:
+    reader = next((reader for start, reader in READERS.items() if name.startswith(start)), None)
+    if reader is None:
         raise KeyError(f"{table} is not a kernel table; known: {', '.join(KERNEL_TABLES)}")
+    out = reader(frame, column)
     out["gpu"] = frame["gpu"].str.lower()
     out["time_us"] = frame[column].astype(float) if column in frame else float("nan")
     unknown = ~out["dtype"].isin(list(DTYPE_BYTES)) | ~out["second_dtype"].isin(list(DTYPE_BYTES))
@@ -224,3 +210,40 @@ def _absorb(frame: pd.DataFrame) -> pd.DataFrame:
     out["dtype"] = out["second_dtype"] = frame["dtype"].replace(_DTYPES)
     out["library"] = _library(frame)
     return out
+
+
+def _linear(frame: pd.DataFrame) -> pd.DataFrame:
+    """The recurrence and the short convolution, apart in prompts and in decoding."""
+    import pandas as pd
+
+    out = pd.DataFrame({name: frame[name].astype(float) for name in ("k_heads", "k_dim", "v_heads", "v_dim")})
+    out["sequences"], out["longest"] = frame["batch"].astype(float), frame["seq_len"].astype(float)
+    out["tokens"] = out["sequences"] * out["longest"]
+    out["channels"] = 2.0 * out["k_heads"] * out["k_dim"] + out["v_heads"] * out["v_dim"]
+    scan, decode = frame["part"] == "scan", frame["phase"] == "decode"
+    what = scan.map({True: "_scan", False: "_convolution"}).mask(decode & scan, "_step")
+    out["family"] = frame["kind"] + what.mask(decode & ~scan, "_convolution_step")
+    out.loc[~out["family"].isin(list(FAMILIES)), "family"] = float("nan")
+    out["dtype"] = "bf16"
+    out["library"] = _library(frame) + " " + frame["op"]
+    # TensorRT-LLM keeps the gated delta rule's states in bf16: its calls move half of what the others do.
+    halved = scan & out["library"].str.startswith("TensorRT-LLM")
+    out["second_dtype"] = halved.map({True: "bf16", False: "fp32"}).where(scan, "bf16")
+    return out
+
+
+#: By the start of a table's name; ``(frame, time column)`` → normalised rows.
+READERS: Mapping[str, Callable[[pd.DataFrame, str], pd.DataFrame]] = {
+    "gemm": lambda frame, column: _gemm(frame),
+    "grouped_gemm": lambda frame, column: _grouped_gemm(
+        frame, "grouped_gemm_backward" if column == "backward_us" else "grouped_gemm"
+    ),
+    "attention_prefill": lambda frame, column: _prefill(frame),
+    "attention_decode": lambda frame, column: _decode(frame),
+    "memory_bound": lambda frame, column: _memory_bound(frame),
+    "fused_moe": lambda frame, column: _moe(frame),
+    "mla_prefill": lambda frame, column: _latent_prefill(frame),
+    "mla_decode": lambda frame, column: _latent_decode(frame),
+    "mla_bmm": lambda frame, column: _absorb(frame),
+    "linear_attention": lambda frame, column: _linear(frame),
+}

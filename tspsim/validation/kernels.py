@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MICROSECONDS = 1e6
+NO_FAMILY = "no kernel of the table: its direction is neither fwd nor bwd, or its kind and part are unknown"
 
 
 def predictor(table: str) -> Callable[[pd.DataFrame, Answers], None]:
@@ -33,7 +34,7 @@ def predictor(table: str) -> Callable[[pd.DataFrame, Answers], None]:
         skip = answers.skip if column == "time_us" else lambda where, reason: None
         unknown = (rows["reason"] != "") | rows["family"].isna()
         for position, reason in zip(rows["position"][unknown], rows["reason"][unknown], strict=True):
-            skip(position, reason or "direction is neither fwd nor bwd")
+            skip(position, reason or NO_FAMILY)
         columns = ["written", "family", "dtype", "second_dtype", "library"]
         for key, group in rows[~unknown].groupby(columns, sort=True):
             gpu, family, dtype, second, library = (str(part) for part in key)

@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tspsim.errors import InputError
 from tspsim.hardware import Device, Estimate
 from tspsim.model import Architecture
-from tspsim.operators import Gemm, MemoryBound, Operator, Role
+from tspsim.operators import Gemm, Operator, Role
 from tspsim.parallel import Job, peak_memory, scheme_of, write_program
 from tspsim.program import Compute
 
 from .answers import Answers
 from .devices import device
 from .kernels import MICROSECONDS
-from .runs import Run, question_of
+from .runs import Run, question_of, served
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,8 +44,8 @@ CLOCK_SPREAD = 1.13
 #: The overlap table: products in one measurement, and the share of a copy's time that they lose beside it.
 PRODUCTS_BESIDE_A_COPY = 8
 LOST_BESIDE_A_COPY = 0.68
-#: Whose attention kernel decodes in the measured models.
-DECODE_LIBRARY = "PyTorch 2.11 SDPA flash"
+#: Whose kernels run in the measured models, where the device knows several.
+LIBRARY = "pytorch"
 #: The AdamW that PyTorch fuses reads and writes bf16 weights and moments, and reads the gradients: as the product
 #: counts an optimizer, weights are of its state.
 FUSED_ADAMW = (("weights", 0.0), ("gradients", 2.0), ("state", 6.0))
@@ -79,31 +78,42 @@ def predict_layers(frame: pd.DataFrame, answers: Answers) -> None:
 
 #: What the table calls a pass, and the product.
 LAYER_PASSES = {"fwd": "forward", "fwd+bwd": "training"}
-MODEL_PASSES = {"prefill": "forward", "decode": "forward", "train": "training"}
 
 
 def predict_models(frame: pd.DataFrame, answers: Answers) -> None:
     """A whole model: prefill, one decoding step, or a training step with a fused AdamW; time and peak memory."""
-    on = device(MEASURED_ON)
+    on = device(MEASURED_ON).preferring(LIBRARY)
     for position, row in enumerate(frame.to_dict("records")):
         model = _architecture(row, layers=int(row["layers"]), vocab=int(row["vocab"]))
         batch, sequence, context = int(row["b"]), int(row["s"]), int(row["ctx"])
-        phase = row["phase"]
-        if phase not in MODEL_PASSES:
+        if row["phase"] not in JOBS:
             answers.skip(position, "phase is none of prefill, decode, train")
             continue
-        job = job_of(model, MODEL_PASSES[phase], batch, sequence)
-        kernels = kernels_of(job)
-        memory = dict(peak_memory(job, scheme_of(job.plan).residency))
-        if phase == "prefill":
-            kernels = on_last_tokens(kernels, model, batch)
-            memory["logits"] = 0.0
-        total = add(on, decode_kernels(kernels, model, batch)) if phase == "decode" else add(on, kernels)
-        if phase == "decode":
-            total = join((total, decode_attention(on, model, batch, context)))
-            memory["cache"] = model.layers * cache_bytes(model, batch * context)
+        job = JOBS[row["phase"]](model, batch, sequence, context)
+        total = add(on, kernels_of(job))
+        memory = peak_memory(job, scheme_of(job.plan).residency)
         answers.predict(position, *(value * MICROSECONDS for value in total))
         answers.also(position, "peak_gb", sum(memory.values()) / 1e9)
+
+
+def prefill_job(model: Architecture, batch: int, sequence: int, context: int) -> Job:
+    """Prompts without a cache behind them."""
+    question = served(model, MEASURED_ON, "prefill", sequence=sequence, sequences_per_replica=batch)
+    return question.job(question.plans[0])
+
+
+def decode_job(model: Architecture, batch: int, sequence: int, context: int) -> Job:
+    """One token a sequence behind a cache of ``context``, the token itself included."""
+    question = served(model, MEASURED_ON, "decode", batch=batch, context=context - 1)
+    return question.job(question.plans[0])
+
+
+#: What the table calls a phase → (model, batch, sequence, context) → the product's job.
+JOBS: Mapping[str, Callable[[Architecture, int, int, int], Job]] = {
+    "prefill": prefill_job,
+    "decode": decode_job,
+    "train": lambda model, batch, sequence, context: job_of(model, "training", batch, sequence),
+}
 
 
 def predict_overlap(frame: pd.DataFrame, answers: Answers) -> None:
@@ -140,35 +150,6 @@ def kernels_of(job: Job, without: str = "") -> Kernels:
     issued = write_program(scheme_of(job.plan), job).unrolled()
     computes = (each.instruction for each in issued if isinstance(each.instruction, Compute))
     return Counter(operator for compute in computes if compute.part != without for operator in compute.operators)
-
-
-# A step of its own, prefill or decode, is a forward with these changes as long as no step writes itself.
-
-
-def on_last_tokens(kernels: Kernels, model: Architecture, batch: int) -> Kernels:
-    """A forward whose head sees the last token of each sequence alone."""
-    return {
-        replace(operator, m=batch) if isinstance(operator, Gemm) and operator.role is Role.HEAD else operator: times
-        for operator, times in kernels.items()
-    }
-
-
-def decode_kernels(kernels: Kernels, model: Architecture, batch: int) -> Kernels:
-    """A forward of one token a sequence without its attention (:func:`decode_attention`), and the cache written."""
-    found: dict[Operator, int] = {each: times for each, times in kernels.items() if each.role is not Role.ATTENTION}
-    moved = 2.0 * cache_bytes(model, batch)  # read where they were made, written where they stay
-    return found | {MemoryBound("cache_write", moved, batch, name="cache write"): model.layers}
-
-
-def cache_bytes(model: Architecture, tokens: int) -> float:
-    """Keys and values of a layer in bf16."""
-    return 2.0 * 2.0 * tokens * model.kv_width
-
-
-def decode_attention(on: Device, model: Architecture, batch: int, context: int) -> Estimate:
-    """Attention of one decoding step, all layers."""
-    one = on.decode_attention(batch, context, model.heads, model.kv_heads, model.head_dim, library=DECODE_LIBRARY)
-    return Estimate(*(value * model.layers for value in one))
 
 
 def add(on: Device, kernels: Kernels) -> Estimate:

@@ -189,6 +189,15 @@ def question_of(run: Run, micro_batches: int) -> Question:
     return look_up(load(scenario(run, micro_batches)), LOOKUPS)
 
 
+def served(model: Architecture, device: str, pass_: str, **amount: Any) -> Question:
+    """A step of an inference engine on one GPU, in bf16: ``amount`` are the keys that say how much it is."""
+    node, _ = machine(device, 1)
+    workload = {"model": str(_model_file(model)), "pass": pass_, "precision": "bf16", **amount}
+    cluster = {"device": device, "node": node, "nodes": 1}
+    asked = {"name": "validation", "cluster": cluster, "workload": workload, "plans": [{"name": "run", "tp": 1}]}
+    return look_up(load(asked), LOOKUPS)
+
+
 def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
     """The scenario of a run with some micro-batches a replica."""
     node, nodes = machine(run.device, run.gpus)

@@ -13,6 +13,7 @@ from . import (
     latent_modules,
     layers,
     published,
+    sparse_modules,
     training,
     training_operators,
 )
@@ -113,6 +114,20 @@ TABLES: dict[str, Table] = {
         ),
         _kernel(
             "kernels/mla_bmm.csv", ("tokens", "heads", "kv_lora", "nope_or_v"), ("gpu", "op", "dtype"), _BY_LIBRARY
+        ),
+        _kernel(
+            "kernels/linear_attention.csv", ("batch", "seq_len", "k_heads", "k_dim", "v_heads", "v_dim"),
+            ("gpu", "kind", "part", "op", "phase"),
+            (("gpu",), ("kind", "part", "phase"), ("gpu", "kind", "part", "phase", "library")),
+        ),
+        Table(
+            "kernels/sparse_attention.csv", "time_us", sparse_modules.predict,
+            counts=("batch", "q_len", "heads", "hidden"), numbers=("context",),
+            texts=("gpu", "kind", "variant", "phase", "gemm_dtype", "kv_dtype", "launch", "library"),
+            groups=(
+                ("gpu",), ("kind", "phase", "launch"), ("gpu", "kind", "phase", "launch"),
+                ("gpu", "kind", "phase", "gemm_dtype", "library"),
+            ),
         ),
         Table(
             "kernels/training_op_efficiency_b200_a100.csv", "efficiency", training_operators.predict,

@@ -1,9 +1,32 @@
-"""Kinds of attention in a serving step, one file and one object each; see :mod:`.base`."""
+"""Kinds of attention, one file and one object each, registered under the names in a model's YAML; see :mod:`.base`.
+
+    gqa   multi-head, grouped-query and multi-query attention, windows, output gates
+    mla   latent attention
+    dsa   latent attention to the tokens an indexer chooses
+    gdn   gated delta rule in most layers, gqa in the others
+    kda   the same with a gate a channel, mla in the others
+    csa   one latent for several tokens, and a window
+"""
 
 from __future__ import annotations
 
-from .base import AttentionKind, CacheUse, decoded, prefilled
+from .base import ATTENTION_KINDS, AttentionKind, CacheUse, decoded, prefilled
+from .chosen import CHOSEN
+from .compressed import COMPRESSED
 from .grouped import GROUPED
 from .latent import LATENT
+from .linear import GATED_DELTA, KIMI_DELTA
 
-__all__ = ["GROUPED", "LATENT", "AttentionKind", "CacheUse", "decoded", "prefilled"]
+__all__ = [
+    "ATTENTION_KINDS",
+    "CHOSEN",
+    "COMPRESSED",
+    "GATED_DELTA",
+    "GROUPED",
+    "KIMI_DELTA",
+    "LATENT",
+    "AttentionKind",
+    "CacheUse",
+    "decoded",
+    "prefilled",
+]

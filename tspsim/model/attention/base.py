@@ -7,15 +7,21 @@ runs the decode kernels, which read the cache once for all of them; others run t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...operators import Operator
+from ...errors import InputError
+from ...operators import Gemm, Operator, Role
+from ...registry import Registry
+from ..formats import WeightClass
+from ..parts import Block
 
 if TYPE_CHECKING:
     from ..architecture import Architecture
-    from ..parts import Block
+    from ..layer import LayerShard
     from ..serving import ServingLayer
+    from .sections import AttentionSection
 
 #: (query tokens a sequence, tokens in its cache before them, sequences).
 Rows = tuple[tuple[int, int, int], ...]
@@ -38,6 +44,11 @@ def tokens_of(rows: Rows) -> int:
     return sum(queries * sequences for queries, _, sequences in rows)
 
 
+def product(layer: ServingLayer, tokens: int, n: int, k: int, name: str, role: Role) -> Gemm:
+    """A projection of attention, in the type that its weights are multiplied in."""
+    return Gemm(tokens, n, k, layer.formats.multiplied(WeightClass.ATTENTION), name=name, role=role)
+
+
 @dataclass(frozen=True)
 class CacheUse:
     """What one layer keeps for a sequence, before any sharding.
@@ -56,6 +67,8 @@ class CacheUse:
         The same of the state.
     shared_token_bytes
         Of every token besides, and on every tensor-parallel rank: keys of an indexer.
+    latest, latest_token_bytes
+        Latest tokens that are kept besides on every tensor-parallel rank, and bytes of one.
     """
 
     token_bytes: float
@@ -64,21 +77,116 @@ class CacheUse:
     heads: int = 1
     state_heads: int = 1
     shared_token_bytes: float = 0.0
+    latest: int = 0
+    latest_token_bytes: float = 0.0
+
+    @property
+    def grows(self) -> bool:
+        """Whether tokens are kept, not states alone."""
+        return self.token_bytes + self.shared_token_bytes + self.latest_token_bytes > 0.0
 
     def bytes_of(self, context: int) -> float:
         """Of one sequence with so many tokens."""
         kept = min(context, self.window) if self.window else context
-        return kept * self.token_bytes + context * self.shared_token_bytes + self.sequence_bytes
+        growing = kept * self.token_bytes + context * self.shared_token_bytes
+        return growing + self.sequence_bytes + min(context, self.latest) * self.latest_token_bytes
+
+    def rank_bytes(self, context: int, tensor: int = 1, token_shards: int = 1) -> float:
+        """On one of ``tensor`` ranks that divide heads, with tokens divided over ``token_shards``: what no head divides
+        is on every rank, and what a token adds is with the token."""
+        kept = min(context, self.window) if self.window else context
+        tokens = kept * self.token_bytes / min(tensor, self.heads) + context * self.shared_token_bytes
+        tokens += min(context, self.latest) * self.latest_token_bytes
+        return tokens / token_shards + self.sequence_bytes / min(tensor, self.state_heads)
 
 
 class AttentionKind(ABC):
-    """One kind of attention, as serving steps run it.
+    """One kind of attention: what it says in a model's YAML, its parameters, FLOPs and cache, and its serving steps.
 
-    The four methods give the operators of a layer in order; ``layer`` says which shard of which model. Between
-    :meth:`attend` and :meth:`leave` a scheme may merge what ranks with other parts of the context found.
+    The four methods :meth:`enter` to :meth:`leave` give the operators of a layer in order; ``layer`` says which shard
+    of which model. Between :meth:`attend` and :meth:`leave` a scheme may merge what ranks with other parts of the
+    context found.
+
+    Attributes
+    ----------
+    name
+        ``kind`` of the section ``attention`` in a model's YAML, and of its layers (:attr:`Block.attention`).
+    cache_types
+        Types that a cache can be kept in, and bytes of an element, scales included.
+    divides_context
+        Ranks that hold parts of a context can each attend theirs: what they found is merged by log-sum-exp.
+    whole
+        Training and forward steps, where whole sequences pass, run models of this kind.
     """
 
     name: ClassVar[str]
+    cache_types: ClassVar[Mapping[str, float]]
+    whole: ClassVar[bool] = True
+    divides_context: ClassVar[bool] = False
+
+    # --- the model's description ----------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def section(self) -> type[AttentionSection]:
+        """The type of ``attention`` in a model's YAML."""
+
+    @abstractmethod
+    def describe(self, model: Architecture) -> dict[str, Any]:
+        """The section that reads back to ``model``."""
+
+    def block(self, model: Architecture, layer: int) -> Block:
+        """Attention of layer number ``layer`` of a model of this kind; whether it has experts is not asked here."""
+        return Block(attention=self.name)
+
+    def further_block(self, model: Architecture) -> Block:
+        """Attention of a module for further tokens: that of the last layer."""
+        return self.block(model, model.layers - 1)
+
+    def period(self, model: Architecture) -> int:
+        """Layers after which the pattern repeats."""
+        return 1
+
+    def whole_pass(self, model: Architecture) -> Architecture:
+        """The model as training and forward steps run it, where whole sequences pass.
+
+        Raises
+        ------
+        InputError
+            Only serving steps run this kind.
+        """
+        if not self.whole:
+            whole = ", ".join(sorted(kind.name for kind in ATTENTION_KINDS.values() if kind.whole))
+            raise InputError(
+                f"attention of kind '{self.name}' runs in serving steps alone (prefill, decode, mixed, verify); "
+                f"training and forward steps run models of the kinds {whole}"
+            )
+        return model
+
+    # --- parameters -----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def matrix_parameters(self, model: Architecture, block: Block) -> int:
+        """Matrix elements of a layer's attention that a token is multiplied with."""
+
+    def undivided_parameters(self, model: Architecture, block: Block) -> int:
+        """Those of them that stand whole on every tensor-parallel rank."""
+        return 0
+
+    def shard_parameters(self, layer: LayerShard) -> int:
+        """Those that heads divide, on one shard."""
+        whole = self.undivided_parameters(layer.model, layer.kind)
+        return (self.matrix_parameters(layer.model, layer.kind) - whole) // layer.shards
+
+    def other_parameters(self, model: Architecture, block: Block) -> int:
+        """Biases, and what else belongs to the projections and is no matrix."""
+        return 0
+
+    def norm_parameters(self, model: Architecture, block: Block) -> int:
+        """Of norms inside attention."""
+        return 0
+
+    # --- serving steps --------------------------------------------------------------------------------------
 
     def enter(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
         """What no tensor-parallel rank divides, behind the norm: latents, keys of an indexer."""
@@ -96,15 +204,45 @@ class AttentionKind(ABC):
     def leave(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
         """What follows it, up to the output projection."""
 
+    def expand(self, layer: ServingLayer, tokens: int) -> tuple[Operator, ...]:
+        """What makes keys and values of cached tokens for the kernels of prompts: nothing where those are cached."""
+        return ()
+
+    def merged(self, model: Architecture) -> tuple[int, int]:
+        """Widths of a head's query and output as the decode kernels take them and give them back."""
+        return model.head_dim, model.head_dim
+
+    # --- work and cache -------------------------------------------------------------------------------------
+
     @abstractmethod
-    def cache(self, model: Architecture, block: Block, cache_type: str) -> CacheUse:
-        """What a layer keeps."""
+    def cache(self, model: Architecture, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
+        """What a layer keeps, ``state_type`` being that of a state; raises InputError for a type that this kind has no
+        cache in."""
+
+    def cache_elements(self, model: Architecture, block: Block) -> float:
+        """Elements of K and V, or of latents, that a token adds to a layer's cache."""
+        return 2 * model.kv_width
+
+    def element_bytes(self, cache_type: str) -> float:
+        """Bytes of a cached element; raises InputError for a type that this kind has no cache in."""
+        if cache_type not in self.cache_types:
+            allowed = ", ".join(self.cache_types)
+            raise InputError(f"attention of kind '{self.name}' keeps no cache in '{cache_type}'; it can: {allowed}")
+        return self.cache_types[cache_type]
+
+    def pair_flops(self, model: Architecture, block: Block, pairs: float) -> float:
+        """Model FLOPs of a token that meets ``pairs`` others, besides the layer's matrices: 4·a a pair, no more of them
+        than the window."""
+        if block.window:
+            pairs = min(pairs, block.window)
+        return 4.0 * model.attention_width * pairs
 
     def flops(self, model: Architecture, block: Block, rows: Rows) -> float:
-        """Model FLOPs of the pairs of queries and keys, all heads, without the layer's matrices: 4·a a pair."""
-        width = model.attention_width
-        total = 0.0
-        for queries, context, sequences in rows:
-            met = context + queries / 2.0
-            total += 4.0 * width * sequences * queries * (min(met, block.window) if block.window else met)
-        return total
+        """The same of all rows, each query at the mean number of pairs of its row."""
+        return sum(
+            sequences * queries * self.pair_flops(model, block, context + queries / 2.0)
+            for queries, context, sequences in rows
+        )
+
+
+ATTENTION_KINDS: Registry[AttentionKind] = Registry("kind of attention", "tspsim.attention_kinds")

@@ -2,35 +2,72 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...operators import Attention, DecodeAttention, MemoryBound, Operator, Role
-from .base import AttentionKind, CacheUse, Rows, decoded, prefilled, tokens_of
+from ..parts import Block
+from .base import ATTENTION_KINDS, AttentionKind, CacheUse, Rows, decoded, prefilled, tokens_of
 
 if TYPE_CHECKING:
     from ..architecture import Architecture
-    from ..parts import Block
+    from ..layer import LayerShard
     from ..serving import ServingLayer
-
-#: Bytes of an element of K or V in a cache.
-ELEMENT_BYTES: dict[str, float] = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625}
+    from .sections import AttentionSection
 
 
 class Grouped(AttentionKind):
-    """K and V a head, cached."""
+    """K and V a head, cached; with an output gate, as many columns as queries whose sigmoid multiplies the output."""
 
     name = "gqa"
+    divides_context = True
+    #: NVFP4 with a scale of one byte a block of 16.
+    cache_types: ClassVar[Mapping[str, float]] = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625}
+
+    @property
+    def section(self) -> type[AttentionSection]:
+        from .sections import GroupedSection
+
+        return GroupedSection
+
+    def describe(self, model: Architecture) -> dict[str, Any]:
+        names = ("heads", "kv_heads", "head_dim", "qk_norm", "output_gate", "window", "full_every")
+        return {name: getattr(model, name) for name in names} | {"kind": self.name, "bias": model.attention_bias}
+
+    def block(self, model: Architecture, layer: int) -> Block:
+        windowed = model.window > 0 and (layer + 1) % model.full_every != 0
+        return Block(window=model.window if windowed else 0, attention=self.name)
+
+    def period(self, model: Architecture) -> int:
+        return model.full_every if model.window else 1
+
+    def matrix_parameters(self, model: Architecture, block: Block) -> int:
+        """Wq, Wk, Wv, Wo: h·(2a + 2c), and h·a of a gate."""
+        gate = model.attention_width if model.output_gate else 0
+        return model.hidden * (2 * (model.attention_width + model.kv_width) + gate)
+
+    def shard_parameters(self, layer: LayerShard) -> int:
+        """Of the packed [Wq, Wk, Wv, Wo], at least one head of keys and values on every shard."""
+        gate = layer.query_width if layer.model.output_gate else 0
+        return layer.model.hidden * (2 * layer.query_width + 2 * layer.kv_width + gate)
+
+    def other_parameters(self, model: Architecture, block: Block) -> int:
+        biased = model.attention_bias or model.linear_bias
+        bias = model.attention_width + 2 * model.kv_width if biased else 0
+        return bias + (model.hidden if model.linear_bias else 0)
+
+    def norm_parameters(self, model: Architecture, block: Block) -> int:
+        """Of Q and K over d."""
+        return 2 * model.head_dim if model.qk_norm else 0
 
     def project(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
         tokens = tokens_of(rows)
-        return layer.qkv(tokens), self.rotate(layer, tokens)
+        return layer.qkv(tokens), layer.rope(tokens), self.write(layer, tokens)
 
-    def rotate(self, layer: ServingLayer, tokens: int) -> MemoryBound:
-        """Rotary embedding of Q and K, and K and V written to the cache, in one kernel."""
-        moved = 2.0 * (layer.query_width + layer.kv_width) + layer.kv_width
-        written = 2.0 * layer.kv_width * ELEMENT_BYTES[layer.formats.cache]
-        size = tokens * (moved * layer.activation_bytes + written)
-        return MemoryBound("rope", size, tokens, name="rope + cache write", role=Role.ROPE)
+    def write(self, layer: ServingLayer, tokens: int) -> MemoryBound:
+        """K and V read where they were made and written to the cache, a kernel of its own in every engine."""
+        moved = 2.0 * layer.kv_width * (layer.activation_bytes + self.element_bytes(layer.formats.cache))
+        return MemoryBound("cache_write", tokens * moved, tokens, name="cache write", role=Role.ROPE)
 
     def attend(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
         operators: list[Operator] = []
@@ -54,14 +91,18 @@ class Grouped(AttentionKind):
     @staticmethod
     def _seen(layer: ServingLayer, context: int) -> int:
         window = layer.kind.window
-        return min(context, window) if window else context
+        return layer.held(min(context, window) if window else context)
 
     def leave(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
-        return (layer.output(tokens_of(rows)),)
+        tokens = tokens_of(rows)
+        if not layer.model.output_gate:
+            return (layer.output(tokens),)
+        size = 3.0 * tokens * layer.query_width * layer.activation_bytes
+        return MemoryBound("swiglu", size, tokens, name="output gate", role=Role.OTHER), layer.output(tokens)
 
-    def cache(self, model: Architecture, block: Block, cache_type: str) -> CacheUse:
+    def cache(self, model: Architecture, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
         """2·c elements a token."""
-        return CacheUse(2.0 * model.kv_width * ELEMENT_BYTES[cache_type], block.window, heads=model.kv_heads)
+        return CacheUse(2.0 * model.kv_width * self.element_bytes(cache_type), block.window, heads=model.kv_heads)
 
 
-GROUPED = Grouped()
+GROUPED = ATTENTION_KINDS.register(Grouped())

@@ -7,41 +7,74 @@ latents again.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...operators import AbsorbProduct, Gemm, LatentDecode, LatentPrefill, MemoryBound, Operator, Role
-from ..parts import LatentAttention
-from .base import AttentionKind, CacheUse, Rows, decoded, prefilled, tokens_of
+from ..parts import Block, LatentAttention
+from .base import ATTENTION_KINDS, AttentionKind, CacheUse, Rows, decoded, prefilled, tokens_of
 
 if TYPE_CHECKING:
     from ..architecture import Architecture
-    from ..parts import Block
     from ..serving import ServingLayer
+    from .sections import AttentionSection
 
 #: Bytes of a cached token with a latent of 512 and a rotary key of 64: ``fp8_ds_mla`` keeps the latter in bf16 and a
 #: scale every 128 elements (vLLM, FlashMLA).
 FP8_DS_MLA = 656.0 / 576.0
-ELEMENT_BYTES: dict[str, float] = {
-    "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_ds_mla": FP8_DS_MLA, "nvfp4": 0.5625
-}  # fmt: skip
 
 
 class Latent(AttentionKind):
     """One latent a token, cached."""
 
     name = "mla"
+    divides_context = True
+    cache_types: ClassVar[Mapping[str, float]] = {
+        "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_ds_mla": FP8_DS_MLA, "nvfp4": 0.5625
+    }  # fmt: skip
+
+    @property
+    def section(self) -> type[AttentionSection]:
+        from .sections import LatentSection
+
+        return LatentSection
+
+    def describe(self, model: Architecture) -> dict[str, Any]:
+        return {"kind": self.name, "heads": model.heads, **asdict(self.facts(model))}
+
+    def matrix_parameters(self, model: Architecture, block: Block) -> int:
+        """Projections down to the latents, up to the heads, and back."""
+        latent = self.facts(model)
+        queries = (latent.q_rank or model.hidden) * model.heads * latent.query_dim
+        keys_and_values = latent.kv_rank * model.heads * (latent.nope_dim + latent.value_dim)
+        output = model.heads * latent.value_dim * model.hidden
+        return model.hidden * latent.down_width + queries + keys_and_values + output
+
+    def undivided_parameters(self, model: Architecture, block: Block) -> int:
+        """Projections down to the latents."""
+        return model.hidden * self.facts(model).down_width
+
+    def other_parameters(self, model: Architecture, block: Block) -> int:
+        biased = model.attention_bias or model.linear_bias
+        bias = model.attention_width + 2 * model.kv_width if biased else 0
+        return bias + (model.hidden if model.linear_bias else 0)
+
+    def norm_parameters(self, model: Architecture, block: Block) -> int:
+        """Of the latents; Q and K over d where the model has those."""
+        latent = self.facts(model)
+        return (2 * model.head_dim if model.qk_norm else 0) + latent.q_rank + latent.kv_rank
 
     def enter(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
-        latent, tokens = self.latent_of(layer), tokens_of(rows)
+        latent, tokens = self.facts(layer.model), tokens_of(rows)
         normed = latent.q_rank + latent.kv_rank
         size = 2.0 * tokens * (normed + latent.rope_dim) * layer.activation_bytes
-        written = tokens * latent.cache_width * ELEMENT_BYTES[layer.formats.cache]
+        written = tokens * latent.cache_width * self.element_bytes(layer.formats.cache)
         norms = MemoryBound("rmsnorm", size + written, tokens, name="norms of latents + cache write", role=Role.NORM)
         return *layer.down_projections(tokens), norms
 
     def project(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
-        latent, tokens = self.latent_of(layer), tokens_of(rows)
+        latent, tokens = self.facts(layer.model), tokens_of(rows)
         queries, keys_and_values = layer.projections(tokens)
         rope = MemoryBound(
             "rope", 2.0 * tokens * layer.heads * latent.rope_dim * layer.activation_bytes, tokens, role=Role.ROPE
@@ -57,7 +90,7 @@ class Latent(AttentionKind):
         return tuple(operators)
 
     def attend(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
-        latent, operators = self.latent_of(layer), list[Operator]()
+        latent, operators = self.facts(layer.model), list[Operator]()
         prompts, decodes = prefilled(rows), decoded(rows)
         if prompts:
             pieces = tuple((q, c + q) for q, c, n in prompts for _ in range(n))
@@ -67,7 +100,7 @@ class Latent(AttentionKind):
                 )
             )
         for queries in sorted({q for q, _, _ in decodes}):
-            seen = tuple((c + q, n) for q, c, n in decodes if q == queries)
+            seen = tuple((layer.held(c + q), n) for q, c, n in decodes if q == queries)
             kept = self.element(layer)
             operators.append(
                 LatentDecode(seen, layer.heads, latent.kv_rank, latent.rope_dim, layer.wide, kept, queries)
@@ -75,16 +108,28 @@ class Latent(AttentionKind):
         return tuple(operators)
 
     def leave(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
-        latent, decodes = self.latent_of(layer), tokens_of(decoded(rows))
+        latent, decodes = self.facts(layer.model), tokens_of(decoded(rows))
         output = layer.output(tokens_of(rows))
         if not decodes:
             return (output,)
         return self._absorb(layer, decodes, latent.value_dim, latent.kv_rank, "values from latent"), output
 
-    def cache(self, model: Architecture, block: Block, cache_type: str) -> CacheUse:
+    def expand(self, layer: ServingLayer, tokens: int) -> tuple[Operator, ...]:
+        """A shard's heads of some latents."""
+        _, keys_and_values = layer.projections(tokens)
+        return (keys_and_values,) if tokens else ()
+
+    def merged(self, model: Architecture) -> tuple[int, int]:
+        """Absorbed queries with their rotary part, and outputs still in the latent's space."""
+        latent = self.facts(model)
+        return latent.cache_width, latent.kv_rank
+
+    def cache(self, model: Architecture, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
         """A latent and a rotary key a token, whatever the heads."""
-        assert model.latent is not None
-        return CacheUse(model.latent.cache_width * ELEMENT_BYTES[cache_type])
+        return CacheUse(self.facts(model).cache_width * self.element_bytes(cache_type))
+
+    def cache_elements(self, model: Architecture, block: Block) -> float:
+        return self.facts(model).cache_width
 
     @staticmethod
     def element(layer: ServingLayer) -> str:
@@ -92,13 +137,13 @@ class Latent(AttentionKind):
         return "fp8" if layer.formats.cache == "fp8_ds_mla" else layer.formats.cache
 
     @staticmethod
-    def latent_of(layer: ServingLayer) -> LatentAttention:
-        assert layer.model.latent is not None
-        return layer.model.latent
+    def facts(model: Architecture) -> LatentAttention:
+        assert model.latent is not None
+        return model.latent
 
     @staticmethod
     def _absorb(layer: ServingLayer, tokens: int, n: int, k: int, name: str) -> AbsorbProduct:
         return AbsorbProduct(tokens, layer.heads, n, k, layer.wide, name=name)
 
 
-LATENT = Latent()
+LATENT = ATTENTION_KINDS.register(Latent())

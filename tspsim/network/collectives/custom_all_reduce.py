@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ..calibration import CustomAllReduce, Spread
 
 SHARPNESS = 12.0
+#: GPUs that the kernels are made for (vllm, custom_all_reduce.py: _SUPPORTED_WORLD_SIZES).
+MOST_RANKS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,11 @@ class Custom:
         fluid = min(moving[times.index(min(times))], total)
         # What the engines' corners round off is latency too, so that no part falls where another way takes over.
         return max(0.0, total - fluid), max(fluid * self.stretch, size_bytes * self.floor_s)
+
+
+def engine_takes(group: Group, kind: CollectiveKind) -> bool:
+    """Whether engines have kernels of their own for a group: an all-reduce of few GPUs inside one node."""
+    return kind is ALL_REDUCE and len(group.members) == 1 and group.size <= MOST_RANKS
 
 
 def choices(group: Group, kind: CollectiveKind, library: str | None) -> tuple[Candidate, ...]:

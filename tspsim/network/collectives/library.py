@@ -11,6 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from ...errors import InputError, UnknownNameError, shorten
 from ..cluster import Cluster
 from ..kinds import ALL_TO_ALL, KINDS, CollectiveKind
@@ -19,7 +21,7 @@ from .algorithm import ALGORITHMS
 from .choices import Candidate, cheapest, lines
 from .exchange import ExpertExchange
 from .experts import copies, exchange_choice, expert_curve
-from .schedule import Group, scheduled
+from .schedule import Group, on_links, summed
 from .traffic import NOTHING, Traffic
 
 #: Results kept on one cluster; beyond, the oldest half is let go.
@@ -91,6 +93,8 @@ def collective(
     group = _checked(cluster, members, asked, size_bytes, root)
     named = ALGORITHMS.get(algorithm) if algorithm is not None else None
     check_library(cluster, library)
+    if library is None and algorithm is None and custom_all_reduce.engine_takes(group, asked):
+        library = cluster.engine_all_reduces
     library = library or cluster.node.collectives.default_library
     traffic = NOTHING
     if group.size > 1 and size_bytes > 0:
@@ -185,21 +189,40 @@ def point_to_point(cluster: Cluster, source: int, destination: int, size_bytes: 
     if ends[0] != ends[1] and size_bytes > 0:
         choices = cluster.memo.get(("choices", "point_to_point", ends))
         if choices is None:
-            across = ends[0] // cluster.gpus_per_node != ends[1] // cluster.gpus_per_node
-            relayed = across and cluster.sound.route(*ends)[0] < cluster.layout.host_start
-            schedule = scheduled(
-                Group(cluster, ends),
-                "point_to_point",
-                [ends[0]],
-                [ends[1]],
-                1.0,
-                node_steps=int(not across or relayed),
-                net_steps=int(across),
-            )
-            choices = lines(cluster, "point_to_point", schedule, 1.0)
-            cluster.memo["choices", "point_to_point", ends] = choices
+            consider_messages(cluster, [ends])
+            choices = cluster.memo["choices", "point_to_point", ends]
         traffic = cheapest(choices, float(size_bytes), 0)
     return _kept(cluster, key, traffic)
+
+
+def consider_messages(cluster: Cluster, pairs: Sequence[tuple[int, int]]) -> None:
+    """Find the ways of messages between distinct GPUs of the cluster, all at once: many are as fast as one.
+
+    Raises
+    ------
+    UnreachableError
+        Dead links leave no way.
+    """
+    memo, layout = cluster.memo, cluster.layout
+    new = [ends for ends in dict.fromkeys(pairs) if ("choices", "point_to_point", ends) not in memo]
+    if not new:
+        return
+    sources, destinations = np.array(new, dtype=np.int64).T
+    usual = layout.sound.routes(sources, destinations)
+    routes = layout.routes(sources, destinations) if layout.dead else usual
+    across = sources // layout.gpus != destinations // layout.gpus
+    relayed = across & (np.take_along_axis(usual, (usual >= 0).argmax(axis=1)[:, None], 1)[:, 0] < layout.host_start)
+    for ends, route, far, stops in zip(new, routes, across.tolist(), relayed.tolist(), strict=True):
+        links, load = summed(route[route >= 0], np.ones(int((route >= 0).sum())))
+        schedule = on_links(
+            Group(cluster, ends),
+            "point_to_point",
+            links,
+            load,
+            node_steps=int(not far or stops) + layout.relays(*([end] for end in ends)),
+            net_steps=int(far),
+        )
+        memo["choices", "point_to_point", ends] = lines(cluster, "point_to_point", schedule, 1.0)
 
 
 def considered(

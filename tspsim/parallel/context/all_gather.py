@@ -16,6 +16,8 @@ from .attention import (
     attend_by_blocks,
     attention_backward,
     context_bytes,
+    expand,
+    latent_bytes,
     others_context,
     own_segments,
     shard_of,
@@ -32,16 +34,19 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int,
     plan, work = job.plan, job.work
     if plan.overlap and plan.overlap_by == "blocks" and not builder.recomputing:
         return by_blocks(builder, job, layer, position, after)
-    segments = local_segments(plan.partition, work.sequence, plan.sp, position, job.sequences, work.causal)
+    segments = local_segments(plan.partition, job.sequence, plan.sp, position, job.sequences, work.causal, job.cached)
     buckets = gcd(plan.overlap_chunks, layer.kv_heads) if plan.overlap and plan.overlap_by == "heads" else 1
     size = context_bytes(job, layer) / buckets
     last = after
     for bucket in range(buckets):
         gathered = after
         if not builder.recomputing:
-            gathered = builder.collective("all_gather", "sp", size, "gather K,V", after=[after], stream="context")
+            # Latents are of all heads.
+            moved = size if bucket else size + latent_bytes(job, layer)
+            gathered = builder.collective("all_gather", "sp", moved, "gather K,V", after=[after], stream="context")
         last = builder.compute(
             f"attention {bucket + 1}/{buckets}" if buckets > 1 else "attention",
+            *(() if bucket else expand(job, layer)),
             layer.attention(segments, causal=work.causal, buckets=buckets),
             after=[gathered],
         )
@@ -52,7 +57,7 @@ def by_blocks(builder: ProgramBuilder, job: Job, layer: LayerShard, position: in
     """All heads attend block by block: a call has as many thread blocks as the whole, which a bucket of few heads has
     not."""
     parts = job.plan.overlap_chunks
-    size = context_bytes(job, layer) / parts
+    size = (context_bytes(job, layer) + latent_bytes(job, layer)) / parts
     gathered = [
         builder.collective("all_gather", "sp", size, f"gather K,V {part + 1}/{parts}", after=[after], stream="context")
         for part in range(parts)
@@ -77,7 +82,7 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int
         segments, causal = own_segments(job, position)
         attention_backward(builder, job, layer, segments, causal, "attention own block backward", [last])
         return builder.compute("dK,dV here", after=[reduced])
-    segments = local_segments(plan.partition, work.sequence, plan.sp, position, job.sequences, work.causal)
+    segments = local_segments(plan.partition, job.sequence, plan.sp, position, job.sequences, work.causal, job.cached)
     attended = attention_backward(builder, job, layer, segments, work.causal, "attention backward", [after])
     reduced = builder.collective("reduce_scatter", "sp", size, "sum dK,dV", after=[attended], stream="context")
     return builder.compute("dK,dV here", after=[reduced])
@@ -86,7 +91,7 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int
 def buffers(job: Job) -> Iterator[Buffer]:
     """The whole context of one layer; while training that of every layer and micro-batch in flight is kept for its
     backward, because the gather lies outside what recomputation repeats, and one more is the gradient under way."""
-    one_layer = context_bytes(job, shard_of(job))
+    one_layer = context_bytes(job, shard_of(job)) + latent_bytes(job, shard_of(job))
     yield Buffer("gathered_context", one_layer, Lifetime.LAYER)
     if job.training:
         yield Buffer("gathered_context", one_layer, Lifetime.IN_FLIGHT)
@@ -115,6 +120,7 @@ METHOD = CONTEXT_METHODS.register(
         buffers=buffers,
         choices=choices,
         can_overlap=True,
+        over_cache=True,
         word="gather",
         assumption="Sequence shards gather K and V before they attend (`exchange: all_gather`).",
     )

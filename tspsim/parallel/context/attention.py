@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 
 from ...model.layer import LayerShard
+from ...model.serving import ServingLayer
 from ...operators import Operator
 from ..builder import ProgramBuilder
 from ..partition import Segments, block_segments, sliced_segments
@@ -46,11 +48,15 @@ def attend_by_blocks(
     """A rank's own block is attended while the first slice of the others' arrives, then slice after slice; partial
     results are merged, and operators ``behind`` follow the last."""
     segments, causal = own_segments(job, position)
-    last = builder.compute(f"{name} own block", layer.attention(segments, causal=causal), after=[after])
-    parts = len(gathered)
+    parts, shards = len(gathered), job.plan.token_shards
+    own = *expand(job, layer, 1 / shards), layer.attention(segments, causal=causal)
+    last = builder.compute(f"{name} own block", *own, after=[after])
     for part, here in enumerate(gathered):
         segments = slice_segments(job, position, part, parts)
-        kernels = (layer.attention(segments, causal=False), layer.merge(job.tokens)) if segments else ()
+        kernels: tuple[Operator, ...] = ()
+        if segments:
+            others = expand(job, layer, (shards - 1) / shards / parts)
+            kernels = *others, layer.attention(segments, causal=False), layer.merge(job.tokens)
         follow = behind if part == parts - 1 else ()
         last = builder.compute(f"{name} slice {part + 1}/{parts}", *kernels, *follow, after=[here])
     return last
@@ -59,26 +65,59 @@ def attend_by_blocks(
 def own_segments(job: Job, position: int) -> tuple[Segments, bool]:
     """What a shard attends of its own block, and whether that is causal."""
     plan, work, shards = job.plan, job.work, job.plan.token_shards
-    return block_segments(plan.partition, work.sequence, shards, position, position, job.sequences, work.causal)
+    held = plan.partition, job.sequence, shards, position, position
+    return block_segments(*held, job.sequences, work.causal, job.cached)
 
 
 def slice_segments(job: Job, position: int, part: int, parts: int) -> Segments:
     """What a shard attends of one slice of everybody else's block."""
     plan, work, shards = job.plan, job.work, job.plan.token_shards
     held = [(owner, part, parts) for owner in range(shards) if owner != position]
-    return sliced_segments(plan.partition, work.sequence, shards, position, held, job.sequences, work.causal)
+    return sliced_segments(plan.partition, job.sequence, shards, position, held, job.sequences, work.causal, job.cached)
 
 
 def shard_of(job: Job) -> LayerShard:
     """A layer as a rank of ``tp`` beside these shards has it."""
-    return LayerShard(job.model, job.plan.tp, job.work.precision, job.activation_bytes)
+    return job.layer(job.plan.tp)
 
 
 def context_bytes(job: Job, layer: LayerShard) -> float:
-    """K and V of a shard's heads over the whole context."""
-    return 2 * job.group_tokens * layer.kv_width * job.activation_bytes
+    """K and V of a shard's heads over the whole context, cached ones in the cache's type."""
+    return 2 * job.group_tokens * layer.kv_width * job.activation_bytes + cached_bytes(job, layer)
+
+
+def cached_bytes(job: Job, layer: LayerShard) -> float:
+    """K and V of a shard's heads that a pass finds in the cache, over all shards of the context."""
+    return 0.0 if expands(job, layer) else cached_entries(job, layer)
+
+
+def latent_bytes(job: Job, layer: LayerShard) -> float:
+    """Latents that a pass finds in the cache: all heads' keys and values are made of them."""
+    return cached_entries(job, layer) if expands(job, layer) else 0.0
+
+
+def cached_entries(job: Job, layer: LayerShard) -> float:
+    """What one layer's cache has of the prompts of a pass, of a shard's heads."""
+    if not job.cached:
+        return 0.0
+    assert isinstance(layer, ServingLayer)
+    use = layer.attention_kind.cache(layer.model, layer.kind, layer.formats.cache)
+    tokens = min(job.cached, use.window) if use.window else job.cached
+    return tokens * job.sequences * use.token_bytes / min(layer.shards, use.heads)
+
+
+def expand(job: Job, layer: LayerShard, share: float = 1.0) -> tuple[Operator, ...]:
+    """Keys and values of a share of the cached tokens, where latents are cached."""
+    if not job.cached or not isinstance(layer, ServingLayer):
+        return ()
+    return layer.attention_kind.expand(layer, ceil(share * job.cached) * job.sequences)
+
+
+def expands(job: Job, layer: LayerShard) -> bool:
+    return bool(expand(job, layer))
 
 
 def others_context(job: Job) -> float:
     """K and V of the other shards, bytes."""
-    return (job.plan.sp - 1) / job.plan.sp * context_bytes(job, shard_of(job))
+    layer = shard_of(job)
+    return (job.plan.sp - 1) / job.plan.sp * (context_bytes(job, layer) + latent_bytes(job, layer))

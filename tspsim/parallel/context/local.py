@@ -12,13 +12,13 @@ from .method import ContextMethod
 
 def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
     work = job.work
-    segments = local_segments(job.plan.partition, work.sequence, 1, 0, job.sequences, work.causal)
+    segments = local_segments(job.plan.partition, job.sequence, 1, 0, job.sequences, work.causal, job.cached)
     return builder.compute("attention", layer.attention(segments, causal=work.causal), after=[after])
 
 
 def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
     work = job.work
-    segments = local_segments(job.plan.partition, work.sequence, 1, 0, job.sequences, work.causal)
+    segments = local_segments(job.plan.partition, job.sequence, 1, 0, job.sequences, work.causal, job.cached)
     return attention_backward(builder, job, layer, segments, work.causal, "attention backward", [after])
 
 

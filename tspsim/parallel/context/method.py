@@ -48,6 +48,8 @@ class ContextMethod:
         Its transfers run beside compute unless the plan says otherwise; or only where the plan says so.
     documents
         Whether packed documents can be attended.
+    over_cache
+        It brings what shards hold of cached contexts as well.
     distinct
         Every rank receives bytes of its own; otherwise ranks of a node need the same, which enter it once.
     by_position
@@ -73,6 +75,7 @@ class ContextMethod:
     overlaps: bool = False
     can_overlap: bool = False
     documents: bool = True
+    over_cache: bool = False
     distinct: bool = False
     by_position: bool = False
     floor_like: str | None = None
@@ -85,4 +88,8 @@ def refused(job: Job, method: ContextMethod) -> Refusal:
     if job.work.document is not None and not method.documents:
         others = " or ".join(each.name for each in CONTEXT_METHODS.values() if each.documents)
         return "exchange", f"packed documents need no {method.name}: use {others}"
+    cached = any(context for batch in job.passes for _, context, _ in batch.rows)
+    if job.token_shards > 1 and cached and not method.over_cache:
+        others = " or ".join(each.name for each in CONTEXT_METHODS.values() if each.over_cache)
+        return "exchange", f"{method.name} brings nothing that is cached, which cached prompts need: {others}"
     return method.check(job)

@@ -14,7 +14,7 @@ from ..partition import block_segments, sliced_segments
 from ..pipeline import Refusal
 from ..plan import Job, Plan
 from ..registries import CONTEXT_METHODS
-from .attention import attention_backward, others_context, shard_of
+from .attention import attention_backward, context_bytes, expand, latent_bytes, others_context, shard_of
 from .method import ContextMethod
 
 #: Links that blocks take: one of a GPU's, or all that it has to the others of its node.
@@ -24,12 +24,14 @@ TRANSPORTS = ("ring", "multi_ring")
 def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
     """Σ−1 hops: attend the block that is here while the neighbour's travels (exposed with ``overlap: false``)."""
     plan = job.plan
-    size = 2 * job.tokens * layer.kv_width * job.activation_bytes
+    size = block_bytes(job, layer)
     overlap = plan.overlap is not False
     arrived, last = {0: after}, after
     for step in range(plan.sp):
         segments, causal = step_segments(job, position, step)
-        operators: list[Operator] = [layer.attention(segments, causal=causal)] if segments else []
+        operators: list[Operator] = []
+        if segments:
+            operators = [*expand(job, layer, 1 / plan.sp), layer.attention(segments, causal=causal)]
         if segments and step:
             operators.append(layer.merge(job.tokens))
         if overlap:
@@ -41,6 +43,11 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int,
         if not overlap and step < plan.sp - 1:
             arrived[step + 1] = bring_context(builder, job, step + 1, size, "K,V", [last])
     return last
+
+
+def block_bytes(job: Job, layer: LayerShard) -> float:
+    """K and V of one shard, with what it holds of the cache."""
+    return (context_bytes(job, layer) + latent_bytes(job, layer)) / job.plan.sp
 
 
 def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
@@ -71,10 +78,12 @@ def step_segments(job: Job, position: int, step: int) -> tuple[tuple[tuple[int, 
     plan, work = job.plan, job.work
     if plan.context_transport == "ring" or not step:
         owner = (position - step) % plan.sp
-        return block_segments(plan.partition, work.sequence, plan.sp, position, owner, job.sequences, work.causal)
+        between = plan.partition, job.sequence, plan.sp, position, owner
+        return block_segments(*between, job.sequences, work.causal, job.cached)
     owners = rings.owners(job, "sp", position, step)
     held = [(owner, part, len(owners)) for part, owner in enumerate(owners)]
-    return sliced_segments(plan.partition, work.sequence, plan.sp, position, held, job.sequences, work.causal), False
+    among = plan.partition, job.sequence, plan.sp, position, held
+    return sliced_segments(*among, job.sequences, work.causal, job.cached), False
 
 
 def lead_of(job: Job, step: int) -> int:
@@ -98,7 +107,7 @@ def buffers(job: Job) -> Iterator[Buffer]:
     """The block that is here and the one that arrives, with their gradients while training; once more where blocks come
     by the rails besides."""
     plan = job.plan
-    block = 2 * job.tokens * shard_of(job).kv_width * job.activation_bytes
+    block = block_bytes(job, shard_of(job))
     levels = 2 if plan.context_transport == "multi_ring" and plan.node_ranks("sp") < plan.sp else 1
     yield Buffer("gathered_context", block * (4 if job.training else 2) * levels, Lifetime.LAYER)
 
@@ -133,6 +142,7 @@ METHOD = CONTEXT_METHODS.register(
         choices=choices,
         overlaps=True,
         documents=False,
+        over_cache=True,
         by_position=True,
         floor_like="all_gather",
     )

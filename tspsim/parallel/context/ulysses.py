@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ...model.layer import LayerShard
 from ..builder import ProgramBuilder
@@ -11,7 +12,7 @@ from ..partition import local_segments
 from ..pipeline import Refusal
 from ..plan import Job
 from ..registries import CONTEXT_METHODS
-from .attention import attention_backward, shard_of
+from .attention import attention_backward, cached_bytes, expand, latent_bytes, shard_of
 from .method import ContextMethod
 
 
@@ -19,18 +20,21 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int,
     """All-to-all from token shards to head shards, attention over the whole sequence, all-to-all back."""
     plan, work = job.plan, job.work
     rows = job.tokens * job.activation_bytes
+    ready, latents = [after], latent_bytes(job, layer)
+    if latents:
+        ready = [builder.collective("all_gather", "sp", latents, "gather latents", after=ready, stream="context")]
     inside = builder.collective(
         "all_to_all",
         "sp",
-        rows * (layer.query_width + 2 * layer.kv_width),
+        rows * (layer.query_width + 2 * layer.kv_width) + cached_bytes(job, layer) / plan.sp,
         "tokens to heads",
-        after=[after],
+        after=ready,
         stream="context",
     )
-    segments = local_segments(plan.partition, work.sequence, 1, 0, job.sequences, work.causal)
-    attended = builder.compute(
-        "attention", layer.attention(segments, causal=work.causal, buckets=plan.sp), after=[inside]
-    )
+    segments = local_segments(plan.partition, job.sequence, 1, 0, job.sequences, work.causal, job.cached)
+    kernel = layer.attention(segments, causal=work.causal, buckets=plan.sp)
+    made = expand(job, replace(layer, shards=layer.shards * plan.sp))
+    attended = builder.compute("attention", *made, kernel, after=[inside])
     return builder.collective(
         "all_to_all", "sp", rows * layer.query_width, "heads to tokens", after=[attended], stream="context"
     )
@@ -43,7 +47,7 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int
     inside = builder.collective(
         "all_to_all", "sp", rows * layer.query_width, "d tokens to heads", after=[after], stream="context"
     )
-    segments = local_segments(plan.partition, work.sequence, 1, 0, job.sequences, work.causal)
+    segments = local_segments(plan.partition, job.sequence, 1, 0, job.sequences, work.causal, job.cached)
     attended = attention_backward(
         builder, job, layer, segments, work.causal, "attention backward", [inside], buckets=plan.sp
     )
@@ -58,9 +62,17 @@ def exchanged_elements(job: Job) -> float:
     return job.tokens * (2 * layer.query_width + 2 * layer.kv_width)
 
 
+def received_bytes(job: Job) -> float:
+    layer, away = shard_of(job), (job.plan.sp - 1) / job.plan.sp
+    cached = cached_bytes(job, layer) / job.plan.sp + latent_bytes(job, layer)
+    return away * (exchanged_elements(job) * job.activation_bytes + cached)
+
+
 def buffers(job: Job) -> Iterator[Buffer]:
     """The exchanged copies of one layer, and their gradients."""
-    exchanged = exchanged_elements(job) * job.activation_bytes
+    layer = shard_of(job)
+    cached = cached_bytes(job, layer) / job.plan.sp + latent_bytes(job, layer)
+    exchanged = exchanged_elements(job) * job.activation_bytes + cached
     yield Buffer("gathered_context", exchanged * (2 if job.training else 1), Lifetime.LAYER)
 
 
@@ -77,11 +89,12 @@ METHOD = CONTEXT_METHODS.register(
         summary="all-to-alls turn shards of tokens into shards of heads, and back",
         forward=forward,
         backward=backward,
-        received_bytes=lambda job: (job.plan.sp - 1) / job.plan.sp * exchanged_elements(job) * job.activation_bytes,
+        received_bytes=received_bytes,
         buffers=buffers,
         head_shards=lambda plan: plan.sp,
         check=check,
         distinct=True,
+        over_cache=True,
         floor_like="all_gather",
     )
 )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from ...errors import InputError
 from ...network import Cluster
+from ...parallel import Captured
 from ...paths import LowerBound
 from ...question import Question, look_up
 from ...result import PlanResult
@@ -95,10 +96,11 @@ class Searches:
 
     def _bounds(self, question: Question) -> LowerBound:
         mixed = len(set(question.model.blocks)) > 1
-        stack, device = question.work.stack, question.device
+        work, device = question.work, question.device
+        captured = Captured.WHOLE if work.step.serves else Captured.NOTHING
         return LowerBound(
             question.cluster,
-            lambda operator: stack.seconds(operator, self.costs(operator)),
+            work.stack.cost(self.costs, device, captured),
             max(device.peak_flops_per_s.values()),
             device.compute_slowdown,
             mixed=mixed,

@@ -1,0 +1,124 @@
+"""What attention over chosen tokens costs on one device: the scores and the choice, and attending what was chosen.
+
+DeepSeek-AI 2025, DeepSeek-V3.2, §2.1. Of n queries, each scored with s entries of its context in the mean (an entry is
+a token, or stands for several), of which it attends a:
+
+    indexer    score  = 2 · n · s · index_heads · head_dim / (peak of fp8 · efficiency)
+               keys   = entries · KEY_BYTES / (HBM · hbm_efficiency)
+               choose = start + min(max(longest, n·s/units) · scan_ns, split + n·s/units · scan_ns)
+                        where a context has more entries than are chosen; a unit scans a query's scores, or many do
+               time   = launch + (scoreᵖ + keysᵖ)^(1/p) + choose + n · token_ns
+
+    attention  math   = 2 · n · a · (Hᵖ + paddedᵖ)^(1/p) · (key_dim + value_dim) / (peak · efficiency),  p = 8
+               gather = n · a · bytes of an entry / (units · gather_gb_per_s)     every query fetches its own
+               move   = n · H · (key_dim + value_dim) · 2 / (HBM · move_efficiency)     rope, cache write, merging
+               time   = launch + (mathᵖ + gatherᵖ)^(1/p) + n/units · block_us + move
+
+The indexer goes on growing with the context; attention stops where all that is chosen was found. Nothing falls when
+queries, contexts or heads grow. Never less than the FLOPs over the peak, nor than the compulsory bytes over HBM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tspsim.operators import Indexer, SparseAttention
+
+from .limits import DeviceLimits, Parameter, cost_of_p_norm, maximum, minimum
+
+INDEXER_PARAMETERS: dict[str, Parameter] = {
+    "launch_us": Parameter(15.0, 0.5, 120.0, "start of the kernels: rotating and quantising, scores"),
+    "efficiency": Parameter(0.4, 0.15, 1.0, "share of the dense peak of scoring"),
+    "hbm_efficiency": Parameter(0.7, 0.4, 1.0, "share of the HBM bandwidth of reading keys"),
+    "overlap_power": Parameter(2.0, 1.0, 20.0, "p: 1 adds scores and keys, ∞ hides the shorter one"),
+    "choose_us": Parameter(5.0, 0.001, 150.0, "start of choosing, where there is a choice"),
+    "scan_ns": Parameter(0.3, 0.001, 20.0, "a unit's passes over the score of an entry while it chooses"),
+    "split_us": Parameter(50.0, 1.0, 1000.0, "sharing a query's scores out among units"),
+    "token_ns": Parameter(5.0, 0.01, 500.0, "every query of the small kernels"),
+}
+PARAMETERS: dict[str, Parameter] = {
+    "launch_us": Parameter(15.0, 0.5, 150.0, "start of the kernels, small ones around it included"),
+    "efficiency": Parameter(0.4, 0.005, 1.0, "share of the dense peak"),
+    "padded": Parameter(32.0, 1.0, 128.0, "query heads that are computed at least"),
+    "gather_gb_per_s": Parameter(40.0, 1.0, 1000.0, "bytes/s of chosen entries that one compute unit fetches"),
+    "overlap_power": Parameter(2.0, 1.0, 20.0, "p: 1 adds math and gathering, ∞ hides the shorter one"),
+    "block_us": Parameter(0.5, 0.001, 80.0, "every query that a unit takes in turn"),
+    "move_efficiency": Parameter(0.3, 0.005, 1.0, "HBM share of rope, cache write and merging parts"),
+}
+#: Bytes of an indexer's key: 128 in fp8 and a scale. A score is written in fp32, and read by the choice.
+KEY_BYTES = 132.0
+SCORE_BYTES = 8.0
+#: How suddenly the heads that are computed at least give way to those there are.
+PADDING_POWER = 8.0
+
+
+def indexer(
+    limits: DeviceLimits,
+    parameters: Mapping[str, float],
+    queries: Any,
+    pairs: Any,
+    entries: Any,
+    heads: Any,
+    head_dim: Any,
+    longest: Any,
+    *_: float,
+) -> Any:
+    """Seconds of scores and choice, before any range: floats, or arrays of shape (rows,).
+
+    ``pairs`` are queries times the entries that each is scored with, ``entries`` those of all contexts, ``longest``
+    those of the longest one that has more of them than are chosen, 0 if none has.
+    """
+    p = parameters
+    flops = 2.0 * pairs * heads * head_dim
+    keys = entries * KEY_BYTES
+    score = cost_of_p_norm(
+        flops / (limits.peak * p["efficiency"]), keys / (limits.hbm * p["hbm_efficiency"]), p["overlap_power"]
+    )
+    scan, each = p["scan_ns"] * 1e-9, pairs / limits.compute_units
+    choose = p["choose_us"] * 1e-6 + minimum(maximum(longest, each) * scan, p["split_us"] * 1e-6 + each * scan)
+    time = p["launch_us"] * 1e-6 + score + (longest > 0.0) * choose + queries * p["token_ns"] * 1e-9
+    return maximum(time, maximum(flops / limits.peak, (keys + SCORE_BYTES * pairs) / limits.hbm))
+
+
+def attention(
+    limits: DeviceLimits,
+    parameters: Mapping[str, float],
+    queries: Any,
+    pairs: Any,
+    entries: Any,
+    heads: Any,
+    key_dim: Any,
+    value_dim: Any,
+    entry_bytes: Any,
+    *_: float,
+) -> Any:
+    """Seconds of attending what was chosen, before any range: floats, or arrays of shape (rows,).
+
+    ``pairs`` are queries times the entries that each attends, ``entries`` the different ones that must be read.
+    """
+    p = parameters
+    width = key_dim + value_dim
+    rows = cost_of_p_norm(heads, p["padded"], PADDING_POWER)
+    math = 2.0 * pairs * rows * width / (limits.peak * p["efficiency"])
+    gather = pairs * entry_bytes / (limits.compute_units * p["gather_gb_per_s"] * 1e9)
+    moved = queries * heads * width * 2.0
+    blocks = queries / limits.compute_units * p["block_us"] * 1e-6
+    time = p["launch_us"] * 1e-6 + cost_of_p_norm(math, gather, p["overlap_power"]) + blocks
+    time = time + moved / (limits.hbm * p["move_efficiency"])
+    flops = 2.0 * pairs * heads * width
+    return maximum(time, maximum(flops / limits.peak, (entries * entry_bytes + moved) / limits.hbm))
+
+
+def indexer_call(scores: Indexer) -> tuple[str, dict[str, float]]:
+    """The kernel family of an operator, and its shape."""
+    family = "indexer" if scores.compression == 1 else "compressed_indexer"
+    names = ("queries", "pairs", "entries", "heads", "head_dim", "longest")
+    return family, {name: float(getattr(scores, name)) for name in names}
+
+
+def attention_call(attention: SparseAttention) -> tuple[str, dict[str, float]]:
+    """The kernel family of an operator, and its shape."""
+    family = "sparse_attention" if attention.compression == 1 else "compressed_attention"
+    names = ("queries", "pairs", "entries", "heads", "key_dim", "value_dim", "entry_bytes")
+    return family, {name: float(getattr(attention, name)) for name in names}

@@ -1,0 +1,269 @@
+"""The commands as functions, for notebooks and programs: :func:`plan`, :func:`compare`, :func:`sweep`.
+
+``tspsim run`` is :func:`tspsim.simulate`. What they return shows itself in a notebook; nothing is printed or written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ._display import html_table
+from .errors import InputError
+from .result import SCHEMA_VERSION, PlanResult, Result
+from .scenario import Scenario, load
+from .simulation import simulate
+from .studies import Sweep, Table
+from .studies.planner import Planned, Planner, load_planned, read_budget
+from .studies.purchase import Decision, decide
+from .studies.purchase.offers import expand_all
+from .units import compact, duration, gib
+
+if TYPE_CHECKING:
+    import pandas
+
+#: Called with what is under way and the share that is done.
+Progress = Callable[[str, float], None]
+#: What every command takes for a scenario.
+Source = Scenario | str | Path | Mapping[str, Any]
+
+
+def plan(
+    scenario: Source,
+    overrides: Sequence[str] = (),
+    *,
+    objective: str = "tokens_per_s",
+    top: int = 3,
+    jobs: int | None = 1,
+    budget: str = "40 s",
+    progress: Progress | None = None,
+) -> Planned:
+    """The best plans for a scenario's cluster and workload, as ``tspsim plan`` finds them.
+
+    Parameters
+    ----------
+    scenario
+        What :func:`tspsim.load` takes, with or without plans of its own.
+    overrides
+        ``path=value``, as :func:`tspsim.load` takes them; for a loaded Scenario they were taken there.
+    objective
+        ``tokens_per_s``, ``tokens_per_dollar`` or ``memory_headroom``.
+    top
+        How many plans are wanted.
+    jobs
+        Processes; None for as many as this machine lends (a program that starts processes needs the usual
+        ``if __name__ == "__main__"``).
+    budget
+        Time for it all, such as ``"40 s"``; ``"none"`` until nothing better can be left.
+
+    Raises
+    ------
+    InputError
+        The scenario, objective or budget is wrong.
+    InfeasibleError
+        No legal plan fits.
+    """
+    budget_s = read_budget(budget)
+    if isinstance(scenario, Scenario):
+        if overrides:
+            raise InputError("a loaded scenario takes no overrides; give them to load", key="overrides")
+        question, stated = scenario, True
+    else:
+        question, stated = load_planned(scenario, overrides)
+    planner = Planner(
+        question, stated=stated, objective=objective, top=top, jobs=jobs, budget_s=budget_s, progress=progress
+    )
+    return planner.run()
+
+
+def compare(*scenarios: Source, progress: Progress | None = None) -> Comparison:
+    """Several scenarios side by side, or the offers of one, as ``tspsim compare`` shows them.
+
+    Raises
+    ------
+    InputError
+        A scenario is wrong, or there is none.
+
+    Examples
+    --------
+    >>> compared = compare("tsp-8x-h100", "tsp-8x-mi355x")
+    >>> compared.best.name, sorted(set(compared.to_frame()["scenario"]))
+    ('TSP8', ['tsp-8x-h100', 'tsp-8x-mi355x'])
+    """
+    if not scenarios:
+        raise InputError("name at least one scenario to compare")
+    asked = [each if isinstance(each, Scenario) else load(each) for each in scenarios]
+    questions = expand_all(asked)
+    results = [
+        simulate(question, progress=part_of(progress, question.name, index, len(questions)))
+        for index, question in enumerate(questions)
+    ]
+    return Comparison(tuple(asked), tuple(questions), tuple(results), progress)
+
+
+def sweep(
+    scenario: str | Path,
+    over: Mapping[str, Sequence[object]] | Sequence[str],
+    overrides: Sequence[str] = (),
+    *,
+    zipped: bool = False,
+    store: str | Path | None = None,
+    resume: bool = False,
+    jobs: int | None = 1,
+    progress: Progress | None = None,
+) -> Table:
+    """One scenario at many points, as ``tspsim sweep`` asks it.
+
+    Parameters
+    ----------
+    scenario
+        Catalog name or path of a YAML file.
+    over
+        Path → its values, or ``path=values`` as ``--over`` takes them.
+    overrides
+        ``path=value`` that hold at every point.
+    zipped
+        Step through all paths together instead of every combination.
+    store
+        SQLite file that keeps the answers; ``resume`` goes on with it.
+    jobs
+        Processes; None for as many as help.
+
+    Raises
+    ------
+    InputError
+        The scenario, a path or a value is wrong.
+
+    Examples
+    --------
+    >>> table = sweep("tsp-8x-h100", {"workload.sequence": ["32Ki", "64Ki"], "plans": ["TSP8"]})
+    >>> list(table.to_frame()["workload.sequence"])
+    [32768, 65536]
+    """
+    axes = [f"{path}={_values(values)}" for path, values in over.items()] if isinstance(over, Mapping) else list(over)
+    question = Sweep(str(scenario), axes, zipped=zipped, overrides=overrides)
+    kept = Path(store) if store is not None else None
+    return question.run(store=kept, resume=resume, jobs=jobs, progress=progress)
+
+
+def _values(values: Sequence[object]) -> str:
+    """Values as ``--over`` reads them; a single text is one value or a range, as it is there."""
+    if isinstance(values, str):
+        return values
+    return ",".join(each if isinstance(each, str) else json.dumps(each) for each in values)
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """Results side by side; a notebook shows them as a table.
+
+    Attributes
+    ----------
+    asked
+        The scenarios as they were given; one with offers became several ``questions``.
+    results
+        A result a question, in their order.
+    """
+
+    asked: tuple[Scenario, ...]
+    questions: tuple[Scenario, ...]
+    results: tuple[Result, ...]
+    progress: Progress | None = field(default=None, compare=False)
+
+    @property
+    def plans(self) -> tuple[PlanResult, ...]:
+        """Every plan of every result."""
+        return tuple(plan for result in self.results for plan in result.plans)
+
+    @property
+    def best(self) -> PlanResult | None:
+        """The plan with most tokens/s of all; None where no plan ran."""
+        return max((plan for plan in self.plans if plan.ran), key=lambda plan: plan.tokens_per_s, default=None)
+
+    @property
+    def purchase(self) -> bool:
+        """Whether offers were compared."""
+        return any(question.offers for question in self.asked)
+
+    @cached_property
+    def decision(self) -> Decision | None:
+        """What a buyer asks of the offers, worked out when first wanted; None where nothing is offered."""
+        if not self.purchase:
+            return None
+        return decide(self.questions, self.results, progress=self.progress)
+
+    def __repr__(self) -> str:
+        lines = [f"<Comparison of {len(self.results)}"]
+        for result in self.results:
+            best = result.best
+            told = f"{best.name}: {best.in_a_line()}" if best else "no plan fits or can run"
+            lines.append(f"  {result.scenario['name']}  {told}")
+        return "\n".join(lines) + ">"
+
+    def _repr_html_(self) -> str:
+        """Every plan of every scenario, for notebooks."""
+        first = next((plan.tokens_per_s for plan in self.plans if plan.ran), 0.0)
+        columns = ["scenario", "GPUs", "plan", "tokens/s", "against the first", "step", "memory a GPU"]
+        rows = []
+        for result in self.results:
+            machine = f"{result.cluster['gpus']:,} × {result.cluster['device']['name']}"
+            for plan in result.plans:
+                ran = [compact(plan.tokens_per_s), f"{plan.tokens_per_s / first:.2f}×", duration(plan.step_time_s)]
+                rates = ran if plan.ran else ["refused", "", ""]
+                name = str(result.scenario["name"])
+                rows.append([name, machine, plan.name, *rates, gib(plan.memory.peak_bytes)])
+        return html_table("Side by side", columns, rows)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row a plan: scenario, GPUs, device, then the columns of :meth:`tspsim.result.Result.to_frame`."""
+        import pandas
+
+        frames = []
+        for result in self.results:
+            frame = result.to_frame().reset_index()
+            frame.insert(0, "device", result.cluster["device"]["name"])
+            frame.insert(0, "gpus", result.cluster["gpus"])
+            frame.insert(0, "scenario", result.scenario["name"])
+            frames.append(frame)
+        return pandas.concat(frames, ignore_index=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """The results and, for a purchase, its decision, as plain data."""
+        document: dict[str, Any] = {"schema": SCHEMA_VERSION, "results": [result.to_json() for result in self.results]}
+        if self.decision is not None:
+            document["purchase"] = self.decision.to_json()
+        return document
+
+    def to_csv(self) -> str:
+        """The table as CSV with full digits."""
+        from .report import comparison
+
+        return comparison.csv(self.results)
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write the page to ``path`` (a purchase's pages of single offers beside it); returns where it is.
+
+        Raises
+        ------
+        InputError
+            The file cannot be written.
+        """
+        from .report import comparison_page
+
+        one = self.asked[0] if len(self.asked) == 1 else None
+        words = {"title": one.name, "description": one.description} if one else {}
+        comparison_page.write_comparison(
+            self.results, Path(path), self.decision, reports=self.decision is not None, **words
+        )
+        return Path(path)
+
+
+def part_of(progress: Progress | None, name: str, index: int, of: int) -> Progress | None:
+    """The progress of task ``index`` of ``of``, as progress of them all."""
+    if progress is None:
+        return None
+    return lambda step, share: progress(f"{name}: {step}", (index + share) / of)

@@ -1,0 +1,160 @@
+"""Latent attention to the tokens that an indexer chooses (DeepSeek Sparse Attention).
+
+DeepSeek-AI 2025, DeepSeek-V3.2, §2.1. A layer that owns an indexer keeps a key of its own for every token and scores
+them all; one that owns none takes the choice of the layer before it. Prefill and decoding both attend latents with
+absorbed queries, as engines run it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ...operators import Gemm, Indexer, MemoryBound, Operator, Role, SparseAttention
+from ..parts import Block, Indexing
+from .base import ATTENTION_KINDS, CacheUse, Rows, product, tokens_of
+from .latent import LATENT, Latent
+
+if TYPE_CHECKING:
+    from ..architecture import Architecture
+    from ..serving import ServingLayer
+    from .sections import AttentionSection
+
+
+def indexing_of(model: Architecture) -> Indexing:
+    assert model.indexing is not None
+    return model.indexing
+
+
+def key_bytes(indexing: Indexing) -> float:
+    """Bytes of an indexer's key in a cache: fp8, and a scale of four bytes a block of 128 (vLLM, SGLang)."""
+    return indexing.head_dim + 4.0 * -(-indexing.head_dim // 128)
+
+
+class Chosen(Latent):
+    """One latent a token, cached, of which a query attends the best."""
+
+    name = "dsa"
+    #: The best tokens are the best of all: a part of the context does not know which.
+    divides_context = False
+
+    @property
+    def section(self) -> type[AttentionSection]:
+        from .sections import SparseSection
+
+        return SparseSection
+
+    def describe(self, model: Architecture) -> dict[str, Any]:
+        indexing = indexing_of(model)
+        return super().describe(model) | {
+            "kind": self.name, "index_heads": indexing.heads, "index_dim": indexing.head_dim,
+            "index_topk": indexing.topk, "index_every": indexing.every, "index_shared_from": indexing.shared_from,
+        }  # fmt: skip
+
+    def block(self, model: Architecture, layer: int) -> Block:
+        return Block(attention=self.name, indexer=indexing_of(model).owned(layer))
+
+    def further_block(self, model: Architecture) -> Block:
+        """It owns an indexer, whoever does before it."""
+        return Block(attention=self.name, indexer=True)
+
+    def period(self, model: Architecture) -> int:
+        return indexing_of(model).every
+
+    def whole_pass(self, model: Architecture) -> Architecture:
+        """Attention to the whole context, without indexers."""
+        indexing = indexing_of(model)
+        left_out = self._index_matrices(model) / 1e6
+        note = (
+            f"Attention reads the whole context, not the {indexing.topk} tokens an indexer chooses, and the indexer's "
+            f"{left_out:.1f} M parameters a layer are left out."
+        )
+        return replace(model, attention=LATENT.name, indexing=None, note=f"{model.note} {note}".strip())
+
+    # --- parameters -----------------------------------------------------------------------------------------
+
+    def matrix_parameters(self, model: Architecture, block: Block) -> int:
+        """Of latent attention, and of the indexer: queries from the queries' latent, a key and a weight a head."""
+        indexer = self._index_matrices(model) if block.indexer else 0
+        return super().matrix_parameters(model, block) + indexer
+
+    def undivided_parameters(self, model: Architecture, block: Block) -> int:
+        """Projections down to the latents, and the indexer."""
+        return super().undivided_parameters(model, block) + (self._index_matrices(model) if block.indexer else 0)
+
+    def norm_parameters(self, model: Architecture, block: Block) -> int:
+        """The indexer's key has a norm with a bias."""
+        return super().norm_parameters(model, block) + (2 * indexing_of(model).head_dim if block.indexer else 0)
+
+    def _index_matrices(self, model: Architecture) -> int:
+        indexing, entering = indexing_of(model), self.facts(model).q_rank or model.hidden
+        return entering * indexing.heads * indexing.head_dim + model.hidden * (indexing.head_dim + indexing.heads)
+
+    # --- serving steps --------------------------------------------------------------------------------------
+
+    def enter(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+        operators = super().enter(layer, rows)
+        if not layer.kind.indexer:
+            return operators
+        return *operators, *index_entry(layer, tokens_of(rows), self.facts(layer.model).q_rank or layer.model.hidden)
+
+    def project(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+        latent, tokens = self.facts(layer.model), tokens_of(rows)
+        queries, _ = layer.projections(tokens)
+        size = 2.0 * tokens * layer.heads * latent.rope_dim * layer.activation_bytes
+        rope = MemoryBound("rope", size, tokens, role=Role.ROPE)
+        return queries, rope, self._absorb(layer, tokens, latent.kv_rank, latent.nope_dim, "absorb queries")
+
+    def attend(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+        latent, indexing = self.facts(layer.model), indexing_of(layer.model)
+        attention = SparseAttention(
+            rows,
+            layer.heads,
+            latent.cache_width,
+            latent.kv_rank,
+            indexing.topk,
+            entry_bytes=latent.cache_width * self.element_bytes(layer.formats.cache),
+            dtype=layer.wide,
+            kv_dtype=self.element(layer),
+        )
+        if not layer.kind.indexer:
+            return (attention,)
+        return Indexer(rows, indexing.heads, indexing.head_dim, indexing.topk, key_bytes=key_bytes(indexing)), attention
+
+    def leave(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+        latent, tokens = self.facts(layer.model), tokens_of(rows)
+        values = self._absorb(layer, tokens, latent.value_dim, latent.kv_rank, "values from latent")
+        return values, layer.output(tokens)
+
+    # --- work and cache -------------------------------------------------------------------------------------
+
+    def cache(self, model: Architecture, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
+        """A latent and a rotary key a token, and the key of an indexer where the layer owns one."""
+        shared = key_bytes(indexing_of(model)) if block.indexer else 0.0
+        return replace(super().cache(model, block, cache_type), shared_token_bytes=shared)
+
+    def pair_flops(self, model: Architecture, block: Block, pairs: float) -> float:
+        """Latent attention's of the chosen tokens, and 2·head_dim a head of the indexer of all."""
+        indexing = indexing_of(model)
+        scored = 2.0 * indexing.heads * indexing.head_dim * pairs if block.indexer else 0.0
+        return super().pair_flops(model, block, min(pairs, indexing.topk)) + scored
+
+
+def index_entry(layer: ServingLayer, tokens: int, entering: int, key_columns: int = 0) -> tuple[Operator, ...]:
+    """An indexer's queries, key and weights of some tokens, and the fp8 queries and key written, in one kernel.
+
+    ``key_columns`` are those of the product that makes keys: head_dim when left out.
+    """
+    indexing = indexing_of(layer.model)
+    queries = indexing.heads * indexing.head_dim
+    columns = (key_columns or indexing.head_dim) + indexing.heads
+    made: tuple[Gemm, ...] = (
+        product(layer, tokens, queries, entering, "indexer's queries", Role.LATENT_DOWN),
+        product(layer, tokens, columns, layer.model.hidden, "indexer's key and weights", Role.LATENT_DOWN),
+    )
+    read = (queries + columns) * layer.activation_bytes
+    size = tokens * (read + queries + key_bytes(indexing) + 4.0 * indexing.heads)
+    return *made, MemoryBound("rope", size, tokens, name="indexer's rope + cache write", role=Role.ROPE)
+
+
+CHOSEN = ATTENTION_KINDS.register(Chosen())

@@ -1,0 +1,211 @@
+"""Caches that keep one latent for several tokens, and a window of the latest (DeepSeek-V4).
+
+A layer's key and value of a token is one latent of a head's width that all heads share. It keeps those of a window,
+and of everything one entry for every four tokens (an indexer chooses among them, and neighbouring entries overlap) or
+for every 128 (all are attended), or the window alone (Hugging Face transformers, deepseek_v4; vLLM's cache entry).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ...operators import Gemm, Indexer, MemoryBound, Operator, Role, SparseAttention
+from ..formats import WeightClass
+from ..parts import Block, CompressedAttention
+from .base import ATTENTION_KINDS, AttentionKind, CacheUse, Rows, product, tokens_of
+from .chosen import index_entry, indexing_of, key_bytes
+
+if TYPE_CHECKING:
+    from ..architecture import Architecture
+    from ..serving import ServingLayer
+    from .sections import AttentionSection
+
+#: Bytes of a cached entry of 448 elements in fp8, 64 rotary ones in bf16 and eight bytes of scales (vLLM), an element.
+FP8_ENTRY = 584.0 / 512.0
+
+
+class Compressed(AttentionKind):
+    """One latent for several tokens, and a window."""
+
+    name = "csa"
+    whole = False
+    cache_types: ClassVar[Mapping[str, float]] = {"bf16": 2.0, "fp8": FP8_ENTRY, "fp8_ds_mla": FP8_ENTRY}
+
+    @property
+    def section(self) -> type[AttentionSection]:
+        from .sections import CompressedSection
+
+        return CompressedSection
+
+    def describe(self, model: Architecture) -> dict[str, Any]:
+        facts, indexing = facts_of(model), indexing_of(model)
+        return {
+            "kind": self.name, "heads": model.heads, "head_dim": model.head_dim, "rope_dim": facts.rope_dim,
+            "q_rank": facts.q_rank, "output_groups": facts.output_groups, "output_rank": facts.output_rank,
+            "window": facts.window, "compression": list(facts.ratios), "indexed": facts.indexed,
+            "index_heads": indexing.heads, "index_dim": indexing.head_dim, "index_topk": indexing.topk,
+        }  # fmt: skip
+
+    def block(self, model: Architecture, layer: int) -> Block:
+        facts = facts_of(model)
+        ratio = facts.ratios[layer % len(facts.ratios)]
+        return Block(attention=self.name, indexer=ratio == facts.indexed, compression=ratio)
+
+    def further_block(self, model: Architecture) -> Block:
+        """It keeps its window alone (the last of the published ratios is 0)."""
+        return Block(attention=self.name, compression=0)
+
+    def period(self, model: Architecture) -> int:
+        return len(facts_of(model).ratios)
+
+    # --- parameters -----------------------------------------------------------------------------------------
+
+    def matrix_parameters(self, model: Architecture, block: Block) -> int:
+        """Latents, queries, the grouped output projection, the compressor and the indexer with its own."""
+        facts, indexing = facts_of(model), indexing_of(model)
+        entering = facts.q_rank + model.head_dim + self.compressor_columns(model, block)
+        ranks = facts.output_groups * facts.output_rank
+        output = model.attention_width * facts.output_rank + ranks * model.hidden
+        total = model.hidden * entering + facts.q_rank * model.attention_width + output
+        if block.indexer:
+            columns = indexing.heads + self.overlap(block) * 2 * indexing.head_dim
+            total += facts.q_rank * indexing.heads * indexing.head_dim + model.hidden * columns
+        return total
+
+    def undivided_parameters(self, model: Architecture, block: Block) -> int:
+        """Latents, compressors and the indexer: all but queries and the output projection."""
+        facts = facts_of(model)
+        queries = facts.q_rank * model.attention_width
+        output = model.attention_width * facts.output_rank + facts.output_groups * facts.output_rank * model.hidden
+        return self.matrix_parameters(model, block) - queries - output
+
+    def other_parameters(self, model: Architecture, block: Block) -> int:
+        """A sink a head, and the positions inside an entry that compressors add."""
+        width = model.head_dim if block.compression else 0
+        width += indexing_of(model).head_dim if block.indexer else 0
+        return model.heads + block.compression * self.overlap(block) * width
+
+    def norm_parameters(self, model: Architecture, block: Block) -> int:
+        """Of both latents and of compressed entries."""
+        compressed = model.head_dim if block.compression else 0
+        return facts_of(model).q_rank + model.head_dim + compressed + (
+            indexing_of(model).head_dim if block.indexer else 0
+        )
+
+    @staticmethod
+    def overlap(block: Block) -> int:
+        """Entries that a token goes into: neighbouring ones overlap where an indexer chooses."""
+        return 2 if block.indexer else 1
+
+    def compressor_columns(self, model: Architecture, block: Block) -> int:
+        """Columns that become entries, and their weights."""
+        return 2 * self.overlap(block) * model.head_dim if block.compression else 0
+
+    # --- serving steps --------------------------------------------------------------------------------------
+
+    def enter(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+        model, block, tokens = layer.model, layer.kind, tokens_of(rows)
+        facts, indexing, entry = facts_of(model), indexing_of(model), self.entry_bytes(model, layer.formats.cache)
+        width, columns = facts.q_rank + model.head_dim, self.compressor_columns(model, block)
+        name = "norms of latents + cache write"
+        size = tokens * (2.0 * width * layer.activation_bytes + entry)
+        operators: list[Operator] = [
+            product(layer, tokens, width, model.hidden, "down to latents", Role.LATENT_DOWN),
+            MemoryBound("rmsnorm", size, tokens, name=name, role=Role.NORM),
+        ]
+        if columns:
+            size = tokens * (columns * layer.activation_bytes + entry / block.compression)
+            operators += [
+                product(layer, tokens, columns, model.hidden, "compressor", Role.LATENT_DOWN),
+                MemoryBound("softmax", size, tokens, name="compress + cache write", role=Role.NORM),
+            ]
+        if block.indexer:
+            keys = self.overlap(block) * 2 * indexing.head_dim
+            operators += index_entry(layer, tokens, facts.q_rank, keys)
+        return tuple(operators)
+
+    def project(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+        facts, tokens = facts_of(layer.model), tokens_of(rows)
+        size = 2.0 * tokens * layer.heads * facts.rope_dim * layer.activation_bytes
+        return (
+            product(layer, tokens, layer.query_width, facts.q_rank, "queries from latent", Role.LATENT_QUERIES),
+            MemoryBound("rope", size, tokens, role=Role.ROPE),
+        )
+
+    def attend(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+        model, block = layer.model, layer.kind
+        facts, indexing = facts_of(model), indexing_of(model)
+        widths = layer.heads, model.head_dim, model.head_dim
+        entry, kept = self.entry_bytes(model, layer.formats.cache), self.element(layer)
+        if not block.compression:
+            alone = SparseAttention(rows, *widths, facts.window, entry_bytes=entry, dtype=layer.wide, kv_dtype=kept)
+            return (alone,)
+        topk = indexing.topk if block.indexer else 0
+        attention = SparseAttention(
+            rows, *widths, topk, block.compression, facts.window, entry, layer.wide, kv_dtype=kept
+        )
+        if not block.indexer:
+            return (attention,)
+        shape = indexing.heads, indexing.head_dim, indexing.topk
+        return Indexer(rows, *shape, block.compression, key_bytes(indexing)), attention
+
+    def leave(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+        """Every group's heads to its rank, and all of them to h."""
+        facts, tokens = facts_of(layer.model), tokens_of(rows)
+        groups = max(1, facts.output_groups // layer.shards)
+        dtype = layer.formats.multiplied(WeightClass.ATTENTION)
+        down = Gemm(
+            tokens,
+            facts.output_rank,
+            layer.query_width // groups,
+            dtype,
+            groups,
+            name="output, down by groups",
+            role=Role.LATENT_QUERIES,
+        )
+        width = groups * facts.output_rank
+        return down, product(layer, tokens, layer.model.hidden, width, "output projection", Role.OUTPUT)
+
+    @staticmethod
+    def element(layer: ServingLayer) -> str:
+        """The cache's type as kernels name it."""
+        return "fp8" if layer.formats.cache == "fp8_ds_mla" else layer.formats.cache
+
+    # --- work and cache -------------------------------------------------------------------------------------
+
+    def entry_bytes(self, model: Architecture, cache_type: str) -> float:
+        """Bytes of a cached entry, of one token or of several."""
+        return model.head_dim * self.element_bytes(cache_type)
+
+    def cache(self, model: Architecture, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
+        """An entry every few tokens with its indexer's key, and the window; what a compressor has begun is not
+        counted."""
+        facts, entry = facts_of(model), self.entry_bytes(model, cache_type)
+        if not block.compression:
+            return CacheUse(entry, window=facts.window)
+        shared = key_bytes(indexing_of(model)) / block.compression if block.indexer else 0.0
+        return CacheUse(
+            entry / block.compression, shared_token_bytes=shared, latest=facts.window, latest_token_bytes=entry
+        )
+
+    def cache_elements(self, model: Architecture, block: Block) -> float:
+        return model.head_dim / block.compression if block.compression else 0.0
+
+    def pair_flops(self, model: Architecture, block: Block, pairs: float) -> float:
+        """4·a a latent of the window and a chosen entry, and the indexer's of all entries."""
+        facts, indexing = facts_of(model), indexing_of(model)
+        attended, scored = min(pairs, facts.window), 0.0
+        if block.compression:
+            entries = pairs / block.compression
+            attended += min(entries, indexing.topk) if block.indexer else entries
+            scored = 2.0 * indexing.heads * indexing.head_dim * entries if block.indexer else 0.0
+        return 4.0 * model.attention_width * attended + scored
+
+
+def facts_of(model: Architecture) -> CompressedAttention:
+    assert model.compressed is not None
+    return model.compressed
+
+
+COMPRESSED = ATTENTION_KINDS.register(Compressed())

@@ -1,0 +1,191 @@
+"""Linear attention by a delta rule in most layers of a model, full attention in the others.
+
+``gdn``: Gated DeltaNet (Yang et al. 2024, arXiv:2412.06464) with a gate a head, as in Qwen3-Next and Qwen3.5, beside
+grouped-query attention. ``kda``: Kimi Delta Attention (Kimi Team 2025, arXiv:2510.26692) with a gate a channel, beside
+latent attention. A layer keeps a state and the last inputs of its convolution a sequence, whatever its length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ...errors import InputError
+from ...operators import DTYPE_BYTES, DeltaScan, MemoryBound, Operator, Role, ShortConvolution
+from ..parts import Block, LinearAttention
+from .base import ATTENTION_KINDS, AttentionKind, CacheUse, Rows, decoded, prefilled, product, tokens_of
+from .grouped import GROUPED
+from .latent import LATENT
+
+if TYPE_CHECKING:
+    from ..architecture import Architecture
+    from ..serving import ServingLayer
+    from .sections import AttentionSection
+
+
+class Linear(AttentionKind):
+    """What both have in common; ``full`` is the kind of the other layers."""
+
+    full: ClassVar[AttentionKind]
+    whole = False
+
+    def describe(self, model: Architecture) -> dict[str, Any]:
+        known = self.full.describe(model) | asdict(linear_of(model)) | {"kind": self.name}
+        return {name: value for name, value in known.items() if name in self.section.model_fields}
+
+    def block(self, model: Architecture, layer: int) -> Block:
+        if linear_of(model).full(layer, model.layers):
+            return self.full.block(model, layer)
+        return Block(attention=self.name)
+
+    def period(self, model: Architecture) -> int:
+        return linear_of(model).full_every
+
+    def other_parameters(self, model: Architecture, block: Block) -> int:
+        """Taps of the convolution, and a decay and its bias a head."""
+        linear = linear_of(model)
+        return linear.channels * linear.convolution + 2 * linear.v_heads
+
+    def norm_parameters(self, model: Architecture, block: Block) -> int:
+        """Over a head's output."""
+        return linear_of(model).v_dim
+
+    def attend(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+        linear = linear_of(layer.model)
+        return tuple(
+            DeltaScan(
+                part,
+                self.name,
+                self._share(layer, linear.k_heads),
+                linear.k_dim,
+                self._share(layer, linear.v_heads),
+                linear.v_dim,
+                layer.formats.state,
+                layer.wide,
+            )
+            for part in _kernels(rows)
+        )
+
+    def leave(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+        linear, tokens = linear_of(layer.model), tokens_of(rows)
+        width = self._share(layer, linear.v_heads) * linear.v_dim
+        size = 3.0 * tokens * width * layer.activation_bytes
+        gated = MemoryBound("rmsnorm", size, tokens, name="gated norm", role=Role.NORM)
+        return gated, product(layer, tokens, layer.model.hidden, width, "output projection", Role.OUTPUT)
+
+    def convolve(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+        """The convolution over this shard's q, k and v."""
+        linear = linear_of(layer.model)
+        keys = self._share(layer, linear.k_heads) * linear.k_dim
+        channels = 2 * keys + self._share(layer, linear.v_heads) * linear.v_dim
+        return tuple(
+            ShortConvolution(part, self.name, channels, linear.convolution, layer.wide) for part in _kernels(rows)
+        )
+
+    def cache(self, model: Architecture, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
+        """The state of a sequence, and in bf16 the inputs that its convolution reaches back to."""
+        linear = linear_of(model)
+        if state_type not in DTYPE_BYTES:
+            raise InputError(f"a state is not kept in '{state_type}'; it can: {', '.join(DTYPE_BYTES)}")
+        reached = 2.0 * linear.channels * (linear.convolution - 1)
+        state = linear.state_elements * DTYPE_BYTES[state_type]
+        return CacheUse(0.0, sequence_bytes=state + reached, state_heads=linear.k_heads)
+
+    def cache_elements(self, model: Architecture, block: Block) -> float:
+        return 0.0
+
+    def pair_flops(self, model: Architecture, block: Block, pairs: float) -> float:
+        """A token updates and reads the state, however many came before it: 6 an element."""
+        return 6.0 * linear_of(model).state_elements
+
+    @staticmethod
+    def _share(layer: ServingLayer, heads: int) -> int:
+        return max(1, heads // layer.shards)
+
+
+class GatedDelta(Linear):
+    """A gate a head; q, k, v and an output gate in one product, decay and step size in another."""
+
+    name, full, cache_types = "gdn", GROUPED, GROUPED.cache_types
+
+    @property
+    def section(self) -> type[AttentionSection]:
+        from .sections import GatedDeltaSection
+
+        return GatedDeltaSection
+
+    def matrix_parameters(self, model: Architecture, block: Block) -> int:
+        """h·(2·K + 2·V) of q, k, v and the gate, 2·h a head, V·h back."""
+        linear = linear_of(model)
+        entering = 2 * linear.key_width + 2 * linear.value_width + 2 * linear.v_heads
+        return model.hidden * (entering + linear.value_width)
+
+    def project(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+        linear, tokens, hidden = linear_of(layer.model), tokens_of(rows), layer.model.hidden
+        keys, values = self._share(layer, linear.k_heads), self._share(layer, linear.v_heads)
+        width = 2 * keys * linear.k_dim + 2 * values * linear.v_dim
+        return (
+            product(layer, tokens, width, hidden, "q, k, v and gate", Role.QKV),
+            product(layer, tokens, 2 * values, hidden, "decay and step size", Role.QKV),
+            *self.convolve(layer, rows),
+        )
+
+
+class KimiDelta(Linear):
+    """A gate a channel: decay and output gate are of low rank, through a head's width."""
+
+    name, full, cache_types = "kda", LATENT, LATENT.cache_types
+
+    @property
+    def section(self) -> type[AttentionSection]:
+        from .sections import KimiDeltaSection
+
+        return KimiDeltaSection
+
+    def matrix_parameters(self, model: Architecture, block: Block) -> int:
+        """h·(2·K + V) of q, k and v, h a head, both gates through their ranks, V·h back."""
+        linear, hidden = linear_of(model), model.hidden
+        gates = hidden * (linear.k_dim + linear.v_dim) + linear.k_dim * linear.key_width
+        gates += linear.v_dim * linear.value_width
+        return hidden * (linear.channels + linear.v_heads + linear.value_width) + gates
+
+    def undivided_parameters(self, model: Architecture, block: Block) -> int:
+        """Both gates down to their ranks."""
+        linear = linear_of(model)
+        return model.hidden * (linear.k_dim + linear.v_dim)
+
+    def other_parameters(self, model: Architecture, block: Block) -> int:
+        """Taps of the convolution, a decay a head and its bias a channel."""
+        linear = linear_of(model)
+        return linear.channels * linear.convolution + linear.v_heads + linear.key_width
+
+    def enter(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+        linear, name = linear_of(layer.model), "gates, down"
+        width = linear.k_dim + linear.v_dim
+        return (product(layer, tokens_of(rows), width, layer.model.hidden, name, Role.LATENT_DOWN),)
+
+    def project(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+        linear, tokens = linear_of(layer.model), tokens_of(rows)
+        heads = self._share(layer, linear.v_heads)
+        keys, values = heads * linear.k_dim, heads * linear.v_dim
+        return (
+            product(layer, tokens, 2 * keys + values + heads, layer.model.hidden, "q, k, v and step size", Role.QKV),
+            product(layer, tokens, keys, linear.k_dim, "decay, up", Role.LATENT_QUERIES),
+            product(layer, tokens, values, linear.v_dim, "output gate, up", Role.LATENT_QUERIES),
+            *self.convolve(layer, rows),
+        )
+
+
+def linear_of(model: Architecture) -> LinearAttention:
+    assert model.linear is not None
+    return model.linear
+
+
+def _kernels(rows: Rows) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Rows without their contexts: those that chunked kernels run, and those that recurrent ones do."""
+    parts = (tuple((queries, sequences) for queries, _, sequences in part) for part in (prefilled(rows), decoded(rows)))
+    return tuple(part for part in parts if part)
+
+
+GATED_DELTA = ATTENTION_KINDS.register(GatedDelta())
+KIMI_DELTA = ATTENTION_KINDS.register(KimiDelta())

@@ -1,0 +1,204 @@
+"""Types of the section ``attention`` in a model's YAML, one a kind of attention."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
+from pydantic_core import PydanticCustomError
+
+from ...units import Count, PositiveCount
+from ..parts import CompressedAttention, Indexing, LatentAttention, LinearAttention
+
+
+class AttentionSection(BaseModel):
+    """What all kinds have: their name, and query heads."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: str
+    heads: PositiveCount = Field(description="query heads")
+
+    def check_layers(self, layers: int) -> None:
+        """Raises PydanticCustomError where the section does not say what all layers have."""
+
+    def facts(self) -> dict[str, Any]:
+        """What the section says, as keywords of :class:`~tspsim.model.Architecture`."""
+        return {"attention": self.kind, "heads": self.heads}
+
+
+class _HeadsSection(AttentionSection):
+    kv_heads: PositiveCount = Field(description="key/value heads; equal to heads in multi-head attention")
+    head_dim: PositiveCount = Field(description="width of one head")
+    bias: StrictBool = Field(False, description="Q, K and V projections have a bias")
+    qk_norm: StrictBool = Field(False, description="Q and K are normalised a head")
+    output_gate: StrictBool = Field(False, description="a gate as wide as the queries multiplies the output")
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> _HeadsSection:
+        if self.heads % self.kv_heads:
+            raise PydanticCustomError(
+                "heads",
+                "{kv_heads} kv_heads do not divide {heads} heads",
+                {"kv_heads": self.kv_heads, "heads": self.heads},
+            )
+        return self
+
+    def facts(self) -> dict[str, Any]:
+        names = ("kv_heads", "head_dim", "qk_norm", "output_gate")
+        return super().facts() | {name: getattr(self, name) for name in names} | {"attention_bias": self.bias}
+
+
+class GroupedSection(_HeadsSection):
+    """Multi-head, grouped-query or multi-query attention."""
+
+    kind: Literal["gqa"] = "gqa"
+    window: Count = Field(0, description="tokens that a windowed layer sees; 0: every layer sees the whole context")
+    full_every: PositiveCount = Field(1, description="with a window: every how many-th layer sees the whole context")
+
+    def facts(self) -> dict[str, Any]:
+        return super().facts() | {"window": self.window, "full_every": self.full_every}
+
+
+class _LatentsSection(AttentionSection):
+    q_rank: Count = Field(0, description="width of the queries' latent; 0: queries come from the residual stream")
+    kv_rank: PositiveCount = Field(description="width of the latent of keys and values")
+    nope_dim: PositiveCount = Field(description="width of a head's query without position")
+    rope_dim: PositiveCount = Field(description="width of a head's query with rotary position")
+    value_dim: PositiveCount = Field(description="width of a head's value")
+
+    @model_validator(mode="after")
+    def _mean_is_whole(self) -> _LatentsSection:
+        if (self.nope_dim + self.rope_dim + self.value_dim) % 2:
+            raise PydanticCustomError("widths", "nope_dim + rope_dim + value_dim is odd; no such model is known", {})
+        return self
+
+    def facts(self) -> dict[str, Any]:
+        latent = LatentAttention(self.q_rank, self.kv_rank, self.nope_dim, self.rope_dim, self.value_dim)
+        return super().facts() | {"kv_heads": self.heads, "head_dim": latent.mean_dim, "latent": latent}
+
+
+class LatentSection(_LatentsSection):
+    """Multi-head latent attention: every head's keys and values are made from one latent a token."""
+
+    kind: Literal["mla"]
+
+
+class SparseSection(_LatentsSection):
+    """Latent attention to the tokens that an indexer chooses."""
+
+    kind: Literal["dsa"]
+    index_heads: PositiveCount = Field(description="heads of the indexer")
+    index_dim: PositiveCount = Field(description="width of one, and of the key it keeps of a token")
+    index_topk: PositiveCount = Field(description="tokens that a query attends")
+    index_every: PositiveCount = Field(1, description="every how many-th layer owns an indexer; others take its choice")
+    index_shared_from: Count = Field(0, description="layers before this one own an indexer each")
+
+    def facts(self) -> dict[str, Any]:
+        return super().facts() | {"indexing": indexing(self)}
+
+
+def indexing(section: Any) -> Indexing:
+    """The indexer that a section describes."""
+    every, shared_from = getattr(section, "index_every", 1), getattr(section, "index_shared_from", 0)
+    return Indexing(section.index_heads, section.index_dim, section.index_topk, every, shared_from)
+
+
+class GatedDeltaSection(_HeadsSection):
+    """Gated delta rule, and grouped-query attention in every ``full_every``-th layer."""
+
+    kind: Literal["gdn"]
+    k_heads: PositiveCount = Field(description="heads of queries and keys of the linear layers")
+    k_dim: PositiveCount = Field(description="width of one")
+    v_heads: PositiveCount = Field(description="heads of values of the linear layers")
+    v_dim: PositiveCount = Field(description="width of one")
+    convolution: PositiveCount = Field(4, description="tokens that the convolution over q, k and v reaches over")
+    full_every: PositiveCount = Field(4, description="every how many-th layer has full attention")
+    last_full: StrictBool = Field(False, description="the last layer has full attention in any case")
+
+    @model_validator(mode="after")
+    def _state_heads_divide(self) -> GatedDeltaSection:
+        if self.v_heads % self.k_heads:
+            found = {"k_heads": self.k_heads, "v_heads": self.v_heads}
+            raise PydanticCustomError("heads", "{k_heads} k_heads do not divide {v_heads} v_heads", found)
+        return self
+
+    def facts(self) -> dict[str, Any]:
+        return super().facts() | {"linear": linear(self)}
+
+
+class KimiDeltaSection(_LatentsSection):
+    """Delta rule with a gate a channel (Kimi Delta Attention), and latent attention every ``full_every``-th layer."""
+
+    kind: Literal["kda"]
+    k_heads: PositiveCount = Field(description="heads of the linear layers")
+    k_dim: PositiveCount = Field(description="width of a query and key of one")
+    v_heads: PositiveCount = Field(description="as many as k_heads")
+    v_dim: PositiveCount = Field(description="width of a value of one")
+    convolution: PositiveCount = Field(4, description="tokens that the convolution over q, k and v reaches over")
+    full_every: PositiveCount = Field(4, description="every how many-th layer has full attention")
+    last_full: StrictBool = Field(False, description="the last layer has full attention in any case")
+
+    @model_validator(mode="after")
+    def _as_many_heads(self) -> KimiDeltaSection:
+        if self.v_heads != self.k_heads:
+            found = {"k_heads": self.k_heads, "v_heads": self.v_heads}
+            raise PydanticCustomError("heads", "{v_heads} v_heads beside {k_heads} k_heads; they are as many", found)
+        return self
+
+    def facts(self) -> dict[str, Any]:
+        return super().facts() | {"linear": linear(self)}
+
+
+def linear(section: Any) -> LinearAttention:
+    """The linear layers that a section describes."""
+    names = ("k_heads", "k_dim", "v_heads", "v_dim", "convolution", "full_every", "last_full")
+    return LinearAttention(**{name: getattr(section, name) for name in names})
+
+
+class CompressedSection(AttentionSection):
+    """One latent for several tokens as key and value of all heads, and a window of the latest tokens."""
+
+    kind: Literal["csa"]
+    head_dim: PositiveCount = Field(description="width of a head, and of the latent that is its key and value")
+    rope_dim: PositiveCount = Field(description="rotary part of it")
+    q_rank: PositiveCount = Field(description="width of the queries' latent")
+    output_groups: PositiveCount = Field(description="groups of heads whose outputs are projected apart")
+    output_rank: PositiveCount = Field(description="width of a group's projection")
+    window: PositiveCount = Field(128, description="latest tokens that are kept and attended besides")
+    compression: Annotated[list[Count], Field(min_length=1, max_length=10_000)] = Field(
+        description="tokens an entry of the cache stands for, a layer each; 0: the window alone"
+    )
+    indexed: PositiveCount = Field(4, description="layers with this compression own an indexer")
+    index_heads: PositiveCount = Field(description="heads of the indexer")
+    index_dim: PositiveCount = Field(description="width of one, and of the key it keeps of an entry")
+    index_topk: PositiveCount = Field(description="entries that a query attends")
+
+    @model_validator(mode="after")
+    def _groups_divide(self) -> CompressedSection:
+        if self.heads % self.output_groups:
+            found = {"groups": self.output_groups, "heads": self.heads}
+            raise PydanticCustomError("groups", "{groups} output_groups do not divide {heads} heads", found)
+        return self
+
+    def check_layers(self, layers: int) -> None:
+        if len(self.compression) != layers:
+            found = {"stated": len(self.compression), "layers": layers}
+            raise PydanticCustomError("layers", "attention.compression has {stated} entries for {layers} layers", found)
+
+    def facts(self) -> dict[str, Any]:
+        compressed = CompressedAttention(
+            self.q_rank,
+            self.rope_dim,
+            self.output_groups,
+            self.output_rank,
+            tuple(self.compression),
+            self.window,
+            self.indexed,
+        )
+        return super().facts() | {
+            "kv_heads": 1,
+            "head_dim": self.head_dim,
+            "compressed": compressed,
+            "indexing": indexing(self),
+        }

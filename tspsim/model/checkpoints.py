@@ -1,0 +1,87 @@
+"""Types by class of weights, from the ``quantization_config`` of a Hugging Face configuration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from .formats import BF16, Formats, WeightClass
+
+#: A module of each class, as checkpoints name them; lists of modules left alone are matched against these.
+_MODULES: dict[WeightClass, tuple[str, ...]] = {
+    WeightClass.ATTENTION: ("model.layers.0.self_attn.o_proj",),
+    WeightClass.DENSE: ("model.layers.0.mlp.down_proj",),
+    WeightClass.SHARED: ("model.layers.4.mlp.shared_experts.down_proj", "model.layers.4.mlp.shared_expert.down_proj"),
+    WeightClass.EXPERTS: ("model.layers.4.mlp.experts.0.down_proj",),
+}
+#: The longest pattern that is matched: beyond any real one.
+_LONGEST = 200
+
+
+def checkpoint_of(data: Mapping[str, Any]) -> Formats:
+    """Types of the checkpoint that a configuration belongs to; what it does not quantise, and methods that are not
+    known, are read as bf16."""
+    stated = data.get("quantization_config")
+    stated = stated if isinstance(stated, Mapping) else {}
+    found = _type_of(stated)
+    weights: dict[WeightClass, str] = {}
+    if found is not None and str(stated.get("quant_method", "")).lower() == found == "mxfp4":
+        weights = {WeightClass.EXPERTS: found}  # gpt-oss: experts alone
+    elif found is not None:
+        left = list(_left_alone(stated))
+        weights = {
+            part: found for part, names in _MODULES.items() if not any(_matches(each, left) for each in names)
+        }
+    if str(data.get("expert_dtype", "")).lower() == "fp4":
+        weights[WeightClass.EXPERTS] = "mxfp4"
+    return Formats(weights=weights) if weights else BF16
+
+
+def _type_of(stated: Mapping[str, Any]) -> str | None:
+    """What the quantised weights are in."""
+    method = str(stated.get("quant_method", "")).lower()
+    algorithm = str(stated.get("quant_algo", "")).lower()
+    if "nvfp4" in algorithm:
+        return "nvfp4"
+    if method == "fp8" or algorithm == "fp8":
+        return "fp8_block" if stated.get("weight_block_size") else "fp8"
+    if method == "mxfp4":
+        return "mxfp4"
+    groups = stated.get("config_groups")
+    for group in groups.values() if isinstance(groups, Mapping) else ():
+        weights = group.get("weights") if isinstance(group, Mapping) else None
+        if isinstance(weights, Mapping):
+            bits, size = f"{weights.get('type', '')}{weights.get('num_bits', '')}", str(weights.get("group_size"))
+            return _COMPRESSED.get(f"{bits} by {size}", _COMPRESSED.get(bits))
+    return None
+
+
+#: Types of compressed-tensors, where it matters with the size of their groups.
+_COMPRESSED = {
+    "int4": "int4", "int8": "int8", "float8": "fp8", "float4 by 16": "nvfp4", "float4 by 32": "mxfp4",
+}  # fmt: skip
+
+
+def _left_alone(stated: Mapping[str, Any]) -> Iterator[str]:
+    for key in ("ignore", "modules_to_not_convert", "exclude_modules", "ignored_layers"):
+        names = stated.get(key)
+        yield from (name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
+
+
+def _matches(module: str, patterns: list[str]) -> bool:
+    return any(_match(module, pattern) for pattern in patterns if len(pattern) <= _LONGEST)
+
+
+def _match(module: str, pattern: str) -> bool:
+    """A regular expression behind ``re:``, a glob, or a part of the name; prefixes of other towers match as well."""
+    names = module, f"language_model.{module}"
+    if pattern.startswith("re:"):
+        try:
+            return any(re.match(pattern[3:], name) for name in names)
+        except re.error:
+            return False
+    if "*" in pattern:
+        return any(fnmatchcase(name, pattern) for name in names)
+    return any(name == pattern or name.startswith(f"{pattern}.") for name in names) or f".{pattern}." in f".{module}."

@@ -1,0 +1,196 @@
+"""How much cache a serving plan has room for, under its engine's rule of memory: tokens, sessions, longest context.
+
+A GPU of every pipeline stage keeps its weights, the activations of the largest pass that the engine admits, graphs and
+a runtime; the engine's rule (:class:`~tspsim.parallel.serving_engine.MemoryRule`) says how much of the rest holds
+caches. A sequence takes whole blocks of tokens on every one of the ranks that its cache is divided over, and what it
+keeps whatever its length. The stage that holds least decides.
+
+    sessions = bytes for caches / Σ layers rank_bytes(tokens in whole blocks)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..model.attention import CacheUse
+from ..steps import PREFILL_STEP, Load
+from ..units import gib
+from . import served
+from .decode import ContextShare
+from .ledger import peak
+from .memory import declared
+from .pipeline import Chunk
+from .plan import Job
+from .serving_engine import Budget
+
+#: No context is longer: where caches do not grow any length fits.
+LONGEST = 2**40
+
+
+@dataclass(frozen=True)
+class StageRoom:
+    """One pipeline stage: bytes for caches on a GPU, and its layers by what they keep."""
+
+    budget: Budget
+    uses: Mapping[CacheUse, int]
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What the caches of one replica hold.
+
+    Attributes
+    ----------
+    stages
+        Of the pipeline, first to last.
+    share
+        How ranks divide a cache.
+    block_tokens
+        Tokens of a block: a sequence takes whole ones on every token shard.
+    """
+
+    stages: tuple[StageRoom, ...]
+    share: ContextShare
+    block_tokens: int = 1
+
+    @property
+    def budget(self) -> Budget:
+        """Bytes for caches on a GPU: of the stage that has room for the fewest long sequences."""
+        return min(self.stages, key=lambda stage: self._sessions(stage, LONGEST, stage.budget.size_bytes)).budget
+
+    def sequence_bytes(self, context: int) -> tuple[float, ...]:
+        """Bytes that a sequence of ``context`` tokens takes on a GPU of every stage."""
+        return tuple(self._sequence_bytes(stage, context) for stage in self.stages)
+
+    def sessions(self, context: int) -> float:
+        """Sequences of ``context`` tokens that stay resident; a fraction is not rounded."""
+        return min(self._sessions(stage, context, stage.budget.size_bytes) for stage in self.stages)
+
+    def sessions_range(self, context: int) -> tuple[float, float]:
+        """Between which those are expected, nine times of ten."""
+        low = min(self._sessions(stage, context, stage.budget.low) for stage in self.stages)
+        return low, min(self._sessions(stage, context, stage.budget.high) for stage in self.stages)
+
+    def tokens(self, context: int) -> int:
+        """Tokens of whole sequences of ``context`` each that stay resident."""
+        return int(self.sessions(context)) * context
+
+    def longest_context(self, sequences: int = 1) -> int:
+        """Tokens that each of so many equal sequences may have; 0: not one."""
+        if self.sessions(1) < sequences:
+            return 0
+        low, high = 1, 2
+        while high <= LONGEST and self.sessions(high) >= sequences:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.sessions(middle) >= sequences else (low, middle)
+        return low
+
+    def holds(self, sequences: Iterable[tuple[int, int]]) -> bool:
+        """Whether ``(tokens, how many)`` stay resident together."""
+        wanted = tuple(sequences)
+        return all(self._needed(stage, wanted) <= stage.budget.size_bytes for stage in self.stages)
+
+    def refusal(self, sequences: Iterable[tuple[int, int]]) -> str | None:
+        """Why ``(tokens, how many)`` do not stay resident, and what would; None where they do."""
+        wanted = tuple((tokens, count) for tokens, count in sequences if count)
+        if self.holds(wanted):
+            return None
+        short = max(self.stages, key=lambda stage: self._needed(stage, wanted) - stage.budget.size_bytes)
+        needed, room = self._needed(short, wanted), short.budget.size_bytes
+        count, longest = sum(each for _, each in wanted), max(tokens for tokens, _ in wanted)
+        fitting, shorter = int(self.sessions(longest)), self.longest_context(count)
+        offers = [f"{fitting} sequences of {longest} tokens"] if fitting else []
+        offers += [f"{count} of {shorter}"] if shorter else []
+        if not offers:
+            alone = self.longest_context()
+            offers = [f"one of {alone}"] if alone else ["no sequence at all: take more GPUs or fewer bits a weight"]
+        return (
+            f"caches of {count} sequences need {gib(needed)} a GPU, and there is room for {gib(room)}; "
+            f"what fits: {', or '.join(offers)}"
+        )
+
+    def _needed(self, stage: StageRoom, sequences: Sequence[tuple[int, int]]) -> float:
+        rows = tuple((0, tokens, count) for tokens, count in sequences)
+        mine = served.dealt(rows, self.share.sequences)
+        return sum(count * self._sequence_bytes(stage, tokens) for _, tokens, count in mine)
+
+    def _sessions(self, stage: StageRoom, context: int, size_bytes: float) -> float:
+        each = self._sequence_bytes(stage, context)
+        return self.share.sequences * size_bytes / each if each else float("inf")
+
+    def _sequence_bytes(self, stage: StageRoom, context: int) -> float:
+        whole = self.block_tokens * self.share.ranks
+        tokens = -(-context // whole) * whole
+        kept = (count * self.share.rank_bytes(use, tokens) for use, count in stage.uses.items())
+        return sum(kept)
+
+
+def capacity_of(job: Job, visible_bytes: float) -> Capacity:
+    """What a serving job's plan has room for on GPUs of so much visible memory."""
+    uses = job.model.cache_uses(job.work.formats.cache)
+    stages = []
+    for stage in range(job.plan.pp):
+        chunks = job.chunks(stage)
+        layers = [index for chunk in chunks for index in range(chunk.first_layer, chunk.first_layer + chunk.layers)]
+        stages.append(StageRoom(budget_of(job, visible_bytes, chunks), Counter(uses[layer] for layer in layers)))
+    engine = job.work.stack.engine
+    return Capacity(tuple(stages), job.scheme.context(job.plan), engine.block_tokens)
+
+
+def kept_by(job: Job) -> tuple[tuple[int, int], ...]:
+    """``(tokens, how many)`` of the sequences of a serving step, at its end."""
+    return tuple((queries + context, count) for queries, context, count in served.sequences_of(job))
+
+
+def budget_of(job: Job, visible_bytes: float, chunks: Sequence[Chunk]) -> Budget:
+    """Bytes for caches on a GPU that holds some chunks."""
+    return job.work.stack.engine.cache_budget(
+        visible_bytes,
+        served.weight_bytes(job, job.scheme.residency.weight_shards(job), chunks),
+        activation_bytes(job, visible_bytes, chunks),
+        reserve_bytes=job.work.runtime_reserve_bytes,
+        ranks=job.plan.tp * job.plan.pp,
+    )
+
+
+#: Parts of the ledger that are no activations.
+OTHERS = ("weights", "kv_cache", "logits", "runtime_reserve")
+
+
+def activation_bytes(job: Job, visible_bytes: float, chunks: Sequence[Chunk]) -> float:
+    """The most that a GPU needs beside weights and caches, while a layer works or a token is sampled.
+
+    An engine measures the largest pass that it admits: a prompt of as many tokens as it takes at once, and logits of as
+    many sequences as may run. Without one it is the step's own pass.
+    """
+    engine = job.work.stack.engine
+    limits = engine.limits_on(visible_bytes)
+    if limits is not None:
+        load = Load(prompts=1, prompt=limits.tokens)
+        job = replace(job, work=replace(job.work, pass_=PREFILL_STEP.name, load=load), pass_index=None)
+    parts = peak(declared(job, job.scheme.residency, chunks))
+    layers = sum(size for part, size in parts.items() if part not in OTHERS)
+    if limits is None:
+        return layers + parts.get("logits", 0.0)
+    sequences = min(limits.sequences, engine.slots or limits.sequences)
+    return max(layers, engine.logit_bytes.value * job.model.vocab * sequences)
+
+
+def answer(capacity: Capacity, context: int) -> dict[str, Any]:
+    """The entry ``capacity`` of a plan: bytes a GPU, and what they hold of sequences of a context."""
+    low, high = capacity.sessions_range(context)
+    budget = capacity.budget
+    return {
+        "cache_bytes": budget.size_bytes,
+        "cache_bytes_range": [budget.low, budget.high],
+        "context": context,
+        "sessions": capacity.sessions(context),
+        "sessions_range": [low, high],
+        "tokens": capacity.tokens(context),
+        "longest_context": capacity.longest_context(),
+    }

@@ -1,0 +1,21 @@
+"""Schedules of steps that decode: how ranks share the contexts of a batch, and merge what each finds in its part; one
+file an exchange."""
+
+from __future__ import annotations
+
+from . import all_to_all, gather_scatter, ring, tree
+from .exchange import DecodeExchange, Partial, exchange_of, partials
+from .share import ContextShare, in_heads
+
+__all__ = [
+    "ContextShare",
+    "DecodeExchange",
+    "Partial",
+    "all_to_all",
+    "exchange_of",
+    "gather_scatter",
+    "in_heads",
+    "partials",
+    "ring",
+    "tree",
+]

@@ -1,0 +1,173 @@
+"""What a decode exchange is to everybody else: one object that registers itself.
+
+Ranks that hold parts of a batch's contexts each attend theirs; an exchange makes whole outputs of it. It answers for
+the bytes that a rank receives, in closed form, and for what it keeps meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ...model.attention.base import Rows, tokens_of
+from ...model.serving import ServingLayer
+from ...operators import MemoryBound, Operator, Role
+from ..builder import ProgramBuilder
+from ..pipeline import Refusal
+from ..plan import Job
+from ..registries import DECODE_EXCHANGES
+from .share import ContextShare
+
+#: Of a log-sum-exp, and of an element of a numerator or denominator, as ranks sum them.
+FP32 = 4.0
+
+
+@dataclass(frozen=True)
+class Partial:
+    """Attention of some decoding rows, each rank over its part of their contexts, in one layer.
+
+    Letters: n query tokens, m query heads that a rank attends, q and d widths of a head's query and output, p ranks.
+    """
+
+    share: ContextShare
+    layer: ServingLayer
+    rows: Rows
+
+    @cached_property
+    def ranks(self) -> int:
+        return self.share.ranks
+
+    @cached_property
+    def tokens(self) -> int:
+        return tokens_of(self.rows)
+
+    @cached_property
+    def heads(self) -> int:
+        """m."""
+        return self.layer.model.heads // self.share.attended
+
+    @cached_property
+    def own_heads(self) -> int:
+        """Heads that this rank's output projection takes."""
+        return self.layer.model.heads // self.share.own
+
+    @cached_property
+    def widths(self) -> tuple[int, int]:
+        return self.layer.attention_kind.merged(self.layer.model)
+
+    @property
+    def query_width(self) -> int:
+        return self.widths[0]
+
+    @property
+    def width(self) -> int:
+        """d."""
+        return self.widths[1]
+
+    @property
+    def element(self) -> float:
+        """Bytes of an element of a query or an output."""
+        return self.layer.activation_bytes
+
+    def rows_of(self, heads: int, element: float) -> float:
+        """Bytes of n·d elements of some heads."""
+        return self.tokens * heads * self.width * element
+
+    def numbers(self, heads: int) -> float:
+        """Bytes of one fp32 number a token and head."""
+        return self.tokens * heads * FP32
+
+    @cached_property
+    def attending(self) -> ServingLayer:
+        """The layer with the heads that are attended, over this rank's part of the contexts."""
+        return replace(self.layer, shards=self.share.attended, context_shards=self.ranks)
+
+    def attend(self) -> tuple[Operator, ...]:
+        """The kernels over this rank's part."""
+        return self.layer.attention_kind.attend(self.attending, self.rows)
+
+    def pass_over(self, size_bytes: float, name: str) -> MemoryBound:
+        """A kernel that rescales or sums partial outputs."""
+        return MemoryBound("add", size_bytes, self.tokens, name=name, role=Role.MERGE)
+
+    # --- what comes before --------------------------------------------------------------------------------------
+
+    @cached_property
+    def entries(self) -> float:
+        """Bytes of what a rank's heads add to the cache that ranks with other heads keep."""
+        layer, share = self.layer, self.share
+        model = layer.model
+        use = layer.attention_kind.cache(model, layer.kind, layer.formats.cache)
+        if min(share.projected, use.heads) <= min(share.attended, use.heads):
+            return 0.0
+        elements = layer.attention_kind.cache_elements(model, layer.kind) / min(share.projected, use.heads)
+        return self.tokens * elements * self.element
+
+    @cached_property
+    def gathered(self) -> float:
+        """Bytes of the queries of all heads that are attended, and of new entries of the cache, where other ranks made
+        them."""
+        queries = self.tokens * self.heads * self.query_width * self.element if self.share.gathers else 0.0
+        return queries + self.entries * self.ranks
+
+    @property
+    def away(self) -> float:
+        """(p − 1)/p."""
+        return (self.ranks - 1) / self.ranks
+
+    def gather(self, builder: ProgramBuilder, after: list[int]) -> list[int]:
+        """Queries of all heads to all ranks."""
+        if not self.gathered:
+            return after
+        name = "gather queries"
+        return [builder.collective("all_gather", self.share.axis, self.gathered, name, after=after)]
+
+
+#: (builder, what is attended, what to wait for) → what to wait for then: whole outputs of a rank's own heads.
+Merge = Callable[[ProgramBuilder, Partial, list[int]], list[int]]
+
+
+@dataclass(frozen=True)
+class DecodeExchange:
+    """How ranks with parts of the contexts come to whole outputs.
+
+    Attributes
+    ----------
+    name, summary
+        What a plan's ``decode_exchange`` calls it, and a line for the catalogue.
+    attend
+        Writes the attention of decoding rows and its exchanges.
+    received_bytes
+        What is attended → payload that a rank receives in one layer.
+    buffer_bytes
+        What is attended → bytes of queries, partial outputs and others' cache on a rank meanwhile.
+    check
+        (job, share) → the key of the plan that does not go with it and why; None where all do.
+    source
+        Who published it.
+    """
+
+    name: str
+    summary: str
+    attend: Merge
+    received_bytes: Callable[[Partial], float]
+    buffer_bytes: Callable[[Partial], float]
+    check: Callable[[Job, ContextShare], Refusal] = lambda job, share: None
+    source: str = ""
+
+
+def exchange_of(job: Job) -> DecodeExchange:
+    """The exchange of a job's plan, or the usual one of its share."""
+    return DECODE_EXCHANGES.get(job.plan.options.get("decode_exchange") or job.scheme.context(job.plan).usual)
+
+
+def partials(job: Job, rows: Rows) -> list[Partial]:
+    """Of decoding rows in each kind of layer whose contexts are shared."""
+    share, found = job.scheme.context(job.plan), []
+    for block in dict.fromkeys(job.model.blocks):
+        layer = job.layer(share.projected, block)
+        assert isinstance(layer, ServingLayer)
+        if rows and share.ranks > 1 and layer.attention_kind.divides_context:
+            found.append(Partial(share, layer, rows))
+    return found

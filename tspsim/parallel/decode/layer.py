@@ -1,0 +1,169 @@
+"""A layer of a serving step whose tokens all ranks have: what heads and columns divide, two all-reduces, and between
+them attention over contexts that ranks may share.
+
+Decoding rows attend a part of their contexts each and merge it (:mod:`tspsim.parallel.decode.exchange`). Prompts attend
+a rank's own heads: of what is cached of them the other ranks' parts are gathered first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+
+from ...model.attention import decoded, prefilled
+from ...model.attention.base import Rows
+from ...model.layer import LayerShard
+from ...model.serving import ServingLayer
+from ...operators import Gemm, Operator
+from .. import expert
+from ..builder import ProgramBuilder
+from ..plan import Job
+from .exchange import Partial, exchange_of
+from .share import ContextShare, in_heads
+
+
+def share_of(job: Job, layer: ServingLayer) -> ContextShare:
+    """How a layer's contexts are shared: of one that keeps no tokens heads are divided, and nothing else."""
+    share = job.scheme.context(job.plan)
+    if share.ranks > 1 and not layer.attention_kind.divides_context:
+        return in_heads(share.own)
+    return share
+
+
+def serve_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, axis: str) -> list[int]:
+    """One layer; ``layer`` is the part of a rank of ``axis``, whose ranks divide heads and columns."""
+    assert isinstance(layer, ServingLayer)
+    builder.part = "attention"
+    share = share_of(job, layer)
+    before = gather_cached(builder, job, layer, share)
+    entered, projected = project(builder, job, layer, share, axis, before)
+    attended = attend(builder, job, layer, share, [projected])
+    output = replace(layer, shards=share.own)
+    done = builder.compute("output projection", *layer.attention_kind.leave(output, job.rows), after=attended)
+    reduced = sum_rows(builder, job, axis, done, "sum attention")
+    leaving = mlp(builder, job, layer, axis, reduced)
+    for index, producer in enumerate(leaving):
+        for first in [entered, *before]:
+            builder.after_previous_layer(first, producer, f"tokens {index}")
+    return leaving
+
+
+def project(
+    builder: ProgramBuilder, job: Job, layer: ServingLayer, share: ContextShare, axis: str, before: list[int]
+) -> tuple[int, int]:
+    """Norm, and queries, keys and values; returns the first instruction and the last. Ranks that own a part of every
+    matrix divide what others have whole, and gather what each makes of it."""
+    kind, rows, tokens = layer.attention_kind, job.rows, job.tokens
+    waiting: list[Operator] = [layer.norm(tokens)]
+    entering = kind.enter(layer, rows)
+    first, ready, made = -1, list(before), 0
+    ranks = job.scheme.whole_ranks(job)
+
+    def flush(name: str) -> None:
+        nonlocal first, ready, waiting
+        ready = [builder.compute(name, *waiting, after=ready)]
+        first = ready[0] if first < 0 else first
+        waiting = []
+
+    def gather() -> None:
+        nonlocal ready, made
+        flush("norm, latents")
+        size = tokens * made * job.activation_bytes
+        ready, made = [builder.collective("all_gather", axis, size, "gather latents", after=ready)], 0
+
+    for operator in entering:
+        if job.scheme.folds and isinstance(operator, Gemm):
+            waiting.append(replace(operator, n=ceil(operator.n / ranks)))
+            made += operator.n
+            continue
+        if made:
+            gather()
+        waiting.append(operator)
+    if made:
+        gather()
+    waiting += kind.project(replace(layer, shards=share.projected), rows)
+    flush("norm, QKV")
+    return first, ready[0]
+
+
+def attend(
+    builder: ProgramBuilder, job: Job, layer: ServingLayer, share: ContextShare, after: list[int]
+) -> list[int]:
+    """Attention of a rank's heads over whole contexts, or merged from the parts of them that ranks hold."""
+    kind, rows = layer.attention_kind, job.rows
+    own = replace(layer, shards=share.own)
+    if share.ranks == 1:
+        return [builder.compute("attention", *kind.attend(own, rows), after=after)]
+    prompts, decodes = prefilled(rows), decoded(rows)
+    if prompts:
+        hand_on_entries(builder, Partial(share, layer, prompts), after)
+        after = [builder.compute("attention of prompts", *kind.attend(own, prompts), after=after)]
+    if decodes:
+        after = exchange_of(job).attend(builder, Partial(share, layer, decodes), after)
+    return after
+
+
+def gather_cached(builder: ProgramBuilder, job: Job, layer: ServingLayer, share: ContextShare) -> list[int]:
+    """What the other ranks hold of the prompts' cached contexts, of this rank's heads."""
+    size = cached_bytes(layer, share, job.rows)
+    if not size:
+        return []
+    cut = _heads(layer, share.projected), _heads(layer, share.attended)
+    kind = "all_gather" if cut[0] == cut[1] else "all_to_all"
+    return [builder.collective(kind, share.axis, size, "gather cached K,V")]
+
+
+def cached_bytes(layer: ServingLayer, share: ContextShare, rows: Rows) -> float:
+    """Cache of a rank's own heads behind the prompts, in one layer."""
+    if share.ranks == 1:
+        return 0.0
+    use = layer.attention_kind.cache(layer.model, layer.kind, layer.formats.cache)
+    tokens = sum((min(c, use.window) if use.window else c) * n for _, c, n in prefilled(rows))
+    return tokens * use.token_bytes / _heads(layer, share.projected)
+
+
+def _heads(layer: ServingLayer, parts: int) -> int:
+    """Parts that the cache's heads are cut into."""
+    return min(parts, layer.attention_kind.cache(layer.model, layer.kind, layer.formats.cache).heads)
+
+
+def hand_on_entries(builder: ProgramBuilder, prompts: Partial, after: list[int]) -> None:
+    """Keys and values of prompts to the ranks that keep them, beside what follows."""
+    if prompts.entries:
+        name = "new entries to their ranks"
+        builder.collective("all_to_all", prompts.share.axis, prompts.entries, name, after=after, stream="context")
+
+
+def mlp(builder: ProgramBuilder, job: Job, layer: ServingLayer, axis: str, after: int) -> list[int]:
+    """The MLP or experts of a rank, and their sum; tokens whose experts are on other replicas go there."""
+    builder.part = "mlp"
+    tokens = job.tokens
+    products: tuple[Operator, ...] = (layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens))
+    if layer.kind.experts:
+        if job.plan.ep > 1 and not job.replicates_tokens:
+            return expert.serve(builder, job, layer, [after], shared_experts(builder, job, layer, axis))
+        products = expert.local_forward(job, layer, tokens)
+    multiplied = builder.compute("norm, MLP", layer.norm(tokens), *products, after=[after])
+    return [sum_rows(builder, job, axis, multiplied, "sum MLP")]
+
+
+def shared_experts(builder: ProgramBuilder, job: Job, layer: ServingLayer, axis: str) -> expert.Shared | None:
+    """Shared experts beside routed ones on other ranks, and their sum."""
+    if not layer.ffn:
+        return None
+    tokens = job.tokens
+    products = layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens)
+
+    def write(after: list[int]) -> list[int]:
+        multiplied = builder.compute("shared experts", *products, after=after)
+        return [sum_rows(builder, job, axis, multiplied, "sum shared experts")]
+
+    return write
+
+
+def sum_rows(builder: ProgramBuilder, job: Job, axis: str, after: int, name: str) -> int:
+    """Partial sums of all tokens' rows, everywhere."""
+    if job.scheme.whole_ranks(job) == 1:
+        return after
+    size = job.tokens * job.model.hidden * job.activation_bytes
+    return builder.collective("all_reduce", axis, size, name, after=[after])

@@ -1,0 +1,57 @@
+"""Which part of the contexts of a serving step a rank holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ...model.attention import CacheUse
+
+
+@dataclass(frozen=True)
+class ContextShare:
+    """How the ranks of a replica share contexts.
+
+    Attributes
+    ----------
+    axis
+        Ranks along it hold a part of the tokens of the same heads each; empty where one holds them all.
+    ranks
+        How many those are.
+    projected, attended, own
+        Parts that heads are cut into while queries, keys and values are made, while they are attended, and while
+        outputs go through the output projection. Where ``projected`` is more than ``attended`` queries are gathered
+        first; where ``own`` is, a rank takes only its own heads of what was merged.
+    sequences
+        Ranks that whole sequences are dealt to.
+    usual
+        The exchange of plans that name none.
+    """
+
+    axis: str = ""
+    ranks: int = 1
+    projected: int = 1
+    attended: int = 1
+    own: int = 1
+    sequences: int = 1
+    usual: str = "tree"
+
+    @property
+    def gathers(self) -> bool:
+        """Whether queries of other ranks' heads come first."""
+        return self.projected > self.attended
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether a rank's output projection takes all heads that it attended."""
+        return self.own == self.attended
+
+    def rank_bytes(self, use: CacheUse, context: int) -> float:
+        """What a rank keeps of a sequence with so many tokens, in a layer: heads that are attended together over its
+        part of the tokens, and states of its own heads."""
+        growing = replace(use, sequence_bytes=0.0).rank_bytes(context, self.attended, self.ranks)
+        return growing + use.sequence_bytes / min(self.own, use.state_heads)
+
+
+def in_heads(parts: int) -> ContextShare:
+    """Heads are divided, and nothing else."""
+    return ContextShare(projected=parts, attended=parts, own=parts)

@@ -1,0 +1,60 @@
+"""What schemes say of shared contexts: bytes received, memory, and plans that do not go with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...model.attention import ATTENTION_KINDS, decoded
+from ...model.serving import ServingLayer
+from ..ledger import Buffer, Lifetime
+from ..pipeline import Refusal
+from ..plan import Job
+from .exchange import exchange_of, partials
+from .layer import cached_bytes, share_of
+
+
+def shared_layers(job: Job) -> list[ServingLayer]:
+    """The model's kinds of layer in a step whose tokens all ranks have."""
+    if not job.step.serves or job.token_shards > 1:
+        return []
+    layers = [job.layer(job.scheme.shards(job), block) for block in dict.fromkeys(job.model.blocks)]
+    return [layer for layer in layers if isinstance(layer, ServingLayer)]
+
+
+def exchanged_bytes(job: Job) -> float:
+    """Bytes that a rank receives for a layer's shared contexts, of the kind of layer that needs least: merging what
+    decodes, and what prompts have cached."""
+    share = job.scheme.context(job.plan)
+    each = []
+    for layer in shared_layers(job):
+        moved = cached_bytes(layer, share_of(job, layer), job.rows) * (share.ranks - 1) / share.ranks
+        merging = [part for part in partials(job, decoded(job.rows)) if part.layer.kind == layer.kind]
+        each.append(moved + sum(exchange_of(job).received_bytes(part) for part in merging))
+    return min(each, default=0.0)
+
+
+def exchange_buffers(job: Job) -> Iterator[Buffer]:
+    """Queries, partial outputs and others' cache while one layer is attended."""
+    if not shared_layers(job):
+        return
+    for part in partials(job, decoded(job.rows)):
+        yield Buffer("partial_attention", exchange_of(job).buffer_bytes(part), Lifetime.LAYER, part.layer.kind)
+    for layer in shared_layers(job):
+        gathered = cached_bytes(layer, share_of(job, layer), job.rows)
+        if gathered:
+            yield Buffer("gathered_context", gathered, Lifetime.LAYER, layer.kind)
+
+
+def refused_exchange(job: Job) -> Refusal:
+    """Why a serving step cannot share contexts as its plan says; None where it can."""
+    share = job.scheme.context(job.plan)
+    if not job.step.serves or share.ranks == 1:
+        return None
+    for block, use in dict(zip(job.model.blocks, job.model.cache_uses(), strict=True)).items():
+        kind = job.model.attention_of(block)
+        if kind.divides_context or (job.token_shards == 1 and not use.grows):
+            continue
+        can = ", ".join(each.name for each in ATTENTION_KINDS.values() if each.divides_context)
+        told = f"{share.ranks} ranks hold parts of a context, but attention of kind '{kind.name}' needs it whole"
+        return share.axis, f"{told}; kinds that can: {can}. Use tp, pp or dp for {job.model.name}"
+    return None if job.token_shards > 1 else exchange_of(job).check(job, share)

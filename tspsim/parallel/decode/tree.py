@@ -1,0 +1,81 @@
+"""Partial attention merged by all-reduces (Shyam et al. 2024, Tree Attention, arXiv:2408.04093, §5)."""
+
+from __future__ import annotations
+
+from ..builder import ProgramBuilder
+from ..registries import DECODE_EXCHANGES
+from .exchange import FP32, DecodeExchange, Partial
+
+
+def reduced(partial: Partial) -> float:
+    """Bytes that are all-reduced: the maximum, numerators and denominators, all in fp32."""
+    return 2 * partial.numbers(partial.heads) + partial.rows_of(partial.heads, FP32)
+
+
+def attend_and_rescale(builder: ProgramBuilder, partial: Partial, after: list[int]) -> list[int]:
+    """Each rank's numerators and denominators, to the base of the largest log-sum-exp of all."""
+    share, heads = partial.share, partial.heads
+    ready = partial.gather(builder, after)
+    attended = builder.compute("attention over a part", *partial.attend(), after=ready)
+    largest = builder.collective("all_reduce", share.axis, partial.numbers(heads), "largest score", after=[attended])
+    size = partial.rows_of(heads, partial.element + FP32) + 2 * partial.numbers(heads)
+    return [builder.compute("rescale", partial.pass_over(size, "rescale numerators"), after=[largest])]
+
+
+def divide(builder: ProgramBuilder, partial: Partial, after: list[int]) -> list[int]:
+    """Numerators by denominators, of the heads that this rank goes on with."""
+    own = partial.own_heads
+    size = partial.rows_of(own, partial.element + FP32) + partial.numbers(own)
+    return [builder.compute("divide", partial.pass_over(size, "divide by denominators"), after=after)]
+
+
+def attend(builder: ProgramBuilder, partial: Partial, after: list[int]) -> list[int]:
+    """Maximum, numerators, denominators: three all-reduces, one after the other."""
+    axis, heads = partial.share.axis, partial.heads
+    ready = attend_and_rescale(builder, partial, after)
+    ready = [builder.collective("all_reduce", axis, partial.rows_of(heads, FP32), "numerators", after=ready)]
+    ready = [builder.collective("all_reduce", axis, partial.numbers(heads), "denominators", after=ready)]
+    return divide(builder, partial, ready)
+
+
+def attend_fused(builder: ProgramBuilder, partial: Partial, after: list[int]) -> list[int]:
+    """Numerators and denominators in one vector."""
+    heads = partial.heads
+    size = partial.rows_of(heads, FP32) + partial.numbers(heads)
+    ready = attend_and_rescale(builder, partial, after)
+    ready = [
+        builder.collective("all_reduce", partial.share.axis, size, "numerators and denominators", after=ready)
+    ]
+    return divide(builder, partial, ready)
+
+
+def received_bytes(partial: Partial) -> float:
+    """2(p − 1)/p of what is reduced, n·m·(d + 2) in fp32, and (p − 1)/p of what is gathered."""
+    return partial.away * (2 * reduced(partial) + partial.gathered)
+
+
+def buffer_bytes(partial: Partial) -> float:
+    return partial.gathered + partial.rows_of(partial.heads, partial.element) + reduced(partial)
+
+
+SOURCE = "Shyam et al. 2024, arXiv:2408.04093"
+TREE = DECODE_EXCHANGES.register(
+    DecodeExchange(
+        name="tree",
+        summary="three all-reduces: the largest score, numerators, denominators",
+        attend=attend,
+        received_bytes=received_bytes,
+        buffer_bytes=buffer_bytes,
+        source=SOURCE,
+    )
+)
+FUSED = DECODE_EXCHANGES.register(
+    DecodeExchange(
+        name="tree_fused",
+        summary="two all-reduces: the largest score, then numerators with their denominators",
+        attend=attend_fused,
+        received_bytes=received_bytes,
+        buffer_bytes=buffer_bytes,
+        source=SOURCE,
+    )
+)

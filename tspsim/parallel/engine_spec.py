@@ -1,0 +1,189 @@
+"""The type of the section ``engine`` of a stack's YAML: what a serving engine does beside its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveInt, StrictBool
+
+from tspsim.provenance import Provenance
+from tspsim.units import Bytes, PositiveCount, Seconds, duration, gib
+
+from .serving_engine import Graphs, Limits, MemoryRule, Prior, ServingEngine, Sizes
+from .stated import Expected, Section, Stated
+
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Factor = Annotated[float, Field(ge=1.0, le=20.0, allow_inf_nan=False)]
+BytesPerLogit = Annotated[float, Field(ge=0.0, le=256.0, allow_inf_nan=False)]
+Part = Literal["weights", "activations", "graphs", "context"]
+#: A size, or from where on every so many.
+Size = PositiveInt | tuple[PositiveInt, PositiveInt]
+
+
+class GraphsSpec(Section):
+    """Batches whose decode pass is captured: ``sizes`` are numbers, then pairs (from here on, every so many)."""
+
+    source: str = Field(min_length=3, max_length=2000)
+    sizes: tuple[Size, ...] = Field(min_length=1)
+    most: PositiveInt
+    per_slot: PositiveInt | None = Field(None, description="at most so many times the sequences that may run at once")
+    with_most: StrictBool = Field(False, description="the largest is captured where the sizes leave it out")
+    unit: Literal["tokens", "sequences"] = "tokens"
+    with_drafts: tuple[Size, ...] | None = Field(None, description="sizes where drafts are verified, if others")
+    pads: StrictBool = Field(True, description="smaller batches are padded to the next size")
+    pieces: StrictBool = Field(False, description="other passes run in pieces, to the same largest size")
+
+    def graphs(self) -> Graphs:
+        """The same as engines read it."""
+        return Graphs(
+            _sizes(self.sizes),
+            self.most,
+            self.per_slot,
+            self.with_most,
+            self.unit == "sequences",
+            None if self.with_drafts is None else _sizes(self.with_drafts),
+            self.pads,
+            self.pieces,
+        )
+
+
+def _sizes(stated: tuple[Size, ...]) -> Sizes:
+    numbers = tuple(size for size in stated if isinstance(size, int))
+    return Sizes(numbers, tuple(size for size in stated if not isinstance(size, int)))
+
+
+class ReserveSpec(Section):
+    """Memory that an engine's scripts keep free: the sum of its parts, but at least ``least``."""
+
+    fixed: Bytes = 0.0
+    token: Bytes = Field(0.0, description="for every token of the largest pass")
+    graph: Bytes = Field(0.0, description="for every sequence of the largest graph")
+    rank: Bytes = Field(0.0, description="for every GPU of a replica")
+    least: Bytes = 0.0
+
+
+class MemorySpec(Section):
+    """Caches get ``share`` · (visible memory − ``before``) − ``after`` − ``reserve``."""
+
+    source: str = Field(min_length=3, max_length=2000)
+    share: Share = 1.0
+    before: tuple[Part, ...] = ()
+    after: tuple[Part, ...] = ()
+    reserve: ReserveSpec = ReserveSpec()
+
+    def rule(self) -> MemoryRule:
+        """The same as engines read it."""
+        kept = self.reserve
+        reserve = (kept.fixed, kept.token, kept.graph, kept.rank)
+        return MemoryRule(self.share, self.before, self.after, reserve, kept.least)
+
+
+class LimitsSpec(Section):
+    """The most of a pass, and of sequences at once, on GPUs of ``memory`` and more."""
+
+    memory: Bytes = 0.0
+    tokens: PositiveCount
+    sequences: PositiveCount
+
+
+class EngineSpec(Section):
+    """How a serving engine runs a model; what is left out costs nothing."""
+
+    kernels: Stated[str] | None = Field(None, description="the word that its kernels' libraries begin with")
+    graphs: GraphsSpec | None = None
+    saved: Expected[Seconds] | None = Field(None, description="what a graph saves of a product measured alone")
+    saved_quantising: Expected[Seconds] | None = Field(None, description="of one measured with quantising its input")
+    step: Expected[Seconds] | None = Field(None, description="of the host, every step")
+    sequence: Expected[Seconds] | None = Field(None, description="of the host, for every sequence of a step")
+    hidden: Stated[Share] | None = Field(None, description="share of both that runs beside the device")
+    front_end: Expected[Seconds] | None = Field(None, description="from arrival to schedule and first token to client")
+    hosts: dict[str, Expected[Factor]] = Field({}, description="device → how much slower its host is")
+    memory: MemorySpec | None = None
+    context: Expected[Bytes] | None = Field(None, description="memory of the runtime")
+    peer: Expected[Bytes] | None = Field(None, description="and of communication with each other GPU of a replica")
+    graph_memory: Expected[Bytes] | None = Field(None, description="memory of captured graphs")
+    logit: Expected[BytesPerLogit] | None = Field(None, description="bytes a logit while the largest pass samples")
+    block: Stated[PositiveInt] | None = Field(None, description="tokens of a block of the cache")
+    limits: Stated[tuple[LimitsSpec, ...]] | None = None
+    slots: Stated[PositiveCount] | None = Field(None, description="sequences that may run at once, where stated")
+    fused_all_reduce: Stated[StrictBool] | None = Field(None, description="with the norm behind it, in one kernel")
+
+    def engine(self, name: str) -> ServingEngine:
+        """The same facts as programs and capacities read them."""
+        values: dict[str, Any] = {
+            "kernels": _value(self.kernels),
+            "graphs": self.graphs.graphs() if self.graphs else None,
+            "saved": _prior(self.saved),
+            "saved_quantising": _prior(self.saved_quantising),
+            "step": _prior(self.step),
+            "sequence": _prior(self.sequence),
+            "hidden": _value(self.hidden),
+            "front_end": _prior(self.front_end),
+            "hosts": {device: _prior(each) for device, each in self.hosts.items()},
+            "memory": self.memory.rule() if self.memory else None,
+            "context_bytes": _prior(self.context),
+            "peer_bytes": _prior(self.peer),
+            "graph_bytes": _prior(self.graph_memory),
+            "logit_bytes": _prior(self.logit),
+            "block_tokens": _value(self.block),
+            "limits": self._limits(),
+            "slots": _value(self.slots),
+            "fused_all_reduce": _value(self.fused_all_reduce),
+        }
+        assert values.keys() == {each.name for each in fields(ServingEngine)} - {"name"}
+        return ServingEngine(name, **{key: value for key, value in values.items() if value is not None})
+
+    def _limits(self) -> tuple[Limits, ...] | None:
+        if self.limits is None:
+            return None
+        ascending = sorted(self.limits.value, key=lambda each: each.memory)
+        return tuple(Limits(each.memory, each.tokens, each.sequences) for each in ascending)
+
+    def provenance(self, stack: str) -> Iterator[Provenance]:
+        """What is stated, with its source."""
+        for key in type(self).model_fields:
+            entry = getattr(self, key)
+            what = f"stack {stack}: {key.replace('_', ' ')}"
+            if isinstance(entry, dict):
+                for name, each in entry.items():
+                    yield Provenance(f"{what} on {name}", _text(key, each), each.source, _basis(each))
+            elif isinstance(entry, GraphsSpec):
+                value = f"{' '.join(map(str, entry.sizes))}, to {entry.most} {entry.unit}"
+                yield Provenance(what, value, entry.source, "library")
+            elif isinstance(entry, MemorySpec):
+                yield Provenance(what, f"{entry.share:.0%}", entry.source, "library")
+            elif isinstance(entry, Stated):
+                yield Provenance(what, _text(key, entry), entry.source, _basis(entry))
+
+
+def _value(entry: Stated[Any] | None) -> Any:
+    return None if entry is None else entry.value
+
+
+def _prior(entry: Expected[Any] | None) -> Prior | None:
+    return None if entry is None else Prior(entry.value, *entry.ends)
+
+
+def _basis(entry: Stated[Any]) -> str:
+    return "assumed" if isinstance(entry, Expected) and entry.range is not None else "library"
+
+
+#: Keys whose values are bytes; other floats with a range but factors and shares are times.
+_BYTES, _BARE = ("context", "peer", "graph_memory"), ("hosts", "logit", "hidden")
+
+
+def _text(key: str, entry: Stated[Any]) -> str:
+    """A value as reports print it."""
+
+    def plain(value: Any) -> str:
+        if isinstance(value, tuple):
+            return "; ".join(f"{each.tokens} tokens, {each.sequences} sequences" for each in value)
+        if isinstance(value, float) and key not in _BARE:
+            return gib(value) if key in _BYTES else duration(value)
+        return str(value)
+
+    if isinstance(entry, Expected) and entry.range is not None:
+        return f"{plain(entry.value)} ({' to '.join(map(plain, entry.range))})"
+    return plain(entry.value)

@@ -1,0 +1,56 @@
+"""What a schedule of decoding on the folded axis is to everybody else: one object that registers itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from .decode.share import ContextShare
+from .ledger import Buffer
+from .pipeline import Refusal
+from .plan import Job, Plan
+from .registries import DECODE_FORMS
+from .scheme import LayerPiece, Piece
+
+AXIS = "tsp"
+#: The form of plans that name none.
+USUAL = "tree"
+
+
+@dataclass(frozen=True)
+class DecodeForm:
+    """A schedule of steps that decode on the folded axis.
+
+    Attributes
+    ----------
+    name, summary
+        What a plan's ``decode_form`` calls it, and a line for the catalogue.
+    embed, layer, head
+        Write a pass.
+    share
+        Plan → how ranks share contexts.
+    received
+        Job → payload that a rank receives in a layer.
+    buffers
+        Job → what it keeps of other ranks' meanwhile.
+    check
+        Job → the key of the plan that does not go with it and why; None where all do.
+    travels
+        Weights come to tokens; otherwise every rank has all tokens.
+    """
+
+    name: str
+    summary: str
+    embed: Piece
+    layer: LayerPiece
+    head: Piece
+    share: Callable[[Plan], ContextShare]
+    received: Callable[[Job], float]
+    buffers: Callable[[Job], Iterator[Buffer]]
+    check: Callable[[Job], Refusal] = lambda job: None
+    travels: bool = False
+
+
+def form_of(plan: Plan) -> DecodeForm:
+    """The one of a plan."""
+    return DECODE_FORMS.get(plan.options.get("decode_form") or USUAL)

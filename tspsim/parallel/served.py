@@ -1,0 +1,116 @@
+"""What a rank keeps while it serves: weights, each class in its type, and the cache of sequences at work.
+
+A cache is divided by what divides its tokens (sequence shards, folded or not, and groups of tensor-parallel ranks that
+share contexts), by stages, and over tensor-parallel ranks by heads as far as there are any: one latent, and the keys of
+an indexer, are whole on every one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..model import Block
+from ..model.attention import CacheUse
+from ..model.formats import WeightClass
+from ..model.serving import ServingLayer
+from ..operators import AbsorbProduct, Gemm, Operator
+from .ledger import Buffer, Lifetime
+from .pipeline import Chunk
+from .plan import Job
+
+
+def state(job: Job, weight_shards: int, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
+    """Weights and cache of a rank that holds some chunks."""
+    yield Buffer("weights", weight_bytes(job, weight_shards, chunks), Lifetime.STEP)
+    yield Buffer("kv_cache", cache_bytes(job, chunks), Lifetime.STEP)
+
+
+def weight_bytes(job: Job, weight_shards: int, chunks: Sequence[Chunk]) -> float:
+    """Bytes of the weights of some chunks on one of the ranks that hold a copy together, drafter included."""
+    model, formats = job.model, job.work.formats
+    kinds = job.blocks(chunks)
+    total = 0.0
+    for block, layers in kinds.items():
+        total += layers * layer_weight_bytes(job, weight_shards, block)
+    tables = sum(chunk.has_embedding + (chunk.has_head and not model.tied_embeddings) for chunk in chunks)
+    tables = max(tables, int(model.tied_embeddings and any(chunk.has_head for chunk in chunks)))
+    total += tables * model.vocab * model.hidden / weight_shards * formats.weight_bytes(WeightClass.EMBEDDING)
+    if any(chunk.has_head for chunk in chunks) and job.draft_layers:
+        total += job.draft_layers * layer_weight_bytes(job, weight_shards, model.blocks[-1])
+        total += model.join_parameters * formats.weight_bytes(WeightClass.ATTENTION)
+    return total
+
+
+def layer_weight_bytes(job: Job, weight_shards: int, block: Block) -> float:
+    """Bytes of one layer on a rank: routed experts are spread over their own group, projections down to latents are
+    whole on every tensor-parallel rank."""
+    formats, parameters = job.work.formats, dict(job.model.class_parameters(block))
+    projected, shared = projected_by_all(job, block), job.scheme.context(job.plan)
+    routed = parameters.pop(WeightClass.EXPERTS, 0)
+    total = routed / job.expert_shards * formats.weight_bytes(WeightClass.EXPERTS)
+    for part, count in parameters.items():
+        whole = whole_on_every_rank(job, block) if part is WeightClass.ATTENTION else 0
+        total += ((count - whole) / weight_shards + whole) * formats.weight_bytes(part)
+    more = projected * (1 / shared.projected - 1 / shared.own) if projected else 0.0
+    return total + more * formats.weight_bytes(WeightClass.ATTENTION)
+
+
+def projected_by_all(job: Job, block: Block) -> int:
+    """Elements of the projections to queries, keys and values, where ranks that share a context all have them."""
+    share = job.scheme.context(job.plan)
+    layer = job.layer(1, block)
+    assert isinstance(layer, ServingLayer)
+    if share.projected == share.own or not layer.attention_kind.divides_context:
+        return 0
+    leaving = layer.attention_kind.leave(layer, ((1, 1, 1),))
+    output = sum(matrix_elements(operator) for operator in leaving)
+    return job.model.class_parameters(block)[WeightClass.ATTENTION] - whole_on_every_rank(job, block) - output
+
+
+def matrix_elements(operator: Operator) -> int:
+    """Weights that a product reads."""
+    if isinstance(operator, AbsorbProduct):
+        return operator.heads * operator.n * operator.k
+    return operator.batch * operator.n * operator.k if isinstance(operator, Gemm) else 0
+
+
+def whole_on_every_rank(job: Job, block: Block) -> int:
+    """Elements of a layer's attention that no tensor-parallel rank divides; a folded scheme owns a part of all."""
+    return 0 if job.scheme.folds else job.layer(1, block).down_weights
+
+
+def cache_bytes(job: Job, chunks: Sequence[Chunk]) -> float:
+    """Bytes on a rank of the cache of all sequences of a step, at its end."""
+    share = job.scheme.context(job.plan)
+    rows = [(context + queries, sequences) for queries, context, sequences in dealt(sequences_of(job), share.sequences)]
+    per_layer = job.model.cache_uses(job.work.formats.cache)
+    layers = [index for chunk in chunks for index in range(chunk.first_layer, chunk.first_layer + chunk.layers)]
+    known: dict[CacheUse, float] = {}
+    for use in per_layer:
+        if use not in known:
+            known[use] = sum(sequences * share.rank_bytes(use, tokens) for tokens, sequences in rows)
+    return sum(known[per_layer[layer]] for layer in layers)
+
+
+def sequences_of(job: Job) -> tuple[tuple[int, int, int], ...]:
+    """All sequences of a replica as they are at the end of a step."""
+    load = job.work.load
+    prompts = ((load.prompt, load.cached, load.prompts),) if load.prompts else ()
+    return *prompts, *(load.decoding(load.batch) if load.batch else ())
+
+
+def dealt(rows: Sequence[tuple[int, int, int]], ranks: int) -> tuple[tuple[int, int, int], ...]:
+    """Of rows ``(queries, context, sequences)`` what the rank with most has, where ranks get sequences in turn, longest
+    first.
+
+    >>> dealt(((1, 4096, 3), (1, 8192, 2)), 2)
+    ((1, 8192, 1), (1, 4096, 2))
+    """
+    mine, before = [], 0
+    for queries, context, sequences in sorted(rows, key=lambda row: -row[1]):
+        after = before + sequences
+        count = -(-after // ranks) - -(-before // ranks)
+        before = after
+        if count:
+            mine.append((queries, context, count))
+    return tuple(mine)

@@ -1,0 +1,371 @@
+"""What the software of a serving engine adds to its kernels: graphs, padding, the host, and the rule of its memory.
+
+An engine captures graphs of a decode pass for some batch sizes and pads a batch to the next; other passes are launched
+kernel by kernel, so that the host may be the slower one. It takes a share of a GPU's memory, and what its weights,
+activations and graphs leave of that holds caches, by blocks of tokens. Numbers come from `workloads/stacks`
+(docs/stacks.md says where each is from); the default engine captures nothing, pads nothing and costs nothing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..model.attention import decoded
+from ..operators import AbsorbProduct, Gemm, Operator
+
+if TYPE_CHECKING:
+    from ..hardware import Device
+
+#: (query tokens a sequence, tokens in its cache before them, sequences).
+Rows = Iterable[tuple[int, int, int]]
+
+
+class Captured(Enum):
+    """How much of a pass is launched as graphs."""
+
+    NOTHING = "kernel by kernel"
+    #: All kernels but those of attention, in a graph from one attention to the next.
+    PIECES = "in pieces"
+    WHOLE = "as one graph"
+
+
+class Prior(NamedTuple):
+    """A number, and between which nine of ten installations are expected."""
+
+    value: float
+    low: float
+    high: float
+
+    def scaled(self, factor: float) -> Prior:
+        return Prior(self.value * factor, self.low * factor, self.high * factor)
+
+
+NONE = Prior(0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Batch sizes of which graphs are captured: some, then from each of ``spans`` on every so many.
+
+    >>> Sizes((1, 2, 4), ((8, 8), (256, 16))).up_to(24), Sizes((1, 2, 4), ((8, 8), (256, 16))).up_to(280)[-3:]
+    ((1, 2, 4, 8, 16, 24), (248, 256, 272))
+    """
+
+    first: tuple[int, ...] = ()
+    spans: tuple[tuple[int, int], ...] = ()
+
+    def up_to(self, most: int, *, itself: bool = False) -> tuple[int, ...]:
+        """All to ``most``, ascending; with ``itself`` that too."""
+        ends = (*(start for start, _ in self.spans[1:]), most + 1)
+        spans = [range(start, min(end, most + 1), step) for (start, step), end in zip(self.spans, ends, strict=False)]
+        sizes = {size for size in self.first if size <= most}.union(*spans)
+        return tuple(sorted(sizes | {most} if itself else sizes))
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """Which decode passes an engine captures.
+
+    Attributes
+    ----------
+    sizes
+        Of batches, in tokens or in sequences.
+    most
+        The largest, at most; 0: none is captured.
+    per_slot
+        The largest is also at most so many times the sequences that may run, each with its queries; None: it is not.
+    with_most
+        The largest is captured where the sizes leave it out.
+    of_sequences
+        Sizes count sequences, each with all its queries; otherwise tokens, rounded up to multiples of the queries of a
+        sequence.
+    with_drafts
+        Sizes where drafts are verified; None: the same.
+    pads
+        Smaller batches are padded to the next size; otherwise only those of a captured size run as a graph.
+    pieces
+        Passes that are not decodes of equal length run in pieces, to the same largest size.
+    """
+
+    sizes: Sizes = Sizes()
+    most: int = 0
+    per_slot: int | None = None
+    with_most: bool = False
+    of_sequences: bool = False
+    with_drafts: Sizes | None = None
+    pads: bool = True
+    pieces: bool = False
+
+    def tokens(self, queries: int, slots: int | None) -> tuple[int, ...]:
+        """Captured sizes in tokens, ascending, where every sequence has ``queries``; ``slots``: sequences that may run
+        at once."""
+        return _captured(self, queries, slots)
+
+
+@cache
+def _captured(graphs: Graphs, queries: int, slots: int | None) -> tuple[int, ...]:
+    most = graphs.most
+    unit = queries if graphs.of_sequences else 1
+    if graphs.per_slot is not None and slots is not None:
+        most = min(most, graphs.per_slot * slots * (queries // unit))
+    sizes = graphs.with_drafts if graphs.with_drafts is not None and queries > 1 else graphs.sizes
+    found = sizes.up_to(most, itself=graphs.with_most and most > 0)
+    if graphs.of_sequences:
+        return tuple(size * queries for size in found)
+    rounded = {-(-size // queries) * queries for size in found}
+    return tuple(sorted(size for size in rounded if size <= most))
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an engine takes on at once by default on GPUs of ``memory_bytes`` and more: tokens in a pass, sequences."""
+
+    memory_bytes: float
+    tokens: int
+    sequences: int
+
+
+class Budget(NamedTuple):
+    """Bytes for caches on a GPU, and between which nine of ten installations are expected."""
+
+    size_bytes: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class MemoryRule:
+    """What of a GPU's memory holds caches: ``share`` · (visible − ``before``) − ``after`` − the reserve.
+
+    Attributes
+    ----------
+    share
+        Of the visible memory, or of what is left of it.
+    before, after
+        Names of parts (``weights``, ``activations``, ``graphs``, ``context``) taken off before the share is, and out of
+        it.
+    reserve
+        Bytes, bytes for every token of a pass, for every sequence of the largest graph, and for every rank, which
+        scripts of the engine keep free; and the least of their sum.
+    """
+
+    share: float = 1.0
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ("weights", "activations", "graphs", "context")
+    reserve: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    least_reserve: float = 0.0
+
+    def bytes_for_caches(self, visible_bytes: float, parts: Mapping[str, float], reserve_bytes: float = 0.0) -> float:
+        """Never more than all parts leave of the visible memory, and never less than nothing."""
+        shared = self.share * (visible_bytes - sum(parts[name] for name in self.before))
+        own = shared - sum(parts[name] for name in self.after) - reserve_bytes
+        return max(0.0, min(own, visible_bytes - sum(parts.values())))
+
+    def reserved(self, tokens: int, captured: int, ranks: int) -> float:
+        """Bytes of the reserve."""
+        fixed, token, graph, rank = self.reserve
+        return max(self.least_reserve, fixed + token * tokens + graph * captured + rank * ranks)
+
+
+@dataclass(frozen=True)
+class ServingEngine:
+    """How an engine runs the passes of a model.
+
+    Attributes
+    ----------
+    kernels
+        The word that its kernels' libraries begin with, for fused experts, attention and all-reduces; empty: a
+        device's own.
+    graphs
+        What it captures.
+    saved, saved_quantising
+        Seconds that a captured graph saves of a product measured alone, and of one that was measured with quantising
+        its input.
+    step, sequence
+        Seconds of the host a step, and for every sequence in it: scheduling, inputs, sampling, copies.
+    hidden
+        Share of them that runs beside the device.
+    front_end
+        Seconds from a request's arrival to its first schedule and from its first token to the client.
+    hosts
+        By device, how much slower its host is than those that the times are of.
+    memory
+        The rule by which caches get memory.
+    context_bytes, peer_bytes, graph_bytes
+        Of the runtime, of communication with each other GPU of a replica, and of captured graphs.
+    logit_bytes
+        Bytes a logit while the largest pass samples for all sequences that may run.
+    block_tokens
+        Tokens of a block of the cache.
+    limits
+        Passes' tokens and sequences by memory, ascending.
+    slots
+        Sequences that may run at once, where a script states it.
+    fused_all_reduce
+        The norm behind an all-reduce is part of its kernel.
+    """
+
+    name: str = "ideal"
+    kernels: str = ""
+    graphs: Graphs = Graphs()
+    saved: Prior = NONE
+    saved_quantising: Prior = NONE
+    step: Prior = NONE
+    sequence: Prior = NONE
+    hidden: float = 0.0
+    front_end: Prior = NONE
+    hosts: Mapping[str, Prior] = field(default_factory=dict)
+    memory: MemoryRule = MemoryRule()
+    context_bytes: Prior = NONE
+    peer_bytes: Prior = NONE
+    graph_bytes: Prior = NONE
+    logit_bytes: Prior = NONE
+    block_tokens: int = 1
+    limits: tuple[Limits, ...] = ()
+    slots: int | None = None
+    fused_all_reduce: bool = False
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.kernels, self.graphs, self.step, self.sequence, self.block_tokens, self.slots))
+
+    # --- graphs ---------------------------------------------------------------------------------------------
+
+    def padded(self, sequences: int, queries: int = 1) -> int:
+        """Tokens that a decode pass of so many sequences computes, each with ``queries`` (drafts and one)."""
+        return self._next(sequences * queries, queries) or sequences * queries
+
+    def padding(self, rows: Rows) -> tuple[tuple[int, int, int], ...]:
+        """Rows of one cached token a sequence that a pass computes besides, so that it has a captured size."""
+        kept = tuple(rows)
+        tokens = sum(count * sequences for count, _, sequences in kept)
+        captured = self.captured(kept)
+        if captured is Captured.NOTHING:
+            return ()
+        queries = kept[0][0] if captured is Captured.WHOLE else 1
+        more = ((self._next(tokens, queries) or tokens) - tokens) // queries
+        return ((queries, 1, more),) if more else ()
+
+    def captured(self, rows: Rows) -> Captured:
+        """How much of a pass over some rows runs as a graph: all of decodes alike in their queries, up to the largest
+        size."""
+        kept = tuple(rows)
+        queries = {row[0] for row in kept}
+        if kept and len(queries) == 1 and decoded(kept) == kept:
+            (each,) = queries
+            if self._next(each * sum(sequences for _, _, sequences in kept), each) is not None:
+                return Captured.WHOLE
+        tokens = sum(count * sequences for count, _, sequences in kept)
+        if self.graphs.pieces and kept and self._next(tokens, 1) is not None:
+            return Captured.PIECES
+        return Captured.NOTHING
+
+    def _next(self, tokens: int, queries: int) -> int | None:
+        """The captured size that ``tokens`` run in; None: there is none."""
+        sizes = self.graphs.tokens(queries, self.slots)
+        index = bisect_left(sizes, tokens)
+        if index == len(sizes) or (sizes[index] != tokens and not self.graphs.pads):
+            return None
+        return sizes[index]
+
+    @property
+    def saves(self) -> bool:
+        """Whether a graph saves anything of a kernel."""
+        return max(self.saved.value, self.saved_quantising.value) > 0.0
+
+    # --- the host -------------------------------------------------------------------------------------------
+
+    def host_s(self, sequences: int) -> float:
+        """Seconds of a step that the device waits for, beside launches: scheduling, inputs, sampling, copies."""
+        return (1.0 - self.hidden) * (self.step.value + self.sequence.value * sequences)
+
+    def host_range_s(self, sequences: int) -> tuple[float, float]:
+        """Between which those are expected, nine times of ten."""
+        low, high = (each * sequences for each in self.sequence[1:])
+        return (1.0 - self.hidden) * (self.step.low + low), (1.0 - self.hidden) * (self.step.high + high)
+
+    def hidden_s(self, sequences: int) -> float:
+        """Seconds of the host that run beside the device: a step takes them at least."""
+        return self.hidden * (self.step.value + self.sequence.value * sequences)
+
+    def slower_host(self, device: str) -> float:
+        """How much slower a device's host is than those that the times are of."""
+        return self.hosts[device].value if device in self.hosts else 1.0
+
+    def on(self, device: str) -> ServingEngine:
+        """The engine beside a device's host."""
+        factor = self.slower_host(device)
+        if factor == 1.0:
+            return self
+        times = {name: getattr(self, name).scaled(factor) for name in ("step", "sequence", "front_end")}
+        return replace(self, **times)
+
+    # --- memory ---------------------------------------------------------------------------------------------
+
+    def limits_on(self, visible_bytes: float) -> Limits | None:
+        """Passes' tokens and sequences on GPUs of a size; None: it has no limits."""
+        fitting = [each for each in self.limits if each.memory_bytes <= visible_bytes]
+        return fitting[-1] if fitting else None
+
+    def cache_budget(
+        self,
+        visible_bytes: float,
+        weight_bytes: float,
+        activation_bytes: float = 0.0,
+        *,
+        reserve_bytes: float = 0.0,
+        ranks: int = 1,
+    ) -> Budget:
+        """Bytes for caches on a GPU.
+
+        Parameters
+        ----------
+        visible_bytes
+            Memory that a process sees.
+        weight_bytes
+            Of the weights on this GPU, as they are kept.
+        activation_bytes
+            The most that activations take, in the largest pass that the engine admits.
+        reserve_bytes
+            What the workload keeps for the runtime: of an engine without a ``context_bytes`` of its own.
+        ranks
+            GPUs of a replica.
+        """
+        limits, captured = self.limits_on(visible_bytes), self.graphs.tokens(1, self.slots)
+        reserve = self.memory.reserved(limits.tokens if limits else 0, captured[-1] if captured else 0, ranks)
+        own = self.context_bytes if self.context_bytes.value else Prior(*(3 * (reserve_bytes,)))
+        sizes = []
+        for runtime, peer, graphs in zip(own, self.peer_bytes, self.graph_bytes, strict=True):
+            context = runtime + peer * (ranks - 1)
+            parts = {"weights": weight_bytes, "activations": activation_bytes, "graphs": graphs, "context": context}
+            sizes.append(self.memory.bytes_for_caches(visible_bytes, parts, reserve))
+        likely, most, least = sizes
+        return Budget(likely, least, most)
+
+
+@dataclass(frozen=True)
+class Saving:
+    """What a captured graph saves of kernels measured alone: of a product at most its start, and never so much that it
+    takes less than its FLOPs at the peak or its bytes at the bandwidth of HBM."""
+
+    engine: ServingEngine
+    device: Device
+
+    def seconds(self, operator: Operator, alone_s: float) -> float:
+        """Time of a kernel that takes ``alone_s`` where it was measured."""
+        if not isinstance(operator, Gemm | AbsorbProduct):
+            return alone_s
+        device, dtype, engine = self.device, operator.dtype, self.engine
+        limits = device.limits(dtype)
+        start_s = 1e-6 * device.kernel("gemm", dtype).parameters["launch_us"]
+        saved = engine.saved_quantising if device.includes_quantising(dtype) else engine.saved
+        least_s = max(operator.flops / limits.peak, operator.hbm_bytes / limits.hbm)
+        return min(alone_s, max(least_s, alone_s - min(saved.value, start_s)))
+
+
+#: The default.
+NO_ENGINE = ServingEngine()

@@ -1,0 +1,72 @@
+"""How much a serving step is, as a workload states it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from .batch import Row
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """Drafts that a step verifies.
+
+    Attributes
+    ----------
+    tokens
+        k: drafted tokens a sequence; a step verifies k + 1 positions.
+    accepted
+        Tokens that a sequence advances in a step, mean: one of its own and the drafts accepted before the first that is
+        not. 1 + Σ_{i ≤ k} a^i with a constant rate a (Leviathan et al. 2023, arXiv:2211.17192, §3.1).
+    draft
+        Who drafts: a registered name of :mod:`tspsim.parallel.draft`.
+    """
+
+    tokens: int
+    accepted: float
+    draft: str = "mtp"
+
+
+@dataclass(frozen=True)
+class Load:
+    """Of one replica: ``prompts`` of ``prompt`` tokens behind ``cached`` ones each, in pieces of ``chunk`` tokens, and
+    a ``batch`` of sequences that decode, spread evenly over ``contexts``: tokens that each has in the cache."""
+
+    prompts: int = 0
+    prompt: int = 0
+    cached: int = 0
+    chunk: int | None = None
+    batch: int = 0
+    contexts: tuple[int, ...] = ()
+    speculation: Speculation | None = None
+
+    @property
+    def in_words(self) -> str:
+        """How much, for people."""
+        said = []
+        if self.prompts:
+            behind = f" behind {self.cached:,} cached" if self.cached else ""
+            pieces = f" in chunks of {self.chunk:,}" if self.chunk else ""
+            said.append(f"{self.prompts} × {self.prompt:,} prompt tokens{behind}{pieces}")
+        if self.batch:
+            contexts = sorted(set(self.contexts))
+            length = f"{contexts[0]:,}" + (f" to {contexts[-1]:,}" if len(contexts) > 1 else "")
+            drafts = f", {self.speculation.tokens} drafts each" if self.speculation else ""
+            said.append(f"{self.batch} sequences at {length} tokens{drafts}")
+        return " and ".join(said)
+
+    def decoding(self, sequences: int) -> tuple[Row, ...]:
+        """Rows of so many of its decoding sequences, each with as many queries as it verifies."""
+        queries = 1 + (self.speculation.tokens if self.speculation else 0)
+        kinds = Counter(self.contexts[index % len(self.contexts)] for index in range(sequences))
+        return tuple(Row(queries, context, count) for context, count in kinds.items())
+
+    def chunks(self) -> list[tuple[Row, bool]]:
+        """Pieces of the prompts, first to last, and whether their last tokens are in one."""
+        rows, start = [], 0
+        while start < self.prompt:
+            size = min(self.chunk or self.prompt, self.prompt - start)
+            rows.append((Row(size, self.cached + start, self.prompts), start + size == self.prompt))
+            start += size
+        return rows

@@ -1,0 +1,32 @@
+"""Prompts are read: whole, or chunk after chunk over what is cached already."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from .batch import Batch
+from .load import Load
+from .serving import ServingStep
+from .step import STEPS
+
+
+class PrefillStep(ServingStep):
+    """All prompts of a replica at once; in chunks every pass reads one of each, so that the step's time is the time
+    to the first token."""
+
+    name = "prefill"
+    title = "prefill"
+    needs: ClassVar[tuple[str, ...]] = ("sequence",)
+    takes: ClassVar[tuple[str, ...]] = ("sequences_per_replica", "chunk", "cached")
+
+    def passes(self, load: Load, stages: int) -> tuple[Batch, ...]:
+        return tuple(Batch((row,), outputs=load.prompts if last else 0) for row, last in load.chunks())
+
+    def counted(self, load: Load) -> float:
+        return float(load.prompts * load.prompt)
+
+    def in_flight(self, load: Load, stages: int) -> int:
+        return 1
+
+
+PREFILL_STEP = STEPS.register(PrefillStep())
