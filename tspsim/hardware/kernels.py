@@ -54,7 +54,7 @@ OTHER_GENERATION: dict[str, float] = {
     "attention_backward": 0.17,
     "attention_decode": 0.70,
     "latent_prefill": 0.17,
-    "latent_decode": 0.70,
+    "latent_decode": 0.36,
     "absorb": 0.36,
     "memory_bound": 0.70,
     **dict.fromkeys(("indexer", "sparse_attention"), 0.70),
@@ -341,7 +341,8 @@ def _best_of_its_generation(
         if best is not None:
             share = best.value / peak_of(other.as_measured, dtype)
             value = share * peak_of(spec.as_measured, dtype)
-            return best.model_copy(update={"value": value, "source": f"{other.name}'s share of its peak; {best.source}"})
+            source = f"{other.name}'s share of its peak; {best.source}"
+            return best.model_copy(update={"value": value, "source": source})
     return None
 
 
