@@ -5,8 +5,8 @@ a token, or stands for several), of which it attends a:
 
     indexer    score  = 2 · n · s · index_heads · head_dim / (peak of fp8 · efficiency)
                keys   = entries · KEY_BYTES / (HBM · hbm_efficiency)
-               choose = start + min(max(longest, n·s/units) · scan_ns, split + n·s/units · scan_ns)
-                        where a context has more entries than are chosen; a unit scans a query's scores, or many do
+               choose = start + min(max(longest, m/units) · scan_ns, split + m/units · scan_ns)
+                        m: n · s of the queries that have more entries than are chosen; a unit scans a query's, or many
                time   = launch + (scoreᵖ + keysᵖ)^(1/p) + choose + n · token_ns
 
     attention  math   = 2 · n · a · (Hᵖ + paddedᵖ)^(1/p) · (key_dim + value_dim) / (peak · efficiency),  p = 8
@@ -59,15 +59,16 @@ def indexer(
     queries: Any,
     pairs: Any,
     entries: Any,
+    choice: Any,
+    longest: Any,
     heads: Any,
     head_dim: Any,
-    longest: Any,
     *_: float,
 ) -> Any:
     """Seconds of scores and choice, before any range: floats, or arrays of shape (rows,).
 
-    ``pairs`` are queries times the entries that each is scored with, ``entries`` those of all contexts, ``longest``
-    those of the longest one that has more of them than are chosen, 0 if none has.
+    ``pairs`` are queries times the entries that each is scored with, ``entries`` those of all contexts. Of the queries
+    that have more entries than are chosen, ``choice`` are the pairs; ``longest`` are the entries of the longest context.
     """
     p = parameters
     flops = 2.0 * pairs * heads * head_dim
@@ -75,7 +76,7 @@ def indexer(
     score = cost_of_p_norm(
         flops / (limits.peak * p["efficiency"]), keys / (limits.hbm * p["hbm_efficiency"]), p["overlap_power"]
     )
-    scan, each = p["scan_ns"] * 1e-9, pairs / limits.compute_units
+    scan, each = p["scan_ns"] * 1e-9, choice / limits.compute_units
     choose = p["choose_us"] * 1e-6 + minimum(maximum(longest, each) * scan, p["split_us"] * 1e-6 + each * scan)
     time = p["launch_us"] * 1e-6 + score + (longest > 0.0) * choose + queries * p["token_ns"] * 1e-9
     return maximum(time, maximum(flops / limits.peak, (keys + SCORE_BYTES * pairs) / limits.hbm))
@@ -113,7 +114,7 @@ def attention(
 def indexer_call(scores: Indexer) -> tuple[str, dict[str, float]]:
     """The kernel family of an operator, and its shape."""
     family = "indexer" if scores.compression == 1 else "compressed_indexer"
-    names = ("queries", "pairs", "entries", "heads", "head_dim", "longest")
+    names = ("queries", "pairs", "entries", "choice", "longest", "heads", "head_dim")
     return family, {name: float(getattr(scores, name)) for name in names}
 
 
