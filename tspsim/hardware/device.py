@@ -404,7 +404,7 @@ class Device:
 #: Bytes a column of one row that an op moves in bf16 (read plus written), to recover the row's length.
 _BYTES_A_COLUMN = {"copy": 4.0, "add": 6.0, "rmsnorm": 4.0, "add_rmsnorm": 8.0, "swiglu": 6.0}
 _ATTENTION = ("attention_forward", "attention_backward")
-_MAY_BE_ZERO = frozenset({"rows", "columns", "causal", "choice", "longest"})
+_MAY_BE_ZERO = frozenset({"rows", "columns", "causal", "choice", "longest", "prompts"})
 _CHUNK = 2048
 
 

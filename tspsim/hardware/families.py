@@ -71,7 +71,7 @@ _ATTENTION_SWITCHES = {"block_rows": (128, 64, 256), "packed": (False, True)}
 _BACKWARD_SWITCHES = {"block_rows": (64, 128, 256), "packed": (False,)}
 
 _INDEXER_SHAPE = ("queries", "pairs", "entries", "choice", "longest", "heads", "head_dim")
-_SPARSE_SHAPE = ("queries", "pairs", "entries", "heads", "key_dim", "value_dim", "entry_bytes")
+_SPARSE_SHAPE = ("queries", "prompts", "pairs", "entries", "heads", "key_dim", "value_dim", "entry_bytes")
 _SCAN_SHAPE = ("sequences", "tokens", "longest", "k_heads", "k_dim", "v_heads", "v_dim")
 _CONVOLUTION_SHAPE = ("sequences", "tokens", "longest", "channels")
 _GEMM_SWITCHES = {"tiles": tuple(gemm.TILES), "splits": gemm.SPLITS}

@@ -153,6 +153,11 @@ class SparseAttention(Operator):
         return sum(q * n for q, _, n in self.rows)
 
     @property
+    def prompts(self) -> int:
+        """Sequences of several queries."""
+        return sum(n for q, _, n in self.rows if q > 1)
+
+    @property
     def pairs(self) -> float:
         return sum(q * self.attended(q, c) * n for q, c, n in self.rows)
 
