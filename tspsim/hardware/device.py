@@ -505,7 +505,9 @@ def _as_engines_say(library: str) -> str:
 #: Bytes a column of one row that an op moves in bf16 (read plus written), to recover the row's length.
 _BYTES_A_COLUMN = {"copy": 4.0, "add": 6.0, "rmsnorm": 4.0, "add_rmsnorm": 8.0, "swiglu": 6.0}
 _ATTENTION = ("attention_forward", "attention_backward")
-_MAY_BE_ZERO = frozenset({"rows", "columns", "causal", "longest", "pairs", "touched", "gated"})
+_MAY_BE_ZERO = frozenset(
+    {"rows", "columns", "causal", "choice", "longest", "prompts", "pairs", "touched", "gated"}
+)
 _CHUNK = 2048
 
 

@@ -85,8 +85,8 @@ _BACKWARD_SWITCHES = {"block_rows": (64, 128, 256), "packed": (False,)}
 
 #: Which form a library runs its tables say; the heights of its blocks are told by the rows.
 _LATENT_SWITCHES = {"form": ("expanded", "absorbed"), "block_rows": (128, 256, 64)}
-_INDEXER_SHAPE = ("queries", "pairs", "entries", "heads", "head_dim", "longest")
-_SPARSE_SHAPE = ("queries", "pairs", "entries", "heads", "key_dim", "value_dim", "entry_bytes")
+_INDEXER_SHAPE = ("queries", "pairs", "entries", "choice", "longest", "heads", "head_dim")
+_SPARSE_SHAPE = ("queries", "prompts", "pairs", "entries", "heads", "key_dim", "value_dim", "entry_bytes")
 _SCAN_SHAPE = ("sequences", "tokens", "longest", "k_heads", "k_dim", "v_heads", "v_dim")
 _CONVOLUTION_SHAPE = ("sequences", "tokens", "longest", "channels")
 _GEMM_SWITCHES = {"tiles": tuple(gemm.TILES), "splits": gemm.SPLITS}
