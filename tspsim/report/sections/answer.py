@@ -6,6 +6,7 @@ from typing import Any
 
 from tspsim.report.numbers import plain, seconds
 from tspsim.report.view import View, dollars_per_million_tokens
+from tspsim.scenario.project import Project
 from tspsim.steps import STEPS
 from tspsim.units import compact, gib, percent
 
@@ -106,11 +107,21 @@ def tiles(view: View) -> list[dict[str, str]]:
     ]
     prices = dollars_per_million_tokens(best)
     if prices:
-        (market, price), *others = prices.items()
+        ranking = project_basis(view)
+        market = ranking if ranking in prices else next(iter(prices))
+        price = prices[market]
+        others = [item for item in prices.items() if item[0] != market]
         where = f" ({market})" if market else ""
-        dearer = "".join(f"; ${other:.3g} {name}" for name, other in others)
-        shown.append({"what": "Cost", "value": f"${price:.3g}", "more": f"a million tokens{where}{dearer}"})
+        further = "".join(f"; ${other:.3g} {name}" for name, other in others)
+        shown.append({"what": "Cost", "value": f"${price:.3g}", "more": f"a million tokens{where}{further}"})
     return shown
+
+
+def project_basis(view: View) -> str:
+    """The price basis that ranks: the project's, or its default where none is stated."""
+    stated = view.result.scenario.get("project")
+    usual = Project.model_fields["price"].default
+    return str(stated.get("price", usual) if isinstance(stated, dict) else usual)
 
 
 def _close(text: str) -> str:
