@@ -9,6 +9,7 @@ A table stands between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``. Everyt
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import tspsim
 from tspsim.bound import bounds
+from tspsim.model import load_model
 from tspsim.network import collective, load_cluster
 from tspsim.operators import Attention, Gemm, Operator
 from tspsim.parallel import CONTEXT_METHODS, SCHEMES, WEIGHT_TRANSPORTS, build_mesh, peak_memory, scheme_of
@@ -32,7 +34,7 @@ KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 
 #: Columns of words; others hold numbers and stand to the right.
-WORDS = ("algorithm", "basis", "source", "name", "what it is", "keys of its own")
+WORDS = ("algorithm", "basis", "source", "name", "what it is", "keys of its own", "layers")
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -411,6 +413,23 @@ def efficiencies() -> str:
     return table(["node, family", "share of link bandwidth", "basis", "source"], rows)
 
 
+def catalog_of_models() -> str:
+    """Models whose weights are published, with what serving keeps of a token by type of cache."""
+    rows, types = [], ("bf16", "fp8", "fp8_ds_mla")
+    for path in sorted((DOCS.parent / "workloads/models").glob("*.yaml"), key=lambda path: path.stem):
+        model = load_model(path)
+        if not model.vocab or model.linear_bias:
+            continue
+        kinds = Counter(block.attention for block in model.blocks)
+        layers = " + ".join(f"{count} {kind}" for kind, count in kinds.items())
+        known = model.attention_kind.cache_types
+        bytes_of = [f"{model.cache_bytes_per_token(each):,.0f}" if each in known else "" for each in types]
+        figures = f"{model.parameters / 1e9:,.1f}", f"{model.active_parameters / 1e9:,.1f}"
+        fixed = f"{model.sequence_bytes() / 1e6:,.1f}"
+        rows.append([path.stem, layers, *figures, f"{model.weight_bytes() / 1e9:,.0f}", *bytes_of, fixed])
+    return table(["model", "layers", "parameters, B", "active, B", "checkpoint, GB", *types, "fixed, MB"], rows)
+
+
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "published-tsp.md": {
         "defaults": defaults,
@@ -426,6 +445,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "memory.md": {"points": memory_points, "parts": memory_parts},
     "schedules.md": {"volumes": volumes, "registered": registered},
     "network.md": {"anchors": anchors, "efficiencies": efficiencies},
+    "models.md": {"catalog": catalog_of_models},
 }
 
 

@@ -6,6 +6,7 @@ it was meant to be, and the deepest finding where a value could have been one of
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
@@ -28,7 +29,19 @@ def explain(error: ValidationError, data: object, type_: type[BaseModel], *, fil
     findings = error.errors(include_url=False)
     first = min(enumerate(findings), key=lambda pair: (_rank(pair[1]), pair[0]))[1]
     place = _place(data, first["loc"], first["type"])
+    if first["type"] == "missing":
+        return _missing(findings, data, place, file)
     return InputError(_sentence(first, type_, place), file=file, key=_key_path(data, place) or None)
+
+
+def _missing(findings: Sequence[Any], data: object, place: tuple[int | str, ...], file: str | None) -> InputError:
+    """Every key that is missing beside the one at ``place``, at once."""
+    places = [_place(data, each["loc"], "missing") for each in findings if each["type"] == "missing"]
+    names = list(dict.fromkeys(str(each[-1]) for each in places if each[:-1] == place[:-1]))
+    if len(names) < 2:
+        return InputError("is required", file=file, key=_key_path(data, place) or None)
+    sentence = f"{', '.join(names[:-1])} and {names[-1]} are required"
+    return InputError(sentence, file=file, key=_key_path(data, place[:-1]) or None)
 
 
 def _rank(finding: Any) -> tuple[int, int]:
@@ -74,9 +87,7 @@ def _sentence(finding: Any, type_: type[BaseModel], place: Sequence[int | str]) 
     kind, value, context = finding["type"], finding["input"], finding.get("ctx", {})
     shown = describe(value)
     if kind == "extra_forbidden":
-        return f"unknown key{did_you_mean(place[-1], _known_keys(type_, place[:-1]))}"
-    if kind == "missing":
-        return "is required"
+        return f"unknown key{_nearest_key(type_, place)}"
     if kind in ("literal_error", "enum"):
         allowed = _QUOTED.findall(context["expected"])
         near = did_you_mean(value, allowed) if isinstance(value, str) else ""
@@ -129,6 +140,22 @@ def _known_keys(type_: type[BaseModel], place: Sequence[int | str]) -> list[str]
     models = [member for annotation in candidates for member in _members(annotation) if _is_model(member)]
     names = {field.alias or name for model in models for name, field in model.model_fields.items()}
     return sorted(names | {each.name for model in models if hasattr(model, "further") for each in model.further()})
+
+
+def _nearest_key(type_: type[BaseModel], place: Sequence[int | str]) -> str:
+    """The key that an unknown one was meant to be: one a section deeper of just this name, else the nearest here."""
+    key, known = str(place[-1]), _known_keys(type_, place[:-1])
+    near = did_you_mean(key, known)
+    above = ".".join(map(str, place[:-1]))
+    if len(place) > 1 or (near.startswith(" (did") and difflib.get_close_matches(key, known, n=1, cutoff=0.8)):
+        return near
+    for section in known:
+        for entry in ("", "NAME"):  # a section, or a list of named ones
+            steps: list[int | str] = [section, 0] if entry else [section]
+            deeper = difflib.get_close_matches(key, _known_keys(type_, steps), n=1, cutoff=0.8)
+            if deeper:
+                return f" (did you mean '{'.'.join(filter(None, (above, section, entry, deeper[0])))}'?)"
+    return near
 
 
 def _members(annotation: Any) -> list[Any]:

@@ -18,12 +18,12 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from .errors import InputError, UnknownNameError, describe, shorten
+from .errors import InputError, UnknownNameError, describe, did_you_mean, shorten
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -41,6 +41,20 @@ FOLDERS: dict[str, str] = {
     "stacks": "workloads/stacks",
     "scenarios": "scenarios",
 }
+
+#: Keys that only one kind of entry has, to tell what a file is; the first kind whose keys are all there.
+_TELLING: tuple[tuple[tuple[str, ...], Kind], ...] = (
+    (("workload",), "scenarios"),
+    (("hbm_bandwidth",), "devices"),
+    (("peak",), "devices"),
+    (("intra",), "nodes"),
+    (("nic", "switch"), "fabrics"),
+    (("architectures",), "models"),
+    (("hidden_size", "num_hidden_layers"), "models"),
+    (("hidden", "layers"), "models"),
+    (("device", "nodes"), "clusters"),
+    (("plans",), "scenarios"),
+)
 
 LARGEST_FILE_BYTES = 2**20
 DEEPEST_NESTING = 64
@@ -86,13 +100,31 @@ def locate(kind: Kind, name_or_path: str | Path, *, beside: Path | None = None) 
         candidates = [Path(text), *([beside / text] if beside else [])]
         found = next((path for path in candidates if _exists(path)), None)
         if found is None:
-            raise InputError("no such file; give a path that exists or a catalog name", file=shorten(text))
+            remedy = _nearest_file(Path(text), kind) or "; give a path that exists or a catalog name"
+            raise InputError(f"no such file{remedy}", file=shorten(text))
         return found
     for root in roots():
         path = root / FOLDERS[kind] / f"{text}.yaml"
         if _exists(path):
             return path
-    raise UnknownNameError(kind.removesuffix("s"), text, names(kind))
+    raise UnknownNameError(kind.removesuffix("s"), text, [*names(kind), *_files_here(Path())])
+
+
+def _nearest_file(path: Path, kind: Kind) -> str:
+    """`` (did you mean …?)``: a file in the same folder, or a catalog entry; empty when nothing is near."""
+    beside = [str(path.parent / name) for name in _files_here(path.parent)]
+    near = did_you_mean(path, beside, limit=0) if beside else ""
+    if not near.startswith(" (did"):
+        near = did_you_mean(path.stem, names(kind), limit=0)
+    return near if near.startswith(" (did") else ""
+
+
+def _files_here(folder: Path) -> list[str]:
+    """Descriptions in a folder, by name; none where it cannot be read."""
+    try:
+        return sorted(path.name for path in folder.iterdir() if path.suffix in _PATH_SUFFIXES)
+    except (OSError, ValueError):
+        return []
 
 
 #: Between an entry and one of its versions.
@@ -112,6 +144,15 @@ def versioned(name: str) -> tuple[str, str]:
     """
     base, _, version = (name, "", "") if is_path(name) else name.partition(VERSION)
     return base, version
+
+
+def kind_of(path: Path, data: Mapping[str, Any]) -> Kind | None:
+    """What an entry describes: by the folder it lies in, else by its keys; None where neither tells."""
+    folder = path.resolve().parent
+    for kind, place in FOLDERS.items():
+        if folder.parts[-len(Path(place).parts) :] == Path(place).parts:
+            return cast("Kind", kind)
+    return next((kind for keys, kind in _TELLING if all(key in data for key in keys)), None)
 
 
 def _exists(path: Path) -> bool:

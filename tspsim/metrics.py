@@ -99,7 +99,8 @@ def of_rank(
     kind = np.array([names.index(label.kind) for label in kinds.labels], dtype=np.int64)[which[moving]]
     start, end = start_s[moving], end_s[moving]
     order = np.lexsort((kind, end, start))
-    transfers = list(zip(start[order].tolist(), end[order].tolist(), [names[i] for i in kind[order]], strict=True))
+    moved = [names[i] for i in kind[order].tolist()]
+    transfers = list(zip(start[order].tolist(), end[order].tolist(), moved, strict=True))
     exposed: dict[str, float] = {}
     idle_s = 0.0
     nearby = 0
@@ -114,7 +115,9 @@ def of_rank(
                 inside.append((min(finish, right), max(begin, left), name))
             following += 1
         free = [(left, right)]
-        for finish, begin, name in sorted(inside, key=to_the_nanosecond, reverse=True):
+        if len(inside) > 1:
+            inside.sort(key=to_the_nanosecond, reverse=True)
+        for finish, begin, name in inside:
             claimed, free = claim(free, begin, finish)
             exposed[name] = exposed.get(name, 0.0) + claimed
         idle_s += sum(b - a for a, b in free)

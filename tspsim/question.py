@@ -74,7 +74,7 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         inline = scenario.cluster
         parts = (inline.device, inline.nodes, inline.fabric, inline.node, inline.oversubscription, inline.library)
         try:
-            cluster = with_faults(lookups.build_cluster(*parts), scenario.faults)
+            cluster = with_faults(lookups.build_cluster(*parts, inline.gpus_per_node), scenario.faults)
         except UnknownNameError as error:  # the catalog's names are known by now
             raise error.at(key="cluster.library") from None
     else:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -80,7 +81,7 @@ def _build_units() -> dict[str, dict[str, Fraction]]:
     rates = {f"{unit}/s": factor for unit, factor in amounts.items()}
     rates |= {f"{unit}ps": factor for unit, factor in amounts.items() if not unit.endswith("bit")}
     flops = {k: v for unit in ("FLOP/s", "FLOPS", "FLOPs") for k, v in _prefixed(unit, _DECIMAL).items()}
-    seconds = _prefixed("s", {"": 0}, _SMALL) | {"min": Fraction(60), "h": Fraction(3600)}
+    seconds = _prefixed("s", {"": 0}, _SMALL) | {"min": Fraction(60), "m": Fraction(60), "h": Fraction(3600)}
     one = Fraction(1)
     return {
         "bytes": amounts,
@@ -101,7 +102,12 @@ _UNITS = _build_units()
 
 
 def parse(
-    value: object, dimension: Dimension, *, minimum: float | None = 0.0, positive: bool = False
+    value: object,
+    dimension: Dimension,
+    *,
+    minimum: float | None = 0.0,
+    positive: bool = False,
+    examples: Sequence[str] = (),
 ) -> float:
     """Read one quantity.
 
@@ -115,6 +121,8 @@ def parse(
         Smallest value allowed, in SI; None for no bound.
     positive
         Zero is refused as well.
+    examples
+        What messages offer; the dimension's own when left out.
 
     Returns
     -------
@@ -131,65 +139,65 @@ def parse(
     >>> parse("2.1 GHz", "Hz"), parse("1.5 GiB", "bytes"), parse("5 µs", "s")
     (2100000000.0, 1610612736.0, 5e-06)
     """
-    number, unit = _split(value, dimension)
-    exact = number * _factor(value, unit, dimension)
+    offer = _examples(examples or EXAMPLES[dimension])
+    number, unit = _split(value, offer)
+    exact = number * _factor(value, unit, dimension, offer)
     if positive and exact <= 0:
-        raise UnitError(f"'{shorten(value)}' must be more than zero, such as {_examples(dimension)}")
+        raise UnitError(f"'{shorten(value)}' must be more than zero, such as {offer}")
     if minimum is not None and exact < Fraction(minimum):
         floor = "zero" if minimum == 0 else f"{minimum:g} {dimension}"
-        raise UnitError(f"'{shorten(value)}' is less than {floor}; write one such as {_examples(dimension)}")
+        raise UnitError(f"'{shorten(value)}' is less than {floor}; write one such as {offer}")
     if dimension != "count":
         return float(exact)
     if exact.denominator != 1:
-        raise UnitError(f"'{shorten(value)}' is not a whole number; write one such as {_examples(dimension)}")
+        raise UnitError(f"'{shorten(value)}' is not a whole number; write one such as {offer}")
     if abs(exact) > LARGEST_COUNT:
         raise UnitError(f"'{shorten(value)}' is larger than any count used here (2^53)")
     return int(exact)
 
 
-def _split(value: object, dimension: str) -> tuple[Fraction, str]:
+def _split(value: object, offer: str) -> tuple[Fraction, str]:
     """The number and the unit in ``value``; bare numbers have the unit ``""``."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise UnitError(f"'{shorten(value)}' is not a quantity; write one such as {_examples(dimension)}")
+        raise UnitError(f"'{shorten(value)}' is not a quantity; write one such as {offer}")
     if isinstance(value, int) and abs(value) > LARGEST_COUNT:
         raise UnitError("a bare number beyond 2^53 is larger than any count used here")
     if isinstance(value, float) and not math.isfinite(value):
-        raise UnitError(f"'{value}' is not a finite number; write one such as {_examples(dimension)}")
+        raise UnitError(f"'{value}' is not a finite number; write one such as {offer}")
     if isinstance(value, int | float):
         return Fraction(value), ""
     match = _NUMBER.fullmatch(value.strip()) if len(value) <= 64 else None
     if match is None:
-        offer = _examples(dimension)
         raise UnitError(f"'{shorten(value)}' does not begin with a number; write one such as {offer}")
     number, exponent, unit = match.groups()
     if exponent is not None and abs(int(exponent)) > LARGEST_EXPONENT:
         reach = f"is beyond what is read here, 1e-{LARGEST_EXPONENT} to 1e{LARGEST_EXPONENT}"
-        raise UnitError(f"'{shorten(value)}' {reach}; write one such as {_examples(dimension)}")
+        raise UnitError(f"'{shorten(value)}' {reach}; write one such as {offer}")
     return Fraction(number.replace("_", "")), "".join(unit.split())
 
 
-def _factor(value: object, unit: str, dimension: str) -> Fraction:
+def _factor(value: object, unit: str, dimension: str, offer: str) -> Fraction:
     """What one ``unit`` is in SI, or the message that helps most."""
     known = _UNITS[dimension]
     if unit in known:
         return known[unit]
     text = shorten(value)
     if not unit:
-        raise UnitError(f"'{text}' has no unit; write one such as {_examples(dimension)}")
+        raise UnitError(f"'{text}' has no unit; write one such as {offer}")
     for other, units in _UNITS.items():
         if unit in units and other != "count":
             what = "a plain count is" if dimension == "count" else f"{dimension} are"
-            raise UnitError(f"'{text}' measures {other}; {what} needed here, such as {_examples(dimension)}")
+            raise UnitError(f"'{text}' measures {other}; {what} needed here, such as {offer}")
     # Case decides between bits and bytes, so every spelling that differs only by case is offered.
     near = [spelling for spelling in known if spelling.lower() == unit.lower()]
     near = near or difflib.get_close_matches(unit, known, n=1, cutoff=0.6)
     spellings = " or ".join(f"'{spelling}'" for spelling in near[:2])
-    offer = f"did you mean {spellings}?" if near else f"write {_examples(dimension)}"
-    raise UnitError(f"unknown unit '{shorten(unit, 20)}' in '{text}' ({offer})")
+    remedy = f"did you mean {spellings}?" if near else f"write {offer}"
+    raise UnitError(f"unknown unit '{shorten(unit, 20)}' in '{text}' ({remedy})")
 
 
-def _examples(dimension: str) -> str:
-    return " or ".join(f"'{example}'" for example in EXAMPLES[dimension])
+def _examples(examples: Iterable[str]) -> str:
+    return " or ".join(f"'{example}'" for example in examples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,24 +210,27 @@ class Quantity:
         What the field measures.
     positive
         Zero is refused as well as negative values.
+    examples
+        What messages and the schema offer; the dimension's own when left out.
     """
 
     dimension: Dimension
     positive: bool = False
+    examples: tuple[str, ...] = ()
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         from pydantic_core import PydanticCustomError, core_schema
 
         def read(value: object) -> float:
             try:
-                return parse(value, self.dimension, positive=self.positive)
+                return parse(value, self.dimension, positive=self.positive, examples=self.examples)
             except UnitError as error:
                 raise PydanticCustomError("quantity", "{reason}", {"reason": error.message}) from None
 
         return core_schema.no_info_plain_validator_function(read)
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
-        examples = list(EXAMPLES[self.dimension])
+        examples = list(self.examples or EXAMPLES[self.dimension])
         units = sorted(_UNITS[self.dimension], key=len, reverse=True)
         unit = "|".join(re.escape(unit) for unit in units if unit)
         optional = "?" if self.dimension == "count" else ""
@@ -242,6 +253,8 @@ Hertz = Annotated[float, Quantity("Hz", positive=True)]
 Watts = Annotated[float, Quantity("W")]
 Count = Annotated[int, Quantity("count")]
 PositiveCount = Annotated[int, Quantity("count", positive=True)]
+#: GPUs, nodes, degrees: counts that nobody writes in Ki.
+PositiveNumber = Annotated[int, Quantity("count", positive=True, examples=("1", "8"))]
 Usd = Annotated[float, Quantity("USD")]
 UsdPerHour = Annotated[float, Quantity("USD/h")]
 UsdPerKilowattHour = Annotated[float, Quantity("USD/kWh")]

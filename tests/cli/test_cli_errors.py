@@ -47,6 +47,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "broken.yaml").write_text("name: [\n")
     (folder / "folder.yaml").mkdir()
     (folder / "steer.yaml").write_text(SMALL.replace("tsp-8b", '"\\e[2Jtsp"'))
+    (folder / "config.json").write_text('{"architectures": ["LlamaForCausalLM"], "hidden_size": 4096}')
+    devices = folder / "topologies" / "devices"
+    devices.mkdir(parents=True)
+    (devices / "mygpu.yaml").write_text("name: mygpu\n")
     (folder / "pipe.yaml").symlink_to("/dev/zero")
     monkeypatch.chdir(folder)
     monkeypatch.delenv("TSPSIM_CATALOG", raising=False)
@@ -82,12 +86,33 @@ GALLERY: list[tuple[list[str], str]] = [
         ["run", "small.yaml", "--set", "cluster={device: mi300x, nodes: 2, fabric: rail-400g}"],
         "did you mean 'rails-400g'?",
     ),
+    # what is meant, though it stands elsewhere or is called otherwise
+    (["simulate", "small.yaml"], "unknown command 'simulate' (did you mean 'run'?)"),
+    (["run", "small.yml"], "small.yml: no such file (did you mean 'small.yaml'?)"),
+    (["run", "smal"], "unknown scenario 'smal' (did you mean 'small.yaml'?)"),
+    (["run", f"{HEADLINE}.yaml"], f"no such file (did you mean '{HEADLINE}'?)"),
+    (["run", "config.json"], "config.json: describes a model, not a scenario; a scenario names a model: workload: "),
+    (["run", "topologies/devices/mygpu.yaml"], "describes a device, not a scenario"),
+    (["run", "small.yaml", "--set", "sequence=8Ki"], "unknown key (did you mean 'workload.sequence'?)"),
+    (["run", "small.yaml", "--set", "tp=8"], "--set: tp: unknown key (did you mean 'plans.NAME.tp'?)"),
+    (
+        ["run", "small.yaml", "--set", "cluster.device=mygpu"],
+        "--set: cluster.device: no node in the catalog holds 'mygpu' GPUs; name one with cluster.node, or describe one",
+    ),
+    (["run", "small.yaml", "--set", "workload={}"], "--set: workload: model, pass and sequence are required"),
+    # parts of a node
+    (["run", "small.yaml", "--set", "cluster.gpus_per_node=9"], "9 are more than the 8 GPUs of node 'mi300x-8'"),
+    (["run", "small.yaml", "--set", "cluster.gpus_per_node=0"], "'0' must be more than zero, such as '1' or '8'"),
+    (
+        ["run", "small.yaml", "--set", "cluster={node: torus-4x4, gpus_per_node: 4}"],
+        "cluster.gpus_per_node: the GPUs of node 'torus-4x4' are not all alike to each other; use all 16",
+    ),
     # quantities
     (["run", "small.yaml", "--set", "workload.sequence=64 GB"], "measures bytes; a plain count is needed here"),
     (["run", "small.yaml", "--set", "workload.runtime_reserve=2 Gib"], "workload.runtime_reserve"),
     (["run", "small.yaml", "--set", "workload.runtime_reserve=2"], "has no unit"),
     (["run", "small.yaml", "--set", "workload.sequence=-8Ki"], "must be more than zero"),
-    (["run", "small.yaml", "--set", "cluster.nodes=0"], "must be more than zero"),
+    (["run", "small.yaml", "--set", "cluster.nodes=0"], "'0' must be more than zero, such as '1' or '8'"),
     (["run", "small.yaml", "--set", "prices.gpu_hour=-1 USD/h"], "is less than zero"),
     (["bound", "small.yaml", "--claim", "lots"], "--claim: 'lots' does not begin with a number"),
     (["bound", "small.yaml", "--claim", "-5 tokens/s"], "--claim: '-5 tokens/s' must be more than zero"),

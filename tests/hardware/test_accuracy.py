@@ -17,10 +17,9 @@ import pandas as pd
 import pytest
 
 from tspsim import catalog
-from tspsim.calibration.kernels import used_in_fit
+from tspsim.calibration.kernels import split_by, used_in_fit
 from tspsim.errors import InputError
 from tspsim.hardware import Device, load_device
-from tspsim.hardware.families import FAMILIES
 from tspsim.hardware.specification import DeviceSpec
 from tspsim.validation import kernel_tables as tables
 from tspsim.validation.kernels import ask
@@ -57,7 +56,7 @@ def left_out() -> pd.DataFrame:
             rows["table"] = table.rsplit("/", 1)[-1]
             rows["used"] = False
             for family, group in rows.groupby("family"):
-                rows.loc[group.index, "used"] = used_in_fit(group, FAMILIES[str(family)].shape)
+                rows.loc[group.index, "used"] = used_in_fit(group, split_by(str(family)))
             parts.append(rows[~rows["used"]].join(predict(rows, device_of)))
     frame = pd.concat(parts, ignore_index=True)
     frame = frame[frame["predicted"].notna()]
@@ -101,6 +100,8 @@ BARS = [
     ("attention_decode.csv", "b200 gb200 h100 h200", "bf16", "", 1500, 0.07, 0.10),
     ("memory_bound_h200_own.csv", "h200", "bf16", "", 15, 0.04, 0.08),
     ("fused_moe.csv", "mi300x mi355x", "bf16 fp8 mxfp4", "", 150, 0.07, 0.12),
+    ("fused_moe_nvidia.csv", "h100 h200 b200 b300 gb200 gb300", "bf16 fp8 fp8_block mxfp8 nvfp4", "",
+     5000, 0.085, 0.13),
 ]
 
 
@@ -151,12 +152,39 @@ def test_training_attention_of_the_h200_is_within_the_bar(
 @pytest.mark.parametrize(
     "table",
     ["gemm.csv", "gemm_h200_own.csv", "grouped_gemm_mi300x.csv", "attention_prefill.csv", "attention_decode.csv",
-     "memory_bound_h200_own.csv", "fused_moe.csv"],
+     "memory_bound_h200_own.csv"],
 )  # fmt: skip
 def test_ranges_hold_85_to_95_percent_of_the_rows_left_out(left_out: pd.DataFrame, table: str) -> None:
     inside = left_out.loc[left_out["table"] == table, "inside"]
     # To a whole row: the smallest table has two dozen.
     assert math.floor(0.85 * len(inside)) <= inside.sum() <= math.ceil(0.95 * len(inside))
+
+
+@pytest.mark.parametrize("table", ["fused_moe.csv", "fused_moe_nvidia.csv"])
+def test_ranges_of_experts_hold_85_to_97_percent_of_the_curves_left_out(left_out: pd.DataFrame, table: str) -> None:
+    inside = left_out.loc[left_out["table"] == table, "inside"]
+    assert len(inside) > 200
+    assert 0.85 <= inside.mean() <= 0.975
+
+
+@pytest.mark.parametrize("engine", ["SGLang", "TensorRT-LLM", "vLLM"])
+def test_experts_of_every_engine_on_nvidia_are_within_the_bar(left_out: pd.DataFrame, engine: str) -> None:
+    chosen = left_out[(left_out["table"] == "fused_moe_nvidia.csv") & left_out["library"].str.startswith(engine)]
+    untuned = (engine == "vLLM") & (chosen["dtype"] == "fp8") & chosen["gpu"].isin(["h100", "h200"])
+    error = chosen.loc[~untuned, "error"].abs()
+    assert len(error) > 1500
+    assert error.median() <= 0.10
+    assert error.mean() <= 0.15
+    for gpu, own in chosen[~untuned].groupby("gpu"):
+        assert own["error"].abs().median() <= 0.15, gpu
+        assert own["error"].abs().mean() <= 0.20, gpu
+
+
+def test_a_curve_of_experts_is_left_out_as_a_whole(left_out: pd.DataFrame) -> None:
+    """No number of tokens beside two that were fitted: every curve left out has all its numbers of tokens."""
+    chosen = left_out[left_out["table"] == "fused_moe_nvidia.csv"]
+    curve = ["gpu", "library", "second_dtype", "hidden", "expert_ffn", "experts", "topk", "gated"]
+    assert (chosen.groupby(curve)["tokens"].nunique() == 11).all()
 
 
 def without_own_fits(name: str, relative: str) -> Device:

@@ -192,9 +192,26 @@ SHAPES: dict[str, dict[str, float]] = {
     },
     "absorb": {"tokens": 70.0, "heads": 16.0, "n": 512.0, "k": 128.0},
     "memory_bound": {"size_bytes": 3e7, "rows": 2000.0, "columns": 4096.0},
-    "fused_moe": {"tokens": 500.0, "hidden": 4096.0, "expert_ffn": 1536.0, "experts": 64.0, "topk": 6.0},
+    "fused_moe": {"tokens": 500.0, "hidden": 4096.0, "expert_ffn": 1536.0, "experts": 64.0, "topk": 6.0,
+                  "pairs": 3000.0, "touched": 64.0, "gated": 1.0},
 }  # fmt: skip
 SHAPES["attention_backward"] = SHAPES["attention_forward"]
+SHAPES["indexer"] = SHAPES["compressed_indexer"] = {
+    "queries": 60.0, "pairs": 60.0 * 9000.0, "entries": 60.0 * 9000.0, "heads": 64.0, "head_dim": 128.0,
+    "longest": 9000.0,
+}  # fmt: skip
+SHAPES["sparse_attention"] = SHAPES["compressed_attention"] = {
+    "queries": 60.0, "pairs": 60.0 * 2048.0, "entries": 60.0 * 2048.0, "heads": 16.0, "key_dim": 576.0,
+    "value_dim": 512.0, "entry_bytes": 656.0,
+}  # fmt: skip
+_SEQUENCES = {"sequences": 6.0, "tokens": 6000.0, "longest": 2000.0}
+SHAPES |= {
+    name: _SEQUENCES | {"k_heads": 16.0, "k_dim": 128.0, "v_heads": 32.0, "v_dim": 128.0}
+    for name in FAMILIES if name.endswith(("_scan", "_step")) and "convolution" not in name
+}  # fmt: skip
+SHAPES |= {name: _SEQUENCES | {"channels": 8192.0} for name in FAMILIES if "convolution" in name}
+#: Indexers score in fp8.
+TYPES = {"indexer": "fp8", "compressed_indexer": "fp8"}
 SHAPES["grouped_gemm"] = SHAPES["grouped_gemm_backward"] = SHAPES["gemm"]
 
 
@@ -207,13 +224,15 @@ def test_a_device_with_more_peak_or_bandwidth_is_never_slower(
     name: str, family: str, scale: float, what: str, factor: float
 ) -> None:
     d = device(name)
-    kernel = d.kernel(family, "bf16")
-    limits = d.limits("bf16")
+    dtype = TYPES.get(family, "bf16")
+    assume(dtype in d.peak_flops_per_s)
+    kernel = d.kernel(family, dtype)
+    limits = d.limits(dtype)
     first = next(iter(SHAPES[family]))
     shape: dict[str, Any] = SHAPES[family] | {first: max(1.0, round(SHAPES[family][first] * scale))}
 
     def seconds(m: Any) -> float:
-        return float(FAMILIES[family].seconds(m, kernel.parameters, kernel.switches, shape, "bf16", "bf16"))
+        return float(FAMILIES[family].seconds(m, kernel.parameters, kernel.switches, shape, dtype, dtype))
 
     more = replace(limits, **{what: getattr(limits, what) * factor})
     assert seconds(more) <= seconds(limits) / EXACT

@@ -29,7 +29,7 @@ FILES = [
     ("name: gallery", "name: ''", "name: an empty text is not allowed"),
     ("device: mi300x", "device: mi300xx", "cluster.device: unknown device 'mi300xx' (did you mean 'mi300x'?)"),
     ("device: mi300x", "devise: mi300x", "cluster.devise: unknown key (did you mean 'device'?)"),
-    ("nodes: 1", "nodes: 0", "cluster.nodes: '0' must be more than zero, such as '128Ki' or '8'"),
+    ("nodes: 1", "nodes: 0", "cluster.nodes: '0' must be more than zero, such as '1' or '8'"),
     (
         "nodes: 1",
         "nodes: 4",
@@ -88,7 +88,7 @@ FILES = [
         "workload.precision: 'bf61' is not allowed; use bf16, fp8, fp8_block, mxfp8, mxfp4 or nvfp4 "
         "(did you mean 'bf16'?)",
     ),
-    ("tsp: 8", "tsp: 8.5", "plans.TSP8.tsp: '8.5' is not a whole number; write one such as '128Ki' or '8'"),
+    ("tsp: 8", "tsp: 8.5", "plans.TSP8.tsp: '8.5' is not a whole number; write one such as '1' or '8'"),
     (
         "tsp: 8",
         "tsp: 8, tp: 2",

@@ -36,6 +36,8 @@ from tspsim.errors import UnitError
         ("1_000", "count", 1000),
         (1e6, "count", 1_000_000),
         ("1e6", "count", 1_000_000),
+        ("4m", "s", 240.0),
+        ("1.5 m", "s", 90.0),
         ("010", "count", 10),
         (8, "count", 8),
     ],

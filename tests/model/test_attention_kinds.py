@@ -109,6 +109,15 @@ def test_models_of_today_have_the_blocks_they_had() -> None:
     assert load_model("gpt-oss-120b").blocks[:2] == (Block(128, True), Block(0, True))
 
 
+def test_modules_for_further_tokens_have_their_own_attention() -> None:
+    """An indexer in GLM-5.2, whose last layer has none; a window in DeepSeek-V4, whose published ratios end with 0."""
+    glm, v4 = load_model("glm-5.2"), load_model("deepseek-v4-pro")
+    assert (glm.blocks[-1].indexer, glm.further_block.indexer) == (False, True)
+    assert v4.further_block == Block(experts=True, attention="csa", compression=0)
+    assert v4.multi_token_parameters / 1e9 == pytest.approx(25.7, rel=0.01)
+    assert load_model("deepseek-v3").further_block == load_model("deepseek-v3").blocks[-1]
+
+
 # --- caches -------------------------------------------------------------------------------------------------
 
 
@@ -262,6 +271,18 @@ def test_a_decode_step_multiplies_with_every_matrix_once(name: str) -> None:
         assert weights(operators(layer, ROWS[0])) == matrices
 
 
+@pytest.mark.parametrize(
+    "name", ["llama-3.1-8b", "kimi-k2.5", "glm-5.2", "qwen3.5-397b-a17b", "kimi-linear-48b", "deepseek-v4-flash"]
+)
+def test_shards_and_what_is_whole_on_every_rank_are_all_of_the_matrices(name: str) -> None:
+    """And the products that a rank runs in decoding multiply with just these."""
+    for whole, part in zip(layers(name), layers(name, 2), strict=True):
+        matrices = whole.model.attention_matrix_parameters(whole.kind)
+        assert 2 * part.attention_weights + part.down_weights == matrices
+        assert whole.attention_weights + whole.down_weights == matrices
+        assert weights(operators(part, ROWS[0])) == part.attention_weights + part.down_weights
+
+
 @pytest.mark.parametrize("name", ["glm-5.2", "deepseek-v3.2", "qwen3.5-35b-a3b", "kimi-linear-48b", "deepseek-v4-pro"])
 @pytest.mark.parametrize("rows", ROWS)
 def test_more_ranks_never_do_more(name: str, rows: tuple[tuple[int, int, int], ...]) -> None:
@@ -340,3 +361,41 @@ def test_sets_of_blocks_have_one_order_in_every_process() -> None:
         command = [sys.executable, "-c", code]
         found.add(subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout)
     assert len(found) == 1
+
+
+STRANGER = """
+from typing import Literal
+from tspsim.model.attention.grouped import Grouped
+from tspsim.model.attention.sections import GroupedSection
+
+class ShoutingSection(GroupedSection):
+    kind: Literal["shouting"]
+
+class Shouting(Grouped):
+    name = "shouting"
+    section = ShoutingSection
+
+SHOUTING = Shouting()
+"""
+
+
+def test_a_package_s_kind_is_read_and_run(tmp_path: Path) -> None:
+    """Announced as an entry point, it has a section in YAML and its layers have its name."""
+    metadata = tmp_path / "strange-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: strange\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[tspsim.attention_kinds]\nshouting = strange:SHOUTING\n")
+    (tmp_path / "strange.py").write_text(STRANGER)
+    (tmp_path / "loud.yaml").write_text(
+        "name: loud\nlayers: 2\nhidden: 64\nmlp: {width: 128}\nsource: a test\n"
+        "attention: {kind: shouting, heads: 4, kv_heads: 2, head_dim: 16}\n"
+    )
+    code = (
+        "from tspsim.model import load_model; from tspsim.model.serving import ServingLayer as S; "
+        "m = load_model('loud.yaml'); print(m.blocks[0].attention, S(m, 1).attention_kind.name, m.parameters)"
+    )
+    root = str(Path(tspsim.__file__).parent.parent)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), root))}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+    assert done.stdout.split() == ["shouting", "shouting", "73984"], done.stderr

@@ -273,7 +273,7 @@ def test_a_file_that_nobody_names_changes_no_answer(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("device", "nodes", "message"),
     [
-        ("", {}, "no node in the catalog has device 'mine'"),
+        ("", {}, "cluster.device: no node in the catalog holds 'mine' GPUs; name one with cluster.node"),
         ("", {"a-4": "mine", "b-4": "mine"}, "comes in a-4, b-4; name one with cluster.node"),
         ("node: a-5\n", {"a-4": "mine"}, "mine.yaml: node: unknown node 'a-5'.*did you mean 'a-4'"),
         ("node: hgx-h100-8\n", {"a-4": "mine"}, "mine.yaml: node: node 'hgx-h100-8' has h100 GPUs, not mine"),
@@ -373,3 +373,18 @@ def test_what_was_measured_is_listed_a_line_a_curve_with_rows_and_error() -> Non
     assert rows["infiniband-400g-nebius collectives against those"].value == "latency × 0.23, bandwidth × 0.989"
     assert "vllm custom all_reduce, measured" in rows
 
+
+@pytest.mark.parametrize("device", ["mi300x", "h100"])
+def test_a_group_takes_as_long_on_part_of_a_node_as_on_those_gpus_of_the_whole(device: str) -> None:
+    whole, part = build_cluster(device), build_cluster(device, gpus_per_node=4)
+    assert (part.gpus, part.node.nics, part.node.rails) == (4, 4, 4)
+    for size in (2**10, 2**20, 2**28):
+        own, every = (collective(cluster, range(4), "all_reduce", size) for cluster in (part, whole))
+        assert (own.latency_s, own.fluid_s) == (every.latency_s, every.fluid_s)
+
+
+def test_part_of_a_rack_keeps_its_switch_and_rails() -> None:
+    part = build_cluster("gb200", nodes=2, fabric="nvl72-400g", gpus_per_node=64)
+    assert (part.gpus, part.gpus_per_node, part.node.nics, part.node.rails) == (128, 64, 64, 4)
+    alone = build_cluster("mi300x", nodes=4, fabric="rails-400g", gpus_per_node=1)
+    assert alone.gpus == 4 and alone.node.nics == 1

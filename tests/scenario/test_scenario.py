@@ -241,3 +241,19 @@ def test_a_batch_is_written_as_it_was_stated() -> None:
     apart = scenario.model_copy(update={"workload": scenario.workload.with_sequences(3)}).to_dict()
     assert apart["workload"]["sequences_per_replica"] == 3 and "global_batch" not in apart["workload"]
     assert "global_batch" not in load(question()).to_dict()["workload"]
+
+
+@pytest.mark.parametrize("text", ["32k", "32K", "0.5M"])
+def test_a_length_in_thousands_gets_a_note(text: str) -> None:
+    scenario = load(question(), [f"workload.sequence={text}"])
+    assert scenario.workload.sequence % 1000 == 0
+    (note,) = scenario.in_words()
+    assert f"{text} is {scenario.workload.sequence:,} tokens; " in note and "Ki is" in note.replace("Mi", "Ki")
+    assert not load(question(), ["workload.sequence=32Ki"]).in_words()
+
+
+def test_part_of_a_node_is_said_and_told_again() -> None:
+    scenario = load(question(), ["cluster.gpus_per_node=4", "plans=[{name: TP4, tp: 4}]"])
+    assert "Of each node 4 GPUs are used" in scenario.in_words()[0]
+    assert scenario.to_dict()["cluster"]["gpus_per_node"] == 4
+    assert "gpus_per_node" not in load(question()).to_dict()["cluster"]

@@ -1,16 +1,16 @@
 """Fit kernel models to measured tables: robust least squares on the logarithm of time.
 
-Rows are split by a hash of their shape alone, so that a shape measured on several devices or libraries is
-on one side for all of them: at most 70 % are used, the rest tell the error. Switches (facts about a
-library, such as its tiles) are chosen by the error on rows used. Ranges are quantiles of the residuals by
-predicted time.
+Rows are split by a hash of their shape alone (of their curve's, where a family has curves), so that a shape measured on
+several devices or libraries is on one side for all of them: at most 70 % are used, the rest tell the error. Switches
+(facts about a library, such as its tiles) are chosen by the error on rows used. Ranges are quantiles of the residuals
+by predicted time.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +19,12 @@ import numpy as np
 from ..errors import InputError
 from ..hardware.families import FAMILIES
 from ..hardware.kernels import CARRYING_ROWS, Kernel, carries, find, limits_of
-from ..hardware.limits import DeviceLimits
 from ..hardware.specification import DeviceSpec, KernelFit
 from ..validation.kernel_tables import GROUP_COLUMNS
+from .curves import Curves, fit_curves
 from .least_squares import POOR_PRIOR, minimise, used_rows
 from .residuals import kernel_error, kernel_spread
+from .rows import Rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,9 +110,18 @@ def fit_device(
     for names, group in mine.groupby(list(GROUP_COLUMNS), sort=True):
         key = tuple(str(name) for name in names)
         if families is None or key[0] in set(families):
-            groups.append((int(used_in_fit(group, FAMILIES[key[0]].shape).sum()), key, group))
+            groups.append((int(used_in_fit(group, split_by(key[0])).sum()), key, group))
     for used, key, group in sorted(groups, key=lambda each: not carries(each[1][0], each[0])):  # those lend
         family, dtype, second, library = key
+        if FAMILIES[family].curve is not None:
+            if not used:
+                skipped.append((" ".join(key), "no curve that a fit may use"))
+                continue
+            start = next((fit for kin in relatives if kin.family == spec.family for fit in kin.kernels
+                          if _group(fit) == key), None)  # fmt: skip
+            fits += fit_curves([curves_of(spec, key, group)], library, date=date, source=source,
+                               known=start.parameters if start else None)  # fmt: skip
+            continue
         others = [fit for fit in in_place(spec.kernels, fits) if _group(fit) != key]
         own = spec.model_copy(update={"kernels": tuple(others)})
         try:
@@ -127,6 +137,41 @@ def fit_device(
         )
         fits.append(fit)
     return KernelFits(tuple(fits), tuple(skipped))
+
+
+def fit_generation(
+    specs: Sequence[DeviceSpec], rows: pd.DataFrame, family: str, *, date: str, source: str
+) -> dict[str, list[KernelFit]]:
+    """Fits of a family that has curves, by device, to normalised rows of devices of one generation together.
+
+    A device whose curves of a group are all left out has the group's numbers of the others.
+    """
+    mine = rows[rows["gpu"].isin([spec.name for spec in specs]) & (rows["family"] == family)]
+    mine = mine[(mine["reason"] == "") & (mine["time_us"] > 0.0)]
+    found: dict[str, list[KernelFit]] = {spec.name: [] for spec in specs}
+    for names, group in mine.groupby(list(GROUP_COLUMNS), sort=True):
+        key = tuple(str(name) for name in names)
+        devices = [spec for spec in specs if (group["gpu"] == spec.name).any()]
+        parts = [curves_of(spec, key, group[group["gpu"] == spec.name]) for spec in devices]
+        if any(part.used.any() for part in parts):
+            for spec, fit in zip(devices, fit_curves(parts, key[-1], date=date, source=source), strict=True):
+                found[spec.name].append(fit)
+    return found
+
+
+def curves_of(spec: DeviceSpec, key: Sequence[str], group: pd.DataFrame) -> Curves:
+    """The rows of a group (:data:`GROUP_COLUMNS`) on a device, with the split of their curves."""
+    family, dtype, second, _ = key
+    names = split_by(family)
+    curve = np.array([repr(tuple(shape)) for shape in group[list(names)].astype(float).itertuples(index=False)])
+    rows = Rows.of(limits_of(spec, dtype), family, dtype, second, group)
+    return Curves(rows, used_in_fit(group, names), curve)
+
+
+def split_by(family: str) -> tuple[str, ...]:
+    """The columns that decide whether a fit may use a row: those of its curve, or its shape."""
+    model = FAMILIES[family]
+    return model.shape if model.curve is None else model.curve
 
 
 def in_place(known: Sequence[KernelFit], new: Sequence[KernelFit]) -> tuple[KernelFit, ...]:
@@ -149,9 +194,9 @@ def fit_group(
     With a ``lender`` its switches stand, and the rows only move its parameters.
     """
     model = FAMILIES[family]
-    rows = _Rows.of(limits_of(spec, dtype), family, dtype, second_dtype, group)
+    rows = Rows.of(limits_of(spec, dtype), family, dtype, second_dtype, group)
     stated = _stated(family, group)
-    used = used_in_fit(group, model.shape)
+    used = used_in_fit(group, split_by(family))
     count = int(used.sum())
     if lender is None:
         solve = partial(minimise, model.parameters, starts=starts)
@@ -186,38 +231,6 @@ def fit_group(
     )
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Calls of one group with their measured seconds."""
-
-    machine: DeviceLimits
-    family: str
-    dtype: str
-    second_dtype: str
-    shape: Mapping[str, Any]
-    measured: Any
-
-    @classmethod
-    def of(cls, machine: DeviceLimits, family: str, dtype: str, second_dtype: str, group: pd.DataFrame) -> _Rows:
-        shape = {name: group[name].to_numpy(float) for name in FAMILIES[family].shape}
-        return cls(machine, family, dtype, second_dtype, shape, group["time_us"].to_numpy(float) * 1e-6)
-
-    def __getitem__(self, where: Any) -> _Rows:
-        part = {name: column[where] for name, column in self.shape.items()}
-        return replace(self, shape=part, measured=self.measured[where])
-
-    def __len__(self) -> int:
-        return len(self.measured)
-
-    def seconds(self, switches: Mapping[str, Any], parameters: Mapping[str, float]) -> Any:
-        model = FAMILIES[self.family]
-        return model.seconds(self.machine, parameters, switches, self.shape, self.dtype, self.second_dtype)
-
-    def residual(self, switches: Mapping[str, Any], parameters: Mapping[str, float]) -> Any:
-        """Logarithm of predicted over measured."""
-        return np.log(self.seconds(switches, parameters) / self.measured)
-
-
 #: Fits the parameters that are not absent to residuals: parameters, and their cost.
 _Solve = Callable[[frozenset[str], Callable[[Mapping[str, float]], Any]], tuple[dict[str, float], float]]
 
@@ -228,7 +241,7 @@ def _stated(family: str, group: pd.DataFrame) -> dict[str, Any]:
 
 
 def _best_form(
-    rows: _Rows, library: str, solve: _Solve, stated: Mapping[str, Any]
+    rows: Rows, library: str, solve: _Solve, stated: Mapping[str, Any]
 ) -> tuple[frozenset[str], dict[str, Any]]:
     """The optional terms to leave out, and the switches, that explain the rows best."""
     worth = WORTH_A_HEIGHT if rows.family.startswith("attention_") else WORTH_A_SWITCH
@@ -251,7 +264,7 @@ def _best_form(
     return without, switches
 
 
-def _crossed(rows: _Rows, absent: frozenset[str], switches: Mapping[str, Any], solve: _Solve) -> Any:
+def _crossed(rows: Rows, absent: frozenset[str], switches: Mapping[str, Any], solve: _Solve) -> Any:
     """log(measured / predicted) of every row by a fit to the rows of the other folds."""
     fold = np.argsort(np.argsort(rows.measured, kind="stable"), kind="stable") % FOLDS
     out = np.zeros(len(rows))

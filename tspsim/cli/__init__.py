@@ -15,6 +15,7 @@ import click
 
 from ..errors import TspsimError, printable, shorten
 from .commands import cli
+from .completion import asked_by_shell
 
 __all__ = ["main"]
 
@@ -29,6 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character is no reason to fail
     try:
+        completed = asked_by_shell(cli)
+        if completed is not None:
+            return completed
         code = _invoke(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
         return code

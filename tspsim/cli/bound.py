@@ -5,13 +5,14 @@ from __future__ import annotations
 import click
 
 from ..errors import InputError
+from .completion import scenarios
 from .grammar import json_option, set_option
 from .outputs import Outputs, json_text, print_rich
-from .refusals import nothing_fits
+from .refusals import nothing_fits, placed
 
 
 @click.command()
-@click.argument("scenario")
+@click.argument("scenario", shell_complete=scenarios)
 @click.option("--claim", metavar="RATE", help='A rate to judge, such as "173e6 tokens/s" or "26 Mtokens/s".')
 @set_option
 @json_option
@@ -31,7 +32,8 @@ def bound(scenario: str, claim: str | None, overrides: tuple[str, ...], json_fil
     from ..bound import bounds
     from ..report.ceilings import ceilings
 
-    answer = bounds(question)
+    with placed(question):
+        answer = bounds(question)
     outputs.write(
         {"json": lambda: json_text(answer.to_json(claimed))}, show=lambda: print_rich(*ceilings(answer, claimed))
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from ..errors import InputError, printable
+from .completion import devices
 from .outputs import print_rich, short, writable
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ Stated = TypeVar("Stated", int, str)
 
 
 @click.command()
-@click.argument("gpu")
+@click.argument("gpu", shell_complete=devices)
 @click.option("--data", metavar="DIR", help="Folder of measured kernel and collective tables.")
 @click.option(
     "--nccl-tests",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 import click
 
 from ..errors import InputError, UnknownNameError, printable, shorten
-from .grammar import Commands
-from .outputs import print_rich
+from .completion import entries, kinds
+from .grammar import Commands, json_option
+from .outputs import Outputs, json_text, print_rich
 
 if TYPE_CHECKING:
     from ..catalog import Kind
@@ -16,13 +18,33 @@ if TYPE_CHECKING:
 
 @click.group(cls=Commands)
 def catalog() -> None:
-    """What can be named: devices, nodes, fabrics, clusters, models and scenarios."""
+    """What can be named: devices, nodes, fabrics, clusters, models, stacks and scenarios."""
 
 
 @catalog.command("list")
-@click.argument("kind", required=False, metavar="[devices|nodes|fabrics|clusters|models|scenarios]")
-def list_(kind: str | None) -> None:
+@click.argument(
+    "kind", required=False, metavar="[devices|nodes|fabrics|clusters|models|stacks|scenarios]", shell_complete=kinds
+)
+@json_option
+def list_(kind: str | None, json_file: str | None) -> None:
     """Every entry with a line about it."""
+    asked = _kinds() if kind is None else [_known(kind)]
+    outputs = Outputs(json=json_file)
+    outputs.write({"json": lambda: json_text(_listed(asked))}, show=lambda: _print_table(asked))
+
+
+def _listed(asked: Sequence[Kind]) -> list[dict[str, str]]:
+    """Kind, name, file and description of every entry."""
+    from ..catalog import locate, names
+
+    return [
+        {"kind": kind, "name": name, "file": str(locate(kind, name)), "description": _description(kind, name)}
+        for kind in asked
+        for name in names(kind)
+    ]
+
+
+def _print_table(asked: Sequence[Kind]) -> None:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -33,7 +55,7 @@ def list_(kind: str | None) -> None:
     table.add_column("kind", style="dim")
     table.add_column("name", no_wrap=True)
     table.add_column("what it is")
-    for each in _kinds() if kind is None else [_known(kind)]:
+    for each in asked:
         for name in names(each):
             table.add_row(Text(each), Text(printable(name)), Text(_description(each, name)))
         table.add_section()
@@ -41,7 +63,7 @@ def list_(kind: str | None) -> None:
 
 
 @catalog.command()
-@click.argument("name")
+@click.argument("name", shell_complete=entries)
 def show(name: str) -> None:
     """An entry's YAML and where it lies; KIND/NAME tells a cluster from a node of the same name."""
     from ..catalog import locate, names, read_yaml

@@ -8,8 +8,11 @@ from .._version import __version__
 from .bound import bound
 from .calibrate import calibrate
 from .catalog import catalog
+from .check import check
 from .compare import compare
+from .completion import completion
 from .grammar import Commands
+from .init import init
 from .plan import plan
 from .run import run
 from .sweep import sweep
@@ -27,5 +30,5 @@ def cli() -> None:
     """
 
 
-for command in (run, compare, plan, bound, catalog, validate, calibrate, sweep):
+for command in (init, check, run, compare, plan, bound, catalog, validate, calibrate, sweep, completion):
     cli.add_command(command)

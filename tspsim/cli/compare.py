@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
+from .completion import scenarios as scenario_names
 from .grammar import json_option
 from .outputs import Outputs, json_text, print_rich, progress_bar
 from .refusals import nothing_runs
 
 
 @click.command()
-@click.argument("scenarios", metavar="SCENARIO...", nargs=-1, required=True)
+@click.argument("scenarios", metavar="SCENARIO...", nargs=-1, required=True, shell_complete=scenario_names)
 @click.option("--html", "html_file", metavar="FILE", help="Write the comparison as an HTML page.")
 @json_option
 @click.option("--csv", "csv_file", metavar="FILE", help="Write the table as CSV; - prints it.")

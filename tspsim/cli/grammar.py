@@ -4,14 +4,32 @@ from __future__ import annotations
 
 import click
 
-from ..errors import UnknownNameError
+from ..errors import InputError, UnknownNameError, shorten
+
+#: What people call a command elsewhere.
+SYNONYMS = {
+    "simulate": "run",
+    "predict": "run",
+    "report": "run",
+    "optimize": "plan",
+    "optimise": "plan",
+    "search": "plan",
+    "new": "init",
+    "create": "init",
+    "template": "init",
+    "lint": "check",
+    "show": "catalog",
+    "list": "catalog",
+    "diff": "compare",
+    "fit": "calibrate",
+}
 
 
 class Commands(click.Group):
     """A group that shows its help when nothing is asked, and the nearest command for one it doesn't know."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args:
+        if not args and not ctx.resilient_parsing:
             click.echo(ctx.get_help(), err=True)
             ctx.exit(2)
         return super().parse_args(ctx, args)
@@ -19,8 +37,13 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            raise UnknownNameError("command", args[0], self.list_commands(ctx))
+        unknown = self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing  # a shell that completes waits
+        if unknown and not args[0].startswith("-"):
+            commands = self.list_commands(ctx)
+            meant = SYNONYMS.get(args[0].lower())
+            if meant in commands:
+                raise InputError(f"unknown command '{shorten(args[0])}' (did you mean '{meant}'?)")
+            raise UnknownNameError("command", args[0], commands)
         return super().resolve_command(ctx, args)
 
 

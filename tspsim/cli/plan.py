@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from .completion import scenarios
 from .grammar import jobs_option, json_option, set_option
 from .outputs import Outputs, json_text, print_rich, progress_bar, terminal_width
 
 
 @click.command()
-@click.argument("scenario")
+@click.argument("scenario", shell_complete=scenarios)
 @click.option("--objective", default="tokens_per_s", metavar="NAME", help="tokens_per_s, tokens_per_dollar, ….")
 @click.option("--top", type=click.IntRange(1, 50), default=3, show_default=True, help="How many of the best plans.")
 @set_option

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ..errors import InfeasibleError
+from ..errors import InfeasibleError, InputError
 
 if TYPE_CHECKING:
     from ..result import Memory, PlanResult
+    from ..scenario import Scenario
+
+
+@contextlib.contextmanager
+def placed(question: Scenario) -> Iterator[None]:
+    """Errors that only show when names are looked up say which file or option they are from, as all others do."""
+    try:
+        yield
+    except InputError as error:
+        raise error.at(file=question.origin(error.key or "")) from None
 
 
 def nothing_runs(plans: Sequence[PlanResult]) -> InfeasibleError:

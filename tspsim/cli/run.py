@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .completion import scenarios
 from .grammar import json_option, set_option
 from .outputs import Outputs, print_rich, progress_bar, report_file, terminal_width
-from .refusals import nothing_runs
+from .refusals import nothing_runs, placed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("scenario")
+@click.argument("scenario", shell_complete=scenarios)
 @set_option
 @click.option("--html", "html_file", metavar="FILE", help="Write the report here, not to reports/NAME.html.")
 @json_option
@@ -42,7 +43,7 @@ def run(
     outputs = Outputs(report_file(question.name), html=html_file, json=json_file, trace=trace_file)
     from ..simulation import simulate
 
-    with progress_bar() as progress:
+    with placed(question), progress_bar() as progress:
         result = simulate(question, every_rank=every_rank, progress=progress)
     outputs.write(
         {

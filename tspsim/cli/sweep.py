@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from ..errors import InfeasibleError, InputError, printable, shorten
+from .completion import scenarios
 from .grammar import jobs_option, set_option
 from .outputs import Outputs, print_rich, progress_bar, writable
 
@@ -13,7 +14,7 @@ _ROWS_SHOWN = 40
 
 
 @click.command()
-@click.argument("scenario")
+@click.argument("scenario", shell_complete=scenarios)
 @click.option("--over", multiple=True, required=True, metavar="PATH=VALUES", help="What to vary; repeatable.")
 @click.option("--zip", "zipped", is_flag=True, help="Step through all --over together instead of every combination.")
 @set_option

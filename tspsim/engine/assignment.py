@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple, cast
@@ -114,6 +114,36 @@ class Costed(NamedTuple):
 Content = tuple[object, ...]
 
 
+class KnownInstructions:
+    """What every different instruction takes, by content; an object that was met before is known by itself."""
+
+    def __init__(self) -> None:
+        self._by_content: dict[Content, Costed] = {}
+        self._by_object: dict[int, tuple[Instruction, Costed]] = {}
+
+    def look_up(self, instruction: Instruction, find: Callable[[], Costed]) -> Costed:
+        """What it takes, found now if no such instruction was met before."""
+        same = self._by_object.get(id(instruction))
+        if same is not None and same[0] is instruction:
+            return same[1]
+        does = content(instruction)
+        takes = self._by_content.get(does)
+        if takes is None:
+            takes = self._by_content[does] = find()
+        self._by_object[id(instruction)] = instruction, takes
+        return takes
+
+    def __getitem__(self, instruction: Instruction) -> Costed:
+        def unknown() -> Costed:
+            raise KeyError(instruction)
+
+        return self.look_up(instruction, unknown)
+
+    def values(self) -> Iterable[Costed]:
+        """In order of first appearance."""
+        return self._by_content.values()
+
+
 @dataclass(frozen=True)
 class ReadyProgram:
     """A program made ready: instructions by stream, labels, and a signature equal for programs that cost the same.
@@ -125,7 +155,7 @@ class ReadyProgram:
     streams: Mapping[str, Sequence[ReadyInstruction]] = field(repr=False)
     labels: Labels = field(repr=False)
     signature: Hashable = field(repr=False)
-    known: Mapping[Content, Costed] = field(repr=False)
+    known: KnownInstructions = field(repr=False)
 
     def written_out(self, program: Program) -> ReadyProgram:
         """The same for a program of the same instructions, repeated more often; what runs stays."""
@@ -154,9 +184,9 @@ class ReadyProgram:
             item = items[number]
             if isinstance(item, Repeat):
                 for instruction in item.body:
-                    yield self.known[content(instruction)], times * item.times
+                    yield self.known[instruction], times * item.times
             else:
-                yield self.known[content(item)], times
+                yield self.known[item], times
 
 
 def counted(program: Program) -> Iterator[tuple[Instruction, int]]:
@@ -200,20 +230,20 @@ def make_ready(program: Program, cost: Cost, templates: Templates) -> ReadyProgr
     labels: list[Label] = []
     uses: dict[int, int] = {}
     costs: dict[Operator, float] = {}
-    known: dict[Content, Costed] = {}
+    known = KnownInstructions()
     numbers: dict[Hashable, int] = {}
     order: list[int] = []
     # The same layers stand in a program many times: each is looked up once.
     compiled: dict[int, Compiled] = {}
 
+    def new(instruction: Instruction) -> Costed:
+        return costed(instruction, cost, costs, templates, labels)
+
     def compile_body(instructions: Sequence[Instruction], times: int, begin: int) -> Compiled:
         """Of a Repeat, or with ``begin`` of an instruction alone, whose waits count from the program's start."""
         body, does = [], []
         for instruction in instructions:
-            found = content(instruction)
-            if found not in known:
-                known[found] = costed(instruction, cost, costs, templates, labels)
-            duration_s, keys, _, is_compute = known[found]
+            duration_s, keys, _, is_compute = known.look_up(instruction, partial(new, instruction))
             stream, after = streams.setdefault(instruction.stream, []), instruction.after
             body.append((stream.append, after, duration_s, keys, is_compute))
             does.append((instruction.stream, duration_s, keys, tuple([index - begin for index in after])))
@@ -251,7 +281,7 @@ def make_ready(program: Program, cost: Cost, templates: Templates) -> ReadyProgr
 _ready = cast("Callable[[tuple[object, ...]], ReadyInstruction]", partial(tuple.__new__, ReadyInstruction))
 
 
-def labels_of(program: Program, known: Mapping[Content, Costed], distinct: Sequence[Label]) -> Labels:
+def labels_of(program: Program, known: KnownInstructions, distinct: Sequence[Label]) -> Labels:
     """The label of every instruction of the unrolled program."""
     which: list[int] = []
     layers: list[int] = []
@@ -260,7 +290,7 @@ def labels_of(program: Program, known: Mapping[Content, Costed], distinct: Seque
         found = seen.get(id(item))
         if found is None:
             repeat = item if isinstance(item, Repeat) else Repeat((item,), 1)
-            numbers = [known[content(instruction)].label for instruction in repeat.body] * repeat.times
+            numbers = [known[instruction].label for instruction in repeat.body] * repeat.times
             layer = [
                 instruction.layer + turn * repeat.layer_step if instruction.layer >= 0 else -1
                 for turn in range(repeat.times)

@@ -292,11 +292,13 @@ class Recent:
     """
 
     instances: dict[Hashable, list[Instance]] = field(default_factory=dict)
-    alike: tuple[Sequence[Instance], Hashable, Classes] | None = None
+    alike: list[tuple[Sequence[Instance], Hashable, Classes]] = field(default_factory=list)
     _links: int = 0
 
     #: Links of instances that are kept, and beyond which those found first are let go.
     MOST_LINKS: ClassVar[int] = 200_000
+    #: Partitions that are kept: those of a plan's step and of its block, for two numbers of micro-batches.
+    MOST_ALIKE: ClassVar[int] = 4
 
     def keep(self, key: Hashable, found: list[Instance]) -> None:
         self.instances[key] = found
@@ -305,12 +307,13 @@ class Recent:
             self._links -= links_of(self.instances.pop(next(iter(self.instances))))
 
     def classes(self, instances: Sequence[Instance], others: Hashable, find: Callable[[], Classes]) -> Classes:
-        """The classes of these very instances, found now or the last time."""
-        known = self.alike
-        same = known is not None and known[1] == others and len(known[0]) == len(instances)
-        if known is None or not (same and all(map(operator.is_, known[0], instances))):
-            known = self.alike = instances, others, find()
-        return known[2]
+        """The classes of these very instances, found now or lately."""
+        for known, with_, classes in self.alike:
+            if with_ == others and len(known) == len(instances) and all(map(operator.is_, known, instances)):
+                return classes
+        found = find()
+        self.alike = [*self.alike[-self.MOST_ALIKE + 1 :], (instances, others, found)]
+        return found
 
 
 def links_of(instances: Iterable[Instance]) -> int:

@@ -27,7 +27,7 @@ from tspsim.errors import InputError, UnknownNameError
 from tspsim.operators import DTYPE_BYTES, Operator
 from tspsim.provenance import Provenance
 
-from . import step
+from . import moe, step
 from .families import FAMILIES
 from .kernels import PEAK_OF, Kernel, find, limits_of
 from .limits import DeviceLimits, Estimate
@@ -312,12 +312,38 @@ class Device:
         dtype: str = "bf16",
         weight_dtype: str | None = None,
         *,
+        pairs: Any = None,
+        touched: Any = None,
+        gated: Any = True,
         library: str | None = None,
     ) -> Estimate:
-        """Both expert GEMMs of a gated mixture-of-experts layer, all experts here; numbers or arrays."""
+        """All products of the routed experts of a rank and what is between, in one call; numbers or arrays (rows,).
+
+        Parameters
+        ----------
+        tokens
+            Tokens that choose experts, of all ranks whose tokens come here.
+        hidden, expert_ffn, experts, topk
+            Width of the residual stream, columns and number of the experts on this rank, and how many of those of all
+            ranks a token chooses.
+        dtype, weight_dtype
+            Of activations, and what weights are kept in (None: the same).
+        pairs
+            Choices that fall on this rank's experts; None: all.
+        touched
+            Distinct experts of this rank among them; None: as many as random choices touch.
+        gated
+            Gate, up and down instead of up and down.
+        library
+            Whose kernels, or an engine's name (``"vllm"``, ``"sglang"``, ``"trtllm"``, ``"atom"``): its newest.
+        """
+        least = np.minimum(topk, experts) if pairs is None else 0.0  # choices of one token are distinct
+        pairs = np.multiply(tokens, topk) if pairs is None else pairs
+        touched = moe.touched_by(pairs, experts, least) if touched is None else touched
         return self.estimate(
-            "fused_moe", dtype, library, weight_dtype,
+            "fused_moe", dtype, library, weight_dtype or dtype,
             tokens=tokens, hidden=hidden, expert_ffn=expert_ffn, experts=experts, topk=topk,
+            pairs=_plain(pairs), touched=_plain(touched), gated=gated,
         )  # fmt: skip
 
     def estimate(
@@ -479,7 +505,7 @@ def _as_engines_say(library: str) -> str:
 #: Bytes a column of one row that an op moves in bf16 (read plus written), to recover the row's length.
 _BYTES_A_COLUMN = {"copy": 4.0, "add": 6.0, "rmsnorm": 4.0, "add_rmsnorm": 8.0, "swiglu": 6.0}
 _ATTENTION = ("attention_forward", "attention_backward")
-_MAY_BE_ZERO = frozenset({"rows", "columns", "causal", "longest"})
+_MAY_BE_ZERO = frozenset({"rows", "columns", "causal", "longest", "pairs", "touched", "gated"})
 _CHUNK = 2048
 
 
@@ -491,6 +517,11 @@ def load_device(name: str | Path, *, clocks: Literal["sustained", "burst"] = "su
     return Device(
         spec, tuple(catalog.load("devices", relative, DeviceSpec) for relative in spec.relatives), clocks
     )
+
+
+def _plain(number: Any) -> Any:
+    """A scalar of NumPy as a float; arrays as they are."""
+    return number if np.ndim(number) else float(number)
 
 
 def _by_direction(forward: str, backward: str, direction: str) -> str:

@@ -35,6 +35,8 @@ class Family:
         Columns that a call may state besides → their value in every row that was measured.
     attends
         Whether its matrix units run at the clock of attention.
+    curve
+        The columns that rows of one curve share: a fit leaves out whole curves. None: single shapes.
     """
 
     form: Callable[..., Any]
@@ -43,6 +45,7 @@ class Family:
     switches: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     further: Mapping[str, float] = field(default_factory=dict)
     attends: bool = False
+    curve: tuple[str, ...] | None = None
 
     def seconds(
         self,
@@ -85,6 +88,8 @@ _SCAN_SHAPE = ("sequences", "tokens", "longest", "k_heads", "k_dim", "v_heads", 
 _CONVOLUTION_SHAPE = ("sequences", "tokens", "longest", "channels")
 _GEMM_SWITCHES = {"tiles": tuple(gemm.TILES), "splits": gemm.SPLITS}
 
+_EXPERTS = ("hidden", "expert_ffn", "experts", "topk")
+
 #: Equal products in one call (``batch`` of them) are kernels of their own; their backward is that of A and that of B.
 FAMILIES: dict[str, Family] = {
     "gemm": Family(gemm.seconds, _GEMM_SHAPE, gemm.PARAMETERS, _GEMM_SWITCHES),
@@ -111,7 +116,10 @@ FAMILIES: dict[str, Family] = {
     ),
     "absorb": Family(latent.absorb_seconds, ("tokens", "heads", "n", "k"), gemm.PARAMETERS, _GEMM_SWITCHES),
     "memory_bound": Family(memory_bound.seconds, ("size_bytes", "rows", "columns"), memory_bound.PARAMETERS),
-    "fused_moe": Family(moe.seconds, ("tokens", "hidden", "expert_ffn", "experts", "topk"), moe.PARAMETERS),
+    # Tables hold a few shapes of experts at a dozen numbers of tokens each: one left out of a fitted curve is easy.
+    "fused_moe": Family(
+        moe.seconds, ("tokens", *_EXPERTS, "pairs", "touched", "gated"), moe.PARAMETERS, curve=_EXPERTS
+    ),
     # Over tokens, and over entries that stand for several: kernels of their own.
     "indexer": Family(sparse.indexer, _INDEXER_SHAPE, sparse.INDEXER_PARAMETERS),
     "sparse_attention": Family(sparse.attention, _SPARSE_SHAPE, sparse.PARAMETERS),

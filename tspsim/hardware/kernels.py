@@ -9,6 +9,7 @@ figure measured on this device where its file has one, and gets a wider range.
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,13 +43,13 @@ KINDRED: dict[str, tuple[str, ...]] = {
 #: pair of measured devices of a vendor, one left out and predicted from the other, and of types from kindred ones
 #: (docs/kernel-models.md).
 OTHER_DEVICE = 0.18
-#: Of another generation, by family: products, attention over many queries, and what reads memory. Where the best rate
-#: measured on the device anchors the lender's, less is left to differ.
+#: Of another generation, by family: products, attention over many queries, and what reads memory; engines run other
+#: kernels for experts on each. Where the best rate measured on the device anchors the lender's, less is left to differ.
 OTHER_GENERATION: dict[str, float] = {
     "gemm": 0.36,
     "grouped_gemm": 0.36,
     "grouped_gemm_backward": 0.36,
-    "fused_moe": 0.36,
+    "fused_moe": 0.80,
     "attention_forward": 0.17,
     "attention_backward": 0.17,
     "attention_decode": 0.70,
@@ -56,7 +57,8 @@ OTHER_GENERATION: dict[str, float] = {
     "latent_decode": 0.70,
     "absorb": 0.36,
     "memory_bound": 0.70,
-    **dict.fromkeys(("indexer", "sparse_attention", "compressed_indexer", "compressed_attention"), 0.36),
+    **dict.fromkeys(("indexer", "sparse_attention"), 0.70),
+    **dict.fromkeys(("compressed_indexer", "compressed_attention"), 0.36),
     **dict.fromkeys(("gdn_scan", "gdn_step", "kda_scan", "kda_step"), 0.36),
     **{f"{v}_convolution{s}": 0.36 for v in ("gdn", "kda", "mamba2") for s in ("", "_step")},
 }
@@ -75,6 +77,15 @@ PLAIN_OF: dict[str, str] = {"grouped_gemm": "gemm", "grouped_gemm_backward": "ge
 CARRYING_ROWS = 5
 #: The same of products, whose three sizes vary apart: a row a parameter.
 CARRYING_PRODUCTS = 14
+#: Engines by the first word of their libraries' names: one is asked for by that word alone. ATOM runs AITER's kernels.
+ENGINES: dict[str, str] = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "trtllm": "trtllm",
+    "tensorrt-llm": "trtllm",
+    "aiter": "aiter",
+    "atom": "aiter",
+}
 #: Beyond the shapes that were measured.
 EXTRAPOLATED_WIDENING = 1.6
 
@@ -154,7 +165,7 @@ def carries(family: str, rows: int) -> bool:
 def _pick(
     owner: DeviceSpec, family: str, dtype: str, library: str | None, kv_dtype: str | None, by_default: bool
 ) -> KernelFit | None:
-    """The fit of the library asked for; else of the owner's default library; else the one with most rows.
+    """The fit of the library or engine asked for; else of the owner's default; else the one with most rows.
 
     A default that names a library of which the owner has no fit sends the search on to the relatives; one that
     was measured in other types only leaves this type to the library that has it.
@@ -162,13 +173,43 @@ def _pick(
     same = [fit for fit in owner.kernels if fit.family == family]
     fits = [fit for fit in same if fit.dtype == dtype]
     fits = [fit for fit in fits if fit.kv_dtype == kv_dtype] or fits
-    asked = [fit for fit in fits if fit.library == library]
+    asked = _of_library(fits, library)
     default = owner.defaults.get(family) if by_default else None
     if not asked and default is not None:
-        asked = [fit for fit in fits if fit.library == default]
-        if not asked and not any(fit.library == default for fit in same):
+        asked = _of_library(fits, default)
+        if not asked and not _of_library(same, default):
             return None
     return max(asked or fits, key=lambda fit: fit.rows_used, default=None)
+
+
+def _of_library(fits: Sequence[KernelFit], name: str | None) -> list[KernelFit]:
+    """The fits of a library by its name in full; else the newest of the engine that the name's first word is.
+
+    Of an engine's kernels those whose names have the further words; where none has, all: another kernel of the engine
+    is nearer to one that was not measured than another engine's is.
+    """
+    if name is None:
+        return []
+    exact = [fit for fit in fits if fit.library == name]
+    engine = _engine(name)
+    if exact or engine is None:
+        return exact
+    own = [fit for fit in fits if _engine(fit.library) == engine]
+    words = name.lower().split()[1:]
+    own = [fit for fit in own if all(word in fit.library.lower() for word in words)] or own
+    newest = max((_version(fit.library) for fit in own), default=())
+    return [fit for fit in own if _version(fit.library) == newest]
+
+
+def _engine(library: str) -> str | None:
+    """The engine that a library is of, by its first word; None of what is no engine's."""
+    return ENGINES.get(library.split(" ", 1)[0].lower())
+
+
+def _version(library: str) -> tuple[int, ...]:
+    """Of an engine, as the second word of a library has it; nothing where it is no version."""
+    words = library.split(" ", 2)
+    return tuple(map(int, re.findall(r"\d+", words[1]))) if len(words) > 1 and words[1][0].isdigit() else ()
 
 
 def _grouped(family: str, plain: Kernel) -> Kernel:
@@ -226,7 +267,7 @@ def _differences(
         (generation, owner.family != spec.family),
         (OTHER_VENDOR, owner.vendor != spec.vendor and not anchored),
         # A memory-bound kernel's library is its operation; that of another moves bytes alike.
-        (OTHER_LIBRARY, asked not in (None, fit.library) and fit.family != "memory_bound"),
+        (OTHER_LIBRARY, asked is not None and not _of_library([fit], asked) and fit.family != "memory_bound"),
         (OTHER_TYPE, fit.dtype != dtype),
         (FEW_ROWS, fit.rows_used < LENDER_ROWS),
     )

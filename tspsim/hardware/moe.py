@@ -1,10 +1,25 @@
-"""What both expert GEMMs of one mixture-of-experts layer cost on one device (a fused grouped GEMM).
+"""What the routed experts of one mixture-of-experts layer cost on one device (both products and what is between).
 
-A       = tokens · topk assignments;  D = experts touched when A fall on E at random: E · (1 − (1 −
-1/E)^(A·spread)) padded  = D · max(1, A / (D·r) + ½[A > D·r]) · r        rows of whole tiles of r, the
-cheapest r is taken compute = padded · 6 · hidden · ffn / (peak · efficiency · r / (r + half_rate_rows)), in
-waves weights = D · 3 · hidden · ffn · bytes_w / (HBM · hbm_efficiency) time    = launch + (compute^p +
-weights^p)^(1/p) + activations / (HBM · activation_efficiency) + sorting
+Of ``tokens`` tokens that choose ``topk`` experts each, A = ``pairs`` choices fall on D = ``touched`` of this rank's E
+experts of ``ffn`` columns. Two products: [A, hidden] · [hidden, c·ffn] (c = 2 with a gate, else 1) and
+[A, ffn] · [ffn, hidden]. For each, with N columns and K deep::
+
+    blocks  = max(D, A/r + ½ min(D, A/r))      tiles of r rows that A fill over D experts, half of the last one empty
+    wave    = max(1, blocks · ceil(N/128) / units)
+    compute = wave · 2 · (r + half_rate_rows) · 128 · (K + depth) · units / (peak · efficiency)
+    weights = D · N · K · bytes_w / stream,   stream = HBM · hbm_efficiency
+    alone   = max(1, D · ceil(N/128) / units) · 128 · K · bytes_w · units / (stream · unit_load)
+    product = (compute² + max(weights, alone)²)^½
+
+    remote  = tokens · topk − A choices of other ranks' experts
+    rows    = A + remote_share · remote
+    moved   = tokens · hidden · (4 + bytes_a) + rows · (hidden · (bytes_a + 4) + ffn · (2c + bytes_a))
+    time    = launch + expert_us · E + sort_us · log2(1 + tokens)
+            + min over r of the two products + moved / (HBM · activation_efficiency)
+
+``alone``: few experts, or narrow ones, do not occupy all units, and one pulls ``unit_load`` times its share of the
+bandwidth at most. ``moved``: tokens quantised and summed, and the rows of both products written and read between
+kernels. Never less than FLOPs over the peak, or weights of the touched experts over the HBM bandwidth.
 """
 
 from __future__ import annotations
@@ -14,24 +29,30 @@ from typing import Any
 
 import numpy as np
 
-from .limits import DeviceLimits, Parameter, ceil, cost_of_p_norm, maximum, minimum
+from .limits import DeviceLimits, Parameter, ceil, maximum, minimum
 
 PARAMETERS: dict[str, Parameter] = {
-    "launch_us": Parameter(12.0, 0.5, 80.0, "start of the kernels"),
-    "efficiency": Parameter(0.4, 0.02, 1.0, "share of the dense peak with wide tiles"),
-    "half_rate_rows": Parameter(12.0, 0.5, 200.0, "tile rows at which half of that is reached"),
-    "hbm_efficiency": Parameter(0.85, 0.1, 1.0, "share of the HBM bandwidth while streaming weights"),
-    "overlap_power": Parameter(1.6, 1.0, 20.0, "p: 1 adds compute and memory, ∞ hides the shorter one"),
-    "activation_efficiency": Parameter(
-        0.8, 0.05, 4.0, "HBM share of moving tokens to experts and back (L2 helps)"
-    ),
-    "spread": Parameter(1.0, 0.4, 1.5, "how evenly assignments fall on experts (1: at random)"),
+    "launch_us": Parameter(15.0, 0.5, 200.0, "start of the kernels"),
+    "efficiency": Parameter(0.5, 0.02, 1.0, "share of the dense peak with tall tiles"),
+    "half_rate_rows": Parameter(32.0, 0.5, 400.0, "tile rows at which half of that is reached"),
+    "depth": Parameter(100.0, 1.0, 3000.0, "start and end of a tile, in columns of its depth"),
+    "hbm_efficiency": Parameter(0.8, 0.1, 1.0, "share of the HBM bandwidth while streaming weights"),
+    "unit_load": Parameter(3.0, 0.5, 100.0, "bandwidth one unit can pull, against its share of that of all"),
+    "activation_efficiency": Parameter(0.5, 0.03, 4.0, "HBM share of moving tokens to experts and back (L2 helps)"),
+    "remote_share": Parameter(0.05, 0.001, 1.5, "rows moved for a choice of another rank's expert"),
+    "expert_us": Parameter(0.02, 0.0001, 1.0, "every expert here, whether touched or not"),
     "sort_us": Parameter(1.0, 0.001, 30.0, "routing and sorting, for each doubling of the tokens"),
-    "narrow": Parameter(10.0, 0.01, 500.0, "columns of the expert lost in streaming its weights"),
 }
-#: Columns of the expert in one tile (of both the gate and the up projection).
-TILE_COLUMNS = 64.0
-ROWS = np.array([16.0, 32.0, 64.0, 128.0, 256.0])
+#: Columns of C in one tile.
+TILE_COLUMNS = 128.0
+#: Rows of C in one tile.
+ROWS = np.array([8.0, 16.0, 32.0, 64.0, 128.0, 256.0])
+
+
+def touched_by(pairs: Any, experts: Any, least: Any = 0.0) -> Any:
+    """Distinct experts of a rank that random choices touch, E·(1 − (1 − 1/E)^pairs), and not less than ``least``."""
+    random = experts * -np.expm1(pairs * np.log1p(-1.0 / np.maximum(experts, 1.0 + 1e-9)))
+    return np.maximum(random, least)
 
 
 def seconds(
@@ -42,26 +63,34 @@ def seconds(
     expert_ffn: Any,
     experts: Any,
     topk: Any,
+    pairs: Any,
+    touched: Any,
+    gated: Any,
     bytes_a: float,
     bytes_w: float,
 ) -> Any:
     """Seconds of one call, before any range: floats, or arrays of shape (rows,)."""
     p = parameters
     r = ROWS.reshape(-1, 1) if np.ndim(tokens) else ROWS
-    assigned = tokens * topk
-    touched = experts * -np.expm1(assigned * p["spread"] * np.log1p(-1.0 / maximum(experts, 1.0 + 1e-9)))
-    touched = maximum(touched, minimum(topk, experts))
-    padded = r * maximum(touched, assigned / r + 0.5 * minimum(touched, assigned / r))
-    work = 6.0 * hidden * expert_ffn
-    tile = (r + p["half_rate_rows"]) * 6.0 * hidden * TILE_COLUMNS * limits.peak_units
-    wave = padded / r * ceil(expert_ffn / TILE_COLUMNS) / limits.compute_units
-    compute = maximum(1.0, wave) * tile / (limits.peak * p["efficiency"])
-    weights = (
-        touched * 3.0 * hidden * (expert_ffn + p["narrow"]) * bytes_w / (limits.hbm * p["hbm_efficiency"])
-    )
-    moved = assigned * (hidden * (bytes_a + 4.0) + expert_ffn * (2.0 + bytes_a))
-    time = np.minimum.reduce(cost_of_p_norm(compute, weights, p["overlap_power"]))
-    time = time + p["launch_us"] * 1e-6 + moved / (limits.hbm * p["activation_efficiency"])
-    time = time + p["sort_us"] * 1e-6 * np.log2(1.0 + tokens)
-    needed = minimum(topk, experts) * 3.0 * hidden * expert_ffn * bytes_w
-    return maximum(time, maximum(assigned * work / limits.peak, needed / limits.hbm))
+    sides = 1.0 + gated
+    blocks = np.maximum(touched, pairs / r + 0.5 * np.minimum(touched, pairs / r))
+    tile = 2.0 * (r + p["half_rate_rows"]) * TILE_COLUMNS * limits.peak_units / (limits.peak * p["efficiency"])
+    stream = limits.hbm * p["hbm_efficiency"]
+    share = stream * p["unit_load"] / limits.peak_units
+    products: Any = 0.0
+    for columns, k in ((sides * expert_ffn, hidden), (hidden, expert_ffn)):
+        tiles = ceil(columns / TILE_COLUMNS) / limits.compute_units
+        compute = np.maximum(1.0, blocks * tiles) * tile * (k + p["depth"])
+        alone = maximum(1.0, touched * tiles) * TILE_COLUMNS * k * bytes_w / share
+        weights = maximum(touched * columns * k * bytes_w / stream, alone)
+        products = products + np.hypot(compute, weights)
+    time = np.min(products, axis=0)
+    remote = maximum(0.0, tokens * topk - pairs)
+    rows = pairs + p["remote_share"] * remote
+    moved = tokens * hidden * (4.0 + bytes_a)
+    moved = moved + rows * (hidden * (bytes_a + 4.0) + expert_ffn * (2.0 * sides + bytes_a))
+    time = time + moved / (limits.hbm * p["activation_efficiency"])
+    time = time + 1e-6 * (p["launch_us"] + p["expert_us"] * experts + p["sort_us"] * np.log2(1.0 + tokens))
+    matrices = (1.0 + sides) * hidden * expert_ffn
+    least = maximum(2.0 * pairs * matrices / limits.peak, minimum(touched, experts) * matrices * bytes_w / limits.hbm)
+    return maximum(time, least)

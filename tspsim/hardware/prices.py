@@ -23,6 +23,7 @@ from tspsim.operators import (
 
 from . import linear, sparse, step
 from .device import Device
+from .kernels import Kernel
 from .limits import Estimate
 from .pricers import pricer
 
@@ -131,15 +132,19 @@ def absorb(device: Device, product: AbsorbProduct) -> Estimate:
 @pricer(FusedMoE)
 def fused_moe(device: Device, fused: FusedMoE) -> Estimate:
     """At the clock of a step."""
-    kernel = device.kernel("fused_moe", fused.dtype, kv_dtype=fused.weight_dtype)
+    kept = fused.weight_dtype or fused.dtype
+    kernel = device.kernel("fused_moe", fused.dtype, kv_dtype=kept)
     isolated = device.isolated(
         kernel,
-        fused.weight_dtype,
+        kept,
         tokens=fused.tokens,
         hidden=fused.hidden,
         expert_ffn=fused.expert_ffn,
         experts=fused.experts,
         topk=fused.topk,
+        pairs=fused.rows,
+        touched=fused.experts_read,
+        gated=fused.gated,
     )
     return device.at_clock(isolated, fused, kernel)
 
@@ -150,12 +155,18 @@ def memory_bound(device: Device, operator: MemoryBound) -> Estimate:
     return device.memory_bound(operator.size_bytes, "copy", operator.rows)
 
 
+def _scoring_at_clock(device: Device, kernel: Kernel) -> Kernel:
+    """Sparse attention's kernels where the matrix units run as in a step: what gathers and chooses does not slow."""
+    rate = step.rate(device.spec.sustained, kernel.family, device.clocks, measured_sustained=kernel.sustained)
+    return replace(kernel, parameters={**kernel.parameters, "efficiency": kernel.parameters["efficiency"] * rate})
+
+
 @pricer(Indexer)
 def indexer(device: Device, scores: Indexer) -> Estimate:
     """At the clock of a step."""
     family, shape = sparse.indexer_call(scores)
-    kernel = device.kernel(family, scores.dtype)
-    return device.at_clock(device.isolated(kernel, None, **shape), scores, kernel)
+    kernel = _scoring_at_clock(device, device.kernel(family, scores.dtype))
+    return device.isolated(kernel, None, **shape)
 
 
 @pricer(SparseAttention)
@@ -163,16 +174,18 @@ def sparse_attention(device: Device, attention: SparseAttention) -> Estimate:
     """At the clock of a step."""
     family, shape = sparse.attention_call(attention)
     kernel = device.kernel(family, attention.dtype, kv_dtype=attention.kv_dtype)
-    return device.at_clock(device.isolated(kernel, attention.kv_dtype, **shape), attention, kernel)
+    return device.isolated(_scoring_at_clock(device, kernel), attention.kv_dtype, **shape)
 
 
 @pricer(DeltaScan)
 def delta_scan(device: Device, scan: DeltaScan) -> Estimate:
-    """At the clock of a step; prompts in chunks and short queries token by token are a call each."""
-    parts = []
-    for family, shape in linear.scan_calls(scan):
-        kernel = device.kernel(family, scan.dtype, kv_dtype=scan.state_dtype)
-        parts.append(device.at_clock(device.isolated(kernel, scan.state_dtype, **shape), scan, kernel))
+    """As isolated: the chain of chunks and bytes decide. Prompts in chunks and short queries are a call each."""
+    parts = [
+        device.isolated(
+            device.kernel(family, scan.dtype, kv_dtype=scan.state_dtype), scan.state_dtype, **shape
+        )
+        for family, shape in linear.scan_calls(scan)
+    ]
     return Estimate(*(sum(values) for values in zip(*parts, strict=True)))
 
 

@@ -123,6 +123,12 @@ class Architecture:
         return _blocks(self)
 
     @property
+    def further_block(self) -> Block:
+        """What a module for further tokens is made of behind its projection: a layer like the last, with its kind's
+        attention for it."""
+        return self.attention_kind.further_block(self)._replace(experts=self.blocks[-1].experts)
+
+    @property
     def attention_kind(self) -> AttentionKind:
         """The kind that says which attention each layer has; that of a layer is :meth:`attention_of`."""
         return ATTENTION_KINDS.get(self.attention)
@@ -255,7 +261,7 @@ class Architecture:
     @property
     def multi_token_parameters(self) -> int:
         """Of the modules that predict further tokens: a layer, a projection from 2h and three norms each."""
-        return self.multi_token * (self.block_parameters(self.blocks[-1]) + self.join_parameters)
+        return self.multi_token * (self.block_parameters(self.further_block) + self.join_parameters)
 
     def weight_bytes(self, formats: Formats | None = None, *, multi_token: bool = False) -> float:
         """Bytes of all weights, each class in its type; ``multi_token``: with the modules for further tokens.
@@ -264,7 +270,7 @@ class Architecture:
         counted as :data:`~tspsim.model.formats.WEIGHT_BYTES` says; encoders of images are no part of any model here.
         """
         kept = self.checkpoint if formats is None else formats
-        blocks = [*self.blocks, *([self.blocks[-1]] * self.multi_token if multi_token else ())]
+        blocks = [*self.blocks, *([self.further_block] * self.multi_token if multi_token else ())]
         each = {block: kept.bytes_of(self.class_parameters(block)) for block in dict.fromkeys(blocks)}
         joins = self.multi_token * self.join_parameters if multi_token else 0
         outside = kept.bytes_of(self.outside_parameters) + kept.bytes_of({WeightClass.ATTENTION: joins})

@@ -84,15 +84,13 @@ class LayerShard:
 
     @cached_property
     def attention_weights(self) -> int:
-        """Elements of the packed [Wq, Wk, Wv, Wo] shard: h·(2a + 2c); latent: of the matrices that heads divide."""
-        if self.model.latent:
-            return sum(product.n * product.k for product in (*self.projections(1), self.output(1)))
-        return self.model.hidden * (2 * self.query_width + 2 * self.kv_width)
+        """Elements of the packed [Wq, Wk, Wv, Wo] shard: h·(2a + 2c); otherwise of the matrices that heads divide."""
+        return self.model.attention_of(self.kind).shard_parameters(self)
 
     @cached_property
     def down_weights(self) -> int:
-        """Elements of the projections down to the latents, which no head divides; 0 without latent attention."""
-        return self.model.hidden * self.model.latent.down_width if self.model.latent else 0
+        """Elements that no head divides: of projections down to latents, of indexers; 0 without any."""
+        return self.model.attention_of(self.kind).undivided_parameters(self.model, self.kind)
 
     @cached_property
     def entry_width(self) -> int:

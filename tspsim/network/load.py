@@ -37,7 +37,7 @@ def load_cluster(name: str) -> Cluster:
         label = spec.name or str(name)
         parts = (spec.device, spec.nodes, spec.fabric, spec.node, spec.oversubscription, spec.library)
         try:
-            return build_cluster(*parts, name=label)
+            return build_cluster(*parts, spec.gpus_per_node, name=label)
         except InputError as error:
             raise error.at(file=str(catalog.locate("clusters", name))) from None
     if name in catalog.names("nodes"):
@@ -52,6 +52,7 @@ def build_cluster(
     node: str | None = None,
     oversubscription: float | None = None,
     library: str | None = None,
+    gpus_per_node: int | None = None,
     *,
     name: str | None = None,
     graph: nx.DiGraph[Any] | None = None,
@@ -72,6 +73,8 @@ def build_cluster(
         Bandwidth into a leaf switch over bandwidth out of it; None: as the fabric states.
     library
         Version or launch mode of the node's library that collectives inside a node get; None: the node's default.
+    gpus_per_node
+        How many GPUs of each node are used; None: all.
     name
         How reports call it; None: from device and size.
     graph
@@ -111,6 +114,11 @@ def build_cluster(
         raise InputError(f"node '{spec.name}' has {spec.device} GPUs, not {shorten(device)}")
     if graph is not None:
         spec = spec.joined_by(graph)
+    if gpus_per_node is not None:
+        try:
+            spec = spec.part(gpus_per_node)
+        except InputError as error:
+            raise error.at(key="cluster.gpus_per_node") from None
     if library is not None:
         if library not in spec.collectives.versions:
             raise UnknownNameError("library", library, spec.collectives.versions)
@@ -161,7 +169,9 @@ def usual_node(device: str) -> str:
         problem = f"device '{shorten(device)}' comes in {shorten(candidates, 200)}"
         raise InputError(f"{problem}; name one with cluster.node, or for good with the key node of {shorten(path)}")
     if not having:
-        raise InputError(f"no node in the catalog has device '{shorten(device)}'; describe one in topologies/nodes")
+        problem = f"no node in the catalog holds '{shorten(device)}' GPUs"
+        remedy = "name one with cluster.node, or describe one in topologies/nodes (tspsim init node writes a first one)"
+        raise InputError(f"{problem}; {remedy}", key="cluster.device")
     return having[0]
 
 

@@ -194,6 +194,38 @@ class NodeSpec(Strict):
         return other
 
 
+    def part(self, gpus: int) -> NodeSpec:
+        """The same node with only ``gpus`` of its GPUs and their share of its NICs.
+
+        Behind a switch every GPU keeps its links; of a full mesh those to GPUs that are left out are not used.
+
+        Raises
+        ------
+        InputError
+            It has fewer GPUs, they come with no whole number of NICs, or it is joined in a way that has no equal parts.
+        """
+        if gpus > self.gpus:
+            raise InputError(f"{gpus} are more than the {self.gpus} GPUs of node '{self.name}'")
+        if gpus == self.gpus:
+            return self
+        wiring = self.wiring()
+        if not (wiring.complete or wiring.star):
+            raise InputError(f"the GPUs of node '{self.name}' are not all alike to each other; use all {self.gpus}")
+        if gpus * self.nics % self.gpus:
+            per_nic = self.gpus // self.nics
+            raise InputError(f"{per_nic} GPUs of node '{self.name}' share a NIC; use a multiple of {per_nic}")
+        nics = gpus * self.nics // self.gpus
+        rails = max(rail for rail in range(1, (self.rails or self.nics) + 1) if nics % rail == 0)
+        link, intra = self.link, self.intra
+        if wiring.complete and gpus > 1:
+            link = link.model_copy(update={"per_gpu": link.per_gpu * (gpus - 1) // (self.gpus - 1)})
+        elif gpus == 1:
+            intra = "switch"  # a GPU alone has nobody to be joined to
+        name = f"{gpus} GPUs of {self.name}"
+        update = {"name": name, "gpus": gpus, "nics": nics, "rails": rails, "link": link, "intra": intra}
+        return self.model_copy(update=update)
+
+
 class NicSpec(Strict):
     """One port of the fabric; ``latency`` is one side's share, from the GPU's memory to the leaf switch."""
 
@@ -239,6 +271,7 @@ class ClusterSpec(Strict):
     fabric: str | None = None
     oversubscription: Ratio | None = None
     library: str | None = None
+    gpus_per_node: PositiveCount | None = None
 
     @model_validator(mode="after")
     def _names_hardware(self) -> Self:

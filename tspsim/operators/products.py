@@ -100,10 +100,14 @@ class FusedMoE(Operator):
 
     @property
     def experts_read(self) -> float:
-        """Distinct experts of this rank whose weights are read: E·(1 − (1 − 1/E)^rows) of random choices."""
+        """Distinct experts of this rank whose weights are read: E·(1 − (1 − 1/E)^rows) of random choices.
+
+        Where all choices fall here, at least those of one token, which are distinct.
+        """
         if self.touched is not None:
             return self.touched
-        return self.experts * (1.0 - float((1.0 - 1.0 / self.experts) ** self.rows))
+        random = self.experts * (1.0 - float((1.0 - 1.0 / self.experts) ** self.rows))
+        return max(random, float(min(self.topk, self.experts))) if self.pairs is None else random
 
     @property
     def flops(self) -> float:

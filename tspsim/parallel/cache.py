@@ -15,7 +15,7 @@ from .scheme import scheme_of
 
 def cache_shards(model: Architecture, plan: Plan) -> int:
     """Ranks of a replica that one copy of the cache is spread over, by the layers that divide it least."""
-    heads = {use.heads for use in model.cache_uses("bf16") if use.token_bytes}
+    heads = {use.heads for use in model.cache_uses() if use.token_bytes}
     share = scheme_of(plan).context(plan)
     return share.ranks * min(share.attended, *heads) * share.sequences * plan.pp
 

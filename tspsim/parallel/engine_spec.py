@@ -93,7 +93,8 @@ class EngineSpec(Section):
 
     kernels: Stated[str] | None = Field(None, description="the word that its kernels' libraries begin with")
     graphs: GraphsSpec | None = None
-    saved: dict[str, Expected[Seconds]] = Field({}, description="family of devices → what a graph saves of a product")
+    saved: Expected[Seconds] | None = Field(None, description="what a graph saves of a product measured alone")
+    saved_quantising: Expected[Seconds] | None = Field(None, description="of one measured with quantising its input")
     step: Expected[Seconds] | None = Field(None, description="of the host, every step")
     sequence: Expected[Seconds] | None = Field(None, description="of the host, for every sequence of a step")
     hidden: Stated[Share] | None = Field(None, description="share of both that runs beside the device")
@@ -114,7 +115,8 @@ class EngineSpec(Section):
         values: dict[str, Any] = {
             "kernels": _value(self.kernels),
             "graphs": self.graphs.graphs() if self.graphs else None,
-            "saved": {family: _prior(each) for family, each in self.saved.items()},
+            "saved": _prior(self.saved),
+            "saved_quantising": _prior(self.saved_quantising),
             "step": _prior(self.step),
             "sequence": _prior(self.sequence),
             "hidden": _value(self.hidden),

@@ -183,8 +183,9 @@ class ServingEngine:
         device's own.
     graphs
         What it captures.
-    saved
-        By family of devices, seconds that a captured graph saves of a product measured alone.
+    saved, saved_quantising
+        Seconds that a captured graph saves of a product measured alone, and of one that was measured with quantising
+        its input.
     step, sequence
         Seconds of the host a step, and for every sequence in it: scheduling, inputs, sampling, copies.
     hidden
@@ -212,7 +213,8 @@ class ServingEngine:
     name: str = "ideal"
     kernels: str = ""
     graphs: Graphs = Graphs()
-    saved: Mapping[str, Prior] = field(default_factory=dict)
+    saved: Prior = NONE
+    saved_quantising: Prior = NONE
     step: Prior = NONE
     sequence: Prior = NONE
     hidden: float = 0.0
@@ -270,9 +272,10 @@ class ServingEngine:
             return None
         return sizes[index]
 
-    def saved_s(self, family: str) -> float:
-        """Seconds that a graph saves of a product, on devices of a family."""
-        return self.saved[family].value if family in self.saved else 0.0
+    @property
+    def saves(self) -> bool:
+        """Whether a graph saves anything of a kernel."""
+        return max(self.saved.value, self.saved_quantising.value) > 0.0
 
     # --- the host -------------------------------------------------------------------------------------------
 
@@ -349,17 +352,19 @@ class Saving:
     """What a captured graph saves of kernels measured alone: of a product at most its start, and never so much that it
     takes less than its FLOPs at the peak or its bytes at the bandwidth of HBM."""
 
-    saved_s: float
+    engine: ServingEngine
     device: Device
 
     def seconds(self, operator: Operator, alone_s: float) -> float:
         """Time of a kernel that takes ``alone_s`` where it was measured."""
         if not isinstance(operator, Gemm | AbsorbProduct):
             return alone_s
-        limits = self.device.limits(operator.dtype)
-        start_s = 1e-6 * self.device.kernel("gemm", operator.dtype).parameters["launch_us"]
+        device, dtype, engine = self.device, operator.dtype, self.engine
+        limits = device.limits(dtype)
+        start_s = 1e-6 * device.kernel("gemm", dtype).parameters["launch_us"]
+        saved = engine.saved_quantising if device.includes_quantising(dtype) else engine.saved
         least_s = max(operator.flops / limits.peak, operator.hbm_bytes / limits.hbm)
-        return min(alone_s, max(least_s, alone_s - min(self.saved_s, start_s)))
+        return min(alone_s, max(least_s, alone_s - min(saved.value, start_s)))
 
 
 #: The default.

@@ -107,10 +107,9 @@ class Stack:
         self, best: Callable[[Operator], float], device: Device, captured: Captured = Captured.NOTHING
     ) -> Callable[[Operator], float]:
         """Times of kernels on a device, from those with its best library measured alone."""
-        saved_s = self.engine.saved_s(device.family) if captured is not Captured.NOTHING else 0.0
-        if saved_s == 0.0:
+        if captured is Captured.NOTHING or not self.engine.saves:
             return lambda operator: self.seconds(operator, best(operator))
-        saving = Saving(saved_s, device)
+        saving = Saving(self.engine, device)
         return lambda operator: self.seconds(operator, saving.seconds(operator, best(operator)))
 
     def on(self, device: str) -> Stack:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, StrictInt, StrictStr, Tag, model_validator
 
 from ..errors import shorten
-from ..units import PositiveCount
+from ..units import PositiveNumber
 from .section import Name, Section, refuse
 
 MOST_NODES = 2**16
@@ -85,9 +85,12 @@ class ClusterInline(Section):
     """A cluster in the scenario's own words; :mod:`tspsim.network` builds it."""
 
     device: Name | None = Field(None, description="GPU, from the catalog of devices")
-    nodes: Annotated[PositiveCount, Field(le=MOST_NODES)] = 1
+    nodes: Annotated[PositiveNumber, Field(le=MOST_NODES)] = 1
     fabric: Name | None = Field(None, description="between nodes, from the catalog of fabrics")
     node: Name | None = Field(None, description="node type; the device's usual eight-GPU node when left out")
+    gpus_per_node: PositiveNumber | None = Field(
+        None, description="GPUs that are used of each node, with their share of its NICs; all when left out"
+    )
     oversubscription: Annotated[float, Field(ge=1, le=64)] | None = Field(
         None, description="leaf downlinks over uplinks; the fabric's own when left out"
     )
@@ -103,6 +106,14 @@ class ClusterInline(Section):
         if self.nodes > 1 and self.fabric is None:
             raise refuse(f"{self.nodes} nodes need a fabric between them, such as fabric: rails-400g")
         return self
+
+
+    def in_words(self) -> tuple[str, ...]:
+        """What of it is not as its parts come: GPUs left out, then a sentence a fault."""
+        used = self.gpus_per_node
+        part = f"Of each node {used} GPUs are used, with their share of its NICs, and paid (`cluster.gpus_per_node`)."
+        faults = self.faults.in_words() if self.faults else ()
+        return (part, *faults) if used is not None else faults
 
 
 def _form_of_cluster(value: Any) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .. import catalog
 from ..errors import InputError, UnknownNameError, describe, shorten
+from ..units import parse
 from .cluster import ClusterInline
-from .question import Scenario
+from .question import Scenario, origin_of
 
 
 def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Scenario:
@@ -33,15 +35,52 @@ def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) 
     else:
         path = catalog.locate("scenarios", source)
         file, folder, data = str(path), path.parent, catalog.read_yaml(path)
+        _refuse_other_kinds(path, data)
     data = _on_the_first_offer(data)
     paths = []
     for override in overrides:
         path_, data = _override(data, override)
         paths.append(path_)
     try:
-        return _with_known_names(catalog.validate(data, Scenario), folder)
+        scenario = _with_known_names(catalog.validate(data, Scenario), folder)
     except InputError as error:
-        raise error.at(file=_origin(error.key or "", paths, file)) from None
+        raise error.at(file=origin_of(error.key or "", paths, file)) from None
+    return scenario.read_from(file, paths, _remarks(data))
+
+
+#: Where an entry of another kind is named, and by which key.
+_NAMED_BY = {
+    "devices": "names a device: cluster: {device: …}",
+    "nodes": "names a node: cluster: {node: …}",
+    "fabrics": "names a fabric: cluster: {fabric: …}",
+    "clusters": "names a cluster: cluster: …",
+    "models": "names a model: workload: {model: …}",
+    "stacks": "names a stack: workload: {stack: …}",
+}
+
+
+def _refuse_other_kinds(path: Path, data: Mapping[str, Any]) -> None:
+    """A model's config.json, or an entry of another catalog, given as the question itself."""
+    kind = catalog.kind_of(path, data)
+    if kind is not None and kind != "scenarios" and not {"workload", "plans"} & data.keys():
+        what = f"describes a {kind.removesuffix('s')}, not a scenario"
+        problem = f"{what}; a scenario {_NAMED_BY[kind]} (tspsim init writes a first scenario)"
+        raise InputError(problem, file=str(path))
+
+
+_DECIMAL_THOUSANDS = re.compile(r"\s*([0-9][0-9_.]*)\s*([kKM])\s*")
+
+
+def _remarks(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """A sentence where a length is in thousands though lengths come in powers of two: 32k is 32,000 tokens."""
+    workload = data.get("workload")
+    text = workload.get("sequence") if isinstance(workload, Mapping) else None
+    if not isinstance(text, str) or (match := _DECIMAL_THOUSANDS.fullmatch(text)) is None:
+        return ()
+    number, prefix = match[1], match[2].upper()
+    other = f"{number}{prefix}i"
+    tokens, binary = parse(text, "count"), parse(other, "count")
+    return (f"A sequence of {text.strip()} is {tokens:,} tokens; {other} is {binary:,} (`workload.sequence`).",)
 
 
 def _on_the_first_offer(data: dict[str, Any]) -> dict[str, Any]:
@@ -104,16 +143,6 @@ def _entry(entries: Sequence[Any], path: str) -> tuple[int, str]:
     if first.isdecimal() and len(first) < 6 and int(first) < len(entries):
         return int(first), rest
     raise UnknownNameError("plan", first, [name for name in names if isinstance(name, str)])
-
-
-def _origin(key: str, overridden: Iterable[str], file: str | None) -> str | None:
-    """Where the value at ``key`` came from: the override that set it, the file, or both (a plan, say)."""
-    for path in reversed(list(overridden)):
-        if f"{key}.".startswith(f"{path}."):
-            return "--set"
-        if path.split(".")[0] == key.split(".")[0]:
-            return f"{file} with --set {shorten(path)}" if file else f"--set {shorten(path)}"
-    return file
 
 
 def _with_known_names(scenario: Scenario, folder: Path | None) -> Scenario:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from ..errors import UnknownNameError, did_you_mean, shorten
 from ..steps import STEPS
@@ -49,6 +50,9 @@ class Scenario(Section):
     offers: Annotated[tuple[Offer, ...], Field(max_length=MOST_PLANS)] = Field((), description="what could be bought")
     project: Project | None = Field(None, description="the whole job: tokens, failures, power, price of the fabric")
     source: Prose = Field("", description="where the question comes from")
+    _remarks: tuple[str, ...] = PrivateAttr(())
+    _file: str | None = PrivateAttr(None)
+    _overridden: tuple[str, ...] = PrivateAttr(())
 
     @model_validator(mode="after")
     def _offers_name_plans(self) -> Scenario:
@@ -81,6 +85,21 @@ class Scenario(Section):
         stated = self.cluster.faults if isinstance(self.cluster, ClusterInline) else None
         return stated or Faults()
 
+    def in_words(self) -> tuple[str, ...]:
+        """Sentences on what a reader may not expect of the numbers and the cluster that were stated."""
+        stated = self.cluster.in_words() if isinstance(self.cluster, ClusterInline) else ()
+        return (*self._remarks, *stated)
+
+    def read_from(self, file: str | None, overridden: Sequence[str], remarks: Sequence[str]) -> Scenario:
+        """The same question, with its file, the keys that options set, and sentences on how its numbers were read."""
+        copy = self.model_copy()
+        copy._file, copy._overridden, copy._remarks = file, tuple(overridden), tuple(remarks)
+        return copy
+
+    def origin(self, key: str) -> str | None:
+        """File or option that the value at a dotted key came from; None for a question that was no file."""
+        return origin_of(key, self._overridden, self._file)
+
     def plan(self, name: str) -> Plan:
         """The plan of this name; raises UnknownNameError with the nearest."""
         for plan in self.plans:
@@ -92,11 +111,25 @@ class Scenario(Section):
         """Plain data in the order of the fields, all defaults filled in, quantities as numbers in SI.
 
         A scenario that is no purchase has neither ``offers`` nor ``project``; of ``sequences_per_replica`` and
-        ``global_batch`` it has one. A plan has ``expert_balance`` where it is not the usual one.
+        ``global_batch`` it has one. A plan has ``expert_balance`` where it is not the usual one, and a cluster
+        ``gpus_per_node`` where not all are used.
         """
         data = self.model_dump(mode="json", by_alias=True)
         del data["workload"]["global_batch" if self.workload.global_batch is None else "sequences_per_replica"]
+        for cluster in (data["cluster"], *(offer["cluster"] for offer in data["offers"])):
+            if isinstance(cluster, dict) and cluster["gpus_per_node"] is None:
+                del cluster["gpus_per_node"]
         for plan in data["plans"]:
             if plan["expert_balance"] == Plan.model_fields["expert_balance"].default:
                 del plan["expert_balance"]
         return {key: value for key, value in data.items() if value or key not in ("offers", "project")}
+
+
+def origin_of(key: str, overridden: Sequence[str], file: str | None) -> str | None:
+    """Where the value at ``key`` came from: the override that set it, the file, or both (a plan, say)."""
+    for path in reversed(overridden):
+        if f"{key}.".startswith(f"{path}."):
+            return "--set"
+        if path.split(".")[0] == key.split(".")[0]:
+            return f"{file} with --set {shorten(path)}" if file else f"--set {shorten(path)}"
+    return file

@@ -9,14 +9,14 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import PydanticCustomError, PydanticKnownError, core_schema
 
-from ..units import PositiveCount
+from ..units import PositiveNumber
 
 #: Products of degrees beyond this are no cluster anybody asks about; the bound keeps work finite.
 MOST_RANKS = 2**20
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Prose = Annotated[str, Field(max_length=4000)]
-Degree = Annotated[PositiveCount, Field(le=MOST_RANKS)]
+Degree = Annotated[PositiveNumber, Field(le=MOST_RANKS)]
 
 
 class Section(BaseModel):

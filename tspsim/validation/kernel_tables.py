@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tspsim.operators import DTYPE_BYTES
 
 from ..hardware.families import FAMILIES
+from ..hardware.moe import touched_by
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,6 +33,7 @@ KERNEL_TABLES: tuple[str, ...] = (
     "kernels/mla_decode.csv",
     "kernels/mla_bmm.csv",
     "kernels/linear_attention.csv",
+    "kernels/fused_moe_nvidia.csv",
 )
 #: Rows that share these share a kernel model.
 GROUP_COLUMNS = ("family", "dtype", "second_dtype", "library")
@@ -49,6 +51,14 @@ _DTYPES = {
 }
 #: Why a row of a table of latent attention is no kernel's call.
 MODULE = "a whole module"
+
+
+#: Types of experts' activations and weights by the names that NVIDIA's table gives to both.
+_EXPERT_TYPES = {
+    "int4_w4a16": ("bf16", "int4"),
+    "mxfp4_w4a16": ("bf16", "mxfp4"),
+    "mxfp4_w4a8": ("mxfp8", "mxfp4"),
+}
 
 
 def times_of(table: str) -> tuple[str, ...]:
@@ -168,11 +178,29 @@ def _memory_bound(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _moe(frame: pd.DataFrame) -> pd.DataFrame:
+    """AITER's: all experts on the device, which random choices touch."""
     out = _columns(frame, "fused_moe")
+    out["pairs"] = out["tokens"] * out["topk"]
+    least = out[["topk", "experts"]].min(axis=1)
+    out["touched"] = touched_by(out["pairs"].to_numpy(), out["experts"].to_numpy(), least.to_numpy())
+    out["gated"] = 1.0
     out["family"] = "fused_moe"
     out["dtype"] = frame["dtype_a"].replace(_DTYPES)
     out["second_dtype"] = frame["dtype_w"].replace(_DTYPES)
     out["library"] = "aiter " + frame["quant"].astype(str)
+    return out
+
+
+def _moe_ranks(frame: pd.DataFrame) -> pd.DataFrame:
+    """NVIDIA's: sizes are the whole model's, of which ``moe_tp`` and ``moe_ep`` say what the measured rank holds."""
+    out = _columns(frame, "fused_moe", pairs="local_pairs", touched="local_experts")
+    out["expert_ffn"] = out["expert_ffn"] / frame["moe_tp"]
+    out["experts"] = out["experts"] / frame["moe_ep"]
+    out["family"] = "fused_moe"
+    for column, which in (("dtype", 0), ("second_dtype", 1)):
+        out[column] = frame["dtype"].map({name: types[which] for name, types in _EXPERT_TYPES.items()})
+        out[column] = out[column].fillna(frame["dtype"].replace(_DTYPES))
+    out["library"] = _library(frame)
     return out
 
 
@@ -241,6 +269,7 @@ READERS: Mapping[str, Callable[[pd.DataFrame, str], pd.DataFrame]] = {
     "attention_prefill": lambda frame, column: _prefill(frame),
     "attention_decode": lambda frame, column: _decode(frame),
     "memory_bound": lambda frame, column: _memory_bound(frame),
+    "fused_moe_nvidia": lambda frame, column: _moe_ranks(frame),
     "fused_moe": lambda frame, column: _moe(frame),
     "mla_prefill": lambda frame, column: _latent_prefill(frame),
     "mla_decode": lambda frame, column: _latent_decode(frame),

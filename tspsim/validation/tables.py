@@ -129,6 +129,11 @@ TABLES: dict[str, Table] = {
                 ("gpu", "kind", "phase", "gemm_dtype", "library"),
             ),
         ),
+        _kernel(
+            "kernels/fused_moe_nvidia.csv",
+            ("tokens", "hidden", "expert_ffn", "experts", "topk", "moe_tp", "moe_ep"),
+            ("gpu", "dtype", "library"), _BY_LIBRARY, "gated", "local_pairs", "local_experts",
+        ),
         Table(
             "kernels/training_op_efficiency_b200_a100.csv", "efficiency", training_operators.predict,
             counts=("peak_tflops",), texts=("system", "op", "shape"), groups=(("system",), ("system", "op")),

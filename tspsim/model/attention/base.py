@@ -19,6 +19,7 @@ from ..parts import Block
 
 if TYPE_CHECKING:
     from ..architecture import Architecture
+    from ..layer import LayerShard
     from ..serving import ServingLayer
     from .sections import AttentionSection
 
@@ -138,6 +139,10 @@ class AttentionKind(ABC):
         """Attention of layer number ``layer`` of a model of this kind; whether it has experts is not asked here."""
         return Block(attention=self.name)
 
+    def further_block(self, model: Architecture) -> Block:
+        """Attention of a module for further tokens: that of the last layer."""
+        return self.block(model, model.layers - 1)
+
     def period(self, model: Architecture) -> int:
         """Layers after which the pattern repeats."""
         return 1
@@ -163,6 +168,15 @@ class AttentionKind(ABC):
     @abstractmethod
     def matrix_parameters(self, model: Architecture, block: Block) -> int:
         """Matrix elements of a layer's attention that a token is multiplied with."""
+
+    def undivided_parameters(self, model: Architecture, block: Block) -> int:
+        """Those of them that stand whole on every tensor-parallel rank."""
+        return 0
+
+    def shard_parameters(self, layer: LayerShard) -> int:
+        """Those that heads divide, on one shard."""
+        whole = self.undivided_parameters(layer.model, layer.kind)
+        return (self.matrix_parameters(layer.model, layer.kind) - whole) // layer.shards
 
     def other_parameters(self, model: Architecture, block: Block) -> int:
         """Biases, and what else belongs to the projections and is no matrix."""

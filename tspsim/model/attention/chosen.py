@@ -54,6 +54,10 @@ class Chosen(Latent):
     def block(self, model: Architecture, layer: int) -> Block:
         return Block(attention=self.name, indexer=indexing_of(model).owned(layer))
 
+    def further_block(self, model: Architecture) -> Block:
+        """It owns an indexer, whoever does before it."""
+        return Block(attention=self.name, indexer=True)
+
     def period(self, model: Architecture) -> int:
         return indexing_of(model).every
 
@@ -73,6 +77,10 @@ class Chosen(Latent):
         """Of latent attention, and of the indexer: queries from the queries' latent, a key and a weight a head."""
         indexer = self._index_matrices(model) if block.indexer else 0
         return super().matrix_parameters(model, block) + indexer
+
+    def undivided_parameters(self, model: Architecture, block: Block) -> int:
+        """Projections down to the latents, and the indexer."""
+        return super().undivided_parameters(model, block) + (self._index_matrices(model) if block.indexer else 0)
 
     def norm_parameters(self, model: Architecture, block: Block) -> int:
         """The indexer's key has a norm with a bias."""
@@ -107,6 +115,7 @@ class Chosen(Latent):
             indexing.topk,
             entry_bytes=latent.cache_width * self.element_bytes(layer.formats.cache),
             dtype=layer.wide,
+            kv_dtype=self.element(layer),
         )
         if not layer.kind.indexer:
             return (attention,)

@@ -52,6 +52,10 @@ class Compressed(AttentionKind):
         ratio = facts.ratios[layer % len(facts.ratios)]
         return Block(attention=self.name, indexer=ratio == facts.indexed, compression=ratio)
 
+    def further_block(self, model: Architecture) -> Block:
+        """It keeps its window alone (the last of the published ratios is 0)."""
+        return Block(attention=self.name, compression=0)
+
     def period(self, model: Architecture) -> int:
         return len(facts_of(model).ratios)
 
@@ -68,6 +72,13 @@ class Compressed(AttentionKind):
             columns = indexing.heads + self.overlap(block) * 2 * indexing.head_dim
             total += facts.q_rank * indexing.heads * indexing.head_dim + model.hidden * columns
         return total
+
+    def undivided_parameters(self, model: Architecture, block: Block) -> int:
+        """Latents, compressors and the indexer: all but queries and the output projection."""
+        facts = facts_of(model)
+        queries = facts.q_rank * model.attention_width
+        output = model.attention_width * facts.output_rank + facts.output_groups * facts.output_rank * model.hidden
+        return self.matrix_parameters(model, block) - queries - output
 
     def other_parameters(self, model: Architecture, block: Block) -> int:
         """A sink a head, and the positions inside an entry that compressors add."""
@@ -126,11 +137,14 @@ class Compressed(AttentionKind):
         model, block = layer.model, layer.kind
         facts, indexing = facts_of(model), indexing_of(model)
         widths = layer.heads, model.head_dim, model.head_dim
-        entry = self.entry_bytes(model, layer.formats.cache)
+        entry, kept = self.entry_bytes(model, layer.formats.cache), self.element(layer)
         if not block.compression:
-            return (SparseAttention(rows, *widths, facts.window, entry_bytes=entry, dtype=layer.wide),)
+            alone = SparseAttention(rows, *widths, facts.window, entry_bytes=entry, dtype=layer.wide, kv_dtype=kept)
+            return (alone,)
         topk = indexing.topk if block.indexer else 0
-        attention = SparseAttention(rows, *widths, topk, block.compression, facts.window, entry, layer.wide)
+        attention = SparseAttention(
+            rows, *widths, topk, block.compression, facts.window, entry, layer.wide, kv_dtype=kept
+        )
         if not block.indexer:
             return (attention,)
         shape = indexing.heads, indexing.head_dim, indexing.topk
@@ -152,6 +166,11 @@ class Compressed(AttentionKind):
         )
         width = groups * facts.output_rank
         return down, product(layer, tokens, layer.model.hidden, width, "output projection", Role.OUTPUT)
+
+    @staticmethod
+    def element(layer: ServingLayer) -> str:
+        """The cache's type as kernels name it."""
+        return "fp8" if layer.formats.cache == "fp8_ds_mla" else layer.formats.cache
 
     # --- work and cache -------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from .base import ATTENTION_KINDS, AttentionKind, CacheUse, Rows, decoded, prefi
 
 if TYPE_CHECKING:
     from ..architecture import Architecture
+    from ..layer import LayerShard
     from ..serving import ServingLayer
     from .sections import AttentionSection
 
@@ -44,6 +45,11 @@ class Grouped(AttentionKind):
         """Wq, Wk, Wv, Wo: h·(2a + 2c), and h·a of a gate."""
         gate = model.attention_width if model.output_gate else 0
         return model.hidden * (2 * (model.attention_width + model.kv_width) + gate)
+
+    def shard_parameters(self, layer: LayerShard) -> int:
+        """Of the packed [Wq, Wk, Wv, Wo], at least one head of keys and values on every shard."""
+        gate = layer.query_width if layer.model.output_gate else 0
+        return layer.model.hidden * (2 * layer.query_width + 2 * layer.kv_width + gate)
 
     def other_parameters(self, model: Architecture, block: Block) -> int:
         biased = model.attention_bias or model.linear_bias

@@ -51,6 +51,10 @@ class Latent(AttentionKind):
         output = model.heads * latent.value_dim * model.hidden
         return model.hidden * latent.down_width + queries + keys_and_values + output
 
+    def undivided_parameters(self, model: Architecture, block: Block) -> int:
+        """Projections down to the latents."""
+        return model.hidden * self.facts(model).down_width
+
     def other_parameters(self, model: Architecture, block: Block) -> int:
         biased = model.attention_bias or model.linear_bias
         bias = model.attention_width + 2 * model.kv_width if biased else 0

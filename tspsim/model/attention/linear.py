@@ -149,6 +149,11 @@ class KimiDelta(Linear):
         gates += linear.v_dim * linear.value_width
         return hidden * (linear.channels + linear.v_heads + linear.value_width) + gates
 
+    def undivided_parameters(self, model: Architecture, block: Block) -> int:
+        """Both gates down to their ranks."""
+        linear = linear_of(model)
+        return model.hidden * (linear.k_dim + linear.v_dim)
+
     def other_parameters(self, model: Architecture, block: Block) -> int:
         """Taps of the convolution, a decay a head and its bias a channel."""
         linear = linear_of(model)

@@ -1,0 +1,222 @@
+"""How many sessions a replica's caches hold: closed forms to the byte, engines' rules, what vLLM's logs say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tspsim
+from tspsim.model import load_model
+from tspsim.parallel import ServingEngine, load_stack
+from tspsim.parallel.capacity import Capacity, StageRoom, capacity_of
+from tspsim.parallel.serving_engine import Budget, MemoryRule
+from tspsim.question import look_up
+from tspsim.units import GIB
+
+KIMI = load_model("kimi-k2.6")
+GB = 1e9
+
+
+def holding(
+    size_bytes: float, cache: str = "fp8", *, tensor: int = 1, token_shards: int = 1, block: int = 1
+) -> Capacity:
+    """Kimi-K2.6's caches in so many bytes a GPU."""
+    stage = StageRoom(Budget(size_bytes, size_bytes, size_bytes), Counter(KIMI.cache_uses(cache)))
+    return Capacity((stage,), tensor, token_shards, block)
+
+
+def room(visible_bytes: float, share: float, cache: str = "fp8", **shards: int) -> float:
+    """Sessions of 256 Ki tokens on eight GPUs that share 610 GB of weights, under a utilisation of all memory."""
+    engine = ServingEngine(memory=MemoryRule(share, (), ("weights",)))
+    budget = engine.cache_budget(visible_bytes, 610 * GB / 8)
+    return holding(budget.size_bytes, cache, **shards).sessions(262_144)
+
+
+@pytest.mark.parametrize(
+    ("visible_gb", "shards", "sessions"),
+    [
+        (288.0, {"token_shards": 8}, 183.9),
+        (192.0, {"token_shards": 8}, 100.5),
+        (180.0, {"token_shards": 8}, 90.1),
+        (288.0, {"tensor": 8}, 23.0),
+        (180.0, {"tensor": 8}, 11.3),
+    ],
+)
+def test_kimi_sessions_of_256k_tokens_are_those_of_the_closed_form(
+    visible_gb: float, shards: dict[str, int], sessions: float
+) -> None:
+    assert round(room(visible_gb * GB, 1.0, **shards), 1) == sessions
+
+
+@pytest.mark.parametrize(
+    ("share", "cache", "mi355x", "b200"),
+    [
+        (1.0, "fp8", 202.3, 99.8),
+        (0.95, "fp8", 188.9, 91.5),
+        (0.90, "fp8", 175.5, 83.2),
+        (0.95, "fp8_ds_mla", 165.9, 80.3),
+    ],
+)
+def test_the_same_with_what_drivers_show_and_an_engines_utilisation(
+    share: float, cache: str, mi355x: float, b200: float
+) -> None:
+    for visible_gib, sessions in ((287.98, mi355x), (178.0, b200)):
+        assert room(visible_gib * GIB, share, cache, token_shards=8) == pytest.approx(sessions, abs=0.06)
+
+
+def asked(stack: str, model: str, precision: Any = None, *, cluster: Any = None, **plan: Any) -> Capacity:
+    workload = {"model": model, "pass": "decode", "batch": 1, "context": 64, "stack": stack}
+    question = look_up(tspsim.load({
+        "name": "room",
+        "cluster": cluster or {"device": "h100", "nodes": 1},
+        "workload": workload | ({"precision": precision} if precision else {}),
+        "plans": [{"name": "P", "tp": 1, **plan}],
+    }))  # fmt: skip
+    return capacity_of(question.job(question.plans[0]), question.device.visible_memory_bytes)
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "tp", "logged_gib"),
+    [
+        ("llama-3.1-8b", "bf16", 1, 51.38),
+        ("llama-3.3-70b", "fp8", 2, 32.0),
+        ("gpt-oss-20b", "mxfp4", 1, 50.28),
+        ("gpt-oss-120b", "mxfp4", 1, 3.33),
+        ("qwen3-32b", "bf16", 1, 4.45),
+    ],
+)
+def test_vllms_rule_gives_the_memory_for_caches_that_its_logs_say(
+    model: str, precision: str, tp: int, logged_gib: float
+) -> None:
+    """H100, gpu_memory_utilization 0.9 (llm-d/llm-d-benchmark 2593348, config_explorer): within 0.7 GiB of 79."""
+    found = asked("vllm@0.19", model, precision, tp=tp).budget
+    assert found.size_bytes / GIB == pytest.approx(logged_gib, abs=0.7)
+    assert found.low - 0.1 * GIB <= logged_gib * GIB <= found.high + 0.4 * GIB
+
+
+def test_sglang_keeps_the_reserve_that_its_scripts_compute() -> None:
+    """1 − reserve / memory of an eight-GPU B200 replica: (512 + 16384·1.5 + 512·2 + 8·128) MiB."""
+    engine = load_stack("sglang").stack().engine
+    reserve = (512 + 16384 * 1.5 + 512 * 2 + 8 * 128) * 2**20
+    found = engine.cache_budget(178 * GIB, 70 * GIB, ranks=8)
+    context = 1.5 * GIB
+    assert found.size_bytes == pytest.approx(178 * GIB - context - 70 * GIB - reserve, rel=1e-12)
+    small = engine.cache_budget(64 * GIB, 20 * GIB)
+    assert small.size_bytes == pytest.approx((64 - 1.5 - 20) * GIB - 14.0 * GIB + 0.375 * GIB, rel=1e-12)
+
+
+def test_trtllm_takes_its_share_of_what_is_free() -> None:
+    engine = load_stack("trtllm").stack().engine
+    found = engine.cache_budget(178 * GIB, 70 * GIB, 4 * GIB)
+    assert found.size_bytes == pytest.approx(0.9 * (178 - 70 - 4 - 2) * GIB, rel=1e-12)
+    assert found.low < found.size_bytes < found.high
+
+
+def test_no_rule_gives_more_than_there_is() -> None:
+    greedy = ServingEngine(memory=MemoryRule(1.0, (), ()))
+    assert greedy.cache_budget(80 * GIB, 70 * GIB, 5 * GIB, reserve_bytes=2 * GIB).size_bytes == 3 * GIB
+    assert greedy.cache_budget(80 * GIB, 90 * GIB).size_bytes == 0.0
+
+
+ENGINES = st.sampled_from(["ideal", "vllm", "vllm@0.19", "sglang", "trtllm", "atom"])
+SHIPPED = {name: load_stack(name).stack().engine for name in ("ideal", "vllm", "vllm@0.19", "sglang", "trtllm", "atom")}
+
+
+@given(
+    name=ENGINES, visible=st.floats(10.0, 400.0), more=st.floats(0.0, 400.0),
+    weights=st.floats(0.0, 300.0), activations=st.floats(0.0, 20.0), context=st.integers(1, 1_000_000),
+)  # fmt: skip
+def test_more_memory_never_holds_fewer_tokens_but_where_an_engine_admits_larger_passes(
+    name: str, visible: float, more: float, weights: float, activations: float, context: int
+) -> None:
+    engine = SHIPPED[name]
+    engine = replace(engine, limits=engine.limits[-1:])
+    small, large = (
+        engine.cache_budget(size * GIB, weights * GIB, activations * GIB) for size in (visible, visible + more)
+    )
+    assert small.low <= small.size_bytes <= small.high
+    held = [holding(budget.size_bytes, block=16) for budget in (small, large)]
+    assert held[0].sessions(context) <= held[1].sessions(context)
+    assert held[0].longest_context() <= held[1].longest_context()
+
+
+@given(st.floats(0.0, 1e12), st.integers(1, 64), st.sampled_from([1, 2, 8]), st.sampled_from([1, 16, 64]))
+def test_the_longest_context_fits_and_one_token_more_does_not(
+    size_bytes: float, sequences: int, shards: int, block: int
+) -> None:
+    held = holding(size_bytes, token_shards=shards, block=block)
+    longest = held.longest_context(sequences)
+    if longest:
+        assert held.holds([(longest, sequences)]) and not held.holds([(longest + 1, sequences)])
+    else:
+        assert not held.holds([(1, sequences)])
+
+
+def test_a_sequence_takes_whole_blocks_on_every_token_shard() -> None:
+    token = 35_136
+    assert holding(1.0, block=16).sequence_bytes(17) == (32 * token,)
+    assert holding(1.0, block=16, token_shards=8).sequence_bytes(129) == (32 * token,)
+    assert holding(1.0, tensor=8).sequence_bytes(100) == (100 * token,)
+
+
+def test_heads_divide_a_cache_up_to_their_number_and_stages_its_layers() -> None:
+    cluster = {"device": "h200", "nodes": 2, "fabric": "rails-400g"}
+    eight, sixteen, stages = (
+        asked("ideal", "llama-3.3-70b", "fp8", cluster=cluster, **plan).sequence_bytes(1000)
+        for plan in ({"tp": 8}, {"tp": 16}, {"tp": 8, "pp": 2})
+    )
+    assert eight == sixteen == (80 * 2 * 128 * 1000 * 2.0,)
+    assert stages == (40 * 2 * 128 * 1000 * 2.0,) * 2
+
+
+def test_states_and_windows_do_not_grow_with_the_context() -> None:
+    hybrid = asked("ideal", "qwen3.5-397b-a17b", "fp8", cluster="hgx-b200-8", tp=8)
+    short, long = (hybrid.sequence_bytes(context)[0] for context in (1, 1_000_000))
+    state = short - (long - short) / 999_999
+    # 45 layers of 64 states of 128 × 128 and a convolution's last inputs, in eight shares.
+    assert state > 45 * 64 * 128 * 128 * 2 / 8
+    assert hybrid.sessions(1) < 1.01 * hybrid.budget.size_bytes / state
+
+
+def test_a_batch_without_room_is_refused_with_what_would_fit() -> None:
+    asked_for = {
+        "name": "full",
+        "cluster": "hgx-h100-8",
+        "workload": {"model": "llama-3.3-70b", "pass": "decode", "batch": 2000, "context": 8192, "precision": "fp8",
+                     "stack": "vllm"},
+        "plans": [{"name": "P", "tp": 8}],
+    }  # fmt: skip
+    refused = tspsim.simulate(asked_for).plan("P")
+    assert not refused.ran and refused.error is not None
+    assert refused.error.startswith("caches of 2000 sequences need ") and "what fits: " in refused.error
+    fitting = int(refused.error.split("what fits: ")[1].split(" ")[0])
+    asked_for["workload"]["batch"] = fitting
+    told = tspsim.simulate(asked_for).plan("P")
+    assert told.ran and told.inference["capacity"]["sessions"] >= fitting
+    asked_for["workload"]["batch"] = fitting + 1
+    assert not tspsim.simulate(asked_for).plan("P").ran
+
+
+def test_a_plan_whose_weights_leave_no_room_is_refused() -> None:
+    refused = tspsim.simulate({
+        "name": "none", "cluster": "hgx-h100-8", "plans": [{"name": "P", "tp": 8}],
+        "workload": {"model": "kimi-k2.6", "pass": "decode", "batch": 1, "context": 64, "stack": "vllm"},
+    }).plan("P")  # fmt: skip
+    assert refused.error is not None and "no sequence at all" in refused.error
+
+
+def test_an_answer_says_what_its_caches_hold_with_a_range() -> None:
+    told = tspsim.simulate({
+        "name": "room", "cluster": "hgx-b200-8", "plans": [{"name": "P", "tp": 8}],
+        "workload": {"model": "llama-3.3-70b", "pass": "decode", "batch": 8, "context": 8192, "precision": "fp8",
+                     "stack": "trtllm"},
+    }).plan("P")  # fmt: skip
+    capacity = told.inference["capacity"]
+    low, high = capacity["sessions_range"]
+    assert low < capacity["sessions"] < high and capacity["context"] == 8193
+    assert capacity["tokens"] == int(capacity["sessions"]) * 8193 <= capacity["longest_context"] + 8 * 8193

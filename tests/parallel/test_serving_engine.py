@@ -1,0 +1,272 @@
+"""What a serving engine adds to its kernels: captured sizes, padding, launches, its host's time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tspsim
+from tspsim.errors import InputError, UnknownNameError
+from tspsim.hardware import load_device
+from tspsim.operators import Gemm, MemoryBound
+from tspsim.parallel import Captured, ServingEngine, load_stack
+from tspsim.parallel.serving_engine import Prior, Saving
+from tspsim.program import Collective, Compute, Launch
+from tspsim.question import look_up
+from tspsim.result import PlanResult
+
+ENGINES = ("vllm", "sglang", "trtllm", "atom")
+
+
+SHIPPED = {name: load_stack(name).stack().engine for name in ENGINES}
+B200 = load_device("b200")
+
+
+def engine(name: str) -> ServingEngine:
+    return SHIPPED[name]
+
+
+def vllm_sizes(most: int) -> list[int]:
+    """As vllm/config/vllm.py writes them."""
+    return [*[i for i in (1, 2, 4) if i <= most], *range(8, min(most + 1, 256), 8), *range(256, most + 1, 16)]
+
+
+def sglang_sizes(most: int) -> list[int]:
+    """As sglang's server_args.py writes them."""
+    sizes = [1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 512, 16), *range(512, most + 1, 32)]
+    return [size for size in sizes if size <= most]
+
+
+def sglang_sizes_with_drafts(most: int) -> list[int]:
+    sizes = [*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8), *range(272, most + 1, 16)]
+    return [size for size in sizes if size <= most]
+
+
+def trtllm_sizes(most: int) -> list[int]:
+    """As TensorRT-LLM's llm_args.py writes them, with padding."""
+    sizes = [1, 2, 4, *range(8, 129, 8)]
+    while sizes[-1] + 64 <= most:
+        sizes.append(sizes[-1] + 64)
+    sizes = [size for size in sizes if size <= most]
+    return sizes if sizes[-1] == most else [*sizes, most]
+
+
+def atom_sizes(most: int) -> list[int]:
+    """As ATOM's config.py writes them."""
+    return [size for size in (1, 2, 4, 8, *range(16, 513, 16)) if size <= most]
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [("vllm", vllm_sizes), ("sglang", sglang_sizes), ("trtllm", trtllm_sizes), ("atom", atom_sizes)],
+)
+def test_captured_sizes_are_those_that_the_engines_code_makes(name: str, sizes: Callable[[int], list[int]]) -> None:
+    assert list(engine(name).graphs.tokens(1, None)) == sizes(512)
+
+
+@pytest.mark.parametrize("slots", [1, 4, 17, 100, 128, 129, 300])
+def test_sequences_that_may_run_bound_the_largest_graph(slots: int) -> None:
+    assert list(engine("vllm").graphs.tokens(1, slots)) == vllm_sizes(min(2 * slots, 512))
+    assert list(engine("trtllm").graphs.tokens(1, slots)) == trtllm_sizes(min(slots, 512))
+
+
+@pytest.mark.parametrize("drafts", [1, 2, 3, 7])
+def test_with_drafts_sizes_are_multiples_of_the_queries_of_a_sequence(drafts: int) -> None:
+    queries = drafts + 1
+    rounded = sorted({-(-size // queries) * queries for size in vllm_sizes(512)})
+    assert list(engine("vllm").graphs.tokens(queries, None)) == [size for size in rounded if size <= 512]
+    assert list(engine("sglang").graphs.tokens(queries, None)) == [queries * n for n in sglang_sizes_with_drafts(512)]
+
+
+@given(st.sampled_from(ENGINES), st.integers(1, 700), st.integers(1, 8))
+def test_a_batch_is_padded_to_the_next_captured_size_and_never_to_less(name: str, sequences: int, queries: int) -> None:
+    its = engine(name)
+    padded = its.padded(sequences, queries)
+    assert padded >= sequences * queries and padded % queries == 0
+    assert padded == sequences * queries or padded in its.graphs.tokens(queries, None)
+    assert its.padded(sequences + 1, queries) >= padded
+
+
+def test_only_decodes_alike_run_as_one_graph_and_other_passes_in_pieces_if_the_engine_has_them() -> None:
+    decodes, verified = [(1, 4096, 5), (1, 100, 2)], [(4, 4096, 5)]
+    mixed, long = [(100, 0, 1), (1, 4096, 5)], [(8192, 0, 1)]
+    for name in ENGINES:
+        its = engine(name)
+        assert its.captured(decodes) is its.captured(verified) is Captured.WHOLE
+        assert its.captured(long) is its.captured([(1, 9, 513)]) is Captured.NOTHING
+    assert engine("vllm").captured(mixed) is Captured.PIECES
+    assert engine("sglang").captured(mixed) is Captured.NOTHING
+    assert ServingEngine().captured(decodes) is Captured.NOTHING
+
+
+def test_padding_is_rows_of_sequences_like_those_that_are_there() -> None:
+    assert engine("vllm").padding([(1, 4096, 5)]) == ((1, 1, 3),)
+    assert engine("vllm").padding([(4, 4096, 9)]) == ((4, 1, 1),)
+    assert engine("vllm").padding([(1, 4096, 8)]) == ServingEngine().padding([(1, 4096, 5)]) == ()
+    assert engine("vllm").padding([(100, 0, 1), (1, 7, 1)]) == ((1, 1, 3),)
+
+
+def test_without_padding_only_captured_sizes_run_as_a_graph() -> None:
+    its = engine("trtllm")
+    exact = replace(its, graphs=replace(its.graphs, pads=False))
+    assert exact.captured([(1, 9, 8)]) is Captured.WHOLE and exact.captured([(1, 9, 9)]) is Captured.NOTHING
+    assert exact.padded(9) == 9
+
+
+@given(
+    m=st.integers(1, 8192), n=st.integers(64, 28672), k=st.integers(64, 28672),
+    dtype=st.sampled_from(("bf16", "fp8", "nvfp4")), saved_us=st.floats(0.0, 1000.0),
+)  # fmt: skip
+def test_a_graph_saves_no_more_than_a_products_start_and_never_beats_the_roofline(
+    m: int, n: int, k: int, dtype: str, saved_us: float
+) -> None:
+    device, product = B200, Gemm(m, n, k, dtype)
+    alone_s = float(device.time(product).seconds)
+    saved = Prior(*(3 * (1e-6 * saved_us,)))
+    inside_s = Saving(ServingEngine(saved=saved, saved_quantising=saved), device).seconds(product, alone_s)
+    least_s = max(product.flops / device.peak_of(dtype), product.hbm_bytes / device.hbm_bytes_per_s)
+    assert min(alone_s, least_s) <= inside_s <= alone_s
+    start_s = 1e-6 * device.kernel("gemm", dtype).parameters["launch_us"]
+    assert alone_s - inside_s <= min(1e-6 * saved_us, start_s) * (1.0 + 1e-9)
+
+
+def test_a_graph_saves_nothing_of_other_kernels() -> None:
+    assert Saving(engine("vllm"), B200).seconds(MemoryBound("copy", 1e6, 8), 5e-6) == 5e-6
+
+
+def served(stack: str, pass_: str = "decode", **workload: Any) -> PlanResult:
+    question = {
+        "name": "served",
+        "cluster": workload.pop("cluster", "hgx-b200-8"),
+        "workload": {"model": "llama-3.1-8b", "pass": pass_, "precision": "fp8", "stack": stack, **workload},
+        "plans": [{"name": "P", "tp": 8}],
+    }
+    result = tspsim.simulate(question).plan("P")
+    assert result.ran, result.error
+    return result
+
+
+def program_of(stack: str, pass_: str, **workload: Any) -> list[Any]:
+    from tspsim.parallel import scheme_of, write_program
+
+    asked = {
+        "name": "program",
+        "cluster": "hgx-b200-8",
+        "workload": {"model": "llama-3.1-8b", "pass": pass_, "stack": stack, **workload},
+        "plans": [{"name": "P", "tp": 8}],
+    }
+    question = look_up(tspsim.load(asked))
+    job = question.job(question.plans[0])
+    return [each.instruction for each in write_program(scheme_of(job.plan), job).unrolled()]
+
+
+def test_only_what_no_graph_holds_is_launched() -> None:
+    """A captured decode has no launch, a prefill one for every kernel and collective, a mixed pass in pieces one for
+    every attention."""
+    whole = program_of("vllm", "decode", batch=8, context=1024)
+    assert not any(isinstance(each, Launch) for each in whole)
+    eager = program_of("vllm", "prefill", sequence=4096)
+    launched = [each for each in eager if isinstance(each, Launch)]
+    assert len(launched) == sum(isinstance(each, Compute | Collective) for each in eager)
+    kernels = sum(len(each.operators) for each in eager if isinstance(each, Compute))
+    collectives = sum(isinstance(each, Collective) for each in eager)
+    assert sum(each.host_s for each in launched) == pytest.approx(kernels * 20e-6 + collectives * 16e-6)
+    pieces = program_of("vllm", "mixed", sequence=64, batch=4, context=1024)
+    assert sum(each.host_s > 0.0 for each in pieces if isinstance(each, Launch)) == 32
+
+
+def test_a_padded_batch_takes_the_time_of_the_captured_size_or_a_little_less() -> None:
+    told = {batch: served("vllm", batch=batch, context=2048) for batch in (17, 23, 24, 25)}
+    times = {batch: plan.step_time_s for batch, plan in told.items()}
+    assert times[17] < times[23] < times[24] < times[25]
+    # All but attention over seven contexts, logits of seven sequences, and the host's time of them.
+    products = {batch: plan.compute_by_kind_s["gemm"] for batch, plan in told.items()}
+    assert products[17] == pytest.approx(products[24], rel=1e-3) and products[25] > 1.01 * products[24]
+
+
+def test_a_prefill_of_few_tokens_takes_the_hosts_time_and_more_on_slower_hosts() -> None:
+    eager = served("vllm", "prefill", sequence=640)
+    launched = [each for each in program_of("vllm", "prefill", sequence=640) if isinstance(each, Launch)]
+    host_s = sum(each.host_s for each in launched) + 260e-6
+    assert host_s < eager.step_time_s < 1.1 * host_s
+    grace = {"device": "gb200", "nodes": 1}
+    slow = tspsim.simulate({
+        "name": "grace", "cluster": grace,
+        "workload": {"model": "llama-3.1-8b", "pass": "prefill", "sequence": 640, "precision": "fp8", "stack": "vllm"},
+        "plans": [{"name": "P", "tp": 8}],
+    }).plan("P")  # fmt: skip
+    assert slow.breakdown_s["exposed_communication"]["launch"] > 0.4 * slow.step_time_s
+    assert slow.step_time_s == pytest.approx(2.1 * eager.step_time_s, rel=0.1)
+
+
+def test_a_steps_own_time_of_the_host_is_between_its_passes() -> None:
+    few, many = (served("vllm", batch=batch, context=1024) for batch in (8, 64))
+    assert few.breakdown_s["idle"] == pytest.approx(250e-6 + 8 * 10e-6)
+    assert many.breakdown_s["idle"] == pytest.approx(250e-6 + 64 * 10e-6)
+
+
+def test_hidden_time_of_the_host_bounds_the_step_from_below(tmp_path: Path) -> None:
+    stated = {"name": "mine", "engine": {"step": said("50 ms"), "hidden": said(0.8)}}
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump(stated), encoding="utf-8")
+    assert served(str(file), batch=8, context=1024).step_time_s == pytest.approx(50e-3, rel=1e-6)
+
+
+def said(value: object) -> dict[str, object]:
+    return {"value": value, "source": "the test"}
+
+
+def test_the_front_end_is_part_of_the_time_to_the_first_token() -> None:
+    told = served("vllm", "prefill", sequence=8192)
+    assert told.inference["time_to_first_token_s"] == pytest.approx(told.step_time_s + 10e-3)
+
+
+def test_serving_steps_use_their_engines_all_reduces_unless_the_scenario_names_a_library() -> None:
+    def all_reduces_s(stack: str, **cluster: Any) -> float:
+        where = {"cluster": {"device": "h100", "nodes": 1, **cluster}} if cluster else {"cluster": "hgx-h100-8"}
+        told = served(stack, batch=8, context=1024, **where)
+        return told.breakdown_s["exposed_communication"]["all_reduce"]
+
+    own, engines, stated = all_reduces_s("ideal"), all_reduces_s("vllm"), all_reduces_s("vllm", library="NCCL 2.29.2")
+    assert engines < 0.5 * own
+    assert stated > 2.0 * engines
+
+
+def test_a_version_changes_what_it_states_and_is_told_by_its_name() -> None:
+    new, old = load_stack("vllm"), load_stack("vllm@0.19")
+    assert (new.stack().engine.memory.share, old.stack().engine.memory.share) == (0.92, 0.90)
+    assert old.stack().engine.graphs == new.stack().engine.graphs and old.name == "vllm@0.19"
+    with pytest.raises(UnknownNameError, match=r"version of vllm '0\.18'.*0\.19"):
+        load_stack("vllm@0.18")
+    with pytest.raises(InputError, match=r"workload\.stack"):
+        look_up(tspsim.load({
+            "name": "x", "cluster": "hgx-h100-8", "plans": [{"name": "P", "tp": 8}],
+            "workload": {"model": "llama-3.1-8b", "pass": "decode", "batch": 1, "context": 9, "stack": "vllm@7"},
+        }))  # fmt: skip
+
+
+def test_a_range_must_hold_its_value(tmp_path: Path) -> None:
+    stated = {"name": "mine", "kernel": {"value": "20 us", "range": ["30 us", "40 us"], "source": "the test"}}
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump(stated), encoding="utf-8")
+    with pytest.raises(InputError, match="must lie in its range"):
+        load_stack(str(file))
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_number_of_an_engine_has_a_source_and_every_prior_a_range(name: str) -> None:
+    spec = load_stack(name)
+    rows = spec.provenance()
+    assert {"stack " + name + ": " + key for key in ("graphs", "memory", "step", "sequence", "front end", "block")} <= {
+        row.what for row in rows
+    }
+    assert all(len(row.source) > 10 for row in rows)
+    priors = [row for row in rows if row.source.startswith(("prior", "assumed")) and "spread" not in row.what]
+    assert priors and all(" to " in str(row.value) for row in priors)

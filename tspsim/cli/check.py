@@ -1,0 +1,125 @@
+"""``tspsim check``: whether a file is right, and what it asks, without simulating it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import InputError, printable
+from .completion import scenarios
+from .grammar import set_option
+from .refusals import nothing_fits, placed
+
+if TYPE_CHECKING:
+    from ..catalog import Kind
+    from ..parallel import Plan
+    from ..result import Memory
+    from ..scenario import Scenario
+
+
+@click.command()
+@click.argument("file", shell_complete=scenarios)
+@set_option
+def check(file: str, overrides: tuple[str, ...]) -> None:
+    """Whether FILE is right: a scenario, or a device, node, fabric, cluster, model or stack. Nothing is simulated.
+
+    Of a scenario it says what is asked of how many GPUs, and which plans fit in memory.
+    """
+    from .. import catalog
+
+    if catalog.is_path(file):
+        path = catalog.locate("scenarios", file)
+        kind = catalog.kind_of(path, catalog.read_yaml(path))
+        if kind is not None and kind != "scenarios":
+            if overrides:
+                raise InputError("changes scenarios; this is none", file=file, key="--set")
+            click.echo(f"{printable(file)}: {_entry(kind, path)}")
+            return
+    _check_scenario(file, overrides)
+
+
+def _check_scenario(source: str, overrides: tuple[str, ...]) -> None:
+    """Every question that the file asks: one, or one an offer."""
+    from ..scenario import load
+    from ..studies.purchase.offers import expand
+
+    scenario = load(source, overrides)
+    lines = [f"{source}: right"]
+    memories: list[tuple[str, Memory]] = []
+    with placed(scenario):
+        for question in expand(scenario):
+            told, found = _asked(question)
+            lines += told
+            memories += found
+    lines += [f"note: {note}" for note in scenario.in_words()]
+    click.echo("\n".join(map(printable, lines)))
+    if not any(memory.fits for _, memory in memories):
+        raise nothing_fits(memories)
+
+
+def _asked(scenario: Scenario) -> tuple[list[str], list[tuple[str, Memory]]]:
+    """What is asked of which machine, and every plan with its memory."""
+    from ..parallel import peak_memory, scheme_of
+    from ..question import look_up
+    from ..result import Memory
+    from ..simulation import scheduled
+    from ..units import gib
+
+    question = look_up(scenario)
+    cluster, workload = question.cluster, scenario.workload
+    machine = f"{cluster.gpus:,} × {cluster.device_name} in {cluster.nodes:,} × {cluster.node.name}"
+    asked = f"{question.model.name}, {workload.pass_}, {workload.sequence:,} tokens a sequence"
+    lines, memories = [f"{scenario.name}: {machine}; {asked}"], []
+    width = max(len(plan.name) for plan in question.plans)
+    for plan in question.plans:
+        job = scheduled(question, plan)
+        memory = Memory(peak_memory(job, scheme_of(job.plan).residency), question.device.visible_memory_bytes)
+        used = f"{gib(memory.peak_bytes)} of {gib(memory.capacity_bytes)}"
+        fits = "fits" if memory.fits else "does not fit"
+        lines.append(f"  {plan.name:<{width}}  {_degrees(plan)}: {used}, {fits}")
+        memories.append((plan.name, memory))
+    return lines, memories
+
+
+def _degrees(plan: Plan) -> str:
+    """``tp 8 · dp 2``; degrees of one are left out."""
+    from ..parallel import scheme_axes
+
+    stated = [(axis, plan.degree(axis)) for axis in (*scheme_axes(), "pp", "ep", "dp")]
+    return " · ".join(f"{axis} {degree}" for axis, degree in stated if degree > 1) or "one GPU"
+
+
+def _entry(kind: Kind, path: Path) -> str:
+    """What a catalog's file describes, read as whoever names it would read it; raises InputError."""
+    name = str(path)
+    if kind == "devices":
+        from ..hardware import load_device
+        from ..units import compact, gib
+
+        device = load_device(name)
+        rates = ", ".join(f"{dtype} {compact(rate, 'FLOP/s')}" for dtype, rate in device.peak_flops_per_s.items())
+        return f"right. A device with {gib(device.visible_memory_bytes)} of memory to use; dense peak {rates}"
+    if kind == "models":
+        from ..model import load_model
+        from ..units import compact
+
+        model = load_model(name)
+        return f"right. A model of {compact(model.parameters)} parameters in {model.layers} layers"
+    if kind == "stacks":
+        from ..parallel import load_stack
+
+        return f"right. A stack: {load_stack(name).description}"
+    from ..network import build_cluster, load_cluster
+
+    if kind == "fabrics":
+        from ..catalog import load
+        from ..network.specs import FabricSpec
+        from ..units import compact
+
+        fabric = load("fabrics", name, FabricSpec)
+        return f"right. A fabric with {compact(fabric.nic.bandwidth.value, 'B/s')} a NIC"
+    cluster = build_cluster(node=name) if kind == "nodes" else load_cluster(name)
+    nodes = "A node" if kind == "nodes" else f"{cluster.nodes:,} nodes"
+    return f"right. {nodes} of {cluster.gpus_per_node} × {cluster.device_name}, {cluster.node.nics} NICs each"

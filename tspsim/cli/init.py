@@ -1,0 +1,59 @@
+"""``tspsim init``: a first file of one's own, to run as it is and to change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ..errors import InputError, UnknownNameError, printable
+from .completion import templates
+from .templates import TEMPLATES, text_of
+
+
+@click.command()
+@click.argument("template", default="first", metavar="[TEMPLATE]", shell_complete=templates)
+@click.option("--out", "out_file", metavar="FILE", help="Write it there, not under its own name in this folder.")
+@click.option("--list", "listed", is_flag=True, help="Show the templates.")
+def init(template: str, out_file: str | None, listed: bool) -> None:
+    """Write a first file that runs as it is: TEMPLATE is first, training, experts, purchase, device or node.
+
+    What exists is never replaced.
+    """
+    if listed:
+        for name, (what, _) in TEMPLATES.items():
+            click.echo(f"{name:<10}{what}")
+        return
+    if template not in TEMPLATES:
+        raise UnknownNameError("template", template, TEMPLATES)
+    files = TEMPLATES[template][1]
+    if out_file is not None and len(files) > 1:
+        raise InputError(f"template '{template}' has {len(files)} files with places of their own", file="--out")
+    targets = {part: Path(out_file or place) for part, place in files.items()}
+    for path in targets.values():
+        _check_free(path, made=out_file is None)
+    from ..files import atomic_write
+
+    for part, path in targets.items():
+        atomic_write(path.absolute(), text_of(part))
+        click.echo(f"wrote {printable(str(path))}")
+    click.echo(f"next: {_next(template, next(iter(targets.values())))}")
+
+
+def _check_free(path: Path, made: bool) -> None:
+    """Refuse a file that exists, or whose folder is missing where it is not ``made``."""
+    from .outputs import writable
+
+    if path.is_symlink() or path.exists():
+        raise InputError("exists already; name another file with --out, or move it away", file=str(path))
+    if not made:
+        writable(str(path))
+
+
+def _next(template: str, path: Path) -> str:
+    file = printable(str(path))
+    if template == "purchase":
+        return f"tspsim compare {file} --html purchase.html"
+    if path.parts[0] == "topologies":
+        return f"tspsim check {file}"
+    return f"tspsim run {file}"

@@ -1,0 +1,23 @@
+"""First files of one's own, as ``tspsim init`` writes them."""
+
+from __future__ import annotations
+
+#: Template → what it is, and where each of its files goes.
+TEMPLATES: dict[str, tuple[str, dict[str, str]]] = {
+    "first": ("three plans of a forward pass on two nodes", {"first": "first.yaml"}),
+    "training": ("a training step, sharded two ways", {"training": "training.yaml"}),
+    "experts": ("a mixture of experts on one node", {"experts": "experts.yaml"}),
+    "purchase": ("the same work on two offers, for tspsim compare", {"purchase": "purchase.yaml"}),
+    "device": (
+        "a GPU of your own, and its node",
+        {"device": "topologies/devices/my-gpu.yaml", "node": "topologies/nodes/my-gpu-8.yaml"},
+    ),
+    "node": ("a node of your own", {"node": "topologies/nodes/my-gpu-8.yaml"}),
+}
+
+
+def text_of(part: str) -> str:
+    """One file of a template."""
+    from importlib import resources
+
+    return (resources.files(__name__) / f"{part}.yaml").read_text(encoding="utf-8")
