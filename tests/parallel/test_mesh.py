@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.engine import architecture, model_file, question
+from helpers.engine import architecture, job_of, model_file, question
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +18,8 @@ from tspsim.mesh import Mesh
 from tspsim.parallel import Job, Plan, build_mesh, mesh_axes
 
 AXES = mesh_axes()
+#: A forward pass.
+WORK = job_of(architecture(512)).work
 GPUS_PER_NODE = 8
 
 
@@ -198,7 +200,7 @@ def grouped(draw: st.DrawFn) -> tuple[Mesh, Plan]:
 @settings(deadline=None)
 def test_copies_of_experts_divide_state_in_their_shard_group_and_sum_across(case: tuple[Mesh, Plan]) -> None:
     mesh, plan = case
-    job = Job(architecture(512), plan, None)  # type: ignore[arg-type]
+    job = Job(architecture(512), plan, WORK)
     for whole, inside, across in (("dp+sp", "shard", "replicate"), ("edp", "expert shard", "expert replicate")):
         sizes = [prod(mesh.sizes[part] for part in mesh.parts(axis)) for axis in (whole, inside, across)]
         assert sizes[0] == sizes[1] * sizes[2] == job.ranks_along(whole)

@@ -64,7 +64,8 @@ def projected_by_all(job: Job, block: Block) -> int:
         return 0
     leaving = layer.attention_kind.leave(layer, ((1, 1, 1),))
     output = sum(matrix_elements(operator) for operator in leaving)
-    return job.model.class_parameters(block)[WeightClass.ATTENTION] - whole_on_every_rank(job, block) - output
+    matrices = layer.attention_kind.matrix_parameters(job.model, block)
+    return matrices - whole_on_every_rank(job, block) - output
 
 
 def matrix_elements(operator: Operator) -> int:
