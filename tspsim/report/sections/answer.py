@@ -7,6 +7,7 @@ from typing import Any
 from tspsim.report.numbers import plain, seconds
 from tspsim.report.view import View, dollars_per_million_tokens
 from tspsim.scenario.project import Project
+from tspsim.scenario.workload import Workload
 from tspsim.steps import STEPS
 from tspsim.units import compact, gib, percent
 
@@ -75,9 +76,12 @@ def kicker(view: View) -> str:
     model = view.model.get("name", workload.get("model"))
     if model:
         parts.append(str(model))
-    if workload.get("pass"):
-        parts.append(STEPS.get(workload["pass"]).title)
-    if isinstance(workload.get("sequence"), int):
+    step = STEPS.get(workload["pass"]) if workload.get("pass") else None
+    if step is not None:
+        parts.append(step.title)
+    if step is not None and step.serves:
+        parts.append(Workload.model_validate(workload).load().in_words)
+    elif isinstance(workload.get("sequence"), int):
         parts.append(f"{workload['sequence']:,} tokens a sequence")
     return " · ".join(parts)
 
