@@ -43,13 +43,13 @@ KINDRED: dict[str, tuple[str, ...]] = {
 #: pair of measured devices of a vendor, one left out and predicted from the other, and of types from kindred ones
 #: (docs/kernel-models.md).
 OTHER_DEVICE = 0.18
-#: Of another generation, by family: products, attention over many queries, and what reads memory; engines run other
-#: kernels for experts on each. Where the best rate measured on the device anchors the lender's, less is left to differ.
+#: Of another generation, by family: products, attention over many queries, and what reads memory. Where the best rate
+#: measured on the device anchors the lender's, less is left to differ.
 OTHER_GENERATION: dict[str, float] = {
     "gemm": 0.36,
     "grouped_gemm": 0.36,
     "grouped_gemm_backward": 0.36,
-    "fused_moe": 0.80,
+    "fused_moe": 0.45,
     "attention_forward": 0.17,
     "attention_backward": 0.17,
     "attention_decode": 0.70,
@@ -202,10 +202,18 @@ def _of_library(fits: Sequence[KernelFit], name: str | None) -> list[KernelFit]:
     if exact or engine is None:
         return exact
     own = [fit for fit in fits if _engine(fit.library) == engine]
-    words = name.lower().split()[1:]
-    own = [fit for fit in own if all(word in fit.library.lower() for word in words)] or own
+    own = [fit for fit in own if _is_of(fit, name)] or own
     newest = max((_version(fit.library) for fit in own), default=())
     return [fit for fit in own if _version(fit.library) == newest]
+
+
+def _is_of(fit: KernelFit, name: str) -> bool:
+    """Whether a library is the one of that name, or its engine's with the further words in its own."""
+    if fit.library == name:
+        return True
+    engine = _engine(name)
+    words = name.lower().split()[1:]
+    return engine is not None and engine == _engine(fit.library) and all(word in fit.library.lower() for word in words)
 
 
 def _engine(library: str) -> str | None:
@@ -275,7 +283,7 @@ def _differences(
         (generation, owner.family != spec.family),
         (OTHER_VENDOR, owner.vendor != spec.vendor and not anchored),
         # A memory-bound kernel's library is its operation; that of another moves bytes alike.
-        (OTHER_LIBRARY, asked is not None and not _of_library([fit], asked) and fit.family != "memory_bound"),
+        (OTHER_LIBRARY, asked is not None and not _is_of(fit, asked) and fit.family != "memory_bound"),
         (OTHER_TYPE, not same_type),
         (FEW_ROWS, fit.rows_used < LENDER_ROWS),
     )
