@@ -62,12 +62,15 @@ class Device:
     _kernels: dict[tuple[str, str, str | None, str | None], Kernel] = field(default_factory=dict, repr=False)
     _limits: dict[str, DeviceLimits] = field(default_factory=dict, repr=False)
     _times: dict[Operator, Estimate] = field(default_factory=dict, repr=False)
+    _preferring: dict[str, Device] = field(default_factory=dict, repr=False)
 
     def preferring(self, engine: str) -> Device:
         """The same device where a serving engine's kernels run, as far as they were measured on it."""
         if engine == self.engine:
             return self
-        return Device(self.spec, self.relatives, self.clocks, engine)
+        if engine not in self._preferring:
+            self._preferring[engine] = Device(self.spec, self.relatives, self.clocks, engine)
+        return self._preferring[engine]
 
     @property
     def name(self) -> str:
