@@ -246,6 +246,13 @@ class Workload(Section):
         return data
 
     @model_validator(mode="after")
+    def _every_context(self) -> Workload:
+        lengths = len(self.context) if isinstance(self.context, tuple) else 1
+        if self.batch is not None and lengths > self.batch:
+            raise refuse(f"context: {lengths} lengths for a batch of {self.batch}; state at most one a sequence")
+        return self
+
+    @model_validator(mode="after")
     def _types_of_its_step(self) -> Workload:
         if isinstance(self.precision, PrecisionSpec) and not STEPS.get(self.pass_).serves:
             serving = [each.name for each in STEPS.values() if each.serves]
