@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from ..model.attention import CacheUse
@@ -154,7 +155,7 @@ def budget_of(job: Job, visible_bytes: float, chunks: Sequence[Chunk]) -> Budget
         served.weight_bytes(job, job.scheme.residency.weight_shards(job), chunks),
         activation_bytes(job, visible_bytes, chunks),
         reserve_bytes=job.work.runtime_reserve_bytes,
-        ranks=job.plan.tp * job.plan.pp,
+        ranks=prod(job.plan.degree(axis) for axis in (*job.scheme.axes, "pp")),
     )
 
 
