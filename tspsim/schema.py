@@ -17,7 +17,7 @@ from .errors import InputError, UnknownNameError
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-KINDS = ("scenario", "device", "node", "fabric", "cluster", "model")
+KINDS = ("scenario", "device", "node", "fabric", "cluster", "model", "stack")
 
 
 def schema(kind: str) -> dict[str, Any]:
@@ -56,6 +56,10 @@ def _type(kind: str) -> type[BaseModel]:
         from .model.spec import ModelSpec
 
         return ModelSpec
+    if kind == "stack":
+        from .parallel.stack_spec import StackSpec
+
+        return StackSpec
     from .network import specs
 
     types: dict[str, type[BaseModel]] = {

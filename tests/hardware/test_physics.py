@@ -198,10 +198,10 @@ SHAPES: dict[str, dict[str, float]] = {
 SHAPES["attention_backward"] = SHAPES["attention_forward"]
 SHAPES["indexer"] = SHAPES["compressed_indexer"] = {
     "queries": 60.0, "pairs": 60.0 * 9000.0, "entries": 60.0 * 9000.0, "heads": 64.0, "head_dim": 128.0,
-    "longest": 9000.0,
+    "choice": 60.0 * 9000.0, "longest": 9000.0,
 }  # fmt: skip
 SHAPES["sparse_attention"] = SHAPES["compressed_attention"] = {
-    "queries": 60.0, "pairs": 60.0 * 2048.0, "entries": 60.0 * 2048.0, "heads": 16.0, "key_dim": 576.0,
+    "queries": 60.0, "prompts": 3.0, "pairs": 60.0 * 2048.0, "entries": 60.0 * 2048.0, "heads": 16.0, "key_dim": 576.0,
     "value_dim": 512.0, "entry_bytes": 656.0,
 }  # fmt: skip
 _SEQUENCES = {"sequences": 6.0, "tokens": 6000.0, "longest": 2000.0}

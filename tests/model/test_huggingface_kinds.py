@@ -120,6 +120,8 @@ def test_kinds_of_layers_say_the_same_as_ratios(tmp_path: Path) -> None:
         (GLM | {"index_topk_pattern": "FSSF"}, "index_topk_pattern: indexers in another order than"),
         (FLASH | {"compress_ratios": [4]}, "compress_ratios: a whole number for each of 43 layers"),
         (FLASH | {"compress_ratios": "4"}, "compress_ratios: must be a list"),
+        (FLASH | {"index_topk": None}, "index_topk: is required in a Hugging Face configuration"),
+        (QWEN | {"layer_types": 4}, "layer_types: must be a list"),
         (QWEN | {"layer_types": ["full_attention", "linear_attention"] * 20}, "layer_types: layers with full"),
         (QWEN | {"linear_num_key_heads": 0}, "linear_num_key_heads: '0' must be more than zero"),
         (LINEAR | {"linear_attn_config": {"num_heads": 32}}, "head_dim: is required"),

@@ -14,6 +14,7 @@ import tspsim
 from tspsim.model import load_model
 from tspsim.parallel import ServingEngine, load_stack
 from tspsim.parallel.capacity import Capacity, StageRoom, capacity_of
+from tspsim.parallel.decode import ContextShare
 from tspsim.parallel.serving_engine import Budget, MemoryRule
 from tspsim.question import look_up
 from tspsim.units import GIB
@@ -27,7 +28,8 @@ def holding(
 ) -> Capacity:
     """Kimi-K2.6's caches in so many bytes a GPU."""
     stage = StageRoom(Budget(size_bytes, size_bytes, size_bytes), Counter(KIMI.cache_uses(cache)))
-    return Capacity((stage,), tensor, token_shards, block)
+    share = ContextShare(ranks=token_shards, projected=tensor, attended=tensor, own=tensor)
+    return Capacity((stage,), share, block)
 
 
 def room(visible_bytes: float, share: float, cache: str = "fp8", **shards: int) -> float:
@@ -157,6 +159,16 @@ def test_the_longest_context_fits_and_one_token_more_does_not(
         assert not held.holds([(1, sequences)])
 
 
+def test_whole_sequences_are_dealt_to_ranks() -> None:
+    """Eight ranks with room for 2.5 sequences each hold 16 of them, and none that is longer than one rank's room."""
+    size = 2.5 * 1000 * 35_136
+    stage = StageRoom(Budget(size, size, size), Counter(KIMI.cache_uses("fp8")))
+    dealt = Capacity((stage,), ContextShare(sequences=8))
+    assert dealt.sessions(1000) == pytest.approx(20.0) and dealt.whole_sessions(1000) == 16
+    assert dealt.tokens(1000) == 16_000 and dealt.longest_context() == 2500
+    assert dealt.holds([(1000, 16)]) and not dealt.holds([(1000, 17)])
+
+
 def test_a_sequence_takes_whole_blocks_on_every_token_shard() -> None:
     token = 35_136
     assert holding(1.0, block=16).sequence_bytes(17) == (32 * token,)
@@ -219,4 +231,4 @@ def test_an_answer_says_what_its_caches_hold_with_a_range() -> None:
     capacity = told.inference["capacity"]
     low, high = capacity["sessions_range"]
     assert low < capacity["sessions"] < high and capacity["context"] == 8193
-    assert capacity["tokens"] == int(capacity["sessions"]) * 8193 <= capacity["longest_context"] + 8 * 8193
+    assert capacity["tokens"] == int(capacity["sessions"]) * 8193 <= capacity["longest_context"] + 8193

@@ -77,11 +77,13 @@ def test_the_answer_comes_first() -> None:
     assert "SP8 is refused: needs 206.0 GiB of 192.0" in text
 
 
-def test_plans_stand_in_the_scenarios_order_and_a_refused_one_has_its_reason() -> None:
+def test_plans_stand_fastest_first_with_a_switch_and_a_refused_one_has_its_reason() -> None:
     text = page(fixtures.result()).text
     table = text[text.index("Rates, memory and cost of every plan") :]
-    places = [table.index(f" {name} ") for name in ("TSP8", "TP8", "TP4-SP2", "TP2-SP4", "SP8")]
+    places = [table.index(f" {name} ") for name in ("TSP8", "TP4-SP2", "TP2-SP4", "TP8", "SP8")]
     assert places == sorted(places)
+    rows = [attrs["data-place"] for tag, attrs in page(fixtures.result()).tags if tag == "tr" and "data-place" in attrs]
+    assert rows == ["0", "2", "3", "1", "4"]
     assert "refused: needs 206.0 GiB" in table
 
 

@@ -11,13 +11,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tspsim import catalog
 from tspsim.calibration.kernels import used_in_fit
+from tspsim.hardware import Device
 from tspsim.hardware.families import FAMILIES
+from tspsim.hardware.specification import DeviceSpec
 from tspsim.operators import AbsorbProduct, Gemm, LatentDecode, LatentPrefill
 from tspsim.validation import latent_modules as modules
 from tspsim.validation.answers import Answers
 from tspsim.validation.devices import device
-from tspsim.validation.kernel_tables import MODULE, calls
+from tspsim.validation.kernel_tables import GROUP_COLUMNS, MODULE, calls
+from tspsim.validation.kernels import ask
 from tspsim.validation.run import read, whole_rows
 from tspsim.validation.tables import TABLES
 
@@ -155,3 +159,26 @@ def test_every_device_is_within_the_bar_of_all(left_out: pd.DataFrame, gpu: str,
 def test_ranges_hold_85_to_97_percent_of_the_rows_left_out(left_out: pd.DataFrame, table: str) -> None:
     inside = left_out.loc[left_out["table"] == table, "inside"]
     assert 0.85 <= inside.mean() <= 0.97
+
+
+@measured
+@pytest.mark.parametrize(
+    ("name", "lender", "median"),
+    [("gb300", "b300", 0.12), ("h200", "h100", 0.10), ("b200", "h200", 0.25), ("h200", "b200", 0.25)],
+)
+def test_decoding_of_a_device_left_out_lies_in_the_range_that_is_borrowed(
+    name: str, lender: str, median: float
+) -> None:
+    spec = catalog.load("devices", name, DeviceSpec).model_copy(update={"kernels": ()})
+    unmeasured = Device(spec, (catalog.load("devices", lender, DeviceSpec),))
+    rows = calls("mla_decode.csv", pd.read_csv(DATA / "kernels" / "mla_decode.csv"))
+    rows = rows[(rows["gpu"] == name) & (rows["reason"] == "")]
+    errors, inside = [], []
+    for key, group in rows.groupby(list(GROUP_COLUMNS)):
+        family, dtype, second, library = (str(part) for part in key)
+        estimate = ask(unmeasured, family, dtype, second, library, group)
+        seconds, low, high = (np.asarray(value) * 1e6 for value in estimate)
+        errors.append(np.abs(seconds / group["time_us"] - 1.0))
+        inside.append((low <= group["time_us"]) & (group["time_us"] <= high))
+    assert np.median(np.concatenate(errors)) <= median
+    assert 0.85 <= np.concatenate(inside).mean() <= 1.0

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from .completion import scenarios
 from .grammar import jobs_option, json_option, set_option
 from .outputs import Outputs, json_text, print_rich, progress_bar, terminal_width
 
+if TYPE_CHECKING:
+    from ..scenario import Scenario
+
 
 @click.command()
 @click.argument("scenario", shell_complete=scenarios)
 @click.option("--objective", default="tokens_per_s", metavar="NAME", help="tokens_per_s, tokens_per_dollar, ….")
 @click.option("--top", type=click.IntRange(1, 50), default=3, show_default=True, help="How many of the best plans.")
+@click.option(
+    "--limit", "limits", multiple=True, metavar="NAME<=VALUE", help="tpot<=50ms, ttft<=2s, step<=1s, memory_free>=8GiB."
+)
 @set_option
 @click.option("--html", "html_file", metavar="FILE", help="Write the answer as an HTML page.")
 @json_option
@@ -23,6 +31,7 @@ def plan(
     scenario: str,
     objective: str,
     top: int,
+    limits: tuple[str, ...],
     overrides: tuple[str, ...],
     html_file: str | None,
     json_file: str | None,
@@ -35,14 +44,23 @@ def plan(
     Its own plans are compared at the same batch. What a plan cannot undercut is known before it is simulated, so few
     are; --budget none goes on until nothing better can be left. Ctrl-C gives the best so far.
     """
+    from ..errors import InputError
     from ..report import plan as shown
     from ..report.plan_page import write_page
+    from ..steps import STEPS
     from ..studies.planner import Planner, load_planned, read_budget, read_map
 
     budget_s = read_budget(budget)
     points = read_map(map_text) if map_text is not None else None
     question, stated = load_planned(scenario, overrides)
     outputs = Outputs(html=html_file, json=json_file)
+    if STEPS.get(question.workload.pass_).serves:
+        if points is not None:
+            raise InputError("maps are of training and forward steps", key="--map")
+        plan_serving(question, stated, objective, limits, top, budget_s, outputs)
+        return
+    if limits:
+        raise InputError("limits are of serving steps (prefill, decode, mixed, verify)", key="--limit")
     with progress_bar() as progress:
         planner = Planner(
             question, stated=stated, objective=objective, top=top, jobs=jobs, budget_s=budget_s, progress=progress
@@ -51,6 +69,32 @@ def plan(
     outputs.write(
         {"html": lambda path: write_page(answer, path), "json": lambda: json_text(answer.to_json())},
         show=lambda: print_rich(*shown.summary(answer, terminal_width())),
+    )
+    if answer.interrupted:
+        raise KeyboardInterrupt
+
+
+def plan_serving(
+    question: Scenario,
+    stated: bool,
+    objective: str,
+    limits: tuple[str, ...],
+    top: int,
+    budget_s: float | None,
+    outputs: Outputs,
+) -> None:
+    """The best plans of a step of an inference engine."""
+    from ..report import serving_plan
+    from ..studies.planner import ServingPlanner
+
+    with progress_bar() as progress:
+        planner = ServingPlanner(
+            question, stated=stated, objective=objective, limits=limits, top=top, budget_s=budget_s, progress=progress
+        )
+        answer = planner.run()
+    outputs.write(
+        {"html": lambda path: serving_plan.write_page(answer, path), "json": lambda: json_text(answer.to_json())},
+        show=lambda: print_rich(*serving_plan.summary(answer)),
     )
     if answer.interrupted:
         raise KeyboardInterrupt

@@ -99,7 +99,7 @@ class Engine:
         """What runs an assignment: which of its ranks, and where they meet."""
         if not self._partition.stable:
             self._partition.settle(self._in_flight.values())
-            self.machine.fluid.reshare()
+            self.machine.fluid.reshare(self._partition.solutions)
         assert prepared.system is not None
         return prepared.system
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, count
@@ -23,6 +23,7 @@ from ..errors import TspsimError
 from ..mesh import Mesh
 from ..network import Cluster, ExpertExchange, Traffic, collective, consider_messages, point_to_point
 from ..network.fluid import Channel
+from ..network.sharing import Solutions
 from ..network.symmetry import owned, surroundings
 from .assignment import Assignment, Cost, ReadyProgram, Template, Templates, make_ready
 from .folding import number, refine
@@ -173,6 +174,7 @@ class Partition:
         self._instances: dict[Hashable, list[Instance]] = {}
         self._recent: Recent = cluster.memo.setdefault("recent instances", Recent())
         self._carried: list[tuple[Instance, Channel]] = []
+        self.solutions = Solutions()
 
     def prepare(self, assignment: Assignment, cost: Cost) -> Prepared:
         """Cost an assignment and take note of it."""
@@ -199,15 +201,14 @@ class Partition:
             Ranks that stand for each other in something in flight have to part.
         """
         members, instances = self._built()
-        rank_class, instance_class, self._at_worst = (
-            (list(range(len(members))), list(range(len(instances))), False)
+        everyone = list(range(len(members))), list(range(len(instances))), False
+        found = (
+            Alike(members, b"", instances, everyone)
             if self.every_rank
-            else self._recent.classes(
-                instances,
-                (tuple(members), self._kinds.tobytes()),
-                lambda: alike(self.cluster, members, self._kinds, instances),
-            )
+            else self._recent.classes(self.cluster, members, self._kinds, instances)
         )
+        rank_class, instance_class, self._at_worst = found.classes
+        self.solutions = found.solutions
         sizes: Counter[int] = Counter()
         first_of: dict[int, int] = {}
         for (rank, copies), cls in zip(members, rank_class, strict=True):
@@ -284,15 +285,30 @@ class Partition:
         return instances
 
 
+@dataclass(frozen=True)
+class Alike:
+    """Classes of a partition, of what they were found (``members``, the ``kinds`` of ranks, these very
+    ``instances``), and the rates solved between their channels."""
+
+    members: Sequence[tuple[int, int]]
+    kinds: bytes
+    instances: Sequence[Instance]
+    classes: Classes
+    solutions: Solutions = field(default_factory=Solutions)
+
+    def found_of(self, members: Sequence[tuple[int, int]], kinds: bytes, instances: Sequence[Instance]) -> bool:
+        """Whether it is that of the same."""
+        if self.kinds != kinds or self.members != members or len(self.instances) != len(instances):
+            return False
+        return all(map(operator.is_, self.instances, instances))
+
+
 @dataclass
 class Recent:
-    """What was found on a cluster lately: a plan's next question often has the same groups and classes.
-
-    ``alike`` has instances, what else decides (:meth:`Partition.settle`), and their classes.
-    """
+    """What was found on a cluster lately: a plan's next question often has the same groups and classes."""
 
     instances: dict[Hashable, list[Instance]] = field(default_factory=dict)
-    alike: list[tuple[Sequence[Instance], Hashable, Classes]] = field(default_factory=list)
+    alike: list[Alike] = field(default_factory=list)
     _links: int = 0
 
     #: Links of instances that are kept, and beyond which those found first are let go.
@@ -301,18 +317,22 @@ class Recent:
     MOST_ALIKE: ClassVar[int] = 4
 
     def keep(self, key: Hashable, found: list[Instance]) -> None:
+        """Remember instances that were not known."""
         self.instances[key] = found
         self._links += links_of(found)
         while self._links > self.MOST_LINKS:
             self._links -= links_of(self.instances.pop(next(iter(self.instances))))
 
-    def classes(self, instances: Sequence[Instance], others: Hashable, find: Callable[[], Classes]) -> Classes:
-        """The classes of these very instances, found now or lately."""
-        for known, with_, classes in self.alike:
-            if with_ == others and len(known) == len(instances) and all(map(operator.is_, known, instances)):
-                return classes
-        found = find()
-        self.alike = [*self.alike[-self.MOST_ALIKE + 1 :], (instances, others, found)]
+    def classes(
+        self, cluster: Cluster, members: Sequence[tuple[int, int]], kinds: NDArray[np.int64], instances: list[Instance]
+    ) -> Alike:
+        """What :func:`alike` says, found now or lately."""
+        as_bytes = kinds.tobytes()
+        for known in self.alike:
+            if known.found_of(members, as_bytes, instances):
+                return known
+        found = Alike(members, as_bytes, instances, alike(cluster, members, kinds, instances))
+        self.alike = [*self.alike[-self.MOST_ALIKE + 1 :], found]
         return found
 
 

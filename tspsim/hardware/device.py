@@ -62,12 +62,15 @@ class Device:
     _kernels: dict[tuple[str, str, str | None, str | None], Kernel] = field(default_factory=dict, repr=False)
     _limits: dict[str, DeviceLimits] = field(default_factory=dict, repr=False)
     _times: dict[Operator, Estimate] = field(default_factory=dict, repr=False)
+    _preferring: dict[str, Device] = field(default_factory=dict, repr=False)
 
     def preferring(self, engine: str) -> Device:
         """The same device where a serving engine's kernels run, as far as they were measured on it."""
         if engine == self.engine:
             return self
-        return Device(self.spec, self.relatives, self.clocks, engine)
+        if engine not in self._preferring:
+            self._preferring[engine] = Device(self.spec, self.relatives, self.clocks, engine)
+        return self._preferring[engine]
 
     @property
     def name(self) -> str:
@@ -505,7 +508,9 @@ def _as_engines_say(library: str) -> str:
 #: Bytes a column of one row that an op moves in bf16 (read plus written), to recover the row's length.
 _BYTES_A_COLUMN = {"copy": 4.0, "add": 6.0, "rmsnorm": 4.0, "add_rmsnorm": 8.0, "swiglu": 6.0}
 _ATTENTION = ("attention_forward", "attention_backward")
-_MAY_BE_ZERO = frozenset({"rows", "columns", "causal", "longest", "pairs", "touched", "gated"})
+_MAY_BE_ZERO = frozenset(
+    {"rows", "columns", "causal", "choice", "longest", "prompts", "pairs", "touched", "gated"}
+)
 _CHUNK = 2048
 
 

@@ -37,6 +37,8 @@ class Family:
         Whether its matrix units run at the clock of attention.
     curve
         The columns that rows of one curve share: a fit leaves out whole curves. None: single shapes.
+    converts
+        Whether the second type is converted to the first on the way: a kernel of another one is another kernel.
     """
 
     form: Callable[..., Any]
@@ -46,6 +48,7 @@ class Family:
     further: Mapping[str, float] = field(default_factory=dict)
     attends: bool = False
     curve: tuple[str, ...] | None = None
+    converts: bool = False
 
     def seconds(
         self,
@@ -82,8 +85,8 @@ _BACKWARD_SWITCHES = {"block_rows": (64, 128, 256), "packed": (False,)}
 
 #: Which form a library runs its tables say; the heights of its blocks are told by the rows.
 _LATENT_SWITCHES = {"form": ("expanded", "absorbed"), "block_rows": (128, 256, 64)}
-_INDEXER_SHAPE = ("queries", "pairs", "entries", "heads", "head_dim", "longest")
-_SPARSE_SHAPE = ("queries", "pairs", "entries", "heads", "key_dim", "value_dim", "entry_bytes")
+_INDEXER_SHAPE = ("queries", "pairs", "entries", "choice", "longest", "heads", "head_dim")
+_SPARSE_SHAPE = ("queries", "prompts", "pairs", "entries", "heads", "key_dim", "value_dim", "entry_bytes")
 _SCAN_SHAPE = ("sequences", "tokens", "longest", "k_heads", "k_dim", "v_heads", "v_dim")
 _CONVOLUTION_SHAPE = ("sequences", "tokens", "longest", "channels")
 _GEMM_SWITCHES = {"tiles": tuple(gemm.TILES), "splits": gemm.SPLITS}
@@ -118,7 +121,7 @@ FAMILIES: dict[str, Family] = {
     "memory_bound": Family(memory_bound.seconds, ("size_bytes", "rows", "columns"), memory_bound.PARAMETERS),
     # Tables hold a few shapes of experts at a dozen numbers of tokens each: one left out of a fitted curve is easy.
     "fused_moe": Family(
-        moe.seconds, ("tokens", *_EXPERTS, "pairs", "touched", "gated"), moe.PARAMETERS, curve=_EXPERTS
+        moe.seconds, ("tokens", *_EXPERTS, "pairs", "touched", "gated"), moe.PARAMETERS, curve=_EXPERTS, converts=True
     ),
     # Over tokens, and over entries that stand for several: kernels of their own.
     "indexer": Family(sparse.indexer, _INDEXER_SHAPE, sparse.INDEXER_PARAMETERS),

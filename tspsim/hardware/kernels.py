@@ -43,18 +43,18 @@ KINDRED: dict[str, tuple[str, ...]] = {
 #: pair of measured devices of a vendor, one left out and predicted from the other, and of types from kindred ones
 #: (docs/kernel-models.md).
 OTHER_DEVICE = 0.18
-#: Of another generation, by family: products, attention over many queries, and what reads memory; engines run other
-#: kernels for experts on each. Where the best rate measured on the device anchors the lender's, less is left to differ.
+#: Of another generation, by family: products, attention over many queries, and what reads memory. Where the best rate
+#: measured on the device anchors the lender's, less is left to differ.
 OTHER_GENERATION: dict[str, float] = {
     "gemm": 0.36,
     "grouped_gemm": 0.36,
     "grouped_gemm_backward": 0.36,
-    "fused_moe": 0.80,
+    "fused_moe": 0.45,
     "attention_forward": 0.17,
     "attention_backward": 0.17,
     "attention_decode": 0.70,
     "latent_prefill": 0.17,
-    "latent_decode": 0.70,
+    "latent_decode": 0.36,
     "absorb": 0.36,
     "memory_bound": 0.70,
     **dict.fromkeys(("indexer", "sparse_attention"), 0.70),
@@ -144,8 +144,10 @@ def find(
             for kindred in (dtype, *KINDRED.get(dtype, ())):
                 fit = _pick(owner, family, kindred, wanted, kv_dtype, by_default)
                 if fit is not None and (owner is spec or leaning or carries(family, fit.rows_used)):
-                    own = owner is spec and kindred == dtype
-                    return _own(spec, fit) if own else _borrowed(spec, owner, relatives, fit, dtype, library)
+                    same = kindred == dtype and not _converts_another(fit, kv_dtype)
+                    if owner is spec and same:
+                        return _own(spec, fit)
+                    return _borrowed(spec, owner, relatives, fit, dtype, library, same_type=same)
     if family in PLAIN_OF:
         return _grouped(family, find(spec, relatives, PLAIN_OF[family], dtype, None, kv_dtype))
     known = sorted(
@@ -182,6 +184,11 @@ def _pick(
     return max(asked or fits, key=lambda fit: fit.rows_used, default=None)
 
 
+def _converts_another(fit: KernelFit, kv_dtype: str | None) -> bool:
+    """Whether the kernel converts another second type than asked for."""
+    return FAMILIES[fit.family].converts and kv_dtype is not None and fit.kv_dtype not in (None, kv_dtype)
+
+
 def _of_library(fits: Sequence[KernelFit], name: str | None) -> list[KernelFit]:
     """The fits of a library by its name in full; else the newest of the engine that the name's first word is.
 
@@ -195,10 +202,18 @@ def _of_library(fits: Sequence[KernelFit], name: str | None) -> list[KernelFit]:
     if exact or engine is None:
         return exact
     own = [fit for fit in fits if _engine(fit.library) == engine]
-    words = name.lower().split()[1:]
-    own = [fit for fit in own if all(word in fit.library.lower() for word in words)] or own
+    own = [fit for fit in own if _is_of(fit, name)] or own
     newest = max((_version(fit.library) for fit in own), default=())
     return [fit for fit in own if _version(fit.library) == newest]
+
+
+def _is_of(fit: KernelFit, name: str) -> bool:
+    """Whether a library is the one of that name, or its engine's with the further words in its own."""
+    if fit.library == name:
+        return True
+    engine = _engine(name)
+    words = name.lower().split()[1:]
+    return engine is not None and engine == _engine(fit.library) and all(word in fit.library.lower() for word in words)
 
 
 def _engine(library: str) -> str | None:
@@ -229,7 +244,7 @@ def _own(spec: DeviceSpec, fit: KernelFit) -> Kernel:
 
 def _borrowed(
     spec: DeviceSpec, owner: DeviceSpec, relatives: Sequence[DeviceSpec], fit: KernelFit, dtype: str,
-    library: str | None,
+    library: str | None, *, same_type: bool,
 ) -> Kernel:  # fmt: skip
     parameters = dict(fit.parameters)
     anchor = ""
@@ -250,14 +265,15 @@ def _borrowed(
             parameters["large_cost"] = 0.0
         anchor = f", anchored on streaming {mine:.0%} of HBM ({spec.achieved.hbm.source})"
     what = "" if owner is spec else f" from {owner.name}"
-    kind = "" if fit.dtype == dtype else f" of {fit.dtype}"
+    second = f"/{fit.kv_dtype}" if FAMILIES[fit.family].converts else ""
+    kind = "" if same_type else f" of {fit.dtype}{second}"
     basis = f"inherited{what}{kind}{anchor}; wider range"
-    widths = _differences(spec, owner, fit, dtype, library, anchored=bool(anchor))
+    widths = _differences(spec, owner, fit, library, anchored=bool(anchor), same_type=same_type)
     return _kernel(fit, dtype, parameters, basis, widths, sustained=sustained)
 
 
 def _differences(
-    spec: DeviceSpec, owner: DeviceSpec, fit: KernelFit, dtype: str, library: str | None, *, anchored: bool
+    spec: DeviceSpec, owner: DeviceSpec, fit: KernelFit, library: str | None, *, anchored: bool, same_type: bool
 ) -> list[float]:
     """Half widths, in log time, of every way in which a borrowed fit differs from what is asked."""
     asked = library or spec.defaults.get(fit.family)
@@ -267,8 +283,8 @@ def _differences(
         (generation, owner.family != spec.family),
         (OTHER_VENDOR, owner.vendor != spec.vendor and not anchored),
         # A memory-bound kernel's library is its operation; that of another moves bytes alike.
-        (OTHER_LIBRARY, asked is not None and not _of_library([fit], asked) and fit.family != "memory_bound"),
-        (OTHER_TYPE, fit.dtype != dtype),
+        (OTHER_LIBRARY, asked is not None and not _is_of(fit, asked) and fit.family != "memory_bound"),
+        (OTHER_TYPE, not same_type),
         (FEW_ROWS, fit.rows_used < LENDER_ROWS),
     )
     return [width for width, applies in differs if applies]
@@ -333,7 +349,8 @@ def _best_of_its_generation(
         if best is not None:
             share = best.value / peak_of(other.as_measured, dtype)
             value = share * peak_of(spec.as_measured, dtype)
-            return best.model_copy(update={"value": value, "source": f"{other.name}'s share of its peak; {best.source}"})
+            source = f"{other.name}'s share of its peak; {best.source}"
+            return best.model_copy(update={"value": value, "source": source})
     return None
 
 

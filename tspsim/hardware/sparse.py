@@ -5,14 +5,14 @@ a token, or stands for several), of which it attends a:
 
     indexer    score  = 2 · n · s · index_heads · head_dim / (peak of fp8 · efficiency)
                keys   = entries · KEY_BYTES / (HBM · hbm_efficiency)
-               choose = start + min(max(longest, n·s/units) · scan_ns, split + n·s/units · scan_ns)
-                        where a context has more entries than are chosen; a unit scans a query's scores, or many do
+               choose = start + min(max(longest, m/units) · scan_ns, split + m/units · scan_ns)
+                        m: n · s of the queries that have more entries than are chosen; a unit scans a query's, or many
                time   = launch + (scoreᵖ + keysᵖ)^(1/p) + choose + n · token_ns
 
     attention  math   = 2 · n · a · (Hᵖ + paddedᵖ)^(1/p) · (key_dim + value_dim) / (peak · efficiency),  p = 8
                gather = n · a · bytes of an entry / (units · gather_gb_per_s)     every query fetches its own
                move   = n · H · (key_dim + value_dim) · 2 / (HBM · move_efficiency)     rope, cache write, merging
-               time   = launch + (mathᵖ + gatherᵖ)^(1/p) + n/units · block_us + move
+               time   = launch + (mathᵖ + gatherᵖ)^(1/p) + n/units · block_us + prompts · prompt_us + move
 
 The indexer goes on growing with the context; attention stops where all that is chosen was found. Nothing falls when
 queries, contexts or heads grow. Never less than the FLOPs over the peak, nor than the compulsory bytes over HBM.
@@ -44,6 +44,7 @@ PARAMETERS: dict[str, Parameter] = {
     "gather_gb_per_s": Parameter(40.0, 1.0, 1000.0, "bytes/s of chosen entries that one compute unit fetches"),
     "overlap_power": Parameter(2.0, 1.0, 20.0, "p: 1 adds math and gathering, ∞ hides the shorter one"),
     "block_us": Parameter(0.5, 0.001, 80.0, "every query that a unit takes in turn"),
+    "prompt_us": Parameter(0.01, 0.0001, 5.0, "every sequence of several queries, one after the other"),
     "move_efficiency": Parameter(0.3, 0.005, 1.0, "HBM share of rope, cache write and merging parts"),
 }
 #: Bytes of an indexer's key: 128 in fp8 and a scale. A score is written in fp32, and read by the choice.
@@ -59,15 +60,16 @@ def indexer(
     queries: Any,
     pairs: Any,
     entries: Any,
+    choice: Any,
+    longest: Any,
     heads: Any,
     head_dim: Any,
-    longest: Any,
     *_: float,
 ) -> Any:
     """Seconds of scores and choice, before any range: floats, or arrays of shape (rows,).
 
-    ``pairs`` are queries times the entries that each is scored with, ``entries`` those of all contexts, ``longest``
-    those of the longest one that has more of them than are chosen, 0 if none has.
+    ``pairs`` are queries times the entries that each is scored with, ``entries`` those of all contexts. ``choice`` are
+    the pairs of queries that have more entries than are chosen, ``longest`` the entries of the longest such context.
     """
     p = parameters
     flops = 2.0 * pairs * heads * head_dim
@@ -75,7 +77,7 @@ def indexer(
     score = cost_of_p_norm(
         flops / (limits.peak * p["efficiency"]), keys / (limits.hbm * p["hbm_efficiency"]), p["overlap_power"]
     )
-    scan, each = p["scan_ns"] * 1e-9, pairs / limits.compute_units
+    scan, each = p["scan_ns"] * 1e-9, choice / limits.compute_units
     choose = p["choose_us"] * 1e-6 + minimum(maximum(longest, each) * scan, p["split_us"] * 1e-6 + each * scan)
     time = p["launch_us"] * 1e-6 + score + (longest > 0.0) * choose + queries * p["token_ns"] * 1e-9
     return maximum(time, maximum(flops / limits.peak, (keys + SCORE_BYTES * pairs) / limits.hbm))
@@ -85,6 +87,7 @@ def attention(
     limits: DeviceLimits,
     parameters: Mapping[str, float],
     queries: Any,
+    prompts: Any,
     pairs: Any,
     entries: Any,
     heads: Any,
@@ -95,7 +98,8 @@ def attention(
 ) -> Any:
     """Seconds of attending what was chosen, before any range: floats, or arrays of shape (rows,).
 
-    ``pairs`` are queries times the entries that each attends, ``entries`` the different ones that must be read.
+    ``prompts`` are sequences of several queries, ``pairs`` queries times the entries that each attends, ``entries`` the
+    different ones that must be read.
     """
     p = parameters
     width = key_dim + value_dim
@@ -103,7 +107,7 @@ def attention(
     math = 2.0 * pairs * rows * width / (limits.peak * p["efficiency"])
     gather = pairs * entry_bytes / (limits.compute_units * p["gather_gb_per_s"] * 1e9)
     moved = queries * heads * width * 2.0
-    blocks = queries / limits.compute_units * p["block_us"] * 1e-6
+    blocks = (queries / limits.compute_units * p["block_us"] + prompts * p["prompt_us"]) * 1e-6
     time = p["launch_us"] * 1e-6 + cost_of_p_norm(math, gather, p["overlap_power"]) + blocks
     time = time + moved / (limits.hbm * p["move_efficiency"])
     flops = 2.0 * pairs * heads * width
@@ -113,12 +117,12 @@ def attention(
 def indexer_call(scores: Indexer) -> tuple[str, dict[str, float]]:
     """The kernel family of an operator, and its shape."""
     family = "indexer" if scores.compression == 1 else "compressed_indexer"
-    names = ("queries", "pairs", "entries", "heads", "head_dim", "longest")
+    names = ("queries", "pairs", "entries", "choice", "longest", "heads", "head_dim")
     return family, {name: float(getattr(scores, name)) for name in names}
 
 
 def attention_call(attention: SparseAttention) -> tuple[str, dict[str, float]]:
     """The kernel family of an operator, and its shape."""
     family = "sparse_attention" if attention.compression == 1 else "compressed_attention"
-    names = ("queries", "pairs", "entries", "heads", "key_dim", "value_dim", "entry_bytes")
+    names = ("queries", "prompts", "pairs", "entries", "heads", "key_dim", "value_dim", "entry_bytes")
     return family, {name: float(getattr(attention, name)) for name in names}

@@ -110,7 +110,7 @@ def read_huggingface(data: Mapping[str, Any], *, name: str) -> Architecture:
     experts = _experts(data, family, layers)
     compressed = _compressed(data, layers)
     latent = None if compressed else _latent(data)
-    linear, indexing = _linear(data, layers), _indexing(data, layers)
+    linear, indexing = _linear(data, layers), _indexing(data, layers, needed=compressed is not None)
     window, full_every = (0, 1) if compressed else _window(data)
     ffn = _size(data, "ffn", None if gated else 4 * hidden) if _has_dense_layers(experts) else 0
     if ffn and experts and _found(data, "dense_width"):
@@ -195,9 +195,9 @@ def _latent(data: Mapping[str, Any]) -> LatentAttention | None:
     return LatentAttention(_plain_size(data, "q_lora_rank") if data.get("q_lora_rank") else 0, *sizes)
 
 
-def _indexing(data: Mapping[str, Any], layers: int) -> Indexing | None:
+def _indexing(data: Mapping[str, Any], layers: int, *, needed: bool) -> Indexing | None:
     """An indexer in every layer, or in those of a regular order that ``indexer_types`` must agree with."""
-    if not data.get("index_topk"):
+    if not data.get("index_topk") and not needed:
         return None
     heads, width, topk = (_plain_size(data, key) for key in ("index_n_heads", "index_head_dim", "index_topk"))
     every = _plain_size(data, "index_topk_freq") if data.get("index_topk_freq") else 1
@@ -270,7 +270,7 @@ def _compressed(data: Mapping[str, Any], layers: int) -> CompressedAttention | N
 
 def _window(data: Mapping[str, Any]) -> tuple[int, int]:
     """Window and period where windowed layers and full ones alternate regularly; (0, 1) otherwise."""
-    kinds = list(data.get("layer_types") or [])
+    kinds = _list(data, "layer_types")
     if not data.get("sliding_window") or "sliding_attention" not in kinds or "full_attention" not in kinds:
         return 0, 1
     period = kinds.index("full_attention") + 1
@@ -324,7 +324,7 @@ def _plain_size(data: Mapping[str, Any], key: str) -> int:
 def _refuse_what_is_not_a_decoder(data: Mapping[str, Any]) -> None:
     if data.get("is_encoder_decoder") is True:
         raise InputError("the model has an encoder; only decoders can be read", key="is_encoder_decoder")
-    kinds = data.get("layer_types") or data.get("layers_block_type") or []
+    kinds = _list(data, "layer_types") or _list(data, "layers_block_type")
     known = ["full_attention", "sliding_attention", "chunked_attention", "attention"]
     known += ["linear_attention"] if data.get("linear_num_value_heads") or data.get("linear_attn_config") else []
     known += list(_COMPRESSION) if data.get("o_lora_rank") else []
@@ -336,7 +336,7 @@ def _refuse_what_is_not_a_decoder(data: Mapping[str, Any]) -> None:
 def _note(data: Mapping[str, Any], window: bool) -> str:
     """What of the configuration is simplified: windows that do not alternate regularly, chunks, weights' types."""
     notes = []
-    stated, kinds = data.get("sliding_window"), data.get("layer_types") or []
+    stated, kinds = data.get("sliding_window"), _list(data, "layer_types")
     windowed = data.get("use_sliding_window", True) is not False and "full_attention" not in set(kinds)
     if stated and not window and (windowed or "sliding_attention" in kinds):
         notes.append(f"sliding window of {shorten(stated, 20)} tokens is read as full attention")

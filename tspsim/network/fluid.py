@@ -311,10 +311,11 @@ class Fluid:
             if toggled and not self.settling:
                 self.settle_later()
 
-    def reshare(self) -> None:
-        """Channels have new numbers, constraints and regions: transfers under way stand in the new ones."""
+    def reshare(self, solutions: Solutions) -> None:
+        """Channels have new numbers, constraints and regions: transfers under way stand in the new ones, whose rates
+        ``solutions`` may have."""
         moving = [transfer for active in self._active.values() for transfer in active]
-        self._active, self._changed, self._sharings, self._solutions = {}, {}, {}, Solutions()
+        self._active, self._changed, self._sharings, self._solutions = {}, {}, {}, solutions
         for transfer in moving:
             self._active.setdefault(transfer.channel.region, []).append(transfer)
             self._changed[transfer.channel.region] = None

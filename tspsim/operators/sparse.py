@@ -79,6 +79,15 @@ class Indexer(Operator):
         return max((length for length in lengths if length > self.topk), default=0.0)
 
     @property
+    def choice(self) -> float:
+        """Of the pairs, those of queries that have more entries than are chosen."""
+        total = 0.0
+        for q, c, n in self.rows:
+            without = min(q, max(0, self.topk * self.compression - c))
+            total += n * ((q - without) * c + (q * (q + 1) - without * (without + 1)) / 2.0)
+        return total / self.compression
+
+    @property
     def flops(self) -> float:
         """2·head_dim a head and pair."""
         return 2.0 * self.pairs * self.heads * self.head_dim
@@ -142,6 +151,11 @@ class SparseAttention(Operator):
     @property
     def queries(self) -> int:
         return sum(q * n for q, _, n in self.rows)
+
+    @property
+    def prompts(self) -> int:
+        """Sequences of several queries."""
+        return sum(n for q, _, n in self.rows if q > 1)
 
     @property
     def pairs(self) -> float:

@@ -77,18 +77,27 @@ class Capacity:
 
     def tokens(self, context: int) -> int:
         """Tokens of whole sequences of ``context`` each that stay resident."""
-        return int(self.sessions(context)) * context
+        return self.whole_sessions(context) * context
+
+    def whole_sessions(self, context: int) -> int:
+        """Sequences of ``context`` tokens that stay resident, where ranks get whole ones."""
+        fitting = [stage.budget.size_bytes / self._sequence_bytes(stage, context) for stage in self._growing(context)]
+        return min((self.share.sequences * int(each) for each in fitting), default=LONGEST)
+
+    def _growing(self, context: int) -> list[StageRoom]:
+        """Stages that keep anything of a sequence."""
+        return [stage for stage in self.stages if self._sequence_bytes(stage, context)]
 
     def longest_context(self, sequences: int = 1) -> int:
         """Tokens that each of so many equal sequences may have; 0: not one."""
-        if self.sessions(1) < sequences:
+        if not self.holds([(1, sequences)]):
             return 0
         low, high = 1, 2
-        while high <= LONGEST and self.sessions(high) >= sequences:
+        while high <= LONGEST and self.holds([(high, sequences)]):
             low, high = high, 2 * high
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self.sessions(middle) >= sequences else (low, middle)
+            low, high = (middle, high) if self.holds([(middle, sequences)]) else (low, middle)
         return low
 
     def holds(self, sequences: Iterable[tuple[int, int]]) -> bool:
@@ -104,7 +113,7 @@ class Capacity:
         short = max(self.stages, key=lambda stage: self._needed(stage, wanted) - stage.budget.size_bytes)
         needed, room = self._needed(short, wanted), short.budget.size_bytes
         count, longest = sum(each for _, each in wanted), max(tokens for tokens, _ in wanted)
-        fitting, shorter = int(self.sessions(longest)), self.longest_context(count)
+        fitting, shorter = self.whole_sessions(longest), self.longest_context(count)
         offers = [f"{fitting} sequences of {longest} tokens"] if fitting else []
         offers += [f"{count} of {shorter}"] if shorter else []
         if not offers:
@@ -155,7 +164,7 @@ def budget_of(job: Job, visible_bytes: float, chunks: Sequence[Chunk]) -> Budget
         served.weight_bytes(job, job.scheme.residency.weight_shards(job), chunks),
         activation_bytes(job, visible_bytes, chunks),
         reserve_bytes=job.work.runtime_reserve_bytes,
-        ranks=prod(job.plan.degree(axis) for axis in (*job.scheme.axes, "pp")),
+        ranks=prod(job.plan.degree(axis) for axis in job.scheme.axes) * job.plan.pp,
     )
 
 

@@ -108,7 +108,6 @@ class EngineSpec(Section):
     block: Stated[PositiveInt] | None = Field(None, description="tokens of a block of the cache")
     limits: Stated[tuple[LimitsSpec, ...]] | None = None
     slots: Stated[PositiveCount] | None = Field(None, description="sequences that may run at once, where stated")
-    fused_all_reduce: Stated[StrictBool] | None = Field(None, description="with the norm behind it, in one kernel")
 
     def engine(self, name: str) -> ServingEngine:
         """The same facts as programs and capacities read them."""
@@ -130,7 +129,6 @@ class EngineSpec(Section):
             "block_tokens": _value(self.block),
             "limits": self._limits(),
             "slots": _value(self.slots),
-            "fused_all_reduce": _value(self.fused_all_reduce),
         }
         assert values.keys() == {each.name for each in fields(ServingEngine)} - {"name"}
         return ServingEngine(name, **{key: value for key, value in values.items() if value is not None})

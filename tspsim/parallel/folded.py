@@ -15,13 +15,14 @@ the border of a layer as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from ..model import Block
 from ..model.layer import LayerShard, gradients
 from ..operators import MemoryBound, Operator
-from ..steps import STEPS
+from ..steps import STEPS, Step
 from . import expert, folded_choice, folded_tables, folded_weights
 from .builder import ProgramBuilder
 from .choice import Option
@@ -480,6 +481,11 @@ OPTIONS = (
 )
 
 
+def serving_variants(step: Step, keys: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Forms in which it decodes."""
+    yield from ({},) if step.shards_tokens else ({"decode_form": name} for name in DECODE_FORMS)
+
+
 def check(job: Job) -> Refusal:
     model, plan = job.model, job.plan
     own = [option.name for option in OPTIONS if option.name in plan.options]
@@ -547,6 +553,7 @@ SCHEME = SCHEMES.register(
         context=lambda plan: form_of(plan).share(plan),
         whole_ranks=whole_ranks,
         options=OPTIONS,
+        serving_variants=serving_variants,
         choices=lambda plan: (folded_choice.CHOICE,),
         published={"tsp_schedule": "published"},
         alone="folds tp and sp onto one axis",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..model.layer import LayerShard
+from ..steps import Step
 from .builder import ProgramBuilder
 from .choice import Choice, Option
 from .decode.share import ContextShare
@@ -96,6 +97,9 @@ class Scheme:
         Plan → whether the programs of its token shards differ.
     variants
         Plan → keys of the plan, each set another way for its ranks to talk; simplest first, not all of them legal.
+    serving_variants
+        (step, keys of a plan's degrees) → further keys that a serving step's plan may have, simplest first, not all of
+        them legal.
     choices
         Plan → what it leaves to be chosen for the machine.
     published
@@ -135,6 +139,7 @@ class Scheme:
     overlaps: Callable[[Plan], bool] = lambda plan: False
     by_position: Callable[[Plan], bool] = lambda plan: True
     variants: Callable[[Plan], Iterable[Mapping[str, Any]]] = one_variant
+    serving_variants: Callable[[Step, Mapping[str, Any]], Iterable[Mapping[str, Any]]] = lambda step, keys: ({},)
     choices: Callable[[Plan], tuple[Choice, ...]] = lambda plan: ()
     published: Mapping[str, Any] | None = None
     options: tuple[Option, ...] = ()

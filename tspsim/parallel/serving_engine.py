@@ -206,8 +206,6 @@ class ServingEngine:
         Passes' tokens and sequences by memory, ascending.
     slots
         Sequences that may run at once, where a script states it.
-    fused_all_reduce
-        The norm behind an all-reduce is part of its kernel.
     """
 
     name: str = "ideal"
@@ -228,7 +226,6 @@ class ServingEngine:
     block_tokens: int = 1
     limits: tuple[Limits, ...] = ()
     slots: int | None = None
-    fused_all_reduce: bool = False
 
     def __hash__(self) -> int:
         return hash((self.name, self.kernels, self.graphs, self.step, self.sequence, self.block_tokens, self.slots))

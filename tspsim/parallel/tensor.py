@@ -16,7 +16,7 @@ from typing import Any
 
 from ..model.layer import LayerShard, gradients
 from ..operators import Gemm, Operator
-from ..steps import STEPS
+from ..steps import STEPS, Step
 from ..units import PositiveCount
 from . import expert
 from .builder import ProgramBuilder
@@ -31,7 +31,7 @@ from .memory import Residency
 from .pipeline import Refusal
 from .plan import Job, Plan
 from .recompute import cheap_again, heads_again
-from .registries import DECODE_EXCHANGES, SCHEMES
+from .registries import CONTEXT_METHODS, DECODE_EXCHANGES, SCHEMES
 from .sampling import sampled_head
 from .scheme import Received, Scheme, WholeTokens
 
@@ -352,6 +352,22 @@ def variants(plan: Plan) -> Iterator[Mapping[str, Any]]:
         yield {"sequence_regions": regions, "overlap": overlap}
 
 
+def serving_variants(step: Step, keys: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Ways to see each other's prompts, or to share contexts."""
+    tp, sp = keys.get("tp", 1), keys.get("sp", 1)
+    if step.shards_tokens:
+        yield from ({"exchange": name} for name in CONTEXT_METHODS) if sp > 1 else ({},)
+        return
+    if sp > 1:
+        yield from ({"decode_exchange": name} for name in DECODE_EXCHANGES)
+        return
+    yield {}
+    for ranks in range(2, tp + 1):
+        if tp % ranks == 0:
+            yield from ({"dcp": ranks, "decode_exchange": name} for name in DECODE_EXCHANGES)
+            yield {"kvp": ranks}
+
+
 def choices(plan: Plan) -> tuple[Choice, ...]:
     return method_of(plan).choices(plan)
 
@@ -406,6 +422,7 @@ SCHEME = SCHEMES.register(
         overlaps=lambda plan: method_of(plan).overlaps,
         by_position=lambda plan: method_of(plan).by_position,
         variants=variants,
+        serving_variants=serving_variants,
         choices=choices,
         options=OPTIONS,
         usual=True,

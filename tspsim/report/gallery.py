@@ -43,17 +43,21 @@ WITH_BEST = ("purchase-8b-128k",)
 #: Scenarios with many plans, which are shown for their numbers alone.
 WITHOUT_TIMELINES = ("tsp-figures-throughput", "tsp-figures-micro-batch")
 
+#: Bars of a thumbnail.
+BARS = 6
+
 BUNDLE = "plotly.min.js"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One scenario in the gallery."""
+    """One scenario in the gallery; ``rates`` are the lengths of its thumbnail's bars, the best first."""
 
     name: str
     description: str
     href: str
     answer: str
+    rates: tuple[float, ...] = ()
 
 
 def write_gallery(folder: Path, names: Sequence[str] = SHOWN) -> list[Entry]:
@@ -78,7 +82,8 @@ def _write(scenario: Scenario, folder: Path) -> Entry:
         if scenario.name in WITHOUT_TIMELINES:
             shown = replace(shown, plans=tuple(replace(plan, timeline=None) for plan in shown.plans))
         atomic_write(folder / file, render(shown, f"../{BUNDLE}"))
-        return Entry(scenario.name, scenario.description, file, _answer(results[0]))
+        rates = [plan.tokens_per_s for plan in shown.plans if plan.ran]
+        return Entry(scenario.name, scenario.description, file, _answer(shown), _longest(rates))
     decision = decide(questions, results, curves=scenario.project is not None)
     links: dict[int, str] = {}
     if scenario.name in WITH_BEST and decision.winner is not None and decision.winner.best is not None:
@@ -89,15 +94,35 @@ def _write(scenario: Scenario, folder: Path) -> Entry:
         links[number] = link
     text = page(results, decision, links, f"../{BUNDLE}", scenario.name, scenario.description)
     atomic_write(folder / file, text)
-    best = decision.ranked("tokens_per_usd")[0]
+    ranked = decision.ranked("tokens_per_usd")
+    best, rates = ranked[0], [row.measure("tokens_per_usd") or 0.0 for row in ranked]
     rate = compact(best.measure("tokens_per_usd") or 0.0)
     answer = f"{best.name} with {best.best.name if best.best else 'no plan'}: {rate} tokens a dollar"
-    return Entry(scenario.name, scenario.description, file, answer)
+    return Entry(scenario.name, scenario.description, file, answer, _longest(rates))
 
 
 def _answer(result: Result) -> str:
-    best = max((plan for plan in result.plans if plan.ran), key=lambda plan: plan.tokens_per_s, default=None)
+    best = result.best
     return f"{best.name}: {compact(best.tokens_per_s)} tokens/s" if best is not None else "no plan runs"
+
+
+def _longest(rates: Sequence[float]) -> tuple[float, ...]:
+    """The best few, best first."""
+    return tuple(sorted(rates, reverse=True)[:BARS])
+
+
+def thumbnail(rates: Sequence[float]) -> str:
+    """A small picture of what a page compares: a bar each, in SVG.
+
+    >>> thumbnail([2.0, 1.0]).count("<rect")
+    2
+    """
+    size = 'height="7" class="{}"'
+    rows = [
+        f'<rect y="{index * 10}" width="{200 * rate / rates[0]:.1f}" {size.format("other" if index else "best")}/>'
+        for index, rate in enumerate(rates)
+    ]
+    return f'<svg viewBox="0 0 200 {10 * BARS}" aria-hidden="true">{"".join(rows)}</svg>'
 
 
 def _tables(scenario: Scenario, results: Sequence[Result], folder: Path) -> None:
@@ -127,7 +152,9 @@ def index(entries: Sequence[Entry]) -> str:
 
     from .page import _asset, _environment
 
-    return _environment().from_string(_INDEX).render(style=Markup(_asset("page.css")), entries=entries, slug=slug)
+    pictures = [Markup(thumbnail(entry.rates)) if entry.rates and entry.rates[0] else "" for entry in entries]
+    shown = list(zip(entries, pictures, strict=True))
+    return _environment().from_string(_INDEX).render(style=Markup(_asset("page.css")), shown=shown, slug=slug)
 
 
 _INDEX = """\
@@ -135,7 +162,8 @@ _INDEX = """\
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta http-equiv="Content-Security-Policy"
+  content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>Gallery · tspsim</title>
@@ -145,17 +173,21 @@ _INDEX = """\
 .gallery li { list-style: none; border: 1px solid var(--line); border-radius: 10px; padding: .9rem 1.1rem; }
 .gallery h2 { font-size: 1.05rem; border: 0; margin: 0; padding: 0; }
 .gallery strong { display: block; margin: .4rem 0 0; }
+.gallery svg { display: block; width: 100%; height: 4.5rem; margin: 0 0 .6rem; }
+.gallery rect { fill: var(--line); }
+.gallery rect.best { fill: var(--accent); }
+.top button { margin-left: auto; }
 </style>
 </head>
 <body>
-<header class="top"><span class="brand">tspsim</span></header>
+<header class="top"><span class="brand">tspsim</span><button type="button" id="theme">Dark</button></header>
 <main>
 <section>
 <h1>Gallery</h1>
 <p>Answers to scenarios that ship, rendered by <code>python -m tspsim.report.gallery reports</code>.</p>
 <ul class="gallery">
-{% for entry in entries %}
-<li><h2><a href="{{ entry.href }}">{{ entry.name }}</a></h2>
+{% for entry, picture in shown %}
+<li>{{ picture }}<h2><a href="{{ entry.href }}">{{ entry.name }}</a></h2>
 <p class="note">{{ entry.description }}</p>
 <strong>{{ entry.answer }}</strong>
 <p class="small">Numbers: <a href="tables/{{ slug(entry.name) }}.csv">CSV</a>,
@@ -164,6 +196,17 @@ _INDEX = """\
 </ul>
 </section>
 </main>
+<script>
+(() => {
+  const root = document.documentElement, button = document.getElementById("theme");
+  const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+  const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : prefersDark.matches);
+  const show = () => { button.textContent = isDark() ? "Light" : "Dark"; };
+  button.addEventListener("click", () => { root.dataset.theme = isDark() ? "light" : "dark"; show(); });
+  prefersDark.addEventListener("change", show);
+  show();
+})();
+</script>
 </body>
 </html>
 """

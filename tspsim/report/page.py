@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
@@ -33,7 +34,7 @@ def render(result: Result, plotly_js: str = "inline") -> str:
             continue
         figures |= values.get("figures", {})
         payload |= values.get("payload", {})
-        sections.append((section.key, section.title, section.template, values))
+        sections.append((section.key, section.title, section.template, {**values, "short": section.short}))
     return render_sections(
         sections,
         figures,
@@ -65,7 +66,12 @@ def render_sections(
     environment = _environment()
     place = _placer(environment.get_template("figure.html").module, figures)
     bodies = [
-        {"key": key, "title": heading, "body": Markup(environment.from_string(text).render(values, figure=place))}
+        {
+            "key": key,
+            "title": heading,
+            "short": values.get("short") or heading,
+            "body": Markup(environment.from_string(text).render(values, figure=place)),
+        }
         for key, heading, text, values in sections
     ]
     inline = plotly_js == "inline"
@@ -108,6 +114,34 @@ def prose(text: object) -> Markup:
     return Markup("").join(code.format(piece) if index % 2 else piece for index, piece in enumerate(pieces))
 
 
+_LINKS = re.compile(
+    r"https?://[^\s,;)]+"
+    r"|arXiv:(?P<paper>[0-9]{4}\.[0-9]{4,5})"
+    r"|(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)@(?P<commit>[0-9a-f]{7,40})\b"
+)
+
+
+def sourced(text: object) -> Markup:
+    """A source whose addresses, arXiv numbers and repositories at a commit can be followed.
+
+    >>> sourced("arXiv:2407.21783, <3.3>")
+    Markup('<a href="https://arxiv.org/abs/2407.21783" rel="noreferrer">arXiv:2407.21783</a>, &lt;3.3&gt;')
+    """
+    from markupsafe import Markup
+
+    link, pieces, end = Markup('<a href="{}" rel="noreferrer">{}</a>'), Markup(), 0
+    for match in _LINKS.finditer(plain := str(text)):
+        address = match[0]
+        if match["paper"]:
+            address = f"https://arxiv.org/abs/{match['paper']}"
+        elif match["repository"]:
+            address = f"https://github.com/{match['repository']}/tree/{match['commit']}"
+        pieces += plain[end : match.start()]
+        pieces += link.format(address, match[0])
+        end = match.end()
+    return pieces + plain[end:]
+
+
 def _placer(macros: Any, figures: dict[str, Any]) -> Any:
     """The macro ``figure(key, caption, chooser)``, which leaves out figures that were not made."""
 
@@ -127,7 +161,7 @@ def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("tspsim.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    environment.filters["prose"] = prose
+    environment.filters |= {"prose": prose, "sourced": sourced}
     return environment
 
 

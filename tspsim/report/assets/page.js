@@ -28,6 +28,7 @@ const report = (() => {
     const ink = token("--ink");
     const grid = token("--grid");
     const result = clone(layout);
+    result.modebar = { bgcolor: "rgba(0,0,0,0)", color: token("--soft"), activecolor: token("--ink") };
     result.width = width;
     result.paper_bgcolor = "rgba(0,0,0,0)";
     result.plot_bgcolor = "rgba(0,0,0,0)";
@@ -68,7 +69,7 @@ const report = (() => {
 
   function draw(element) {
     const entry = data.figures[element.dataset.figure];
-    if (!entry) return;
+    if (!entry || !element.clientWidth) return; /* folded: drawn when it is opened */
     const select = document.querySelector(`select[data-figure="${element.dataset.figure}"]`);
     const figure = entry.choices ? entry.choices[select ? Number(select.value) : 0] : entry;
     const ready = fitted(figure, element.clientWidth);
@@ -98,6 +99,23 @@ const report = (() => {
     document.querySelectorAll("select[data-figure]").forEach((select) => {
       select.addEventListener("change", () => draw(document.getElementById(`figure-${select.dataset.figure}`)));
     });
+    document.querySelectorAll("input[data-order]").forEach((box) => {
+      const body = document.querySelector(`#${box.dataset.order}-table tbody`);
+      const ranked = [...body.rows];
+      const stated = [...body.rows].sort((a, b) => a.dataset.place - b.dataset.place);
+      box.addEventListener("change", () => body.append(...(box.checked ? stated : ranked)));
+    });
+    document.querySelectorAll("details").forEach((details) => {
+      details.addEventListener("toggle", () => { if (details.open) details.querySelectorAll(".plot[data-figure]").forEach(draw); });
+    });
+    const nav = document.querySelector(".top nav");
+    const fade = () => {
+      nav.classList.toggle("more-left", nav.scrollLeft > 4);
+      nav.classList.toggle("more-right", nav.scrollLeft + nav.clientWidth < nav.scrollWidth - 4);
+    };
+    nav.addEventListener("scroll", fade, { passive: true });
+    window.addEventListener("resize", fade);
+    fade();
     let width = window.innerWidth;
     let waiting = 0;
     window.addEventListener("resize", () => {

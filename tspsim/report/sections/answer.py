@@ -6,6 +6,8 @@ from typing import Any
 
 from tspsim.report.numbers import plain, seconds
 from tspsim.report.view import View, dollars_per_million_tokens
+from tspsim.scenario.project import Project
+from tspsim.scenario.workload import Workload
 from tspsim.steps import STEPS
 from tspsim.units import compact, gib, percent
 
@@ -74,9 +76,12 @@ def kicker(view: View) -> str:
     model = view.model.get("name", workload.get("model"))
     if model:
         parts.append(str(model))
-    if workload.get("pass"):
-        parts.append(STEPS.get(workload["pass"]).title)
-    if isinstance(workload.get("sequence"), int):
+    step = STEPS.get(workload["pass"]) if workload.get("pass") else None
+    if step is not None:
+        parts.append(step.title)
+    if step is not None and step.serves:
+        parts.append(Workload.model_validate(workload).load().in_words)
+    elif isinstance(workload.get("sequence"), int):
         parts.append(f"{workload['sequence']:,} tokens a sequence")
     return " · ".join(parts)
 
@@ -106,11 +111,21 @@ def tiles(view: View) -> list[dict[str, str]]:
     ]
     prices = dollars_per_million_tokens(best)
     if prices:
-        (market, price), *others = prices.items()
+        ranking = project_basis(view)
+        market = ranking if ranking in prices else next(iter(prices))
+        price = prices[market]
+        others = [item for item in prices.items() if item[0] != market]
         where = f" ({market})" if market else ""
-        dearer = "".join(f"; ${other:.3g} {name}" for name, other in others)
-        shown.append({"what": "Cost", "value": f"${price:.3g}", "more": f"a million tokens{where}{dearer}"})
+        further = "".join(f"; ${other:.3g} {name}" for name, other in others)
+        shown.append({"what": "Cost", "value": f"${price:.3g}", "more": f"a million tokens{where}{further}"})
     return shown
+
+
+def project_basis(view: View) -> str:
+    """The price basis that ranks: the project's, or its default where none is stated."""
+    stated = view.result.scenario.get("project")
+    usual = Project.model_fields["price"].default
+    return str(stated.get("price", usual) if isinstance(stated, dict) else usual)
 
 
 def _close(text: str) -> str:

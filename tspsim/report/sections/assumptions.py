@@ -7,7 +7,7 @@ from typing import Any
 from tspsim.report.numbers import plain, words
 from tspsim.report.view import View
 from tspsim.steps import STEPS
-from tspsim.units import compact, gib
+from tspsim.units import compact, duration, gib
 
 from .section import Section
 
@@ -24,7 +24,7 @@ TEMPLATE = """
 <div class="scroll"><table class="provenance"><thead><tr><th scope="col">What</th><th scope="col">Value</th>
 <th scope="col">Source</th><th scope="col">Basis</th></tr></thead>
 <tbody>{% for row in provenance %}<tr><th scope="row" data-label="What">{{ row.what }}</th>
-<td data-label="Value">{{ row.value }}</td><td data-label="Source">{{ row.source }}</td>
+<td data-label="Value">{{ row.value }}</td><td data-label="Source">{{ row.source|sourced }}</td>
 <td data-label="Basis">{{ row.basis }}</td></tr>{% endfor %}</tbody>
 </table></div></details>{% endif %}
 """
@@ -50,10 +50,28 @@ def build(view: View) -> dict[str, Any]:
         "defaults": result.defaults,
         "tables": [{"title": title, "facts": _facts(values)} for title, values in tables if values],
         "provenance": [
-            {key: row.get(key, "") for key in ("what", "value", "source", "basis")}
+            {key: row.get(key, "") for key in ("what", "source", "basis")}
+            | {"value": _with_unit(row.get("what", ""), row.get("value", ""))}
             for row in result.provenance
         ],
     }
+
+
+def _with_unit(what: str, value: str) -> str:
+    """A bare number in SI with the unit that its name tells.
+
+    >>> _with_unit("xgmi link", "64000000000.0"), _with_unit("xgmi latency", "8e-07"), _with_unit("radix", "128.0")
+    ('64.0 GB/s', '800 ns', '128')
+    """
+    try:
+        number = float(value)
+    except ValueError:
+        return value
+    if what.endswith("latency"):
+        return duration(number, "µ")
+    if what.endswith((" link", " NIC")):
+        return compact(number, "B/s")
+    return f"{number:,.0f}" if number.is_integer() else value
 
 
 def _facts(values: dict[str, Any]) -> list[dict[str, str]]:
@@ -82,4 +100,4 @@ def _value(key: str, value: Any) -> str:
     return plain(value)
 
 
-SECTION = Section("assumptions", "Assumptions and sources", build, TEMPLATE)
+SECTION = Section("assumptions", "Assumptions and sources", build, TEMPLATE, short="Sources")

@@ -98,4 +98,4 @@ def title(key: tuple[str, str]) -> str:
     return {"compute": words(kind), "exposed": f"exposed {words(kind)}", "rest": words(kind)}[group]
 
 
-SECTION = Section("breakdown", "Where the time goes", build, TEMPLATE)
+SECTION = Section("breakdown", "Where the time goes", build, TEMPLATE, short="Time")

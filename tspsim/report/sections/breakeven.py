@@ -14,7 +14,8 @@ from tspsim.units import digits
 from .section import Section
 
 TEMPLATE = """
-{{ figure("breakeven", "Volume of TSP over that of a rival on as many GPUs, forward, at this model's g and F.
+{% if folded %}<details><summary>From how many tokens on TSP moves fewer bytes than its rivals</summary>
+{% endif %}{{ figure("breakeven", "Volume of TSP over that of a rival on as many GPUs, forward, at this model's g and F.
 Blue: TSP moves fewer bytes; the line is where both move the same, the cross is this scenario.", "Rival") }}
 <p>{{ law }}</p>
 {% if rows %}<div class="scroll"><table><thead><tr><th scope="col">TSP against</th>
@@ -25,13 +26,17 @@ Blue: TSP moves fewer bytes; the line is where both move the same, the cross is 
 </table></div>{% endif %}
 <p class="note">These are closed forms of the bytes alone (K and V as wide as the model's heads allow);
 how much time they cost is decided by links and overlap, above.</p>
+{% if folded %}</details>{% endif %}
 """
 
 COLUMNS, ROWS = 89, 61
 
 
 def build(view: View) -> dict[str, Any] | None:
-    """A map for every rival and a table of thresholds; nothing without a model's shape or a TSP plan."""
+    """A map for every rival and a table of thresholds; nothing without a model's shape or a TSP plan.
+
+    Who came to buy finds it folded.
+    """
     shape, tokens = view.shape, view.tokens_per_replica
     if shape is None or tokens is None or tokens <= 0:
         return None
@@ -55,6 +60,7 @@ def build(view: View) -> dict[str, Any] | None:
         "rows": rows,
         "here": f"{tokens:,} tokens",
         "law": _law(shape),
+        "folded": bool(view.result.scenario.get("project")),
     }
 
 
@@ -215,4 +221,4 @@ def _law(shape: Shape) -> str:
     )
 
 
-SECTION = Section("breakeven", "Break-even of TSP", build, TEMPLATE)
+SECTION = Section("breakeven", "Break-even of TSP", build, TEMPLATE, short="Break-even")

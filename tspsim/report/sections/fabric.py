@@ -7,7 +7,7 @@ from typing import Any
 
 from tspsim.report.numbers import label
 from tspsim.report.view import View
-from tspsim.result import LinkUse
+from tspsim.result import LinkUse, PlanResult
 from tspsim.units import compact, percent
 
 from .section import Section
@@ -22,7 +22,8 @@ direction.",
 <th scope="col">Bandwidth</th><th scope="col">Carried a step</th><th scope="col">Mean use</th>
 <th scope="col">Busiest</th></tr></thead>
 <tbody>{% for row in rows %}{% for use in row.uses %}<tr>{% if loop.first %}
-<th scope="rowgroup" rowspan="{{ row.uses|length }}">{{ row.plan }}</th>{% endif %}
+<th scope="rowgroup" rowspan="{{ row.uses|length }}">{{ row.plan }}{% if row.unused %}
+<span class="small">unused: {{ row.unused }}</span>{% endif %}</th>{% endif %}
 {% for cell in use %}<td>{{ cell }}</td>{% endfor %}</tr>{% endfor %}{% endfor %}</tbody>
 </table></div>{% endif %}
 """
@@ -37,7 +38,7 @@ Link = tuple[str, str, float]
 def build(view: View) -> dict[str, Any] | None:
     """A graph a plan, all on one colour scale, and the use of links by kind."""
     drawn = [plan for plan in view.ran if plan.link_shares]
-    rows = [{"plan": plan.name, "uses": [_use(use) for use in plan.links]} for plan in view.ran if plan.links]
+    rows = [_row(plan) for plan in view.ran if plan.links]
     if not drawn:
         return {"rows": rows, "figures": {}} if rows else None
     busiest = max(share for plan in drawn for _, _, share in plan.link_shares)
@@ -49,6 +50,13 @@ def build(view: View) -> dict[str, Any] | None:
         for plan in drawn
     ]
     return {"rows": rows, "figures": {"fabric": {"choices": choices}}}
+
+
+def _row(plan: PlanResult) -> dict[str, Any]:
+    """A plan's links that carried something, and the names of those that did not."""
+    uses = [_use(use) for use in plan.links if use.carried_bytes]
+    unused = [use.kind for use in plan.links if not use.carried_bytes]
+    return {"plan": plan.name, "uses": uses or [["none", *[""] * 5]], "unused": ", ".join(unused)}
 
 
 def _use(use: LinkUse) -> list[str]:
@@ -236,8 +244,8 @@ def _vertices(place: dict[str, Point]) -> dict[str, Any]:
         "mode": "markers+text",
         "x": [round(place[name][0], 4) for name in names],
         "y": [round(place[name][1], 4) for name in names],
-        "text": [label(name, 12) for name in names],
-        "textposition": ["middle center" if is_gpu else "bottom center" for is_gpu in gpu],
+        "text": [label(short, 12) for short in _short_names(names)],
+        "textposition": ["middle center" if name.isdigit() else _beside(*place[name]) for name in names],
         "textfont": {
             "size": 9 if crowded else 12,
             "color": ["#ffffff" if is_gpu else "THEME" for is_gpu in gpu],
@@ -255,6 +263,18 @@ def _vertices(place: dict[str, Point]) -> dict[str, Any]:
     }
 
 
+def _short_names(names: list[str]) -> list[str]:
+    """Names without the node that all with a node share: ``nic3`` for ``node0/nic3``."""
+    owners = {name.partition("/")[0] for name in names if name.startswith("node") and "/" in name}
+    shared = f"{owners.pop()}/" if len(owners) == 1 else ""
+    return [name.removeprefix(shared) for name in names]
+
+
+def _beside(x: float, y: float) -> str:
+    """Where a label stands beside the line to the next ring: right of steep ones, below others."""
+    return "middle right" if abs(x) < abs(y) else "bottom center"
+
+
 def _layout(place: dict[str, Point]) -> dict[str, Any]:
     reach = max(max(abs(x), abs(y)) for x, y in place.values()) + 0.22
     axis = {"visible": False, "range": [-reach, reach], "fixedrange": True}
@@ -267,4 +287,4 @@ def _layout(place: dict[str, Point]) -> dict[str, Any]:
     }
 
 
-SECTION = Section("fabric", "Node and fabric", build, TEMPLATE)
+SECTION = Section("fabric", "Node and fabric", build, TEMPLATE, short="Fabric")

@@ -12,12 +12,14 @@ from tspsim.units import compact, gib, percent
 from .section import Section
 
 TEMPLATE = """
-<div class="scroll"><table class="plans">
+{% if sortable %}<div class="controls"><label><input type="checkbox" data-order="plans">
+in the scenario's order</label></div>
+{% endif %}<div class="scroll"><table class="plans" id="plans-table">
   <caption class="hidden">Rates, memory and cost of every plan</caption>
   <thead><tr><th scope="col">Plan</th>{% for column in columns %}<th scope="col">{{ column }}</th>
   {% endfor %}</tr></thead>
   <tbody>{% for row in rows %}
-    <tr{% if row.best %} class="best"{% elif row.error %} class="refused"{% endif %}>
+    <tr data-place="{{ row.place }}"{% if row.best %} class="best"{% elif row.error %} class="refused"{% endif %}>
       <th scope="row">{{ row.name }}<span class="small">{{ row.degrees }}</span></th>
       {% if row.error %}<td data-label="Refused" colspan="{{ columns|length }}">refused: {{ row.error }}</td>
       {% else %}{% for cell in row.cells %}<td data-label="{{ columns[loop.index0] }}">{{ cell.value }}
@@ -46,10 +48,13 @@ COLUMNS = (
 
 
 def build(view: View) -> dict[str, Any]:
-    """A row a plan, in the scenario's order."""
+    """A row a plan, the fastest first; a switch shows them in the scenario's order (``place``)."""
     priced = any(price_range(plan) for plan in view.ran)
     columns = [*COLUMNS, "$ a million tokens"] if priced else list(COLUMNS)
-    return {"columns": columns, "rows": [_row(view, plan, priced) for plan in view.plans]}
+    rows = [_row(view, plan, priced) | {"place": place} for place, plan in enumerate(view.plans)]
+    rates = [plan.tokens_per_s for plan in view.plans]
+    ranked = sorted(rows, key=lambda row: -rates[row["place"]])
+    return {"columns": columns, "rows": ranked, "sortable": ranked != rows}
 
 
 def exposed_share(plan: PlanResult) -> float:

@@ -11,6 +11,9 @@ from tspsim.units import compact
 
 from .section import Section
 
+#: Of the ranges: seen on bars and beside them, on white and on black.
+SPREAD = "#e69f00"
+
 TEMPLATE = """
 <div class="pair">
 {{ figure("rates-model", "Whole model: tokens/s of the cluster, with the range the truth should lie in nine
@@ -18,9 +21,11 @@ times of ten.") }}
 {{ figure("rates-block", "One block, forward: the cluster's tokens/s if the model were one steady block,
 without embedding, head and loss.") }}
 </div>
-{% if basis %}<p class="note">The ranges rest on: {{ basis|join("; ") }}. Most of an error is common to all
-plans, so
-ratios are surer than rates.</p>{% endif %}
+{% if basis %}<p class="note">How the ranges come about: for every family of kernels, and for
+transfers that nothing hides, it is known how far predictions lie from measurements. Nine times of ten the truth lies
+inside, if each of these errs by one factor of its own. Most of an error is common to all plans, so ratios are surer
+than rates.</p>
+<details><summary>In the words of the model</summary><p class="note">{{ basis|join("; ") }}</p></details>{% endif %}
 """
 
 
@@ -62,9 +67,9 @@ def _bars(view: View, values: list[float], title: str, *, ranges: bool) -> dict[
             "symmetric": False,
             "array": [max(0.0, each.high - value) for each, value in zip(known, values, strict=True)],
             "arrayminus": [max(0.0, value - each.low) for each, value in zip(known, values, strict=True)],
-            "thickness": 1.6,
-            "color": "THEME",
-            "width": 6,
+            "thickness": 2.5,
+            "color": SPREAD,
+            "width": 7,
         }
     layout = bars_layout(names, title, legend=False)
     layout["xaxis"]["tickformat"] = "~s"

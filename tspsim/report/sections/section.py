@@ -25,9 +25,12 @@ class Section:
         macro ``figure``. ``payload`` is data for the page's own scripts.
     template
         Jinja2, autoescaped.
+    short
+        What the navigation calls it; its title when empty.
     """
 
     key: str
     title: str
     build: Callable[[View], Mapping[str, Any] | None]
     template: str
+    short: str = ""

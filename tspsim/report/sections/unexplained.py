@@ -16,4 +16,4 @@ def build(view: View) -> dict[str, Any] | None:
     return {"unexplained": view.result.unexplained} if view.result.unexplained else None
 
 
-SECTION = Section("unexplained", "What the model does not explain", build, TEMPLATE)
+SECTION = Section("unexplained", "What the model does not explain", build, TEMPLATE, short="Limits")

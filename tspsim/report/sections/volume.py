@@ -56,4 +56,4 @@ def build(view: View) -> dict[str, Any] | None:
     return {"figures": {"volume": {"data": data, "layout": layout}}}
 
 
-SECTION = Section("volume", "Communication volume", build, TEMPLATE)
+SECTION = Section("volume", "Communication volume", build, TEMPLATE, short="Volume")
