@@ -29,6 +29,7 @@ KERNEL_TABLES: tuple[str, ...] = (
     "kernels/memory_bound_h200_own.csv",
     "kernels/fused_moe.csv",
     "kernels/fused_moe_nvidia.csv",
+    "kernels/wideep_moe.csv",
 )
 #: Rows that share these share a kernel model.
 GROUP_COLUMNS = ("family", "dtype", "second_dtype", "library")
@@ -100,6 +101,8 @@ def calls(table: str, frame: pd.DataFrame, column: str = "time_us") -> pd.DataFr
         out = _moe(frame)
     elif name == "fused_moe_nvidia":
         out = _moe_ranks(frame)
+    elif name == "wideep_moe":
+        out = _moe_behind_all_to_all(frame)
     else:
         raise KeyError(f"{table} is not a kernel table; known: {', '.join(KERNEL_TABLES)}")
     out["gpu"] = frame["gpu"].str.lower()
@@ -203,5 +206,27 @@ def _moe_ranks(frame: pd.DataFrame) -> pd.DataFrame:
     for column, which in (("dtype", 0), ("second_dtype", 1)):
         out[column] = frame["dtype"].map({name: types[which] for name, types in _EXPERT_TYPES.items()})
         out[column] = out[column].fillna(frame["dtype"].replace(_DTYPES))
+    out["library"] = _library(frame)
+    return out
+
+
+def _moe_behind_all_to_all(frame: pd.DataFrame) -> pd.DataFrame:
+    """Large expert groups: of all tokens ``rank0_tokens`` reach the rank, which holds ``slots``/``moe_ep`` experts.
+
+    A choice that falls here with probability q brings 1 − (1 − q)^topk of the tokens; so many choices are its pairs, of
+    a token no more than the rank has experts, and random ones touch its experts.
+    """
+    out = _columns(frame, "fused_moe", tokens="rank0_tokens", experts="slots")
+    out["expert_ffn"] = out["expert_ffn"] / frame["moe_tp"]
+    out["experts"] = out["experts"] / frame["moe_ep"]
+    group, here = frame["tokens"].astype(float), out["tokens"]
+    falls = 1.0 - (1.0 - here.clip(upper=group - 0.5) / group) ** (1.0 / out["topk"])
+    most = here * out[["topk", "experts"]].min(axis=1)
+    out["pairs"] = (group * out["topk"] * falls).clip(upper=most).clip(lower=here)
+    touched = touched_by(out["pairs"].to_numpy(), out["experts"].to_numpy(), 1.0)
+    out["touched"] = touched.clip(max=out["experts"].to_numpy())
+    out["gated"] = 1.0
+    out["family"] = "fused_moe"
+    out["dtype"] = out["second_dtype"] = frame["dtype"].replace(_DTYPES)
     out["library"] = _library(frame)
     return out
