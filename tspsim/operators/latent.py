@@ -112,7 +112,8 @@ class LatentDecode(BehindCache, Operator):
 
     @property
     def shape(self) -> str:
-        return f"{self.rows_in_words}, {self.heads} heads over latents of {self.latent_dim}+{self.rope_dim} {self.kv_dtype}"
+        latents = f"latents of {self.latent_dim}+{self.rope_dim} {self.kv_dtype}"
+        return f"{self.rows_in_words}, {self.heads} heads over {latents}"
 
 
 @dataclass(frozen=True, slots=True)
