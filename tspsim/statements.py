@@ -46,11 +46,10 @@ def defaults_in_words(work: Work, plans: Sequence[Plan]) -> tuple[str, ...]:
 def notes_of(job: Job) -> tuple[str, ...]:
     """What a reader of this plan should know."""
     notes = []
-    if job.head_shards > job.model.kv_heads:
-        times = job.head_shards // job.model.kv_heads
-        notes.append(
-            f"K and V are replicated {times} times: {job.head_shards} head shards, {job.model.kv_heads} key/value heads"
-        )
+    shards = job.scheme.context(job.plan).attended if job.step.serves and job.token_shards == 1 else job.head_shards
+    if shards > job.model.kv_heads:
+        times = shards // job.model.kv_heads
+        notes.append(f"K and V are replicated {times} times: {shards} head shards, {job.model.kv_heads} key/value heads")
     experts = job.model.experts
     if experts is not None:
         busiest = job.expert_loads.busiest_rank_load
