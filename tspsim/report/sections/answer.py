@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tspsim.report.numbers import plain, seconds
 from tspsim.report.view import View, dollars_per_million_tokens
 from tspsim.scenario.project import Project
-from tspsim.scenario.workload import Workload
-from tspsim.steps import STEPS
+from tspsim.steps import STEPS, Load, Step
 from tspsim.units import compact, gib, percent
 
 from .section import Section
@@ -80,10 +80,23 @@ def kicker(view: View) -> str:
     if step is not None:
         parts.append(step.title)
     if step is not None and step.serves:
-        parts.append(Workload.model_validate(workload).load().in_words)
+        parts.append(served(step, workload).in_words)
     elif isinstance(workload.get("sequence"), int):
         parts.append(f"{workload['sequence']:,} tokens a sequence")
     return " · ".join(parts)
+
+
+def served(step: Step, workload: Mapping[str, Any]) -> Load:
+    """How much a serving step is, from the keys of a result's scenario."""
+    prompts, context = "sequence" in step.needs, workload.get("context") or ()
+    return Load(
+        prompts=int(workload.get("sequences_per_replica") or 1) if prompts else 0,
+        prompt=int(workload["sequence"]) if prompts else 0,
+        cached=int(workload.get("cached") or 0),
+        chunk=workload.get("chunk"),
+        batch=int(workload.get("batch") or 0),
+        contexts=tuple(context) if isinstance(context, list | tuple) else (context,),
+    )
 
 
 def tiles(view: View) -> list[dict[str, str]]:
