@@ -49,7 +49,8 @@ def notes_of(job: Job) -> tuple[str, ...]:
     shards = job.scheme.context(job.plan).attended if job.step.serves and job.token_shards == 1 else job.head_shards
     if shards > job.model.kv_heads:
         times = shards // job.model.kv_heads
-        notes.append(f"K and V are replicated {times} times: {shards} head shards, {job.model.kv_heads} key/value heads")
+        heads = f"{shards} head shards, {job.model.kv_heads} key/value heads"
+        notes.append(f"K and V are replicated {times} times: {heads}")
     experts = job.model.experts
     if experts is not None:
         busiest = job.expert_loads.busiest_rank_load
