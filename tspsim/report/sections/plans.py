@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tspsim.report import served
 from tspsim.report.numbers import plain, seconds, words
 from tspsim.report.view import View, dollars_per_million_tokens, price_range
 from tspsim.result import PlanResult
@@ -50,7 +51,8 @@ COLUMNS = (
 def build(view: View) -> dict[str, Any]:
     """A row a plan, the fastest first; a switch shows them in the scenario's order (``place``)."""
     priced = any(price_range(plan) for plan in view.ran)
-    columns = [*COLUMNS, "$ a million tokens"] if priced else list(COLUMNS)
+    columns = list(COLUMNS) if view.load is None else [column.long for column in served.columns(view)]
+    columns += ["$ a million tokens"] if priced else []
     rows = [_row(view, plan, priced) | {"place": place} for place, plan in enumerate(view.plans)]
     rates = [plan.tokens_per_s for plan in view.plans]
     ranked = sorted(rows, key=lambda row: -rates[row["place"]])
@@ -95,6 +97,8 @@ def _cells(view: View, plan: PlanResult, priced: bool) -> list[dict[str, str]]:
         (percent(exposed_share(plan)), "of the step"),
         (gib(memory.peak_bytes), f"fits in {gib(memory.capacity_bytes)}"),
     ]
+    if view.load is not None:
+        cells = [column.cell(plan) for column in served.columns(view)]
     if priced:
         markets = [market for market in dollars_per_million_tokens(plan) if market]
         cells.append((price_range(plan) or "–", " – ".join(dict.fromkeys(markets[:1] + markets[-1:]))))
@@ -104,6 +108,7 @@ def _cells(view: View, plan: PlanResult, priced: bool) -> list[dict[str, str]]:
 def _facts(plan: PlanResult) -> list[dict[str, str]]:
     facts = [{"what": words(str(key)), "value": plain(value)} for key, value in plan.settings.items()]
     facts += [{"what": words(str(key)), "value": plain(value)} for key, value in plan.cost.items()]
+    facts += [{"what": what, "value": plain(value)} for what, value in served.facts(plan)]
     if plan.range is not None:
         facts.append({"what": "range rests on", "value": plan.range.basis})
     if plan.bottleneck:

@@ -145,7 +145,7 @@ class ServingPlanned:
                 },
             },
             "provenance": [dict(row) for row in provenance(self.question)],
-            "defaults": list(defaults_in_words(self.question.work, self.question.plans)),
+            "defaults": list(defaults_in_words(self.question, self.question.plans)),
         }
 
 
