@@ -164,7 +164,7 @@ class Machine:
             if event is not None:
                 event.callbacks.append(resume)
 
-        Due(self.env, self.env.now, resume, URGENT)
+        Due(self.env, 0.0, resume, URGENT)
 
     def _work(
         self, rank: Rank, stream: Sequence[ReadyInstruction], ended: Callable[[], None]
@@ -179,7 +179,7 @@ class Machine:
                     gate = Completion(env)
                     waiting.setdefault(other, []).append(gate.fire)
                     yield gate
-            start_s[index] = env._now
+            start_s[index] = env.now
             if duration_s > 0.0:
                 if is_compute:
                     computation = Computation(env, self, device)
@@ -189,7 +189,7 @@ class Machine:
                     launch = Launching(env)
                     enter(launch, duration_s)
                     yield launch
-            end_s[index] = env._now
+            end_s[index] = env.now
             done[index] = 1
             if index in waiting:
                 for call in waiting.pop(index):
@@ -240,7 +240,7 @@ class Queue:
     def begin(self) -> None:
         """Start as processes do: after what happens at this instant has been set up."""
         env = self.machine.env
-        Due(env, env.now, lambda _event: self.advance())
+        Due(env, 0.0, lambda _event: self.advance())
 
     def advance(self) -> None:
         """Arrive for the current instruction, unless it must still wait."""
@@ -269,7 +269,7 @@ class Queue:
                 for transfer in halves:
                     transfer.callbacks.append(self._moved)
                 return
-            self.start_s = self.machine.env._now
+            self.start_s = self.machine.env.now
             self._finish()
         self.ended()
 
@@ -286,7 +286,7 @@ class Queue:
         over, rank = self.current, self.rank
         assert over is not None
         rank.start_s[over.number] = self.start_s
-        rank.end_s[over.number] = self.machine.env._now
+        rank.end_s[over.number] = self.machine.env.now
         rank.done[over.number] = 1
         self.current = next(self.stream, None)
         if over.number in rank.waiting:

@@ -12,7 +12,6 @@ from tspsim.units import compact, digits, gib, percent
 from .numbers import seconds
 from .view import View
 
-
 #: Waits in the entry ``inference``.
 FIRST, TOKEN = "time_to_first_token_s", "time_per_output_token_s"
 
