@@ -173,6 +173,10 @@ class PlanResult:
         if self.error is not None:
             return f"refused: {self.error}"
         rate, step = compact(self.tokens_per_s, "tokens/s"), duration(self.step_time_s)
+        if self.inference:
+            waits = {"time_to_first_token_s": "first token after", "time_per_output_token_s": "a token every"}
+            seen = [f"{words} {duration(self.inference[key])}" for key, words in waits.items() if key in self.inference]
+            return f"{rate}, {', '.join(seen)}, {gib(self.memory.peak_bytes)}"
         return f"{rate}, step {step}, MFU {percent(self.mfu)}, {gib(self.memory.peak_bytes)}"
 
     def to_json(self) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from .view import View, price_range
 if TYPE_CHECKING:
     from rich.table import Table
 
+#: Columns of a terminal from which on all is told.
+WIDE, WIDE_SERVED = 120, 155
 #: heading on a wide and on a narrow terminal
 _COLUMNS = (
     ("tokens/s", "tok/s"),
@@ -33,14 +35,14 @@ def table(result: Result, width: int = 160) -> Table:
     Parameters
     ----------
     width
-        Columns of the terminal. Under 120 the headings are short and capacity and range are left out.
+        Columns of the terminal. Under 120, of a serving step 155, headings are short and capacity and range left out.
     """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     view = View(result)
-    wide = width >= 120
+    wide = width >= (WIDE if view.load is None else WIDE_SERVED)
     priced = any(price_range(plan) for plan in view.ran)
     answer = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
     answer.add_column("plan", no_wrap=True, max_width=24 if wide else 12)

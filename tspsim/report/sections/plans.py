@@ -77,7 +77,7 @@ def _row(view: View, plan: PlanResult, priced: bool) -> dict[str, Any]:
         "error": plan.error,
         "best": plan is view.best,
         "notes": plan.notes,
-        "facts": _facts(plan),
+        "facts": _facts(view, plan),
     }
     return row if plan.error is not None else row | {"cells": _cells(view, plan, priced)}
 
@@ -105,8 +105,18 @@ def _cells(view: View, plan: PlanResult, priced: bool) -> list[dict[str, str]]:
     return [{"value": value, "more": more} for value, more in cells]
 
 
-def _facts(plan: PlanResult) -> list[dict[str, str]]:
-    facts = [{"what": words(str(key)), "value": plain(value)} for key, value in plan.settings.items()]
+#: Settings that a forward of whole tokens has no use for, and those of sequence shards besides.
+OF_TRAINING = ("recomputation", "micro_batch", "vpp", "schedule", "zero", "shard_group")
+OF_SHARDS = ("partition", "exchange", "sequence_regions")
+
+
+def _facts(view: View, plan: PlanResult) -> list[dict[str, str]]:
+    step = view.step
+    hidden: tuple[str, ...] = ()
+    if step is not None and step.serves:
+        hidden = OF_TRAINING if step.shards_tokens else (*OF_TRAINING, *OF_SHARDS)
+    settings = {key: value for key, value in plan.settings.items() if key not in hidden}
+    facts = [{"what": words(str(key)), "value": plain(value)} for key, value in settings.items()]
     facts += [{"what": words(str(key)), "value": plain(value)} for key, value in plan.cost.items()]
     facts += [{"what": what, "value": plain(value)} for what, value in served.facts(plan)]
     if plan.range is not None:
