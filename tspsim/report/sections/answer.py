@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from tspsim.report import served
@@ -10,10 +9,6 @@ from tspsim.report.numbers import plain, seconds
 from tspsim.report.view import View, dollars_per_million_tokens
 from tspsim.result import PlanResult
 from tspsim.scenario.project import Project
-<<<<<<< HEAD
-=======
-from tspsim.steps import STEPS, Load, Step
->>>>>>> main
 from tspsim.units import compact, gib, percent
 
 from .section import Section
@@ -93,30 +88,12 @@ def kicker(view: View) -> str:
     step, load = view.step, view.load
     if step is not None:
         parts.append(step.title)
-<<<<<<< HEAD
     if load is not None:
         replicas = max((plan.degrees.get("dp", 1) for plan in view.plans), default=1)
         parts.append(load.in_words + (", each replica" if replicas > 1 else ""))
-=======
-    if step is not None and step.serves:
-        parts.append(served(step, workload).in_words)
->>>>>>> main
     elif isinstance(workload.get("sequence"), int):
         parts.append(f"{workload['sequence']:,} tokens a sequence")
     return " · ".join(parts)
-
-
-def served(step: Step, workload: Mapping[str, Any]) -> Load:
-    """How much a serving step is, from the keys of a result's scenario."""
-    prompts, context = "sequence" in step.needs, workload.get("context") or ()
-    return Load(
-        prompts=int(workload.get("sequences_per_replica") or 1) if prompts else 0,
-        prompt=int(workload["sequence"]) if prompts else 0,
-        cached=int(workload.get("cached") or 0),
-        chunk=workload.get("chunk"),
-        batch=int(workload.get("batch") or 0),
-        contexts=tuple(context) if isinstance(context, list | tuple) else (context,),
-    )
 
 
 def tiles(view: View) -> list[dict[str, str]]:
