@@ -96,6 +96,7 @@ class Library:
             document["slow_gpus"] = [slow.model_dump() for slow in asked.scenario.faults.slow_gpus]
         document["device"] = self._digest(asked.device, _device_content)
         document["workload"]["model"] = self._digest(asked.model, asdict)
+        document["workload"]["stack"] = repr(asked.work.stack)
         document["version"] = __version__
         return _hash(document)
 
