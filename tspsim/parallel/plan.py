@@ -589,6 +589,8 @@ class Job:
         if work.document is not None:
             told = f"{work.document} packs documents into a sequence, which a {title} does not: leave it out"
             raise InputError(told, key="workload.document")
+        if not work.causal:
+            raise InputError(f"false is of whole sequences; a {title} is causal: leave it out", key="workload.causal")
         if work.multi_token:
             told = f"modules for further tokens are trained; a {title} drafts with them: pass: verify, draft: mtp"
             raise InputError(told, key="workload.multi_token")
@@ -612,6 +614,9 @@ class Job:
         if experts is None:
             if plan.ep > 1:
                 raise self._refuse("ep", f"{plan.ep} spreads experts, but {model.name} has none; leave ep out")
+            if plan.hiding.halves:
+                told = f"{plan.expert_overlap} hides exchanges with experts, but {model.name} has none; leave it out"
+                raise self._refuse("expert_overlap", told)
             return
         columns = self.scheme.shards(self)
         if experts.shared_width % columns:

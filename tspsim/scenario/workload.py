@@ -111,7 +111,7 @@ class AdaptersSpec(Section):
 
 
 def _type(value: Any) -> Any:
-    if value not in WEIGHT_BYTES:
+    if not isinstance(value, str) or value not in WEIGHT_BYTES:
         raise refuse(f"unknown type '{shorten(value)}'{did_you_mean(str(value), WEIGHT_BYTES)}")
     return value
 
