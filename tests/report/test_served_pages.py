@@ -11,13 +11,14 @@ import pytest
 
 import tspsim
 from tspsim.bound import bounds
-from tspsim.report import render, table
+from tspsim.report import render, serving_plan, table
 from tspsim.report.ceilings import ceilings
 from tspsim.report.comparison import csv
 from tspsim.report.comparison import table as compared
 from tspsim.report.sections import answer, assumptions, batches, breakeven, caches, plans, rates, roofline
 from tspsim.report.view import View
 from tspsim.result import Result, flat
+from tspsim.studies.planner import ServingPlanner
 from tspsim.studies.serving_curves import MOST_BATCHES, rates_over_batch, sessions_over_context
 
 DECODE = {"pass": "decode", "batch": 16, "context": "8Ki", "precision": {"weights": "fp8", "kv": "fp8"}}
@@ -241,3 +242,18 @@ def test_ceilings_of_a_serving_step_bound_the_step() -> None:
 
 def test_a_result_in_a_notebook_says_the_waits() -> None:
     assert "a token every " in repr(served("decode")) and "first token after " in repr(served("prefill"))
+
+
+# --- the planner --------------------------------------------------------------------------------------------
+
+
+def test_the_planner_s_answer_has_the_columns_that_the_step_has() -> None:
+    question = {**asked("decode"), "cluster": {"device": "h100", "nodes": 1, "gpus_per_node": 2}}
+    question["plans"] = [{"name": "TP2", "tp": 2}]
+    planned = ServingPlanner(tspsim.load(question), limits=("tpot<=20ms", "memory_free>=4GiB")).run()
+    text = " ".join(printed(*serving_plan.summary(planned), width=200).split())
+    assert "output token" in text and "sessions" in text and "first token" not in text
+    assert "time an output token at most 20.0 ms, memory free a GPU at least 4.0 GiB" in text
+    assert "decode step of llama-3.1-8b, at 8,192 tokens" in text
+    page = serving_plan.page(planned, "x.js")
+    assert f"{planned.best[0].name}: " in page and "a token every " in page
