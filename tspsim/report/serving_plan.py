@@ -168,7 +168,7 @@ def drawn_front(planned: ServingPlanned) -> dict[str, Any]:
     others = [each for each in planned.known if each not in planned.best]
     groups = [marks("best", ACCENT, planned.best), *([marks("simulated", "#8a94a6", others)] if others else [])]
     joined = sorted((float(e.result.inference[key]), e.result.tokens_per_s_per_gpu) for e in planned.front)
-    return front_figure(groups, Line("front", joined, "vh"), value_axis(title), "tokens/s a GPU")
+    return front_figure(groups, Line("front", joined, "vh"), value_axis(title, rangemode="normal"), "tokens/s a GPU")
 
 
 def write_page(planned: ServingPlanned, path: Path) -> None:
