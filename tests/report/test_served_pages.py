@@ -81,6 +81,8 @@ def test_the_headline_is_the_wait_of_who_is_served() -> None:
     assert "reads most: " in prefill["headline"] and "first token after " in prefill["headline"]
     assert any(text.startswith("For one prompt TP8 is quickest") for text in prefill["sentences"])
     assert prefill["spread"].endswith(" ms")
+    mixed = answer.build(View(served("mixed")))
+    assert " read and put out, first tokens after " in mixed["headline"] and ", then one every " in mixed["headline"]
     assert any(text.startswith("For a user TP8 is quickest") for text in decode["sentences"])
     for sentences in (decode["sentences"], prefill["sentences"]):
         assert any(text.startswith("Caches take ") and " sessions of " in text for text in sentences)
