@@ -20,7 +20,16 @@ from tspsim.bound import bounds
 from tspsim.model import load_model
 from tspsim.network import collective, load_cluster
 from tspsim.operators import Attention, Gemm, Operator
-from tspsim.parallel import CONTEXT_METHODS, SCHEMES, WEIGHT_TRANSPORTS, build_mesh, peak_memory, scheme_of
+from tspsim.parallel import (
+    CONTEXT_METHODS,
+    DECODE_EXCHANGES,
+    DECODE_FORMS,
+    SCHEMES,
+    WEIGHT_TRANSPORTS,
+    build_mesh,
+    peak_memory,
+    scheme_of,
+)
 from tspsim.result import Result
 from tspsim.simulation import Costs, look_up, run, scheduled
 
@@ -337,12 +346,19 @@ def volumes() -> str:
 
 
 def registered() -> str:
-    """Every scheme, context method and transport of weights, the project's and those of installed packages."""
-    rooms = {"scheme": SCHEMES, "`exchange`": CONTEXT_METHODS, "`weight_transport`": WEIGHT_TRANSPORTS}
+    """Every scheme, context method, transport of weights and schedule of decoding, the project's and those of installed
+    packages."""
+    rooms: dict[str, Iterable[Any]] = {
+        "scheme": SCHEMES.values(),
+        "`exchange`": CONTEXT_METHODS.values(),
+        "`weight_transport`": WEIGHT_TRANSPORTS.values(),
+        "`decode_exchange`": DECODE_EXCHANGES.values(),
+        "`decode_form`": DECODE_FORMS.values(),
+    }
     rows = [
         [what, each.name, each.summary, ", ".join(f"`{key}`" for key in keys_of(each)) or "–"]
         for what, room in rooms.items()
-        for each in room.values()
+        for each in room
     ]
     return table(["", "name", "what it is", "keys of its own"], rows)
 

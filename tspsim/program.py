@@ -124,12 +124,14 @@ class Repeat:
     """``body`` run ``times`` times; an ``after`` inside counts from the start of the body of its own turn.
 
     A negative index reaches into the turns before (−1 is the last instruction of the one before) and is nothing where
-    there is no such turn. ``layer_step`` is added to the layer from turn to turn: 1 forward, −1 backward.
+    there is no such turn; where it ``continues``, what stands before it is one. ``layer_step`` is added to the layer
+    from turn to turn: 1 forward, −1 backward.
     """
 
     body: tuple[Instruction, ...]
     times: int
     layer_step: int = 1
+    continues: bool = False
 
 
 Instruction = Compute | Collective | SendReceive | Launch
@@ -158,7 +160,7 @@ class Program:
                 yield Issued(item, item.layer, item.after)
                 position += 1
                 continue
-            first = position
+            first = 0 if item.continues else position
             for turn in range(item.times):
                 for instruction in item.body:
                     waits = instruction.after

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tspsim import catalog
+from tspsim import __version__, catalog
 
 ROOT = Path(__file__).parents[2]
 BUILD_LIMIT_S = 60
@@ -35,6 +35,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pytest.skip("pip or its build backend is out of reach")
         pytest.fail(done.stderr)
     (built,) = folder.glob("*.whl")
+    assert built.name.startswith(f"tspsim-{__version__}-")
     return built
 
 
@@ -44,7 +45,7 @@ def test_every_catalog_entry_is_in_the_wheel(wheel: Path) -> None:
         shipped = {f"tspsim/_catalog/{folder}/{path.name}" for path in (ROOT / folder).glob("*.yaml")}
         assert shipped and shipped <= inside
     assert any(name.endswith("licenses/LICENSE") for name in inside)
-    assert {"tspsim/report/templates/page.html", "tspsim/py.typed"} <= inside
+    assert {"tspsim/report/templates/page.html", "tspsim/cli/templates/first.yaml", "tspsim/py.typed"} <= inside
     assert not [name for name in inside if name.startswith("tests") or name.endswith((".pyc", ".sqlite"))]
 
 

@@ -1,4 +1,4 @@
-"""Steps that decode on shared contexts: bytes received, read from the simulated transfers; memory; folding; refusals."""
+"""Steps that decode on shared contexts: bytes received, read from simulated transfers; memory; folding; refusals."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ import pytest
 from helpers.engine import LATENT, architecture, latent, model_file, moe, question
 
 import tspsim
+from tspsim import schema
+from tspsim.bound import bounds
 from tspsim.errors import InputError
 from tspsim.model import Architecture, load_model
-from tspsim.parallel import DECODE_EXCHANGES, DECODE_FORMS, Job, Plan, scheme_of
+from tspsim.parallel import DECODE_EXCHANGES, DECODE_FORMS, Job, Plan, build_mesh, scheme_of
 from tspsim.parallel.cache import sequence_bytes
+from tspsim.parallel.capacity import capacity_of
+from tspsim.parallel.decode import DecodeExchange
 from tspsim.parallel.served import dealt, layer_weight_bytes
+from tspsim.paths import LowerBound
 from tspsim.question import look_up
-from tspsim.simulation import run_plan
+from tspsim.simulation import Costs, run_plan, scheduled
 
 KI = 1024
 #: KV heads fewer than ranks, as many, and one latent for all.
@@ -60,7 +65,7 @@ def new_entries(model: Architecture, tp: int, shared: int, tokens: int) -> int:
 
 
 def merged(exchange: str, model: Architecture, layout: str, tokens: int, context: int) -> Fraction:
-    """Bytes of a layer's merge that a rank receives, by the letters: m heads, p ranks, q and d widths; bf16 and fp32."""
+    """Bytes of a layer's merge that a rank receives: m heads, p ranks, q and d widths; bf16 and fp32."""
     keys, m, p, gathers, keeps = LAYOUTS[layout]
     tp = keys.get("tsp", keys.get("tp"))
     d = model.latent.kv_rank if model.latent else model.head_dim
@@ -352,3 +357,65 @@ def test_kimi_k2_s_latents_in_shards_take_half_the_time() -> None:
 def test_latents_are_wider_than_what_leaves_them() -> None:
     """What ranks merge is still in the latent's space."""
     assert LATENTS.attention_of(LATENTS.blocks[0]).merged(LATENTS) == (LATENT.kv_rank + LATENT.rope_dim, LATENT.kv_rank)
+
+
+def test_no_answer_lies_above_its_bound(tmp_path: Path) -> None:
+    path = model_file(tmp_path, GROUPED)
+    asked = question(path, EVERY, pass_="decode", batch=8, context=4096)
+    ceilings = {each.name: each.tokens_per_s for each in bounds(tspsim.load(asked)).plans}
+    found = look_up(tspsim.load(asked))
+    for plan in found.plans:
+        planned, device, cluster = scheduled(found, plan), found.device, found.cluster
+        answer = run_plan(found, planned.plan)
+        assert answer.tokens_per_s <= ceilings[plan.name] * (1 + 1e-9), plan.name
+        bound = LowerBound(cluster, Costs(device), max(device.peak_flops_per_s.values()), device.compute_slowdown)
+        mesh = build_mesh(planned.plan, cluster.gpus, cluster.gpus_per_node)
+        assert bound.step_s(planned, mesh) <= answer.step_time_s * (1 + 1e-9), plan.name
+
+
+SHOUT = DecodeExchange(
+    name="shout",
+    summary="every rank tells all others its partial outputs",
+    attend=lambda builder, partial, after: [
+        builder.collective(
+            "all_gather",
+            partial.share.axis,
+            partial.ranks * partial.rows_of(partial.heads, partial.element),
+            "partial outputs to all",
+            after=[builder.compute("attend", *partial.attend(), after=partial.gather(builder, after))],
+        )
+    ],
+    received_bytes=lambda partial: partial.away * (
+        partial.ranks * partial.rows_of(partial.heads, partial.element) + partial.gathered
+    ),
+    buffer_bytes=lambda partial: partial.ranks * partial.rows_of(partial.heads, partial.element),
+    source="made up for a test",
+)
+
+
+def test_an_exchange_from_outside_is_run_told_and_remembered(tmp_path: Path) -> None:
+    path = model_file(tmp_path, GROUPED)
+    plan = {"name": "P", "tp": 8, "dcp": 8, "decode_exchange": "shout"}
+    with pytest.raises(InputError, match="decode_exchange"):
+        decode(path, plan)
+    DECODE_EXCHANGES.register(SHOUT)
+    try:
+        (answer,) = decode(path, plan)
+        told = scheme_of(job(path, plan).plan).received(job(path, plan), False)
+        assert answer.settings["decode_exchange"] == "shout"
+        assert answer.memory.parts["partial_attention"] == 8 * 8 * 16 * 64 * 2
+        assert sum(each.bytes for each in told) == answer.communication_bytes_per_layer["total"]
+        assert "shout" in str(schema.schema("scenario")["$defs"]["Plan"]["properties"]["decode_exchange"])
+    finally:
+        DECODE_EXCHANGES.remove(SHOUT.name)
+
+
+def test_shared_contexts_have_room_for_as_many_times_the_tokens(tmp_path: Path) -> None:
+    path, visible = model_file(tmp_path, LATENTS), 192e9
+    plain, shared = (capacity_of(job(path, plan), visible) for plan in (TP8, {"name": "dcp", "tp": 8, "dcp": 8}))
+    # Beside the exchange's own buffers.
+    assert shared.sessions(8 * KI) == pytest.approx(8 * plain.sessions(8 * KI), rel=1e-3)
+    dealt_, folded = (
+        capacity_of(job(path, {"name": "P", "tsp": 8, "decode_form": form}), visible) for form in ("sequences", "tree")
+    )
+    assert dealt_.sessions(8 * KI) == pytest.approx(folded.sessions(8 * KI), rel=1e-2)

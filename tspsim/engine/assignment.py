@@ -259,7 +259,7 @@ def make_ready(program: Program, cost: Cost, templates: Templates) -> ReadyProgr
         else:
             each = compiled[id(item)] = compile_body(item.body, item.times, 0)
         order.append(each.number)
-        first = position
+        first = 0 if isinstance(item, Repeat) and item.continues else position
         for _ in range(each.times):
             begin = position
             for append, waits, duration_s, keys, is_compute in each.body:

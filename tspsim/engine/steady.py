@@ -187,7 +187,7 @@ def keys_of(program: Program) -> Iterator[tuple[object, ...]]:
     for item in program.items:
         if isinstance(item, Repeat):
             body = tuple([(does(each), each.layer, each.after) for each in item.body])
-            yield (item.times, item.layer_step, body)
+            yield (item.times, item.layer_step, item.continues, body)
         else:
             yield (does(item), item.layer, tuple([position - index for index in item.after]))
         position += length_of(item)

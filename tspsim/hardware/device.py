@@ -62,12 +62,15 @@ class Device:
     _kernels: dict[tuple[str, str, str | None, str | None], Kernel] = field(default_factory=dict, repr=False)
     _limits: dict[str, DeviceLimits] = field(default_factory=dict, repr=False)
     _times: dict[Operator, Estimate] = field(default_factory=dict, repr=False)
+    _preferring: dict[str, Device] = field(default_factory=dict, repr=False)
 
     def preferring(self, engine: str) -> Device:
         """The same device where a serving engine's kernels run, as far as they were measured on it."""
         if engine == self.engine:
             return self
-        return Device(self.spec, self.relatives, self.clocks, engine)
+        if engine not in self._preferring:
+            self._preferring[engine] = Device(self.spec, self.relatives, self.clocks, engine)
+        return self._preferring[engine]
 
     @property
     def name(self) -> str:
@@ -451,8 +454,9 @@ class Device:
         return kernel
 
     def _engine_library(self, family: str, dtype: str, kv_dtype: str | None) -> str | None:
-        """The engine's library of which this device has most rows of these types; None where it has none."""
-        if not self.engine:
+        """The engine's library of which this device has most rows of these types; None where it has none, or where the
+        default is the engine's."""
+        if not self.engine or _as_engines_say(self.spec.defaults.get(family, "")).startswith(self.engine):
             return None
         own = [
             fit for fit in self.spec.kernels

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from ..model.layer import gradients
 from ..operators import Gemm, Operator
@@ -40,6 +41,27 @@ class Buffers:
             if earlier in self._uses:
                 for move in moves:
                     yield move, self._uses[earlier], -layers, number
+
+
+class WrittenLayer(NamedTuple):
+    """A layer's instructions, and what of them waits for which of the layer before: (consumer, producer, what they
+    share, how many layers before)."""
+
+    body: tuple[Instruction, ...]
+    across: tuple[tuple[int, int, str, int], ...]
+
+    def left(self, start: int) -> dict[str, int]:
+        """What layers to come wait for, of one that begins at ``start``."""
+        return {what: start + producer for _, producer, what, _ in self.across}
+
+
+#: Layers before one that it may wait for, where kinds of layers follow each other.
+MOST_BEFORE = 8
+
+
+def numbered(body: Sequence[Instruction], layer: int) -> list[Instruction]:
+    """The instructions as those of another layer."""
+    return [each if each.layer in (-1, layer) else replace(each, layer=layer) for each in body]
 
 
 class ProgramBuilder:
@@ -232,20 +254,45 @@ class ProgramBuilder:
 
         Returns where it begins, as :meth:`repeat` does.
         """
+        return self.put_layers(self.take_layer(), self._layer, 1)
+
+    def take_layer(self) -> WrittenLayer:
+        """The layer written since :meth:`begin_layers`, for :meth:`put_layers` to put into the program."""
         self._hand_over_buffers()
-        start, body = self._length, list(self._body)
-        crossing: dict[int, tuple[int, ...]] = {}
-        for consumer, _, what, turns in self._across:
+        taken = WrittenLayer(tuple(self._body), tuple(self._across))
+        self._body, self._across, self.part = [], [], ""
+        return taken
+
+    def put_layers(self, written: WrittenLayer, layer: int, times: int) -> int:
+        """Layers of one kind, numbered from ``layer`` on, after layers that may be of another; the last begins at the
+        index that is returned."""
+        # As many stand alone as reach into layers before these.
+        alone = min(times, max((turns for *_, turns in written.across), default=1))
+        for number in range(alone):
+            self._put_layer(written, layer + number)
+        start = self._length - len(written.body)
+        if times > alone:
+            again = numbered(written.body, layer + alone)
+            for consumer, producer, _, turns in written.across:
+                waits = (*again[consumer].after, producer - turns * len(again))
+                again[consumer] = replace(again[consumer], after=waits)
+            start = self.repeat(Repeat(tuple(again), times - alone, continues=True))
+            kept = min(times - alone, MOST_BEFORE)
+            self._left += [written.left(start - back * len(again)) for back in reversed(range(kept))]
+        return start
+
+    def _put_layer(self, written: WrittenLayer, layer: int) -> None:
+        start, crossing = self._length, dict[int, tuple[int, ...]]()
+        for consumer, _, what, turns in written.across:
             earlier = self._left[-turns].get(what) if turns <= len(self._left) else None
             if earlier is not None:
                 crossing[consumer] = (*crossing.get(consumer, ()), earlier)
-        for index, instruction in enumerate(body):
+        for index, instruction in enumerate(numbered(written.body, layer)):
             waits = (*(start + other for other in instruction.after), *crossing.get(index, ()))
             self._items.append(replace(instruction, after=waits))
-        self._left.append({what: start + producer for _, producer, what, _ in self._across})
-        self._length += len(body)
-        self._body, self._across, self._layer, self.part = [], [], -1, ""
-        return start
+        self._left.append(written.left(start))
+        self._length += len(written.body)
+        self._layer, self.part = -1, ""
 
     @property
     def length(self) -> int:

@@ -44,6 +44,8 @@ def _open(plan: Plan, name: str, values: Sequence[Any]) -> Sequence[Any]:
 
 def searched(values: Values) -> bool:
     """Two or four groups, or one by blocks; the MLP at once, in four pieces, or round rings that need least memory."""
+    if not values:
+        return True
     cut = values["overlap_by"], values["head_groups"]
     return values.get("mlp_pieces") != 2 and cut in (("heads", 2), ("heads", 4), ("blocks", 1))
 

@@ -119,6 +119,8 @@ def check_sequences(job: Job) -> Refusal:
     if load.prompts:
         can = ", ".join(each.name for each in DECODE_FORMS.values() if each.share(job.plan).ranks > 1)
         return "decode_form", f"{form.name} is of steps that decode alone; with prompts use {can}"
+    if job.plan.hiding.halves:
+        return "expert_overlap", f"{job.plan.expert_overlap} cuts batches that {form.name} deals to ranks; use none"
     for block in dict.fromkeys(job.model.blocks):
         kind = job.model.attention_of(block)
         if not kind.divides_context:

@@ -16,7 +16,7 @@ from ..operators import Role
 from . import data, expert, served
 from .expert import routed_shard, sent_rows
 from .ledger import WORKSPACE, Buffer, Lifetime, peak
-from .pipeline import Chunk, most_in_flight
+from .pipeline import Chunk
 from .plan import Job
 
 
@@ -84,7 +84,8 @@ def layers_in_flight(job: Job, compute_shards: int, stage: int) -> Counter[Block
     each = {block: kept_activations(job, compute_shards, block) for kinds in chunks for block in kinds}
     sizes = [sum(each[block] * count for block, count in kinds.items()) for kinds in chunks]
     layers: Counter[Block] = Counter()
-    for kinds, micro_batches in zip(chunks, most_in_flight(job.tasks(stage), sizes), strict=True):
+    most = job.order.in_flight(job.plan.pp, stage, job.micro_batches, sizes)
+    for kinds, micro_batches in zip(chunks, most, strict=True):
         for block, count in kinds.items():
             layers[block] += count * micro_batches
     return layers

@@ -385,7 +385,9 @@ class Job:
 
     @property
     def sequences(self) -> int:
-        """Sequences of one micro-batch."""
+        """Sequences of one micro-batch, or prompts that a pass reads whose tokens ranks divide."""
+        if self.step.serves and self.step.shards_tokens and self.pass_index is not None:
+            return self.rows[0][2]
         return self.plan.micro_batch or self.step.micro_batch(self.work.sequences)
 
     @property

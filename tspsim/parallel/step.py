@@ -6,14 +6,16 @@ whose result is kept (docs/memory.md); ``selective`` runs the attention kernel's
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
+from ..model import Block
 from ..model.layer import LayerShard
 from ..operators import Gemm, Operator
 from ..program import Program, Repeat
 from ..steps import BACKWARD, FORWARD, Task
 from . import data
-from .builder import ProgramBuilder
+from .builder import ProgramBuilder, WrittenLayer
 from .expert import own_tokens, program_axes
 from .interleave import flat, interleaved
 from .pipeline import Chunk
@@ -251,6 +253,8 @@ class Writer:
             layers, ready, exchanged = self._written[key]
             builder.exchanged_gradients = list(exchanged)
             start = builder.repeat(layers)
+        elif job.step.serves:
+            start, ready = self.runs_of_layers(blocks, first, write)
         else:
             for index, block in enumerate(blocks):
                 builder.begin_layers(first + step * index)
@@ -258,6 +262,24 @@ class Writer:
                 start = builder.end_layer()
         self.exchanged_gradients = [start + index for index in builder.exchanged_gradients]
         return [start + index for index in ready]
+
+    def runs_of_layers(
+        self, blocks: Sequence[Block], first: int, write: Callable[[LayerShard], list[int]]
+    ) -> tuple[int, list[int]]:
+        """Layers of a serving step, every kind written once; where the last one begins, and when it is complete."""
+        builder = self.builder
+        known: dict[Block, tuple[WrittenLayer, list[int]]] = {}
+        start, ready, layer = 0, [0], first
+        for block, same in itertools.groupby(blocks):
+            count = len(list(same))
+            builder.begin_layers(layer)
+            if block not in known:
+                done = write(self.kinds[block])
+                known[block] = builder.take_layer(), done
+            written, ready = known[block]
+            start = builder.put_layers(written, layer, count)
+            layer += count
+        return start, ready
 
     def send(self, what: str, offset: int, after: list[int]) -> None:
         builder, wrap = self.builder, self.job.plan.vpp > 1

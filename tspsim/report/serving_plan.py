@@ -119,7 +119,7 @@ def page(planned: ServingPlanned, plotly_js: str = "inline") -> str:
         ("front", "The front", FIGURE, {
             "sentences": [], "key": "front",
             "caption": "Plans that were simulated: tokens a second and GPU over what one user sees. The line joins "
-            "those that no other beats in rate, in a user's rate or wait, and in memory left.",
+            "those that no other beats in both.",
         }),
         ("searched", "What was searched", LIST, {"sentences": sure(planned)}),
     ]  # fmt: skip

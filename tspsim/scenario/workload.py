@@ -229,7 +229,7 @@ class Workload(Section):
     @classmethod
     def _of_its_step(cls, data: Any) -> Any:
         """A step needs some keys, and takes only its own of those that say how much it is."""
-        if not isinstance(data, Mapping) or data.get("pass") not in STEPS:
+        if not isinstance(data, Mapping) or not isinstance(data.get("pass"), str) or data["pass"] not in STEPS:
             return data
         step, wrong = STEPS.get(data["pass"]), []
         amounts = dict.fromkeys(key for each in STEPS.values() for key in (*each.needs, *each.takes))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 from .batch import Row
@@ -59,8 +58,11 @@ class Load:
     def decoding(self, sequences: int) -> tuple[Row, ...]:
         """Rows of so many of its decoding sequences, each with as many queries as it verifies."""
         queries = 1 + (self.speculation.tokens if self.speculation else 0)
-        kinds = Counter(self.contexts[index % len(self.contexts)] for index in range(sequences))
-        return tuple(Row(queries, context, count) for context, count in kinds.items())
+        each, more = divmod(sequences, len(self.contexts))
+        kinds: dict[int, int] = {}
+        for index, context in enumerate(self.contexts):
+            kinds[context] = kinds.get(context, 0) + each + (index < more)
+        return tuple(Row(queries, context, count) for context, count in kinds.items() if count)
 
     def chunks(self) -> list[tuple[Row, bool]]:
         """Pieces of the prompts, first to last, and whether their last tokens are in one."""
