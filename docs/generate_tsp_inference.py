@@ -196,7 +196,7 @@ def room_row(plans: Mapping[str, dict[str, Any]], device: str, **work: Any) -> l
     """Resident sessions of the context on the node."""
     found = decoded(plans, device, 8, **work)
     told = [
-        f"{keys.get('dp', 1) * found[name].inference['capacity']['sessions']:,.0f}" if found[name].ran else "–"
+        f"{int(keys.get('dp', 1) * found[name].inference['capacity']['sessions']):,}" if found[name].ran else "–"
         for name, keys in plans.items()
     ]
     return [f"{device.upper()}, sessions that fit", *told]
