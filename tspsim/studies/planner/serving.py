@@ -48,6 +48,10 @@ LIMITS: Mapping[str, tuple[str, Callable[[PlanResult], float]]] = {
     "step": ("s", lambda result: result.step_time_s),
     "memory_free": ("bytes", lambda result: result.memory.capacity_bytes - result.memory.peak_bytes),
 }
+#: Of those, what only decoding sequences or prompts have: what a load must have some of.
+_OF_LOAD = {
+    "tpot": "batch", "time_per_output_token": "batch", "ttft": "prompts", "time_to_first_token": "prompts"
+}  # fmt: skip
 _COMPARES: Mapping[str, Callable[[float, float], bool]] = {"<=": operator.le, ">=": operator.ge}
 #: Batches are looked for among powers of two and, between the last that keeps the limits and the first that does not,
 #: so many steps finer.
@@ -166,7 +170,7 @@ class ServingPlanner:
     Raises
     ------
     InputError
-        The scenario, the objective or a limit is wrong.
+        The scenario, the objective or a limit is wrong, or of another step.
     """
 
     def __init__(
@@ -191,6 +195,10 @@ class ServingPlanner:
         self.costs = Costs(question.device)
         self.end_s = math.inf if budget_s is None else time.process_time() + budget_s
         load, gpus = question.work.load, question.cluster.gpus
+        for key, name in (("--objective", objective), *(("--limit", limit.name) for limit in self.limits)):
+            if name in _OF_LOAD and not getattr(load, _OF_LOAD[name]):
+                can = ", ".join(each for each in (LIMITS if key == "--limit" else OBJECTIVES) if each not in _OF_LOAD)
+                raise InputError(f"a {question.work.step.title} has no {name}; use {can}", key=key)
         first = scenario.plans[0].degrees(gpus)["dp"] if stated else 1
         #: Decoding sequences of the whole cluster, where no limit frees them.
         self.sequences = load.batch * first
