@@ -15,11 +15,12 @@ from tspsim.report import render, serving_plan, table
 from tspsim.report.ceilings import ceilings
 from tspsim.report.comparison import csv
 from tspsim.report.comparison import table as compared
-from tspsim.report.sections import answer, assumptions, batches, breakeven, caches, plans, rates, roofline
+from tspsim.report.sections import answer, assumptions, batches, breakeven, caches, memory, plans, rates, roofline
 from tspsim.report.view import View
 from tspsim.result import Result, flat
 from tspsim.studies.planner import ServingPlanner
 from tspsim.studies.serving_curves import MOST_BATCHES, rates_over_batch, sessions_over_context
+from tspsim.studies.uncertainty import offer_of, rerun
 
 DECODE = {"pass": "decode", "batch": 16, "context": "8Ki", "precision": {"weights": "fp8", "kv": "fp8"}}
 WORK: dict[str, dict[str, Any]] = {
@@ -211,6 +212,22 @@ def test_a_block_alone_and_a_break_even_are_no_pictures_of_decoding() -> None:
     built = rates.build(view)
     assert built is not None and set(built["figures"]) == {"rates-model"}
     assert breakeven.build(view) is None
+
+
+def test_a_batch_that_its_engine_has_no_room_for_is_no_plan_that_fits() -> None:
+    work = {**asked("decode", stack="vllm", batch=560), "plans": [{"name": "TP4", "tp": 4}]}
+    result = tspsim.simulate(work)
+    (plan,) = result.plans
+    assert not plan.ran and plan.memory.fits
+    (verdict,) = memory.build(View(result))["verdicts"]
+    assert not verdict["fits"] and "what fits: " in verdict["text"]
+
+
+def test_doubts_are_weighed_of_serving_steps_too() -> None:
+    offer = offer_of(tspsim.load(asked("decode")), "TP8")
+    assert offer.step_s == served("decode").plan("TP8").step_time_s
+    assert sum(offer.parts_s.values()) == pytest.approx(offer.step_s, rel=1e-6)
+    assert rerun(tspsim.load(asked("decode")), "TP8", {"gemm": 2.0}) > 1.3 * offer.step_s
 
 
 # --- tables of several --------------------------------------------------------------------------------------
