@@ -107,6 +107,21 @@ def test_a_tree_is_faster_than_copies_of_a_latent_and_a_ring_far_slower() -> Non
     assert copies.memory.parts["kv_cache"] / 61 == pytest.approx(1208e6, rel=1e-3)
 
 
+@pytest.mark.parametrize("keys", [{"tp": 8}, {"sp": 8}, {"sp": 8, "exchange": "ulysses"}, {"tsp": 8}], ids=str)
+def test_a_prompt_in_chunks_needs_the_memory_of_its_last_chunk(keys: dict[str, Any]) -> None:
+    """Its keys and values are gathered with those of all chunks before it, and its last tokens are sampled."""
+
+    def parts(**work: Any) -> Mapping[str, float]:
+        workload = {"model": "llama-3.1-8b", "pass": "prefill", **work}
+        asked = {"name": "a test", "cluster": "mi300x-8", "workload": workload, "plans": [{"name": "P", **keys}]}
+        return tspsim.simulate(asked).plan("P").memory.parts
+
+    in_chunks = parts(sequence=32 * KI, chunk=8 * KI)
+    last = parts(sequence=8 * KI, cached=24 * KI)
+    same = [part for part in last if part != "in_flight_weights"]
+    assert {part: in_chunks[part] for part in same} == {part: last[part] for part in same}
+
+
 # --- by hand --------------------------------------------------------------------------------------------------
 
 
