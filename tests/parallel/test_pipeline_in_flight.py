@@ -15,7 +15,9 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("order", [*ORDERS.values(), INTERLEAVED, INTERLEAVED_MICRO_BATCHES], ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "order", [*ORDERS.values(), INTERLEAVED, INTERLEAVED_MICRO_BATCHES], ids=lambda each: each.name
+)
 def test_what_a_stage_keeps_is_what_walking_its_tasks_finds(order: PipelineOrder) -> None:
     for stages, stage, micro_batches, chunks in SHAPES:
         if chunks > 1 and order in tuple(ORDERS.values()):

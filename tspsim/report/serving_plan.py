@@ -58,7 +58,7 @@ def sure(planned: ServingPlanned) -> list[str]:
         f"{planned.bounded:,} plans bounded, {planned.simulated:,} simulated; searched: {', '.join(planned.searched)}."
     ]
     if planned.limits:
-        limits = ", ".join(f"{each.name} {each.compare} {each.value:g}" for each in planned.limits)
+        limits = ", ".join(str(each) for each in planned.limits)
         said.append(f"Limits: {limits}.")
     if planned.interrupted:
         said.append("Interrupted: the best so far.")
@@ -68,8 +68,10 @@ def sure(planned: ServingPlanned) -> list[str]:
 
 
 def keys_of(served: Served) -> str:
-    """The plan as a line of YAML."""
-    return "plans: [{" + ", ".join(f"{key}: {value}" for key, value in served.keys.items()) + "}]"
+    """The plan as the ``plans`` of a scenario."""
+    from tspsim.studies.planner.written import keys_text
+
+    return keys_text(served.keys)
 
 
 def summary(planned: ServingPlanned) -> list[RenderableType]:

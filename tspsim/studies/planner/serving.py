@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,9 +25,9 @@ from ...scenario import Plan as PlanKeys
 from ...scenario import Scenario
 from ...simulation import Costs, run_plan, scheduled
 from ...statements import defaults_in_words
-from ...units import parse
 from ..front import front_of
 from ..query import Library
+from .limit import Limit, Limits, limit_texts
 
 #: What a plan may be chosen by → its merit, of which more is better.
 OBJECTIVES: Mapping[str, Callable[[PlanResult], float]] = {
@@ -40,49 +38,13 @@ OBJECTIVES: Mapping[str, Callable[[PlanResult], float]] = {
     "time_per_output_token": lambda result: -result.inference.get("time_per_output_token_s", math.inf),
     "memory_headroom": lambda result: result.memory.capacity_bytes - result.memory.peak_bytes,
 }
-#: What may be limited → unit, and its value of an answer.
-LIMITS: Mapping[str, tuple[str, Callable[[PlanResult], float]]] = {
-    "tpot": ("s", lambda result: result.inference.get("time_per_output_token_s", 0.0)),
-    "ttft": ("s", lambda result: result.inference.get("time_to_first_token_s", 0.0)),
-    "step": ("s", lambda result: result.step_time_s),
-    "memory_free": ("bytes", lambda result: result.memory.capacity_bytes - result.memory.peak_bytes),
-}
-_COMPARES: Mapping[str, Callable[[float, float], bool]] = {"<=": operator.le, ">=": operator.ge}
+#: A plan that ran: batch a replica, what came out, its ceiling in tokens/s, and the scenario of it alone.
+Tried = tuple[int | None, PlanResult, float, Scenario]
 #: Batches are looked for among powers of two and, between the last that keeps the limits and the first that does not,
 #: so many steps finer.
 REFINEMENTS = 3
 #: Stated batches that a search doubles at most.
 MOST_BATCH = 1 << 20
-
-
-@dataclass(frozen=True)
-class Limit:
-    """``name<=value`` or ``name>=value``."""
-
-    name: str
-    compare: str
-    value: float
-
-    @classmethod
-    def of(cls, text: str) -> Limit:
-        """Raises InputError.
-
-        >>> Limit.of("tpot<=50ms")
-        Limit(name='tpot', compare='<=', value=0.05)
-        """
-        found = re.fullmatch(r"\s*([a-z_]+)\s*(<=|>=)\s*(.+?)\s*", text)
-        if found is None:
-            raise InputError(f"'{text}' is no limit; write one as tpot<=50ms or memory_free>=8GiB", key="--limit")
-        name, compare, value = found.groups()
-        if name not in LIMITS:
-            raise UnknownNameError("limit", name, LIMITS, key="--limit")
-        try:
-            return cls(name, compare, parse(value, LIMITS[name][0]))  # type: ignore[arg-type]
-        except InputError as error:
-            raise error.at(key="--limit") from None
-
-    def holds(self, result: PlanResult) -> bool:
-        return _COMPARES[self.compare](LIMITS[self.name][1](result), self.value)
 
 
 @dataclass(frozen=True)
@@ -93,6 +55,7 @@ class Served:
     batch: int | None
     result: PlanResult
     bound_tokens_per_s: float
+    asked: Scenario = field(repr=False)
 
     @property
     def name(self) -> str:
@@ -131,7 +94,7 @@ class ServingPlanned:
             "cluster": describe_cluster(self.question.cluster, self.question.device),
             "plan": {
                 "objective": self.objective,
-                "limits": [f"{each.name}{each.compare}{each.value:g}" for each in self.limits],
+                "limits": limit_texts(self.limits),
                 "best": [entry(each) for each in self.best],
                 "front": [entry(each) for each in self.front],
                 "stated": [entry(each) for each in self.stated],
@@ -183,7 +146,8 @@ class ServingPlanner:
         if objective not in OBJECTIVES:
             raise UnknownNameError("objective", objective, OBJECTIVES, key="--objective")
         self.merit, self.top, self.progress = OBJECTIVES[objective], top, progress
-        self.limits = tuple(map(Limit.of, limits))
+        kept = Limits.of(limits, serves=True)
+        self.limits, self.admits = kept.each, kept.admits
         self.library = Library()
         question = self.library.look_up(scenario)
         self.question, self.scenario = question, scenario
@@ -196,7 +160,7 @@ class ServingPlanner:
         self.sequences = load.batch * first
         self.prompts = load.prompts * first
         self.free_batch = bool(load.batch) and any(limit.name in ("tpot", "step") for limit in self.limits)
-        self.candidates = list(self._candidates())
+        self.candidates = [keys for keys in self._candidates() if self.admits(keys)]
         searched = dict.fromkeys(key for keys in self.candidates for key in keys)
         names = ("dp", *searched, *(["batch"] if self.free_batch else []))
         self.answer = ServingPlanned(scenario, question, objective, self.limits, names)
@@ -303,8 +267,8 @@ class ServingPlanner:
     def _stated_keys(self, plan: PlanKeys) -> dict[str, Any]:
         return {key: value for key, value in plan.model_dump(exclude_unset=True).items() if value is not None}
 
-    def _best_batch(self, plan: PlanKeys) -> tuple[int | None, PlanResult, float] | None:
-        """The batch a replica, what comes out and the ceiling; None where there is no room or no hope."""
+    def _best_batch(self, plan: PlanKeys) -> Tried | None:
+        """The batch a replica, what comes out, and what was asked; None where there is no room or no hope."""
         dp = plan.degrees(self.question.cluster.gpus)["dp"]
         if not self.question.work.load.batch:
             return self._at(plan, None, -(-self.prompts // dp))
@@ -330,7 +294,7 @@ class ServingPlanner:
 
     def _at(
         self, plan: PlanKeys, batch: int | None, prompts: int, *, hopeless: bool = True
-    ) -> tuple[int | None, PlanResult, float] | None:
+    ) -> Tried | None:
         """A plan with so many sequences and prompts a replica; ``hopeless``: only where it may be among the best."""
         update: dict[str, Any] = {"batch": batch} if batch is not None else {}
         update |= {"sequences_per_replica": prompts} if prompts else {}
@@ -352,7 +316,7 @@ class ServingPlanner:
         if not result.ran:
             self.answer.refused += ((plan.name, result.error or ""),)
             return None
-        return batch, result, ceiling.tokens_per_s
+        return batch, result, ceiling.tokens_per_s, asked
 
     def _hopeless(self, ceiling_tokens_per_s: float) -> bool:
         """Whether as many plans as are wanted put out more than a plan can, where that is what counts."""
