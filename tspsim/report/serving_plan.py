@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from tspsim.studies.planner import ServingPlanned
-    from tspsim.studies.planner.serving import Limit, Served
+    from tspsim.studies.planner.limit import Limit
+    from tspsim.studies.planner.serving import Served
 
 COLUMNS = (
     "Plan", "Batch a replica", "Tokens/s", "A GPU", "First token", "Output token", "A user", "Sessions", "Memory free",
@@ -82,16 +83,18 @@ def sure(planned: ServingPlanned) -> list[str]:
 
 def limit_in_words(limit: Limit) -> str:
     """A limit for people."""
-    from tspsim.studies.planner.serving import LIMITS
+    from tspsim.studies.planner.limit import LIMITS
 
-    value = gib(limit.value) if LIMITS[limit.name][0] == "bytes" else seconds(limit.value)
+    value = gib(limit.value) if LIMITS[limit.name].unit == "bytes" else seconds(limit.value)
     end = "at most" if limit.compare == "<=" else "at least"
     return f"{LIMITED.get(limit.name, limit.name)} {end} {value}"
 
 
 def keys_of(served: Served) -> str:
-    """The plan as a line of YAML."""
-    return "plans: [{" + ", ".join(f"{key}: {value}" for key, value in served.keys.items()) + "}]"
+    """The plan as the ``plans`` of a scenario."""
+    from tspsim.studies.planner.written import keys_text
+
+    return keys_text(served.keys)
 
 
 def summary(planned: ServingPlanned) -> list[RenderableType]:
