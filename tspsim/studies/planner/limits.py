@@ -11,6 +11,7 @@ from ...errors import InputError
 from ...network import Cluster
 from ...parallel import Job, Plan, peak_memory, scheme_of
 from ...parallel.choices import legal
+from .clock import NEVER, Deadline
 from .space import Space, name_of
 
 #: No model is asked about a longer sequence.
@@ -98,11 +99,19 @@ def lean_jobs(space: Space) -> Iterator[Job]:
                 yield job
 
 
-def limits(space: Space, room_bytes: float, resized: Callable[[int], Cluster]) -> Limits:
-    """Search the three limits; ``resized`` makes the cluster of so many nodes."""
+def limits(
+    space: Space, room_bytes: float, resized: Callable[[int], Cluster], deadline: Deadline = NEVER
+) -> Limits:
+    """Search the three limits; ``resized`` makes the cluster of so many nodes. Raises TimeoutError after the
+    deadline."""
+
+    def in_time(job: Job) -> float:
+        if deadline.passed:
+            raise TimeoutError
+        return memory_bytes(job)
 
     def fits(tried: Space) -> Lean | None:
-        found = leanest(tried, room_bytes)
+        found = leanest(tried, room_bytes, in_time)
         return found if found is not None and found.bytes <= room_bytes else None
 
     def needed(length: int) -> Callable[[Job], float]:
@@ -112,7 +121,7 @@ def limits(space: Space, room_bytes: float, resized: Callable[[int], Cluster]) -
             key = (tuple(job.plan.degrees.items()), job.plan.exchange, job.plan.sequence_regions, job.plan.zero)
             if refused.get(key, length + 1) <= length:
                 return math.inf
-            found = memory_bytes(job)
+            found = in_time(job)
             if found > room_bytes:
                 refused[key] = min(length, refused.get(key, length))
             return found
@@ -200,7 +209,7 @@ def fewest(
             cluster = space.cluster if nodes == most else resized(nodes)
         except InputError:
             continue
-        found = fits(replace(space, cluster=cluster, _placed={}))
+        found = fits(replace(space, cluster=cluster, _placed={}, _meshes={}))
         if found is not None:
             return nodes, found
     return None
