@@ -376,6 +376,23 @@ def test_experts_that_are_read_are_those_that_any_token_chose() -> None:
     assert read[5] - read[4] == pytest.approx(58 * (touched[1] - touched[0]) / 8 * expert, rel=1e-9)
 
 
+def test_a_cache_of_latents_in_any_type_is_attended_by_shards_of_a_prompt() -> None:
+    work = {"model": "deepseek-v2-lite", "pass": "prefill", "sequence": 1024}
+    for kept in ("bf16", "fp8", "fp8_ds_mla", "nvfp4"):
+        for plan in ({"tp": 1, "tsp": 8}, {"tp": 1, "sp": 8}):
+            assert answer(tp8("b200", work | {"precision": {"kv": kept}}, **plan)) is not None
+
+
+def test_a_steady_block_has_no_attention_that_stands_at_the_end_alone() -> None:
+    """Kimi-Linear's last layer is a full one, whatever the pattern."""
+    work = {"model": "kimi-linear-48b", "pass": "decode", "batch": 256, "context": 131072}
+    scenario = tp8("mi355x", work, dcp=2)
+    asked, found = look_up(scenario), answer(scenario)
+    assert found is not None
+    bound = plan_bound(asked, scheduled(asked, asked.plans[0]))
+    assert found.block_forward_tokens_per_s <= bound.block_tokens_per_s
+
+
 # --- the same answer everywhere -------------------------------------------------------------------------------
 
 

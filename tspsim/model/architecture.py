@@ -292,11 +292,12 @@ class Architecture:
 
     def steady(self, layers: int) -> Architecture:
         """The repeating blocks alone: ``layers`` or a few more, so that those behind the first are whole periods
-        of its pattern; no dense layers at the start, no vocabulary."""
+        of its pattern; no dense layers at the start, no full attention at the end, no vocabulary."""
         period = lcm(self.attention_kind.period(self), self.experts.every if self.experts else 1)
         experts = replace(self.experts, first_dense=0) if self.experts else None
         count = period * -(-(layers - 1) // period) + 1
-        return replace(self, layers=count, vocab=0, experts=experts)
+        linear = replace(self.linear, last_full=False) if self.linear else None
+        return replace(self, layers=count, vocab=0, experts=experts, linear=linear)
 
     # --- work and cache -------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from ..operators import Attention, Gemm, LatentPrefill
 from .attention import AttentionKind
+from .attention.latent import Latent
 from .formats import BF16, Formats, WeightClass
 from .layer import LayerShard
 
@@ -63,7 +64,7 @@ class ServingLayer(LayerShard):
         if latent is None or not causal:
             return super().attention(segments, causal=causal, buckets=buckets, direction=direction)
         heads = self.heads // buckets
-        return LatentPrefill(segments, heads, latent.query_dim, latent.value_dim, self.wide, self.formats.cache)
+        return LatentPrefill(segments, heads, latent.query_dim, latent.value_dim, self.wide, Latent.element(self))
 
     @property
     def mlp_class(self) -> WeightClass:
