@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -116,6 +117,10 @@ class Search:
     least_s: float = 0.0
     known: dict[str, Found] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
+    #: Families with their floors, and what those that time was too short for cannot undercut.
+    floors: list[tuple[float, Job]] = field(default_factory=list)
+    unseen_s: float = math.inf
+    _all_seen: bool = False
 
     def best(
         self,
@@ -145,7 +150,7 @@ class Search:
         gap
             The best is good enough when nothing that is left is better by more than this share.
         """
-        families = (family for family in self.space.families() if admit(family))
+        families = (each for each in self._families() if admit(each[1]))
         frontier = Frontier(self, families, self.capacity_bytes - free_bytes)
         best = sorted((each for each in self.known.values() if self._fits(each, free_bytes, admit)), key=_rank)
         while True:
@@ -176,7 +181,8 @@ class Search:
         rival_s
             A step to beat: where no plan that is left can, :data:`HOPELESS` of the effort is enough.
         """
-        frontier = Frontier(self, filter(admit, self.space.families()), self.capacity_bytes, quick=math.inf)
+        families = (each for each in self._families() if admit(each[1]))
+        frontier = Frontier(self, families, self.capacity_bytes, quick=math.inf)
         best: Found | None = None
         passed_s, spent = math.inf, 0
         while True:
@@ -196,6 +202,20 @@ class Search:
             spent += instructions
             for found in self._answers(batch, frontier):
                 best = found if best is None else min(best, found, key=_rank)
+
+    def _families(self) -> Iterator[tuple[float, Job]]:
+        """Every family with its floor, found once; after the deadline those found before."""
+        yield from self.floors
+        if self._all_seen:
+            return
+        every = itertools.islice(self.space.families(), len(self.floors), None)
+        for family in every:
+            if self.deadline.passed:
+                self.unseen_s = self.least_s
+                return
+            self.floors.append((self.bound.floor_s(family), family))
+            yield self.floors[-1]
+        self._all_seen, self.unseen_s = True, math.inf
 
     def _fits(self, found: Found, free_bytes: float, admit: Callable[[Job], bool]) -> bool:
         return found.headroom_bytes >= free_bytes and admit(found.candidate.job)
@@ -226,7 +246,9 @@ def _rank(found: Found) -> tuple[float, tuple[int, ...], str]:
 class Frontier:
     """What has not been simulated yet, lowest bound first."""
 
-    def __init__(self, search: Search, families: Iterable[Job], room_bytes: float, quick: float = QUICK) -> None:
+    def __init__(
+        self, search: Search, families: Iterable[tuple[float, Job]], room_bytes: float, quick: float = QUICK
+    ) -> None:
         self._search, self._room_bytes, self._quick = search, room_bytes, quick
         self._ticks = 0
         #: Whether plans were given out.
@@ -235,18 +257,13 @@ class Frontier:
         self._late_s = math.inf
         self._heap: list[tuple[float, int, Callable[[float], None] | Candidate]] = []
         self._slow: list[tuple[float, int, Callable[[float], None] | Candidate]] = []
-        #: What plans of sets that time was too short to look at cannot undercut.
-        self._unseen_s = math.inf
-        for family in families:
-            if search.deadline.passed:
-                self._unseen_s = search.least_s
-                break
-            self._push(search.bound.floor_s(family), partial(self._kernels, family))
+        for floor_s, family in families:
+            self._push(floor_s, partial(self._kernels, family))
 
     @property
     def next_bound_s(self) -> float:
         """No plan that is left is faster."""
-        return min([self._late_s, self._unseen_s, *(heap[0][0] for heap in (self._heap, self._slow) if heap)])
+        return min([self._late_s, self._search.unseen_s, *(heap[0][0] for heap in (self._heap, self._slow) if heap)])
 
     def take(self, count: int, limit_s: float, *, slow: bool = True) -> list[tuple[float, Candidate]]:
         """The next plans to simulate, those that may be faster than ``limit_s``; none when time is over.
