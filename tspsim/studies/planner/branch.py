@@ -27,8 +27,6 @@ from .space import Candidate, Space
 ROUND = 4
 #: Plans that take longer to simulate than this many instructions wait until the others are done.
 QUICK = 400_000
-#: Sets of plans that are looked into when time is over and nothing was simulated.
-DIVES = 4
 #: Seconds of processor time that an instruction takes to simulate, about.
 INSTRUCTION_S = 2e-5
 #: Share of the effort for a side that cannot win.
@@ -153,11 +151,15 @@ class Search:
         families = (each for each in self._families() if admit(each[1]))
         frontier = Frontier(self, families, self.capacity_bytes - free_bytes)
         best = sorted((each for each in self.known.values() if self._fits(each, free_bytes, admit)), key=_rank)
+        first_look = self.deadline.at_s < math.inf and most_rounds == math.inf
         while True:
             limit_s = min(below_s, best[count - 1].step_s) if len(best) >= count else below_s
             if gap and len(best) >= count:
                 limit_s = min(limit_s, best[0].step_s / (1.0 + gap))
-            batch = frontier.take(ROUND, limit_s, slow=most_rounds == math.inf) if most_rounds > 0 else []
+            if first_look:
+                first_look, batch = False, frontier.dive(ROUND) or frontier.take(ROUND, limit_s)
+            else:
+                batch = frontier.take(ROUND, limit_s, slow=most_rounds == math.inf) if most_rounds > 0 else []
             most_rounds -= 1
             if not batch:
                 complete = frontier.next_bound_s >= limit_s or frontier.next_bound_s == math.inf
@@ -251,8 +253,6 @@ class Frontier:
     ) -> None:
         self._search, self._room_bytes, self._quick = search, room_bytes, quick
         self._ticks = 0
-        #: Whether plans were given out.
-        self._began = False
         #: The lowest bound of plans that time was too short for.
         self._late_s = math.inf
         self._heap: list[tuple[float, int, Callable[[float], None] | Candidate]] = []
@@ -278,9 +278,6 @@ class Frontier:
             if heap is None or (heap is self._slow and taken):
                 break
             if self._search.deadline.passed:
-                if not (taken or self._began):
-                    taken = self._dive()
-                self._began = True
                 return taken
             bound_s, tick, entry = heapq.heappop(heap)
             if not isinstance(entry, Candidate):
@@ -297,25 +294,24 @@ class Frontier:
                 self._late_s = min(self._late_s, bound_s)
             else:
                 taken.append((bound_s, entry))
-        self._began = self._began or bool(taken)
         return taken
 
-    def _dive(self) -> list[tuple[float, Candidate]]:
-        """The most promising plan of the most promising set, where time was over before any plan came out on top."""
+    def dive(self, count: int) -> list[tuple[float, Candidate]]:
+        """The most promising plan of each of the most promising sets: a first look, for where time runs out before
+        plans come out on top."""
         whole, found = self._heap, list[tuple[float, Candidate]]()
-        for _ in range(min(DIVES, len(whole))):
+        while whole and len(found) < count and not self._search.deadline.passed:
             self._heap = [heapq.heappop(whole)]
-            while self._heap and not found:
+            while self._heap:
                 bound_s, _, entry = heapq.heappop(self._heap)
                 if isinstance(entry, Candidate):
-                    found.append((bound_s, entry))
-                else:
-                    with contextlib.suppress(UnreachableError):
-                        entry(bound_s)
+                    if entry.name not in self._search.known:
+                        found.append((bound_s, entry))
+                    break
+                with contextlib.suppress(UnreachableError):
+                    entry(bound_s)
             whole += self._heap
             heapq.heapify(whole)
-            if found:
-                break
         self._heap = whole
         return found
 
