@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pandas
 
     from .engine.timeline import Timeline
+    from .scenario import Scenario
 
 #: Version of the JSON layout; it changes when a key changes its meaning or leaves.
 SCHEMA_VERSION = 1
@@ -172,6 +173,10 @@ class PlanResult:
         if self.error is not None:
             return f"refused: {self.error}"
         rate, step = compact(self.tokens_per_s, "tokens/s"), duration(self.step_time_s)
+        if self.inference:
+            waits = {"time_to_first_token_s": "first token after", "time_per_output_token_s": "a token every"}
+            seen = [f"{words} {duration(self.inference[key])}" for key, words in waits.items() if key in self.inference]
+            return f"{rate}, {', '.join(seen)}, {gib(self.memory.peak_bytes)}"
         return f"{rate}, step {step}, MFU {percent(self.mfu)}, {gib(self.memory.peak_bytes)}"
 
     def to_json(self) -> dict[str, Any]:
@@ -211,7 +216,8 @@ class Result:
     """Every plan of one scenario, in the scenario's order; a notebook shows it as a table.
 
     ``provenance`` lists what the numbers rest on: ``{"what", "value", "source", "basis"}`` each.
-    ``defaults`` lists the assumptions that decide answers, as sentences.
+    ``defaults`` lists the assumptions that decide answers, as sentences. ``asked`` is the question where it is at hand,
+    so that a page can ask further.
     """
 
     scenario: Mapping[str, Any]
@@ -220,6 +226,7 @@ class Result:
     provenance: tuple[Mapping[str, str], ...] = ()
     defaults: tuple[str, ...] = ()
     unexplained: tuple[str, ...] = ()
+    asked: Scenario | None = field(default=None, repr=False, compare=False)
 
     def plan(self, name: str) -> PlanResult:
         """The entry of one plan; raises UnknownNameError."""
@@ -350,9 +357,28 @@ def flat(plan: Mapping[str, Any]) -> dict[str, Cell]:
     }
     cells |= {f"compute_{family}_s": seconds for family, seconds in plan["compute_by_kind_s"].items()}
     cells |= {f"exposed_{kind}_s": seconds for kind, seconds in exposed.items()}
+    cells |= _served(plan.get("inference", {}))
     for name, value in plan["cost"].items():
         if isinstance(value, Mapping):
             cells |= {f"{name}_{basis}": float(price) for basis, price in value.items()}
         else:
             cells[name] = float(value)
+    return cells
+
+
+def _served(inference: Mapping[str, Any]) -> dict[str, Cell]:
+    """What users of a serving step see, and what its caches hold."""
+    cells: dict[str, Cell] = {
+        name: float(value) for name, value in inference.items() if isinstance(value, int | float)
+    }
+    room = inference.get("capacity", {})
+    if room:
+        cells |= {
+            "cache_capacity_bytes": float(room["cache_bytes"]),
+            "sessions": float(room["sessions"]),
+            "session_context": room["context"],
+            "session_tokens": room["tokens"],
+            "longest_context": room["longest_context"],
+        }
+        cells |= dict(zip(("sessions_low", "sessions_high"), map(float, room["sessions_range"]), strict=True))
     return cells

@@ -71,8 +71,9 @@ def simulate(
         cluster=describe_cluster(question.cluster, question.device),
         plans=tuple(results),
         provenance=tuple(provenance(question)),
-        defaults=(*question.scenario.in_words(), *defaults_in_words(question.work, question.plans)),
+        defaults=(*question.scenario.in_words(), *defaults_in_words(question, question.plans)),
         unexplained=unexplained(question.work, question.plans),
+        asked=question.scenario,
     )
 
 

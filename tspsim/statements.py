@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from .metrics import Breakdown
+from .model.formats import WeightClass
 from .parallel import SCHEMES, Job, Plan, Work, choices_of, scheme_of, usual_method
+from .question import Question
+from .scenario.workload import SpeculationSpec
+from .steps import ServingStep
 from .units import GIB, percent
 
 COMPUTE_WORDS = {"gemm": "matrix products", "attention": "attention", "memory_bound": "memory-bound kernels"}
@@ -25,8 +29,21 @@ def bottleneck(parts: Breakdown, step_s: float) -> str:
     return f"{first} takes {most} of the step; {compute} is compute, {exposed} exposed communication"
 
 
-def defaults_in_words(work: Work, plans: Sequence[Plan]) -> tuple[str, ...]:
-    """The assumptions that decide answers; each can be switched a plan."""
+#: What classes of weights are to a reader.
+CLASS_WORDS = {
+    WeightClass.ATTENTION: "attention",
+    WeightClass.DENSE: "dense layers",
+    WeightClass.SHARED: "shared experts",
+    WeightClass.EXPERTS: "routed experts",
+    WeightClass.EMBEDDING: "tables",
+}
+
+
+def defaults_in_words(question: Question, plans: Sequence[Plan]) -> tuple[str, ...]:
+    """The assumptions that decide answers; each can be switched a plan, or in the workload."""
+    work = question.work
+    if work.step.serves:
+        return tuple(served_in_words(question, plans))
     sentences = [
         "Tokens lie in zigzag order, so every sequence shard has the same causal work (`partition`).",
         usual_method().assumption,
@@ -43,10 +60,83 @@ def defaults_in_words(work: Work, plans: Sequence[Plan]) -> tuple[str, ...]:
     return tuple(sentences)
 
 
+def served_in_words(question: Question, plans: Sequence[Plan]) -> Iterator[str]:
+    """The assumptions of a serving step: types, routing, the engine, acceptance, what a step is."""
+    work, model, stated = question.work, question.model, question.scenario.workload.precision
+    there = {part for block in set(model.blocks) for part, count in model.class_parameters(block).items() if count}
+    there |= {WeightClass.EMBEDDING} if model.vocab else set()
+    yield types_in_words(question, [part for part in WeightClass if part in there])
+    kept = "stated" if not isinstance(stated, str) and stated.kv is not None else "as its checkpoint says, else bf16"
+    yield f"Caches are kept in {work.formats.cache} ({kept}; `precision.kv`)."
+    if model.experts is not None:
+        even = "evenly, each as likely as the others" if work.routing.load == "balanced" else f"as {work.routing.load}"
+        yield (
+            f"Tokens fall on experts {even} (`routing`), and each token chooses for itself: of {model.experts.count} "
+            "experts a step reads those that any of its tokens meets."
+        )
+    yield engine_in_words(work)
+    drafts = question.scenario.workload.speculation
+    if drafts is not None:
+        yield acceptance_in_words(drafts)
+    step = work.step
+    assert isinstance(step, ServingStep)
+    if any(step.in_flight(work.load, plan.pp) > 1 for plan in plans):
+        yield (
+            "A pipeline's stages work on as many parts of the batch at once; a sequence's next token begins when its "
+            "part comes back."
+        )
+    if work.load.batch:
+        yield "Every replica decodes a batch of its own; its caches are full to the stated contexts as the step begins."
+    if work.load.prompts:
+        yield "Only the last token of a prompt goes through the language-model head."
+    if not work.stack.engine.context_bytes.value:
+        reserve = f"{work.runtime_reserve_bytes / GIB:.3g} GiB"
+        yield f"Each GPU keeps {reserve} for its context, collective buffers and graphs (`workload.runtime_reserve`)."
+
+
+def types_in_words(question: Question, parts: Sequence[WeightClass]) -> str:
+    """In which types weights are kept and multiplied, and whether the checkpoint or the scenario says so."""
+    formats, checkpoint = question.work.formats, question.model.checkpoint
+    said: dict[str, list[str]] = {}
+    for part in parts:
+        kept, multiplied = formats.kept(part), formats.multiplied(part)
+        source = "as in its checkpoint" if kept == checkpoint.kept(part) else "stated"
+        products = "" if multiplied == kept else f", multiplied in {multiplied}"
+        said.setdefault(f"{kept} ({source}{products})", []).append(CLASS_WORDS[part])
+    groups = [f"in {how}: {', '.join(names)}" for how, names in said.items()]
+    return f"Weights are kept (`precision`) {'; '.join(groups)}."
+
+
+def engine_in_words(work: Work) -> str:
+    """What the engine's software adds."""
+    engine = work.stack.engine
+    captured = engine.graphs.tokens(1, engine.slots)
+    if not captured and not engine.step.value:
+        return (
+            f"The stack `{work.stack.name}` launches kernels without a gap, pads nothing, takes no host time and keeps "
+            "no memory beside the reserve (`workload.stack`)."
+        )
+    parts = [f"The stack `{work.stack.name}` takes {1e6 * engine.step.value:.3g} µs of host a step"]
+    parts.append(f"{1e6 * engine.sequence.value:.3g} µs a sequence")
+    if captured:
+        pads = "padded to the next captured size" if engine.graphs.pads else "where it has a captured size"
+        parts.append(f"decode passes of up to {captured[-1]:,} tokens run as one graph, {pads}")
+    return f"{', '.join(parts)} (docs/stacks.md)."
+
+
+def acceptance_in_words(drafts: SpeculationSpec) -> str:
+    """How far a verify step takes a sequence, and whether somebody said so."""
+    advanced = drafts.speculation().accepted
+    stated = {"accepted", "rate"} & drafts.model_fields_set
+    source = "stated" if stated else "assumed"
+    how = "`accepted`" if drafts.accepted is not None else f"`rate` {drafts.rate:g} at every position"
+    return f"Of {drafts.tokens} drafts a step, a sequence advances {advanced:.3g} tokens, mean ({source}: {how})."
+
+
 def notes_of(job: Job) -> tuple[str, ...]:
     """What a reader of this plan should know."""
-    notes = []
-    if job.head_shards > job.model.kv_heads:
+    notes = list(cache_notes(job)) if job.step.serves else []
+    if job.head_shards > job.model.kv_heads and not job.step.serves:
         times = job.head_shards // job.model.kv_heads
         notes.append(
             f"K and V are replicated {times} times: {job.head_shards} head shards, {job.model.kv_heads} key/value heads"
@@ -72,8 +162,36 @@ def notes_of(job: Job) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def cache_notes(job: Job) -> Iterator[str]:
+    """How the ranks of a serving step share caches, and what its engine computes beside."""
+    share, uses = job.scheme.context(job.plan), set(job.model.cache_uses(job.work.formats.cache))
+    if share.ranks > 1:
+        yield f"every rank keeps 1/{share.ranks} of the tokens of a context (`{share.axis}`)"
+    if share.sequences > 1:
+        yield f"whole sequences are dealt to {share.sequences} ranks"
+    heads = {use.heads for use in uses if use.token_bytes and 1 < use.heads < share.attended}
+    for count in sorted(heads):
+        times = share.attended // count
+        yield f"K and V are replicated {times} times: {share.attended} head shards, {count} key/value heads"
+    if share.attended > 1 and any(use.heads == 1 and use.token_bytes for use in uses):
+        yield f"latents have no heads to divide: {share.attended} ranks keep a copy each of what they attend"
+    if share.attended > 1 and any(use.shared_token_bytes for use in uses):
+        yield f"keys of the indexer stand whole on {share.attended} ranks"
+    padding = sum(queries * count for each in job.passes for queries, _, count in each.rows)
+    asked = sum(each.tokens for each in job.step.passes(job.work.load, job.plan.pp))
+    if padding > asked:
+        yield f"{asked:,} tokens run as {padding:,}, the next captured size"
+
+
 def unexplained(work: Work, plans: Sequence[Plan]) -> tuple[str, ...]:
     """What the model knowingly leaves out."""
+    if work.step.serves:
+        return (
+            "Requests that arrive, wait and leave: this is one step of a batch that stays as it is.",
+            "Shared prefixes beside `cached`, paging of caches to the host, and what a cache's blocks lose by scatter.",
+            "Experts that move or are doubled for balance; adapters; grammars and penalties of a sampler.",
+            "Stragglers and clock drift between GPUs; with the ideal stack also a host that launches too slowly.",
+        )
     sentences = [
         "Attention kernels without block skipping, which would widen the gap between zigzag and contiguous tokens.",
         "Stragglers and clock drift between GPUs; with the ideal stack also a host that launches too slowly.",

@@ -99,7 +99,7 @@ GALLERY: list[tuple[list[str], str]] = [
         ["run", "small.yaml", "--set", "cluster.device=mygpu"],
         "--set: cluster.device: no node in the catalog holds 'mygpu' GPUs; name one with cluster.node, or describe one",
     ),
-    (["run", "small.yaml", "--set", "workload={}"], "--set: workload: model, pass and sequence are required"),
+    (["run", "small.yaml", "--set", "workload={}"], "--set: workload: model and pass are required"),
     # parts of a node
     (["run", "small.yaml", "--set", "cluster.gpus_per_node=9"], "9 are more than the 8 GPUs of node 'mi300x-8'"),
     (["run", "small.yaml", "--set", "cluster.gpus_per_node=0"], "'0' must be more than zero, such as '1' or '8'"),
@@ -133,7 +133,7 @@ GALLERY: list[tuple[list[str], str]] = [
     (["run", "small.yaml", "--set", "workload.sequence=1001"], "need a sequence that is a multiple of 16, not 1001"),
     (["run", "small.yaml", "--set", "plans.TP8.dp=2"], "2 replicas of 8 GPUs are 16, but the cluster has 8"),
     (["run", "small.yaml", "--set", "plans.TP8.tsp=2"], "leave tp and sp out"),
-    (["run", "small.yaml", "--set", "workload.pass=decode"], "comes with serving"),
+    (["run", "small.yaml", "--set", "workload.pass=decode"], "a decode step takes batch, context"),
     # schedules
     (
         ["run", "small.yaml", "--set", "plans.TSP8.weight_transport=gahter"],

@@ -102,6 +102,7 @@ BARS = [
     ("fused_moe.csv", "mi300x mi355x", "bf16 fp8 mxfp4", "", 150, 0.07, 0.12),
     ("fused_moe_nvidia.csv", "h100 h200 b200 b300 gb200 gb300", "bf16 fp8 fp8_block mxfp8 nvfp4", "",
      5000, 0.085, 0.13),
+    ("wideep_moe.csv", "h100 h200 b200 b300 gb200 gb300", "fp8_block nvfp4", "wideep", 800, 0.13, 0.18),
 ]
 
 
@@ -160,7 +161,7 @@ def test_ranges_hold_85_to_95_percent_of_the_rows_left_out(left_out: pd.DataFram
     assert math.floor(0.85 * len(inside)) <= inside.sum() <= math.ceil(0.95 * len(inside))
 
 
-@pytest.mark.parametrize("table", ["fused_moe.csv", "fused_moe_nvidia.csv"])
+@pytest.mark.parametrize("table", ["fused_moe.csv", "fused_moe_nvidia.csv", "wideep_moe.csv"])
 def test_ranges_of_experts_hold_85_to_97_percent_of_the_curves_left_out(left_out: pd.DataFrame, table: str) -> None:
     inside = left_out.loc[left_out["table"] == table, "inside"]
     assert len(inside) > 200

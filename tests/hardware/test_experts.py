@@ -237,3 +237,18 @@ def test_nvidias_table_is_read_as_what_the_rank_holds() -> None:
     assert (call["expert_ffn"], call["experts"], call["tokens"]) == (1024.0, 32.0, 64.0)
     assert (call["pairs"], call["touched"], call["gated"]) == (64.0, 32.0, 1.0)
     assert (call["dtype"], call["second_dtype"], call["reason"]) == ("mxfp8", "mxfp4", "")
+
+
+def test_experts_behind_an_all_to_all_compute_the_tokens_that_reach_them() -> None:
+    row = {
+        "gpu": "GB200", "dtype": "nvfp4", "tokens": 4096, "rank0_tokens": 900, "hidden": 7168, "expert_ffn": 2048,
+        "experts": 256, "slots": 288, "topk": 8, "moe_tp": 1, "moe_ep": 32, "time_us": 90.0, "library": "x",
+    }  # fmt: skip
+    few, all_here, one = calls("kernels/wideep_moe.csv", pd.DataFrame(
+        [row, row | {"rank0_tokens": 4096, "moe_ep": 1}, row | {"tokens": 1, "rank0_tokens": 1}]
+    )).to_dict("records")  # fmt: skip
+    assert (few["tokens"], few["experts"]) == (900.0, 9.0)
+    assert 900.0 < few["pairs"] < 1100.0  # a token's eight choices seldom meet nine of 288 experts twice
+    assert 8.9 < few["touched"] <= 9.0
+    assert 4096.0 < all_here["pairs"] <= 8 * 4096.0
+    assert one["pairs"] >= one["touched"] == 1.0

@@ -150,6 +150,26 @@ def test_a_bad_file_is_refused_in_one_line(tmp_path: Path, text: str | bytes, sa
     assert time.perf_counter() - started < 5
 
 
+def test_every_reader_gets_a_mapping_of_their_own_and_what_the_file_says_now(tmp_path: Path) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_text("a: [1]\n")
+    first = catalog.read_yaml(path)
+    first["a"].append(2)
+    assert catalog.read_yaml(path) == {"a": [1]}
+    before = path.stat()
+    path.write_text("a: [3]\n")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # as long and as old as it was
+    assert catalog.read_yaml(path) == {"a": [3]}
+
+
+def test_aliases_in_merged_keys_do_not_get_around_the_limit_of_nesting(tmp_path: Path) -> None:
+    """What a merge overrides is nowhere in the result; an alias to it still is, with all that it holds."""
+    deep, shut = "[" * 55, "]" * 55
+    hidden = [f"a{i}: {{<<: {{p: &a{i} {deep}{f'*a{i - 1}' if i else ''}{shut}}}, p: 0}}" for i in range(30)]
+    with pytest.raises(InputError, match="is nested deeper than 64 levels through its aliases"):
+        _read(tmp_path, "\n".join([*hidden, "all: *a29\n"]))
+
+
 def test_what_is_not_a_readable_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a folder"):
         catalog.read_yaml(tmp_path)

@@ -44,13 +44,13 @@ FILES = [
     (
         "pass: forward",
         "pass: forwrd",
-        "workload.pass: 'forwrd' is not allowed; use forward, training, prefill, decode, mixed or verify "
+        "workload.pass: 'forwrd' is not allowed; use decode, forward, mixed, prefill, training or verify "
         "(did you mean 'forward'?)",
     ),
     (
         "pass: forward",
         "pass: decode",
-        "workload.pass: 'decode' comes with serving; use forward or training",
+        "workload.sequence: is of forward, mixed, prefill, training; a decode step takes batch, context",
     ),
     (
         "sequence: 8Ki",

@@ -10,7 +10,7 @@ import pytest
 
 import tspsim
 from tspsim.network import ALGORITHMS
-from tspsim.parallel import CONTEXT_METHODS, SCHEMES, WEIGHT_TRANSPORTS
+from tspsim.parallel import CONTEXT_METHODS, DECODE_EXCHANGES, SCHEMES, WEIGHT_TRANSPORTS
 from tspsim.program import COLLECTIVE_KINDS
 
 PACKAGE = Path(tspsim.__file__).parent
@@ -18,7 +18,7 @@ PACKAGE = Path(tspsim.__file__).parent
 OWNERS = ("parallel", "network")
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in OWNERS)
 #: A kind of collective is no algorithm, though one context method has the name of the kind it uses.
-NAMES = {*SCHEMES.names(), *CONTEXT_METHODS.names(), *WEIGHT_TRANSPORTS.names(), *ALGORITHMS}
+NAMES = {*SCHEMES.names(), *CONTEXT_METHODS.names(), *DECODE_EXCHANGES.names(), *WEIGHT_TRANSPORTS.names(), *ALGORITHMS}
 NAMES -= {*COLLECTIVE_KINDS, "dispatch", "combine"}
 #: Axes of one scheme alone: whether there are several ranks on one is the scheme's business.
 AXES = {axis for scheme in SCHEMES.values() if not scheme.usual for axis in scheme.axes}

@@ -194,7 +194,7 @@ def test_a_run_of_ever_new_meetings_remembers_so_many_and_no_more() -> None:
             if i >= 4:
                 solver.leave(i - 4)
             assert set(solver.settle().values()) == {1.0 / min(i + 1, 4)}
-            assert sum(map(len, solver._solutions._speeds)) <= 40
+            assert sum(map(len, solver._solutions.known)) <= 40
 
 
 def test_weights_of_one_over_the_rate_alone_make_flows_equal_in_bytes() -> None:

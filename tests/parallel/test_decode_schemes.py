@@ -17,6 +17,7 @@ from tspsim.errors import InputError
 from tspsim.model import Architecture, load_model
 from tspsim.parallel import DECODE_EXCHANGES, DECODE_FORMS, Job, Plan, build_mesh, scheme_of
 from tspsim.parallel.cache import sequence_bytes
+from tspsim.parallel.capacity import capacity_of
 from tspsim.parallel.decode import DecodeExchange
 from tspsim.parallel.served import dealt, layer_weight_bytes
 from tspsim.paths import LowerBound
@@ -407,3 +408,14 @@ def test_an_exchange_from_outside_is_run_told_and_remembered(tmp_path: Path) -> 
         assert "shout" in str(schema.schema("scenario")["$defs"]["Plan"]["properties"]["decode_exchange"])
     finally:
         DECODE_EXCHANGES.remove(SHOUT.name)
+
+
+def test_shared_contexts_have_room_for_as_many_times_the_tokens(tmp_path: Path) -> None:
+    path, visible = model_file(tmp_path, LATENTS), 192e9
+    plain, shared = (capacity_of(job(path, plan), visible) for plan in (TP8, {"name": "dcp", "tp": 8, "dcp": 8}))
+    # Beside the exchange's own buffers.
+    assert shared.sessions(8 * KI) == pytest.approx(8 * plain.sessions(8 * KI), rel=1e-3)
+    dealt_, folded = (
+        capacity_of(job(path, {"name": "P", "tsp": 8, "decode_form": form}), visible) for form in ("sequences", "tree")
+    )
+    assert dealt_.sessions(8 * KI) == pytest.approx(folded.sessions(8 * KI), rel=1e-2)

@@ -208,9 +208,3 @@ def test_a_batch_of_rows_has_the_work_of_its_rows() -> None:
     together = mixed.tokens * mixed.layer_flops_per_token(model)
     apart = sum(batch.tokens * batch.layer_flops_per_token(model) for batch in (prompt, decode))
     assert together == pytest.approx(apart, rel=1e-12)
-
-
-def test_steps_that_come_with_serving_are_known_and_refused() -> None:
-    for name in ("prefill", "decode", "mixed", "verify"):
-        with pytest.raises(tspsim.errors.InputError, match=f"'{name}' comes with serving; use forward or training"):
-            tspsim.load(question("tsp-8b", [{"name": "P"}], pass_=name, sequence=1024))

@@ -46,7 +46,7 @@ def test_who_came_to_buy_finds_the_break_even_folded() -> None:
     result = fixtures.result()
     bought = replace(result, scenario={**result.scenario, "project": {"price": "rental"}})
     built, folded = breakeven.build(View(result)), breakeven.build(View(bought))
-    assert built is not None and folded is not None and (built["folded"], folded["folded"]) == (False, True)
+    assert built is not None and folded is not None and (built["shut"], folded["shut"]) == (False, True)
     assert render(bought, "x.js").count("<details") == render(result, "x.js").count("<details") + 1
 
 

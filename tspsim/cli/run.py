@@ -63,13 +63,18 @@ def _print_answer(result: Result) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from ..report import table
+    from ..report import served, table
     from ..report.sections.answer import kicker
     from ..report.view import View
 
     best = result.best
-    parts: list[RenderableType] = [Text(kicker(View(result)), style="bold"), "", table(result, terminal_width()), ""]
-    if best is not None:
+    view = View(result)
+    parts: list[RenderableType] = [Text(kicker(view), style="bold"), "", table(result, terminal_width()), ""]
+    if best is not None and view.load is not None:
+        parts.append(Text(f"{served.headline(view, best)}.", style="bold"))
+        parts += [*(Text(sentence) for sentence in served.sentences(view, best))]
+        parts += [Text(f"{best.bottleneck[:1].upper()}{best.bottleneck[1:]}."), ""]
+    elif best is not None:
         fastest = " is the fastest" if len(result.plans) > 1 else ""
         parts += [Text(f"{best.name}{fastest}: {best.bottleneck}."), ""]
     notes = [f"{plan.name}: {note}" for plan in result.plans for note in plan.notes]

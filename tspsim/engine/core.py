@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from ..errors import TspsimError
 from ..network import Cluster
-from ..network.fluid import Clock
 from .assignment import Assignment, Cost
 from .ranks import Machine
 from .system import Partition, Prepared, SimulatedRank, System
@@ -68,7 +67,7 @@ class Engine:
         self.cluster = cluster
         self.cost = cost
         self.every_rank = every_rank
-        self.env: simpy.Environment = Clock()
+        self.env: simpy.Environment = simpy.Environment()
         self.machine = Machine(
             self.env,
             compute_slowdown=interference.compute,

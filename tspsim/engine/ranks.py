@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import simpy
-from simpy.events import URGENT
 
 from ..network.fluid import Activity, Calendar, Channel, Completion, Due, Fluid, Transfer
 
@@ -152,19 +151,9 @@ class Machine:
     def add_stream(self, rank: Rank, stream: Sequence[ReadyInstruction], ended: Callable[[], None]) -> None:
         """Run one stream of ``rank`` from now on and call ``ended`` after its last instruction."""
         if stream[0].is_compute or any(each.duration_s > 0.0 for each in stream):
-            self._drive(self._work(rank, stream, ended))
+            self.env.process(self._work(rank, stream, ended))
         else:
             Queue(self, rank, stream, ended).begin()
-
-    def _drive(self, steps: Generator[Completion, None, None]) -> None:
-        """Run a generator as a SimPy process runs that nobody waits for or interrupts."""
-
-        def resume(_event: simpy.Event) -> None:
-            event = next(steps, None)
-            if event is not None:
-                event.callbacks.append(resume)
-
-        Due(self.env, self.env.now, resume, URGENT)
 
     def _work(
         self, rank: Rank, stream: Sequence[ReadyInstruction], ended: Callable[[], None]
@@ -179,7 +168,7 @@ class Machine:
                     gate = Completion(env)
                     waiting.setdefault(other, []).append(gate.fire)
                     yield gate
-            start_s[index] = env._now
+            start_s[index] = env.now
             if duration_s > 0.0:
                 if is_compute:
                     computation = Computation(env, self, device)
@@ -189,7 +178,7 @@ class Machine:
                     launch = Launching(env)
                     enter(launch, duration_s)
                     yield launch
-            end_s[index] = env._now
+            end_s[index] = env.now
             done[index] = 1
             if index in waiting:
                 for call in waiting.pop(index):
@@ -240,7 +229,7 @@ class Queue:
     def begin(self) -> None:
         """Start as processes do: after what happens at this instant has been set up."""
         env = self.machine.env
-        Due(env, env.now, lambda _event: self.advance())
+        Due(env, 0.0, lambda _event: self.advance())
 
     def advance(self) -> None:
         """Arrive for the current instruction, unless it must still wait."""
@@ -269,7 +258,7 @@ class Queue:
                 for transfer in halves:
                     transfer.callbacks.append(self._moved)
                 return
-            self.start_s = self.machine.env._now
+            self.start_s = self.machine.env.now
             self._finish()
         self.ended()
 
@@ -286,7 +275,7 @@ class Queue:
         over, rank = self.current, self.rank
         assert over is not None
         rank.start_s[over.number] = self.start_s
-        rank.end_s[over.number] = self.machine.env._now
+        rank.end_s[over.number] = self.machine.env.now
         rank.done[over.number] = 1
         self.current = next(self.stream, None)
         if over.number in rank.waiting:

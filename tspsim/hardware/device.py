@@ -454,8 +454,9 @@ class Device:
         return kernel
 
     def _engine_library(self, family: str, dtype: str, kv_dtype: str | None) -> str | None:
-        """The engine's library of which this device has most rows of these types; None where it has none."""
-        if not self.engine:
+        """The engine's library of which this device has most rows of these types; None where it has none, or where the
+        default is the engine's."""
+        if not self.engine or _as_engines_say(self.spec.defaults.get(family, "")).startswith(self.engine):
             return None
         own = [
             fit for fit in self.spec.kernels

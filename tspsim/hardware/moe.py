@@ -39,7 +39,7 @@ PARAMETERS: dict[str, Parameter] = {
     "hbm_efficiency": Parameter(0.8, 0.1, 1.0, "share of the HBM bandwidth while streaming weights"),
     "unit_load": Parameter(3.0, 0.5, 100.0, "bandwidth one unit can pull, against its share of that of all"),
     "activation_efficiency": Parameter(0.5, 0.03, 4.0, "HBM share of moving tokens to experts and back (L2 helps)"),
-    "remote_share": Parameter(0.05, 0.001, 1.5, "rows moved for a choice of another rank's expert"),
+    "remote_share": Parameter(0.05, 0.001, 1.0, "rows moved for a choice of another rank's expert"),
     "expert_us": Parameter(0.02, 0.0001, 1.0, "every expert here, whether touched or not"),
     "sort_us": Parameter(1.0, 0.001, 30.0, "routing and sorting, for each doubling of the tokens"),
 }

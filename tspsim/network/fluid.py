@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from heapq import heappop, heappush
 from typing import Any, Protocol
 
 import simpy
@@ -63,14 +62,14 @@ class Completion(simpy.Event):
 
 
 class Due(simpy.Event):
-    """An event that happens at ``at_s`` and calls ``callback`` then: a timeout with less ado."""
+    """An event that happens after ``delay_s`` and calls ``callback`` then: a timeout with a priority."""
 
     __slots__ = ("_ok", "_value", "callbacks", "env")
 
     def __init__(
         self,
         env: simpy.Environment,
-        at_s: float,
+        delay_s: float,
         callback: Callable[[simpy.Event], None],
         priority: EventPriority = NORMAL,
     ) -> None:
@@ -78,24 +77,7 @@ class Due(simpy.Event):
         self.callbacks = [callback]
         self._ok = True
         self._value = None
-        heappush(env._queue, (at_s, priority, next(env._eid), self))
-
-
-class Clock(simpy.Environment):
-    """SimPy's clock, which spares a call an event where it runs to the end."""
-
-    def run(self, until: simpy.core.SimTime | simpy.Event | None = None) -> Any | None:
-        if until is not None:
-            return super().run(until)
-        queue = self._queue
-        while queue:
-            self._now, _, _, event = heappop(queue)
-            callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
-            for callback in callbacks:
-                callback(event)
-            if not event._ok and not hasattr(event, "_defused"):
-                raise event._value
-        return None
+        env.schedule(self, priority, delay_s)
 
 
 class Calendar:
@@ -120,16 +102,16 @@ class Calendar:
         """``activity`` ends ``delay_s`` from now; sets its ``due_s``."""
         delay_s = (delay_s + self._rounding) - self._rounding
         env = self.env
-        activity.due_s = due_s = env._now + delay_s
+        activity.due_s = due_s = env.now + delay_s
         day = self._days.get(due_s)
         if day is None:
             self._days[due_s] = [activity]
-            Due(env, due_s, self._end)
+            Due(env, delay_s, self._end)
         else:
             day.append(activity)
 
     def _end(self, _event: simpy.Event) -> None:
-        now = self.env._now
+        now = self.env.now
         for activity in self._days.pop(now, ()):
             if activity.due_s == now:
                 # An end that moved away and back stands here twice.
@@ -273,7 +255,7 @@ class Fluid:
     def _start(self, transfer: Transfer) -> None:
         """Data begins to move now; the rate follows when the instant is over."""
         channel = transfer.channel
-        transfer.start_s = transfer.since_s = self.env._now
+        transfer.start_s = transfer.since_s = self.env.now
         transfer.remaining_s = channel.fluid_s
         active = self._active.get(channel.region)
         if active is None:
@@ -325,7 +307,7 @@ class Fluid:
     def settle_later(self) -> None:
         """Ask for a settling at the end of this instant (once)."""
         self.settling = True
-        Due(self.env, self.env._now, self._settle, LAST)
+        Due(self.env, 0.0, self._settle, LAST)
 
     def _settle(self, _event: simpy.Event) -> None:
         self.settling = False
@@ -367,7 +349,7 @@ class Fluid:
                     break
         if rate == transfer.rate:
             return
-        now = self.env._now
+        now = self.env.now
         transfer.remaining_s -= (now - transfer.since_s) * transfer.rate
         transfer.since_s = now
         transfer.rate = rate

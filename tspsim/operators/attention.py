@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from .base import DTYPE_BYTES, Computes, Operator, Role
+from .base import DTYPE_BYTES, BehindCache, Computes, Operator, Role
 from .memory_bound import MemoryBound
 from .products import Gemm
 
@@ -95,7 +95,7 @@ class Attention(Operator):
 
 
 @dataclass(frozen=True, slots=True)
-class DecodeAttention(Operator):
+class DecodeAttention(BehindCache, Operator):
     """Attention of ``queries`` tokens a sequence over its context, in one kernel call.
 
     Parameters
@@ -123,16 +123,6 @@ class DecodeAttention(Operator):
     kind = "attention"
 
     @property
-    def batch(self) -> int:
-        """Sequences."""
-        return sum(sequences for _, sequences in self.rows)
-
-    @property
-    def context(self) -> int:
-        """Tokens of all contexts."""
-        return sum(tokens * sequences for tokens, sequences in self.rows)
-
-    @property
     def flops(self) -> float:
         """4·heads·head_dim a query and token of context."""
         return 4.0 * self.queries * self.context * self.heads * self.head_dim
@@ -150,7 +140,5 @@ class DecodeAttention(Operator):
 
     @property
     def shape(self) -> str:
-        pieces = " + ".join(f"{sequences}×{self.queries}×{tokens}" for tokens, sequences in self.rows[:3])
-        more = f" + {len(self.rows) - 3} more" if len(self.rows) > 3 else ""
         heads = f"{self.heads}/{self.kv_heads} heads of {self.head_dim}"
-        return f"{pieces}{more}, {heads} {self.kv_dtype}"
+        return f"{self.rows_in_words}, {heads} {self.kv_dtype}"

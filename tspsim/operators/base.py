@@ -148,3 +148,27 @@ class Operator(ABC):
     def unfused(self, traffic: float) -> Operator:
         """The same where eager kernels move ``traffic`` times a compiler's bytes."""
         return self
+
+
+class BehindCache:
+    """What attention of a few queries a sequence over a cache has: ``rows`` of (context tokens, sequences)."""
+
+    __slots__ = ()
+    rows: tuple[tuple[int, int], ...]
+    queries: int
+
+    @property
+    def batch(self) -> int:
+        """Sequences."""
+        return sum(sequences for _, sequences in self.rows)
+
+    @property
+    def context(self) -> int:
+        """Tokens of all contexts."""
+        return sum(tokens * sequences for tokens, sequences in self.rows)
+
+    @property
+    def rows_in_words(self) -> str:
+        """The first three, and how many more."""
+        pieces = " + ".join(f"{sequences}×{self.queries}×{tokens}" for tokens, sequences in self.rows[:3])
+        return pieces + (f" + {len(self.rows) - 3} more" if len(self.rows) > 3 else "")

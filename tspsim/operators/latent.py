@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .base import DTYPE_BYTES, Operator, Role
+from .base import DTYPE_BYTES, BehindCache, Operator, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class LatentPrefill(Operator):
 
 
 @dataclass(frozen=True, slots=True)
-class LatentDecode(Operator):
+class LatentDecode(BehindCache, Operator):
     """Attention of ``queries`` tokens a sequence over the latents in its cache: one shared head of keys (latent and
     rotary part) and values (the latent), for all query heads of the rank.
 
@@ -94,16 +94,6 @@ class LatentDecode(Operator):
     kind = "attention"
 
     @property
-    def batch(self) -> int:
-        """Sequences."""
-        return sum(sequences for _, sequences in self.rows)
-
-    @property
-    def context(self) -> int:
-        """Tokens of all contexts."""
-        return sum(tokens * sequences for tokens, sequences in self.rows)
-
-    @property
     def flops(self) -> float:
         """2·(2·latent_dim + rope_dim) a query, head and token of context."""
         return 2.0 * self.queries * self.context * self.heads * (2.0 * self.latent_dim + self.rope_dim)
@@ -122,9 +112,8 @@ class LatentDecode(Operator):
 
     @property
     def shape(self) -> str:
-        pieces = " + ".join(f"{sequences}×{self.queries}×{tokens}" for tokens, sequences in self.rows[:3])
-        more = f" + {len(self.rows) - 3} more" if len(self.rows) > 3 else ""
-        return f"{pieces}{more}, {self.heads} heads over latents of {self.latent_dim}+{self.rope_dim} {self.kv_dtype}"
+        latents = f"latents of {self.latent_dim}+{self.rope_dim} {self.kv_dtype}"
+        return f"{self.rows_in_words}, {self.heads} heads over {latents}"
 
 
 @dataclass(frozen=True, slots=True)

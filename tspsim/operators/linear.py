@@ -16,8 +16,23 @@ CHUNK = 64
 TokenRows = tuple[tuple[int, int], ...]
 
 
+class OfTokens:
+    """``rows`` of (query tokens, sequences)."""
+
+    __slots__ = ()
+    rows: TokenRows
+
+    @property
+    def tokens(self) -> int:
+        return sum(q * n for q, n in self.rows)
+
+    @property
+    def sequences(self) -> int:
+        return sum(n for _, n in self.rows)
+
+
 @dataclass(frozen=True, slots=True)
-class DeltaScan(Operator):
+class DeltaScan(OfTokens, Operator):
     """The recurrence of one layer: chunked where a sequence has many tokens, one step where it has one.
 
     Parameters
@@ -46,14 +61,6 @@ class DeltaScan(Operator):
     kind = "attention"
 
     @property
-    def tokens(self) -> int:
-        return sum(q * n for q, n in self.rows)
-
-    @property
-    def sequences(self) -> int:
-        return sum(n for _, n in self.rows)
-
-    @property
     def flops(self) -> float:
         """A token updates and reads the state (6·k_dim·v_dim a head); of many, pairs inside a chunk besides: three
         products of width k_dim (of K with itself, its transform of K, and Q with K) and two of v_dim, half of each
@@ -68,6 +75,11 @@ class DeltaScan(Operator):
         return self.v_heads * self.k_dim * self.v_dim * DTYPE_BYTES[self.state_dtype]
 
     @property
+    def cold_bytes(self) -> float:
+        """States read and written once."""
+        return 2.0 * self.sequences * self.state_bytes
+
+    @property
     def hbm_bytes(self) -> float:
         """States read and written once, q, k, v read and outputs written."""
         moved = 2.0 * self.k_heads * self.k_dim + 2.0 * self.v_heads * self.v_dim
@@ -80,7 +92,7 @@ class DeltaScan(Operator):
 
 
 @dataclass(frozen=True, slots=True)
-class ShortConvolution(Operator):
+class ShortConvolution(OfTokens, Operator):
     """A causal convolution of ``width`` over ``channels`` channels of q, k and v."""
 
     rows: TokenRows
@@ -92,14 +104,6 @@ class ShortConvolution(Operator):
     role: Role = Role.OTHER
 
     kind = "memory_bound"
-
-    @property
-    def tokens(self) -> int:
-        return sum(q * n for q, n in self.rows)
-
-    @property
-    def sequences(self) -> int:
-        return sum(n for _, n in self.rows)
 
     @property
     def flops(self) -> float:

@@ -57,6 +57,7 @@ def stage_memory(job: Job, residency: Residency, stage: int) -> Mapping[str, flo
 
 def declared(job: Job, residency: Residency, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
     """The ledger of a rank that holds some chunks: what everybody who keeps something says of it."""
+    job = fullest(job)
     share, compute_shards = data.OwnedParameters(job, residency.weight_shards(job)), residency.compute_shards(job)
     kinds = job.blocks(chunks)
     yield from (
@@ -76,6 +77,14 @@ def declared(job: Job, residency: Residency, chunks: Sequence[Chunk]) -> Iterato
     if any(chunk.has_head for chunk in chunks):
         yield Buffer("logits", logits(job, residency.logit_shards(job)), Lifetime.HEAD)
     yield Buffer("runtime_reserve", job.work.runtime_reserve_bytes, Lifetime.STEP)
+
+
+def fullest(job: Job) -> Job:
+    """The job in the pass of a serving step that takes most: of chunks as long the one behind most of the prompt."""
+    if not job.work.load.chunk or job.pass_index is not None:
+        return job
+    passes = job.passes
+    return job.at(max(range(len(passes)), key=lambda index: (passes[index].tokens, passes[index].pairs)))
 
 
 def layers_in_flight(job: Job, compute_shards: int, stage: int) -> Counter[Block]:

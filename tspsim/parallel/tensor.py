@@ -355,16 +355,17 @@ def variants(plan: Plan) -> Iterator[Mapping[str, Any]]:
 def serving_variants(step: Step, keys: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Ways to see each other's prompts, or to share contexts."""
     tp, sp = keys.get("tp", 1), keys.get("sp", 1)
+    exchanges = [each.name for each in DECODE_EXCHANGES.values() if each.searched]
     if step.shards_tokens:
         yield from ({"exchange": name} for name in CONTEXT_METHODS) if sp > 1 else ({},)
         return
     if sp > 1:
-        yield from ({"decode_exchange": name} for name in DECODE_EXCHANGES)
+        yield from ({"decode_exchange": name} for name in exchanges)
         return
     yield {}
     for ranks in range(2, tp + 1):
         if tp % ranks == 0:
-            yield from ({"dcp": ranks, "decode_exchange": name} for name in DECODE_EXCHANGES)
+            yield from ({"dcp": ranks, "decode_exchange": name} for name in exchanges)
             yield {"kvp": ranks}
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tspsim.errors import printable
 from tspsim.units import GIB, compact, percent
 
+from . import served
 from .numbers import seconds
 from .view import dollars_per_million_tokens, price_range
 
@@ -61,9 +62,10 @@ def table(results: Sequence[Result]) -> Table:
     shown.add_column("scenario", overflow="fold")
     shown.add_column("GPUs")
     shown.add_column("plan", no_wrap=True)
-    for heading in ("tokens/s", "ratio", "step", "MFU", "memory, GiB", "$ a million tokens"):
-        shown.add_column(heading, justify="right")
     every = rows(results)
+    told = in_common(every)
+    for heading in ("tokens/s", "ratio", "step", *(told.values() or ["MFU"]), "memory, GiB", "$ a million tokens"):
+        shown.add_column(heading, justify="right")
     best = max((row.ratio for row in every if row.ratio is not None), default=None)
     refused = []
     previous = -1
@@ -72,7 +74,7 @@ def table(results: Sequence[Result]) -> Table:
             shown.add_section()
         start = ("", "") if row.number == previous else (row.scenario, row.hardware)
         previous = row.number
-        cells = [Text(cell) for cell in (*start, row.plan.name, *_cells(row))]
+        cells = [Text(cell) for cell in (*start, row.plan.name, *_cells(row, told))]
         style = "yellow" if row.ratio is None else "bold" if row.ratio == best else ""
         shown.add_row(*cells, style=style)
         if not row.plan.ran:
@@ -83,16 +85,26 @@ def table(results: Sequence[Result]) -> Table:
     return shown
 
 
-def _cells(row: Row) -> list[str]:
+#: What users of a serving step see, as columns are called.
+SEEN = {"time_to_first_token_s": "first token", "time_per_output_token_s": "output token"}
+
+
+def in_common(every: Sequence[Row]) -> dict[str, str]:
+    """Keys of the entry ``inference`` that any plan has, and their headings; none where nobody serves."""
+    keys = {key for row in every for key in row.plan.inference}
+    return {key: words for key, words in SEEN.items() if key in keys}
+
+
+def _cells(row: Row, told: Mapping[str, str]) -> list[str]:
     plan = row.plan
     memory = f"{plan.memory.peak_bytes / GIB:.1f}"
     if row.ratio is None:
-        return ["refused", "", "", "", memory, ""]
+        return ["refused", "", "", *([""] * (len(told) or 1)), memory, ""]
     return [
         compact(plan.tokens_per_s),
         f"{row.ratio:.3f}",
         seconds(plan.step_time_s),
-        percent(plan.mfu),
+        *([served.timed(plan, key) for key in told] or [percent(plan.mfu)]),
         memory,
         price_range(plan) or "–",
     ]
@@ -117,6 +129,8 @@ _CSV = (
     "usd_per_million_tokens_high",
     "error",
 )
+#: Behind them where a plan serves.
+_CSV_SERVED = ("time_to_first_token_s", "time_per_output_token_s", "tokens_per_s_per_user", "sessions")
 
 
 def csv(results: Sequence[Result]) -> str:
@@ -126,8 +140,10 @@ def csv(results: Sequence[Result]) -> str:
 
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_CSV)
-    for row in rows(results):
+    every = rows(results)
+    further = _CSV_SERVED if any(row.plan.inference for row in every) else ()
+    writer.writerow([*_CSV, *further])
+    for row in every:
         plan = row.plan
         prices = list(dollars_per_million_tokens(plan).values())
         rates: list[object] = [""] * 8
@@ -138,7 +154,9 @@ def csv(results: Sequence[Result]) -> str:
         memory = [plan.memory.peak_bytes, plan.memory.capacity_bytes]
         cost = [prices[0], prices[-1]] if prices else ["", ""]
         start = [row.scenario, row.gpus, row.device, plan.name]
-        writer.writerow([*map(_cell, start), *rates, *memory, *cost, _cell(plan.error or "")])
+        seen = {**plan.inference, **plan.inference.get("capacity", {})}
+        last = [_cell(plan.error or ""), *(seen.get(key, "") for key in further)]
+        writer.writerow([*map(_cell, start), *rates, *memory, *cost, *last])
     return text.getvalue()
 
 

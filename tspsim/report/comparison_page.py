@@ -14,10 +14,11 @@ from .comparison import Row, rows, slug
 from .comparison_terms import project, scaling, sides, uncertainty
 from .numbers import seconds
 from .page import _bundle, render, render_sections
+from .served import timed
 from .view import dollars_per_million_tokens
 
 if TYPE_CHECKING:
-    from tspsim.result import Result
+    from tspsim.result import PlanResult, Result
     from tspsim.studies.purchase.decision import Decision
     from tspsim.studies.purchase.decision import Row as OfferRow
 
@@ -118,6 +119,7 @@ SIDES = """
 MEASURES = {
     "rate": "tokens/s",
     "each": "tokens/s/GPU",
+    "user": "tokens/s a user",
     "dollar": "tokens a dollar",
     "joule": "tokens a joule",
     "headroom": "memory left a GPU",
@@ -200,6 +202,7 @@ def headline(every: Sequence[Row], decision: Decision | None, title: str, descri
         f"{fastest.ratio:.2f} times {first.plan.name} of {first.scenario}. {fastest.plan.bottleneck[:1].upper()}"
         f"{fastest.plan.bottleneck[1:]}."
     ]
+    values["sentences"] += seen_by_users(fastest.plan)
     if decision is not None and decision.winner is not None and decision.measure == "tokens_per_dollar":
         winner = decision.winner
         assert winner.best is not None
@@ -232,6 +235,13 @@ def headline(every: Sequence[Row], decision: Decision | None, title: str, descri
             if best.measure(key)
         ]
     return values
+
+
+def seen_by_users(plan: PlanResult) -> list[str]:
+    """What those wait for whom a step serves."""
+    told = {"time_to_first_token_s": "first token after", "time_per_output_token_s": "a token every"}
+    said = [f"{words} {timed(plan, key)}" for key, words in told.items() if key in plan.inference]
+    return [f"Its users see: {', '.join(said)}."] if said else []
 
 
 def _measured(key: str, row: OfferRow) -> str:
@@ -293,6 +303,9 @@ def measured(row: Row, offer: OfferRow | None) -> dict[str, tuple[float, str]]:
         "each": (each, compact(each)),
         "mfu": (plan.mfu, percent(plan.mfu)),
     }
+    seen = plan.inference.get("tokens_per_s_per_user")
+    if seen is not None:
+        found["user"] = (seen, digits(seen))
     left = plan.memory.capacity_bytes - plan.memory.peak_bytes
     if plan.memory.capacity_bytes:
         found["headroom"] = (left, gib(left))

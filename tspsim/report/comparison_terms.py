@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tspsim.steps import STEPS
 from tspsim.units import compact, digits, percent
 
 from .numbers import plain, seconds
+from .sections.assumptions import told
 
 if TYPE_CHECKING:
     from tspsim.result import Result
@@ -150,7 +152,9 @@ def sides(results: Sequence[Result], offers: Mapping[int, OfferRow]) -> dict[str
     line("GPUs", lambda _, result: f"{result.cluster['gpus']:,} {result.cluster['device']['name']}")
     for what, key in (("nodes", "nodes"), ("fabric", "fabric"), ("oversubscription", "oversubscription")):
         line(what, partial(_of_cluster, key))
-    for key in ("model", "pass", "sequence", "sequences_per_replica", "global_batch"):
+    further = dict.fromkeys(key for step in STEPS.values() if step.serves for key in (*step.needs, *step.takes))
+    common = ("model", "pass", "sequence", "sequences_per_replica", "global_batch")
+    for key in (*common, *(key for key in further if key not in common)):
         line(key.replace("_", " "), partial(_of_workload, key))
     line("best plan", lambda index, _: _best(offers, index, "name"))
     line("limit", lambda index, _: _best(offers, index, "bottleneck"))
@@ -159,10 +163,10 @@ def sides(results: Sequence[Result], offers: Mapping[int, OfferRow]) -> dict[str
     line("power a GPU", lambda index, _: _power(offers[index]) if index in offers else "")
     line("parts of the fabric", lambda index, _: _fabric(offers[index]) if index in offers else "")
     line("their prices", lambda index, _: offers[index].rates.fabric_source if index in offers else "")
-    common = [text for text in (shown[0].defaults if shown else ()) if all(text in result.defaults for result in shown)]
-    own = [[text for text in result.defaults if text not in common] for result in shown]
+    alike = [text for text in (shown[0].defaults if shown else ()) if all(text in result.defaults for result in shown)]
+    own = [[text for text in result.defaults if text not in alike] for result in shown]
     line("only here", lambda index, _: " ".join(own[index]).replace("`", ""))
-    return {"names": [str(result.scenario["name"]) for result in shown], "table": table, "defaults": common}
+    return {"names": [str(result.scenario["name"]) for result in shown], "table": table, "defaults": alike}
 
 
 def _of_cluster(key: str, _index: int, result: Result) -> str:
@@ -170,7 +174,9 @@ def _of_cluster(key: str, _index: int, result: Result) -> str:
 
 
 def _of_workload(key: str, _index: int, result: Result) -> str:
-    return plain(result.scenario.get("workload", {}).get(key))
+    workload = result.scenario.get("workload", {})
+    step = STEPS.get(str(workload["pass"])) if workload.get("pass") in STEPS else None
+    return plain(workload.get(key) if step is None or told(step, key) else None)
 
 
 def _best(offers: Mapping[int, OfferRow], index: int, what: str) -> str:

@@ -31,12 +31,21 @@ KIND_COLOURS: dict[str, str] = {
     "bubble": "#b9a7c9",
     "idle": "#c3c9d1",
 }
+#: Of lines and marks that are plans.
+_PLAN_COLOURS = (
+    "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#aa4499", "#999933", "#44aa99", "#8a94a6",
+)  # fmt: skip
 _MORE_COLOURS = ("#44aa99", "#999933", "#6699cc", "#661100", "#ddcc77")
 
 
 def colour(kind: str, position: int = 0) -> str:
     """The colour of a kind of work; kinds nobody foresaw take one of a second palette, by position."""
     return KIND_COLOURS.get(kind, _MORE_COLOURS[position % len(_MORE_COLOURS)])
+
+
+def plan_colour(place: int) -> str:
+    """The colour of the plan at a place of a figure."""
+    return _PLAN_COLOURS[place % len(_PLAN_COLOURS)]
 
 
 def colours(kinds: Sequence[str]) -> dict[str, str]:

@@ -122,7 +122,7 @@ def thumbnail(rates: Sequence[float]) -> str:
         f'<rect y="{index * 10}" width="{200 * rate / rates[0]:.1f}" {size.format("other" if index else "best")}/>'
         for index, rate in enumerate(rates)
     ]
-    return f'<svg viewBox="0 0 200 {10 * BARS}" aria-hidden="true">{"".join(rows)}</svg>'
+    return f'<svg viewBox="0 0 200 {10 * BARS}" preserveAspectRatio="none" aria-hidden="true">{"".join(rows)}</svg>'
 
 
 def _tables(scenario: Scenario, results: Sequence[Result], folder: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tspsim.result import PlanResult, Result
 from tspsim.units import GIB, compact, percent
 
+from . import served
 from .numbers import seconds
 from .sections.plans import exposed_share
 from .view import View, price_range
@@ -14,6 +15,8 @@ from .view import View, price_range
 if TYPE_CHECKING:
     from rich.table import Table
 
+#: Columns of a terminal from which on all is told.
+WIDE, WIDE_SERVED = 120, 155
 #: heading on a wide and on a narrow terminal
 _COLUMNS = (
     ("tokens/s", "tok/s"),
@@ -32,27 +35,28 @@ def table(result: Result, width: int = 160) -> Table:
     Parameters
     ----------
     width
-        Columns of the terminal. Under 120 the headings are short and capacity and range are left out.
+        Columns of the terminal. Under 120, of a serving step 155, headings are short and capacity and range left out.
     """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     view = View(result)
-    wide = width >= 120
+    wide = width >= (WIDE if view.load is None else WIDE_SERVED)
     priced = any(price_range(plan) for plan in view.ran)
     answer = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
     answer.add_column("plan", no_wrap=True, max_width=24 if wide else 12)
-    for long, short in _COLUMNS:
+    headings = _headings(view, wide)
+    for long, short in headings:
         answer.add_column(long if wide else short, justify="right", no_wrap=True)
     if priced:
         answer.add_column("$ a million\ntokens" if wide else "$/M\ntok", justify="right", no_wrap=True)
     for plan in view.plans:
         if plan.ran:
             style = "bold" if plan is view.best else ""
-            answer.add_row(Text(plan.name), *(Text(cell) for cell in _cells(plan, wide, priced)), style=style)
+            answer.add_row(Text(plan.name), *(Text(cell) for cell in _cells(view, plan, wide, priced)), style=style)
         else:
-            blanks = [""] * (len(_COLUMNS) - 2)
+            blanks = [""] * (len(headings) - 2)
             answer.add_row(
                 Text(plan.name), Text("refused"), *blanks, Text(_memory(plan, wide)), style="yellow"
             )
@@ -64,11 +68,40 @@ def table(result: Result, width: int = 160) -> Table:
     return answer
 
 
-def _cells(plan: PlanResult, wide: bool, priced: bool) -> list[str]:
+def _headings(view: View, wide: bool) -> tuple[tuple[str, str], ...]:
+    if view.load is None:
+        return _COLUMNS
+    shown = [column for column in served.columns(view) if wide or not column.wide]
+    return tuple((_in_two_lines(column.long), column.short) for column in shown)
+
+
+def _in_two_lines(heading: str) -> str:
+    """The first word above the others; ``a GPU`` and its like stay together."""
+    first, _, rest = heading.partition(" a ")
+    return f"{first}\na {rest}" if rest else "\n".join(heading.rsplit(" ", 1))
+
+
+def _cells(view: View, plan: PlanResult, wide: bool, priced: bool) -> list[str]:
+    cells = _served(view, plan, wide) if view.load is not None else _rates(plan, wide)
+    if priced:
+        cells.append(price_range(plan) or "–" if wide else price_range(plan).split(" ")[0] or "–")
+    return cells
+
+
+def _served(view: View, plan: PlanResult, wide: bool) -> list[str]:
+    """Of the first column the range, of the last the capacity; sessions have their context."""
+    cells = [column.cell(plan) for column in served.columns(view) if wide or not column.wide]
+    shown = [value for value, _ in cells]
+    if wide and cells[0][1]:
+        shown[0] += f" ({cells[0][1]})"
+    return [*shown[:-1], _memory(plan, wide)]
+
+
+def _rates(plan: PlanResult, wide: bool) -> list[str]:
     spread = (
         "" if plan.range is None or not wide else f" ({compact(plan.range.low)} – {compact(plan.range.high)})"
     )
-    cells = [
+    return [
         compact(plan.tokens_per_s) + spread,
         compact(plan.tokens_per_s_per_gpu),
         compact(plan.block_forward_tokens_per_s),
@@ -77,9 +110,6 @@ def _cells(plan: PlanResult, wide: bool, priced: bool) -> list[str]:
         percent(exposed_share(plan)),
         _memory(plan, wide),
     ]
-    if priced:
-        cells.append(price_range(plan) or "–" if wide else price_range(plan).split(" ")[0] or "–")
-    return cells
 
 
 def _memory(plan: PlanResult, wide: bool) -> str:

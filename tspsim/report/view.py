@@ -8,6 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from tspsim.result import PlanResult, Result
+from tspsim.scenario.workload import Workload
+from tspsim.steps import STEPS, Load, Step
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,26 @@ class View:
         return _mapping(self.result.scenario.get("workload"))
 
     @property
+    def step(self) -> Step | None:
+        """What a pass is, where the result says it."""
+        name = self.workload.get("pass")
+        return STEPS.get(str(name)) if name in STEPS else None
+
+    @cached_property
+    def load(self) -> Load | None:
+        """How much a serving step is; None of other steps."""
+        step, stated = self.step, self.workload
+        if step is None or not step.serves:
+            return None
+        keys = ("model", "pass", *step.needs, *step.takes)
+        return Workload.model_validate({key: stated[key] for key in keys if stated.get(key) is not None}).load()
+
+    @property
+    def rate_words(self) -> str:
+        """What the rates count."""
+        return "Prompt tokens/s" if self.load is not None and not self.load.batch else "Tokens/s"
+
+    @property
     def model(self) -> Mapping[str, Any]:
         return _mapping(self.result.scenario.get("model"))
 
@@ -88,7 +110,9 @@ class View:
 
     @property
     def tokens_per_replica(self) -> int | None:
-        """B·S: tokens that one replica works on in a step; None where a global batch is stated."""
+        """B·S: tokens that one replica works on in a step; None where a global batch is stated, or where it decodes."""
+        if self.load is not None and self.load.batch:
+            return None
         sequence, count = self.workload.get("sequence"), self.workload.get("sequences_per_replica")
         return int(sequence * count) if isinstance(sequence, int) and isinstance(count, int) else None
 

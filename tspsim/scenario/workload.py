@@ -111,7 +111,7 @@ class AdaptersSpec(Section):
 
 
 def _type(value: Any) -> Any:
-    if value not in WEIGHT_BYTES:
+    if not isinstance(value, str) or value not in WEIGHT_BYTES:
         raise refuse(f"unknown type '{shorten(value)}'{did_you_mean(str(value), WEIGHT_BYTES)}")
     return value
 
@@ -229,7 +229,7 @@ class Workload(Section):
     @classmethod
     def _of_its_step(cls, data: Any) -> Any:
         """A step needs some keys, and takes only its own of those that say how much it is."""
-        if not isinstance(data, Mapping) or data.get("pass") not in STEPS:
+        if not isinstance(data, Mapping) or not isinstance(data.get("pass"), str) or data["pass"] not in STEPS:
             return data
         step, wrong = STEPS.get(data["pass"]), []
         amounts = dict.fromkeys(key for each in STEPS.values() for key in (*each.needs, *each.takes))
@@ -244,6 +244,13 @@ class Workload(Section):
         if wrong:
             raise ValidationError.from_exception_data(cls.__name__, wrong)
         return data
+
+    @model_validator(mode="after")
+    def _every_context(self) -> Workload:
+        lengths = len(self.context) if isinstance(self.context, tuple) else 1
+        if self.batch is not None and lengths > self.batch:
+            raise refuse(f"context: {lengths} lengths for a batch of {self.batch}; state at most one a sequence")
+        return self
 
     @model_validator(mode="after")
     def _types_of_its_step(self) -> Workload:

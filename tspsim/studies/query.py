@@ -66,6 +66,7 @@ class Library:
             load_cluster=lambda name: self._once(("named", name), lambda: fresh.load_cluster(name)),
             load_device=lambda name: self._once(("device", name), lambda: fresh.load_device(name)),
             load_model=lambda name: self._once(("model", name), lambda: fresh.load_model(name)),
+            load_stack=lambda name: self._once(("stack", name), lambda: fresh.load_stack(name)),
         )
 
     def _once(self, key: Hashable, find: Callable[[], Found]) -> Found:
@@ -95,6 +96,7 @@ class Library:
             document["slow_gpus"] = [slow.model_dump() for slow in asked.scenario.faults.slow_gpus]
         document["device"] = self._digest(asked.device, _device_content)
         document["workload"]["model"] = self._digest(asked.model, asdict)
+        document["workload"]["stack"] = repr(asked.work.stack)
         document["version"] = __version__
         return _hash(document)
 

@@ -34,6 +34,7 @@ KERNEL_TABLES: tuple[str, ...] = (
     "kernels/mla_bmm.csv",
     "kernels/linear_attention.csv",
     "kernels/fused_moe_nvidia.csv",
+    "kernels/wideep_moe.csv",
 )
 #: Rows that share these share a kernel model.
 GROUP_COLUMNS = ("family", "dtype", "second_dtype", "library")
@@ -260,6 +261,28 @@ def _linear(frame: pd.DataFrame) -> pd.DataFrame:
     return out
 
 
+def _moe_behind_all_to_all(frame: pd.DataFrame) -> pd.DataFrame:
+    """Large expert groups: of all tokens ``rank0_tokens`` reach the rank, which holds ``slots``/``moe_ep`` experts.
+
+    A choice that falls here with probability q brings 1 − (1 − q)^topk of the tokens; so many choices are its pairs, of
+    a token no more than the rank has experts, and random ones touch its experts.
+    """
+    out = _columns(frame, "fused_moe", tokens="rank0_tokens", experts="slots")
+    out["expert_ffn"] = out["expert_ffn"] / frame["moe_tp"]
+    out["experts"] = out["experts"] / frame["moe_ep"]
+    group, here = frame["tokens"].astype(float), out["tokens"]
+    falls = 1.0 - (1.0 - here.clip(upper=group - 0.5) / group) ** (1.0 / out["topk"])
+    most = here * out[["topk", "experts"]].min(axis=1)
+    out["pairs"] = (group * out["topk"] * falls).clip(upper=most).clip(lower=here)
+    touched = touched_by(out["pairs"].to_numpy(), out["experts"].to_numpy(), 1.0)
+    out["touched"] = touched.clip(max=out["experts"].to_numpy())
+    out["gated"] = 1.0
+    out["family"] = "fused_moe"
+    out["dtype"] = out["second_dtype"] = frame["dtype"].replace(_DTYPES)
+    out["library"] = _library(frame)
+    return out
+
+
 #: By the start of a table's name; ``(frame, time column)`` → normalised rows.
 READERS: Mapping[str, Callable[[pd.DataFrame, str], pd.DataFrame]] = {
     "gemm": lambda frame, column: _gemm(frame),
@@ -269,6 +292,7 @@ READERS: Mapping[str, Callable[[pd.DataFrame, str], pd.DataFrame]] = {
     "attention_prefill": lambda frame, column: _prefill(frame),
     "attention_decode": lambda frame, column: _decode(frame),
     "memory_bound": lambda frame, column: _memory_bound(frame),
+    "wideep_moe": lambda frame, column: _moe_behind_all_to_all(frame),
     "fused_moe_nvidia": lambda frame, column: _moe_ranks(frame),
     "fused_moe": lambda frame, column: _moe(frame),
     "mla_prefill": lambda frame, column: _latent_prefill(frame),

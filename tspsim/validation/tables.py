@@ -134,6 +134,11 @@ TABLES: dict[str, Table] = {
             ("tokens", "hidden", "expert_ffn", "experts", "topk", "moe_tp", "moe_ep"),
             ("gpu", "dtype", "library"), _BY_LIBRARY, "gated", "local_pairs", "local_experts",
         ),
+        _kernel(
+            "kernels/wideep_moe.csv",
+            ("tokens", "rank0_tokens", "hidden", "expert_ffn", "experts", "slots", "topk", "moe_tp", "moe_ep"),
+            ("gpu", "dtype", "library"), (*_BY_LIBRARY, ("gpu", "moe_ep")),
+        ),
         Table(
             "kernels/training_op_efficiency_b200_a100.csv", "efficiency", training_operators.predict,
             counts=("peak_tflops",), texts=("system", "op", "shape"), groups=(("system",), ("system", "op")),

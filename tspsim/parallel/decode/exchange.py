@@ -146,6 +146,8 @@ class DecodeExchange:
         (job, share) → the key of the plan that does not go with it and why; None where all do.
     source
         Who published it.
+    searched
+        Whether a search over plans tries it: one that moves caches for a token is there to be compared with.
     """
 
     name: str
@@ -155,6 +157,7 @@ class DecodeExchange:
     buffer_bytes: Callable[[Partial], float]
     check: Callable[[Job, ContextShare], Refusal] = lambda job, share: None
     source: str = ""
+    searched: bool = True
 
 
 def exchange_of(job: Job) -> DecodeExchange:

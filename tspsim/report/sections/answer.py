@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from tspsim.report import served
 from tspsim.report.numbers import plain, seconds
 from tspsim.report.view import View, dollars_per_million_tokens
+from tspsim.result import PlanResult
 from tspsim.scenario.project import Project
-from tspsim.scenario.workload import Workload
-from tspsim.steps import STEPS
 from tspsim.units import compact, gib, percent
 
 from .section import Section
@@ -53,12 +53,21 @@ def build(view: View) -> dict[str, Any]:
     answer["headline"] = f"{best.name} {lead}: {compact(best.tokens_per_s, 'tokens/s')}"
     if best.range is not None:
         answer["spread"] = f"likely {compact(best.range.low)} to {compact(best.range.high)}"
+    if view.load is not None:
+        answer["headline"] = served.headline(view, best)
+        if best.range is not None and not view.load.batch:
+            first_s = best.inference["time_to_first_token_s"]
+            ends = (best.tokens_per_step / rate for rate in (best.range.high, best.range.low))
+            low, high = (seconds(first_s - best.step_time_s + each) for each in ends)
+            answer["spread"] = f"likely {low} to {high}"
     answer["ratios"] = [
         {"name": rival.name, "times": f"{best.tokens_per_s / rival.tokens_per_s:.2f}×"}
         for rival in view.rivals
     ]
     fits = f"It needs {gib(best.memory.peak_bytes)} of {gib(best.memory.capacity_bytes)} a GPU, so it fits."
     sentences = [_stop(text) for text in (best.bottleneck, fits) if text]
+    if view.load is not None:
+        sentences = [*served.sentences(view, best), *sentences]
     answer["sentences"] = sentences + refusals
     answer["tiles"] = tiles(view)
     return answer
@@ -76,11 +85,12 @@ def kicker(view: View) -> str:
     model = view.model.get("name", workload.get("model"))
     if model:
         parts.append(str(model))
-    step = STEPS.get(workload["pass"]) if workload.get("pass") else None
+    step, load = view.step, view.load
     if step is not None:
         parts.append(step.title)
-    if step is not None and step.serves:
-        parts.append(Workload.model_validate(workload).load().in_words)
+    if load is not None:
+        replicas = max((plan.degrees.get("dp", 1) for plan in view.plans), default=1)
+        parts.append(load.in_words + (", each replica" if replicas > 1 else ""))
     elif isinstance(workload.get("sequence"), int):
         parts.append(f"{workload['sequence']:,} tokens a sequence")
     return " · ".join(parts)
@@ -90,7 +100,22 @@ def tiles(view: View) -> list[dict[str, str]]:
     """The best plan's figures at a glance."""
     best = view.best
     assert best is not None
-    shown = [
+    shown = served.tiles(view, best) if view.load is not None else rates(best)
+    prices = dollars_per_million_tokens(best)
+    if prices:
+        ranking = project_basis(view)
+        market = ranking if ranking in prices else next(iter(prices))
+        price = prices[market]
+        others = [item for item in prices.items() if item[0] != market]
+        where = f" ({market})" if market else ""
+        further = "".join(f"; ${other:.3g} {name}" for name, other in others)
+        shown.append({"what": "Cost", "value": f"${price:.3g}", "more": f"a million tokens{where}{further}"})
+    return shown
+
+
+def rates(best: PlanResult) -> list[dict[str, str]]:
+    """Tiles of a step that serves nobody."""
+    return [
         {
             "what": "Tokens/s a GPU",
             "value": compact(best.tokens_per_s_per_gpu),
@@ -109,16 +134,6 @@ def tiles(view: View) -> list[dict[str, str]]:
             "more": f"of {gib(best.memory.capacity_bytes)} a GPU",
         },
     ]
-    prices = dollars_per_million_tokens(best)
-    if prices:
-        ranking = project_basis(view)
-        market = ranking if ranking in prices else next(iter(prices))
-        price = prices[market]
-        others = [item for item in prices.items() if item[0] != market]
-        where = f" ({market})" if market else ""
-        further = "".join(f"; ${other:.3g} {name}" for name, other in others)
-        shown.append({"what": "Cost", "value": f"${price:.3g}", "more": f"a million tokens{where}{further}"})
-    return shown
 
 
 def project_basis(view: View) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tspsim.report.numbers import plain, words
 from tspsim.report.view import View
-from tspsim.steps import STEPS
+from tspsim.steps import STEPS, Step
 from tspsim.units import compact, duration, gib
 
 from .section import Section
@@ -16,6 +17,9 @@ TEMPLATE = """
 <ul>{% for text in defaults %}<li>{{ text|prose }}</li>
 {% endfor %}
 </ul>{% endif %}
+{% if borrowed %}<h3>Kernel models borrowed, with wider ranges</h3>
+<ul>{% for text in borrowed %}<li>{{ text }}</li>
+{% endfor %}</ul>{% endif %}
 {% for table in tables %}<h3>{{ table.title }}</h3>
 <dl class="facts">{% for fact in table.facts %}<div><dt>{{ fact.what }}</dt><dd>{{ fact.value }}</dd></div>
 {% endfor %}</dl>{% endfor %}
@@ -33,12 +37,8 @@ TEMPLATE = """
 def build(view: View) -> dict[str, Any]:
     """Lists of defaults and facts; provenance as a table."""
     result = view.result
-    # What an optimizer keeps matters only where it runs.
-    workload = {
-        key: value
-        for key, value in view.workload.items()
-        if key != "optimizer" or (view.workload.get("pass") in STEPS and STEPS.get(view.workload["pass"]).trains)
-    }
+    step = view.step
+    workload = {key: value for key, value in view.workload.items() if step is None or told(step, key)}
     cluster = {key: value for key, value in result.cluster.items() if key != "device"}
     tables = [
         ("Workload", workload),
@@ -48,6 +48,7 @@ def build(view: View) -> dict[str, Any]:
     ]
     return {
         "defaults": result.defaults,
+        "borrowed": borrowed(result.provenance),
         "tables": [{"title": title, "facts": _facts(values)} for title, values in tables if values],
         "provenance": [
             {key: row.get(key, "") for key in ("what", "source", "basis")}
@@ -55,6 +56,27 @@ def build(view: View) -> dict[str, Any]:
             for row in result.provenance
         ],
     }
+
+
+#: Keys that say how much a serving step is, and are of no other.
+OF_SERVING = {key for step in STEPS.values() if step.serves for key in (*step.needs, *step.takes)} - {
+    key for step in STEPS.values() if not step.serves for key in (*step.needs, *step.takes)
+}
+#: What a serving step is told by besides its own keys.
+SERVED = ("model", "pass", "precision", "stack", "runtime_reserve", "routing")
+
+
+def told(step: Step, key: str) -> bool:
+    """Whether a key of the workload matters to a step: what an optimizer keeps only where it runs."""
+    if step.serves:
+        return key in (*step.needs, *step.takes, *SERVED)
+    return key not in OF_SERVING and (key != "optimizer" or step.trains)
+
+
+def borrowed(provenance: Sequence[Mapping[str, str]]) -> list[str]:
+    """Kernel models that are another device's or another type's, and whose."""
+    rows = [row for row in provenance if row.get("basis", "").startswith(("inherited", "as plain products"))]
+    return [f"{row['what']}: {row['basis'].removesuffix('; wider range')}" for row in rows]
 
 
 def _with_unit(what: str, value: str) -> str:

@@ -14,7 +14,7 @@ from tspsim.units import digits
 from .section import Section
 
 TEMPLATE = """
-{% if folded %}<details><summary>From how many tokens on TSP moves fewer bytes than its rivals</summary>
+{% if shut %}<details><summary>From how many tokens on TSP moves fewer bytes than its rivals</summary>
 {% endif %}{{ figure("breakeven", "Volume of TSP over that of a rival on as many GPUs, forward, at this model's g and F.
 Blue: TSP moves fewer bytes; the line is where both move the same, the cross is this scenario.", "Rival") }}
 <p>{{ law }}</p>
@@ -26,7 +26,7 @@ Blue: TSP moves fewer bytes; the line is where both move the same, the cross is 
 </table></div>{% endif %}
 <p class="note">These are closed forms of the bytes alone (K and V as wide as the model's heads allow);
 how much time they cost is decided by links and overlap, above.</p>
-{% if folded %}</details>{% endif %}
+{% if shut %}</details>{% endif %}
 """
 
 COLUMNS, ROWS = 89, 61
@@ -60,7 +60,7 @@ def build(view: View) -> dict[str, Any] | None:
         "rows": rows,
         "here": f"{tokens:,} tokens",
         "law": _law(shape),
-        "folded": bool(view.result.scenario.get("project")),
+        "shut": bool(view.result.scenario.get("project")),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tspsim.report import served
 from tspsim.report.numbers import plain, seconds, words
 from tspsim.report.view import View, dollars_per_million_tokens, price_range
 from tspsim.result import PlanResult
@@ -50,7 +51,8 @@ COLUMNS = (
 def build(view: View) -> dict[str, Any]:
     """A row a plan, the fastest first; a switch shows them in the scenario's order (``place``)."""
     priced = any(price_range(plan) for plan in view.ran)
-    columns = [*COLUMNS, "$ a million tokens"] if priced else list(COLUMNS)
+    columns = list(COLUMNS) if view.load is None else [column.long for column in served.columns(view)]
+    columns += ["$ a million tokens"] if priced else []
     rows = [_row(view, plan, priced) | {"place": place} for place, plan in enumerate(view.plans)]
     rates = [plan.tokens_per_s for plan in view.plans]
     ranked = sorted(rows, key=lambda row: -rates[row["place"]])
@@ -75,7 +77,7 @@ def _row(view: View, plan: PlanResult, priced: bool) -> dict[str, Any]:
         "error": plan.error,
         "best": plan is view.best,
         "notes": plan.notes,
-        "facts": _facts(plan),
+        "facts": _facts(view, plan),
     }
     return row if plan.error is not None else row | {"cells": _cells(view, plan, priced)}
 
@@ -95,15 +97,28 @@ def _cells(view: View, plan: PlanResult, priced: bool) -> list[dict[str, str]]:
         (percent(exposed_share(plan)), "of the step"),
         (gib(memory.peak_bytes), f"fits in {gib(memory.capacity_bytes)}"),
     ]
+    if view.load is not None:
+        cells = [column.cell(plan) for column in served.columns(view)]
     if priced:
         markets = [market for market in dollars_per_million_tokens(plan) if market]
         cells.append((price_range(plan) or "–", " – ".join(dict.fromkeys(markets[:1] + markets[-1:]))))
     return [{"value": value, "more": more} for value, more in cells]
 
 
-def _facts(plan: PlanResult) -> list[dict[str, str]]:
-    facts = [{"what": words(str(key)), "value": plain(value)} for key, value in plan.settings.items()]
+#: Settings that a forward of whole tokens has no use for, and those of sequence shards besides.
+OF_TRAINING = ("recomputation", "micro_batch", "vpp", "schedule", "zero", "shard_group")
+OF_SHARDS = ("partition", "exchange", "sequence_regions")
+
+
+def _facts(view: View, plan: PlanResult) -> list[dict[str, str]]:
+    step = view.step
+    hidden: tuple[str, ...] = ()
+    if step is not None and step.serves:
+        hidden = OF_TRAINING if step.shards_tokens else (*OF_TRAINING, *OF_SHARDS)
+    settings = {key: value for key, value in plan.settings.items() if key not in hidden}
+    facts = [{"what": words(str(key)), "value": plain(value)} for key, value in settings.items()]
     facts += [{"what": words(str(key)), "value": plain(value)} for key, value in plan.cost.items()]
+    facts += [{"what": what, "value": plain(value)} for what, value in served.facts(plan)]
     if plan.range is not None:
         facts.append({"what": "range rests on", "value": plan.range.basis})
     if plan.bottleneck:

@@ -15,12 +15,11 @@ from .section import Section
 SPREAD = "#e69f00"
 
 TEMPLATE = """
-<div class="pair">
-{{ figure("rates-model", "Whole model: tokens/s of the cluster, with the range the truth should lie in nine
-times of ten.") }}
+{% if not served %}<div class="pair">{% endif %}
+{{ figure("rates-model", caption) }}
 {{ figure("rates-block", "One block, forward: the cluster's tokens/s if the model were one steady block,
 without embedding, head and loss.") }}
-</div>
+{% if not served %}</div>{% endif %}
 {% if basis %}<p class="note">How the ranges come about: for every family of kernels, and for
 transfers that nothing hides, it is known how far predictions lie from measurements. Nine times of ten the truth lies
 inside, if each of these errs by one factor of its own. Most of an error is common to all plans, so ratios are surer
@@ -34,15 +33,18 @@ def build(view: View) -> dict[str, Any] | None:
     if not view.ran:
         return None
     model = [plan.tokens_per_s for plan in view.ran]
-    block = [plan.block_forward_tokens_per_s for plan in view.ran]
     basis = list(dict.fromkeys(plan.range.basis for plan in view.ran if plan.range is not None))
-    return {
-        "basis": basis,
-        "figures": {
+    if view.load is not None:
+        figures = {"rates-model": _bars(view, model, f"{view.rate_words.lower()} of the cluster", ranges=True)}
+    else:
+        block = [plan.block_forward_tokens_per_s for plan in view.ran]
+        figures = {
             "rates-model": _bars(view, model, "tokens/s, whole model", ranges=True),
             "rates-block": _bars(view, block, "tokens/s, one block forward", ranges=False),
-        },
-    }
+        }
+    what = "Tokens/s of the cluster" if view.load is not None else "Whole model: tokens/s of the cluster"
+    caption = f"{what}, with the range the truth should lie in nine times of ten."
+    return {"basis": basis, "served": view.load is not None, "caption": caption, "figures": figures}
 
 
 def _bars(view: View, values: list[float], title: str, *, ranges: bool) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 from tspsim.report.figures import bars_layout, totals
 from tspsim.report.numbers import label, words
 from tspsim.report.view import View
+from tspsim.units import digits
 
 from .section import Section
 
@@ -44,14 +45,14 @@ def build(view: View) -> dict[str, Any] | None:
                 "y": list(range(len(names))),
                 "marker": {"color": _COLOURS.get(key, "#8a94a6")},
                 "hovertext": [
-                    f"<b>{label(name)}</b><br>{label(title)}<br>{value:,.1f} MiB a layer"
+                    f"<b>{label(name)}</b><br>{label(title)}<br>{digits(value)} MiB a layer"
                     for name, value in zip(names, values, strict=True)
                 ],
                 "hoverinfo": "text",
             }
         )
     sums = [sum(plan.communication_bytes_per_layer.get(key, 0.0) for key in keys) / MIB for plan in view.ran]
-    data.append(totals(sums, [f"{total:,.0f} MiB" for total in sums]))
+    data.append(totals(sums, [f"{total:,.0f} MiB" if total >= 10 else f"{digits(total)} MiB" for total in sums]))
     layout = bars_layout(names, "received a layer and rank (MiB)")
     return {"figures": {"volume": {"data": data, "layout": layout}}}
 

@@ -182,7 +182,7 @@ def document(planned: Planned) -> dict[str, Any]:
             },
         },
         "provenance": [dict(row) for row in provenance(question)],
-        "defaults": list(defaults_in_words(question.work, [found.candidate.plan for found in best])),
+        "defaults": list(defaults_in_words(question, [found.candidate.plan for found in best])),
     }
 
 

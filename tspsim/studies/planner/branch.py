@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -115,10 +114,11 @@ class Search:
     least_s: float = 0.0
     known: dict[str, Found] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
-    #: Families with their floors, and what those that time was too short for cannot undercut.
-    floors: list[tuple[float, Job]] = field(default_factory=list)
+    #: Families, the floors of some by their number, and what those that time was too short for cannot undercut.
+    listed: list[Job] = field(default_factory=list)
+    floors: dict[int, float] = field(default_factory=dict)
     unseen_s: float = math.inf
-    _all_seen: bool = False
+    all_listed: bool = False
 
     def best(
         self,
@@ -148,7 +148,7 @@ class Search:
         gap
             The best is good enough when nothing that is left is better by more than this share.
         """
-        families = (each for each in self._families() if admit(each[1]))
+        families = self._families(admit)
         frontier = Frontier(self, families, self.capacity_bytes - free_bytes)
         best = sorted((each for each in self.known.values() if self._fits(each, free_bytes, admit)), key=_rank)
         first_look = self.deadline.at_s < math.inf and most_rounds == math.inf
@@ -183,7 +183,7 @@ class Search:
         rival_s
             A step to beat: where no plan that is left can, :data:`HOPELESS` of the effort is enough.
         """
-        families = (each for each in self._families() if admit(each[1]))
+        families = self._families(admit)
         frontier = Frontier(self, families, self.capacity_bytes, quick=math.inf)
         best: Found | None = None
         passed_s, spent = math.inf, 0
@@ -205,19 +205,22 @@ class Search:
             for found in self._answers(batch, frontier):
                 best = found if best is None else min(best, found, key=_rank)
 
-    def _families(self) -> Iterator[tuple[float, Job]]:
-        """Every family with its floor, found once; after the deadline those found before."""
-        yield from self.floors
-        if self._all_seen:
-            return
-        every = itertools.islice(self.space.families(), len(self.floors), None)
-        for family in every:
-            if self.deadline.passed:
-                self.unseen_s = self.least_s
-                return
-            self.floors.append((self.bound.floor_s(family), family))
-            yield self.floors[-1]
-        self._all_seen, self.unseen_s = True, math.inf
+    def _families(self, admit: Callable[[Job], bool]) -> Iterator[tuple[float, Job]]:
+        """Families with their floors, each found once; after the deadline those found before."""
+        self.unseen_s = math.inf
+        every: Iterable[Job] = self.listed if self.all_listed else self.space.families()
+        for number, family in enumerate(every):
+            if len(self.listed) <= number:
+                self.listed.append(family)
+            if not admit(family):
+                continue
+            if number not in self.floors:
+                if self.deadline.passed:
+                    self.unseen_s = self.least_s
+                    return
+                self.floors[number] = self.bound.floor_s(family)
+            yield self.floors[number], family
+        self.all_listed = True
 
     def _fits(self, found: Found, free_bytes: float, admit: Callable[[Job], bool]) -> bool:
         return found.headroom_bytes >= free_bytes and admit(found.candidate.job)

@@ -12,13 +12,14 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...bound import plan_bound
 from ...description import describe_cluster, describe_model, provenance
 from ...errors import InfeasibleError, InputError, UnknownNameError
 from ...parallel import SCHEMES, capacity, scheme_axes
+from ...parallel.dispatch import DISPATCHES
 from ...question import Question
 from ...result import SCHEMA_VERSION, PlanResult
 from ...scenario import Plan as PlanKeys
@@ -27,7 +28,7 @@ from ...simulation import Costs, run_plan, scheduled
 from ...statements import defaults_in_words
 from ..front import front_of
 from ..query import Library
-from .limit import Limit, Limits, limit_texts
+from .limit import LIMITS, Limit, Limits, limit_texts
 
 #: What a plan may be chosen by → its merit, of which more is better.
 OBJECTIVES: Mapping[str, Callable[[PlanResult], float]] = {
@@ -38,8 +39,10 @@ OBJECTIVES: Mapping[str, Callable[[PlanResult], float]] = {
     "time_per_output_token": lambda result: -result.inference.get("time_per_output_token_s", math.inf),
     "memory_headroom": lambda result: result.memory.capacity_bytes - result.memory.peak_bytes,
 }
-#: A plan that ran: batch a replica, what came out, its ceiling in tokens/s, and the scenario of it alone.
-Tried = tuple[int | None, PlanResult, float, Scenario]
+#: Of what may be limited, what only decoding sequences or prompts have: what a load must have some of.
+_OF_LOAD = {
+    "tpot": "batch", "time_per_output_token": "batch", "ttft": "prompts", "time_to_first_token": "prompts"
+}  # fmt: skip
 #: Batches are looked for among powers of two and, between the last that keeps the limits and the first that does not,
 #: so many steps finer.
 REFINEMENTS = 3
@@ -54,7 +57,6 @@ class Served:
     keys: Mapping[str, Any]
     batch: int | None
     result: PlanResult
-    bound_tokens_per_s: float
     asked: Scenario = field(repr=False)
 
     @property
@@ -108,7 +110,7 @@ class ServingPlanned:
                 },
             },
             "provenance": [dict(row) for row in provenance(self.question)],
-            "defaults": list(defaults_in_words(self.question.work, self.question.plans)),
+            "defaults": list(defaults_in_words(self.question, self.question.plans)),
         }
 
 
@@ -129,7 +131,7 @@ class ServingPlanner:
     Raises
     ------
     InputError
-        The scenario, the objective or a limit is wrong.
+        The scenario, the objective or a limit is wrong, or of another step.
     """
 
     def __init__(
@@ -155,6 +157,10 @@ class ServingPlanner:
         self.costs = Costs(question.device)
         self.end_s = math.inf if budget_s is None else time.process_time() + budget_s
         load, gpus = question.work.load, question.cluster.gpus
+        for key, name in (("--objective", objective), *(("--limit", limit.name) for limit in self.limits)):
+            if name in _OF_LOAD and not getattr(load, _OF_LOAD[name]):
+                can = ", ".join(each for each in (LIMITS if key == "--limit" else OBJECTIVES) if each not in _OF_LOAD)
+                raise InputError(f"a {question.work.step.title} has no {name}; use {can}", key=key)
         first = scenario.plans[0].degrees(gpus)["dp"] if stated else 1
         #: Decoding sequences of the whole cluster, where no limit frees them.
         self.sequences = load.batch * first
@@ -196,14 +202,10 @@ class ServingPlanner:
         return answer
 
     def _merits(self, result: PlanResult) -> tuple[float, ...]:
-        """A front's: tokens a second and GPU, what a user sees, and memory left."""
+        """A front's: tokens a second and GPU, and what a user sees."""
         seen = result.inference
-        return (
-            result.tokens_per_s_per_gpu,
-            seen.get("tokens_per_s_per_user", 0.0),
-            -seen.get("time_to_first_token_s", 0.0),
-            result.memory.capacity_bytes - result.memory.peak_bytes,
-        )
+        seconds = -seen.get("time_to_first_token_s", 0.0)
+        return result.tokens_per_s_per_gpu, seen.get("tokens_per_s_per_user", 0.0), seconds
 
     def _why_none(self) -> str:
         refused = self.answer.refused
@@ -240,14 +242,15 @@ class ServingPlanner:
         if ranks > 1:
             yield keys | {"ep": ranks}
         if replicas > 1:
-            for dispatch in ("gather", "low_latency", "ranks"):
-                yield keys | {"ep": ranks * replicas, "expert_dispatch": dispatch}
+            for dispatch in DISPATCHES.values():
+                if dispatch.gathers or dispatch.phases is not None:
+                    yield keys | {"ep": ranks * replicas, "expert_dispatch": dispatch.name}
 
     # --- one plan -----------------------------------------------------------------------------------------------
 
     def _try(self, keys: dict[str, Any], *, stated: bool = False) -> None:
         """Simulate a plan at its best batch, if it is legal and may be better than what is known."""
-        name = keys.get("name") or name_of(keys)
+        name = keys.get("name") or name_of(keys, self.question.cluster.gpus)
         try:
             plan = PlanKeys.model_validate({**keys, "name": name})
             recomputation = self.question.work.step.recomputation
@@ -258,67 +261,109 @@ class ServingPlanner:
             return
         if found is None:
             return
-        served = Served({**keys, "name": name}, *found)
+        batch, result = found
+        served = Served({**keys, "name": name}, batch, result, self._asked(plan, batch))
         if stated:
             self.answer.stated += (served,)
         if all(limit.holds(served.result) for limit in self.limits):
             self.answer.known.append(served)
 
+    def _asked(self, plan: PlanKeys, batch: int | None) -> Scenario:
+        """The scenario of one plan at its batch, as it may be written."""
+        update: dict[str, Any] = {"batch": batch} if batch else {}
+        if self.prompts and not self.free_batch:
+            update["sequences_per_replica"] = -(-self.prompts // plan.degrees(self.question.cluster.gpus)["dp"])
+        workload = self.scenario.workload.model_copy(update=update)
+        return self.scenario.model_copy(update={"workload": workload, "plans": (plan,), "offers": ()})
+
     def _stated_keys(self, plan: PlanKeys) -> dict[str, Any]:
         return {key: value for key, value in plan.model_dump(exclude_unset=True).items() if value is not None}
 
-    def _best_batch(self, plan: PlanKeys) -> Tried | None:
-        """The batch a replica, what comes out, and what was asked; None where there is no room or no hope."""
-        dp = plan.degrees(self.question.cluster.gpus)["dp"]
-        if not self.question.work.load.batch:
-            return self._at(plan, None, -(-self.prompts // dp))
+    def _best_batch(self, plan: PlanKeys) -> tuple[int | None, PlanResult] | None:
+        """The batch a replica and what comes out; None where there is no room or no hope."""
+        asked = self.scenario.model_copy(update={"plans": (plan,), "offers": ()})
+        question = self.library.look_up(asked)
+        dp = question.plans[0].dp
         if not self.free_batch:
-            return self._at(plan, -(-self.sequences // dp), -(-self.prompts // dp) if self.prompts else 0)
-        best, batch, beyond = None, 1, None
-        while batch <= MOST_BATCH:
-            tried = self._at(plan, batch, 0, hopeless=False)
-            if tried is None or not all(limit.holds(tried[1]) for limit in self.limits):
-                beyond = batch
-                break
-            best, batch = tried, 2 * batch
+            load = question.work.load
+            batch = -(-self.sequences // dp) if load.batch else 0
+            return self._at(amount(question, batch, -(-self.prompts // dp)))
+        most = self._most(question)
+        if most is None or self._beaten(self._ceiling(amount(question, most))):
+            return None
+        wanted = self._wanted_batch(dp)
+        if wanted > most or (wanted > 1 and self._kept(question, wanted) is None):
+            return None
+        # Powers of two: the largest that keeps the limits, then between it and the next.
+        sizes = [1 << power for power in range(most.bit_length())]
+        low, high, best = 0, len(sizes), None
+        while low < high:
+            middle = (low + high) // 2
+            tried = self._kept(question, sizes[middle])
+            low, high, best = (middle + 1, high, tried) if tried else (low, middle, best)
+        if best is None:
+            return None
+        size, beyond = sizes[low - 1], min(most + 1, 2 * sizes[low - 1])
         for _ in range(REFINEMENTS):
-            if best is None or beyond is None or beyond - best[0] < 2:  # type: ignore[operator]
+            if beyond - size < 2:
                 break
-            middle = (best[0] + beyond) // 2  # type: ignore[operator]
-            tried = self._at(plan, middle, 0, hopeless=False)
-            if tried is None or not all(limit.holds(tried[1]) for limit in self.limits):
-                beyond = middle
-            else:
-                best = tried
+            middle = (size + beyond) // 2
+            tried = self._kept(question, middle)
+            size, beyond, best = (middle, beyond, tried) if tried else (size, middle, best)
         return best
 
-    def _at(
-        self, plan: PlanKeys, batch: int | None, prompts: int, *, hopeless: bool = True
-    ) -> Tried | None:
-        """A plan with so many sequences and prompts a replica; ``hopeless``: only where it may be among the best."""
-        update: dict[str, Any] = {"batch": batch} if batch is not None else {}
-        update |= {"sequences_per_replica": prompts} if prompts else {}
-        workload = self.scenario.workload.model_copy(update=update)
-        asked = self.scenario.model_copy(update={"workload": workload, "plans": (plan,), "offers": ()})
-        question = self.library.look_up(asked)
+    def _wanted_batch(self, dp: int) -> int:
+        """Sequences a replica without which a plan that keeps the limits cannot be among the best: as many as put out
+        what the best do, in the longest time allowed. More sequences in a batch never put out less a second."""
+        longest_s = min(limit.value for limit in self.limits if limit.name in ("tpot", "step"))
+        rates = sorted((served.result.tokens_per_s for served in self.answer.known), reverse=True)
+        if self.merit is not OBJECTIVES["tokens_per_s"] or len(rates) < self.top:
+            return 1
+        drafts = self.question.work.load.speculation
+        return max(1, math.ceil(rates[self.top - 1] * longest_s / dp / (drafts.accepted if drafts else 1.0)))
+
+    def _most(self, question: Question) -> int | None:
+        """The largest batch a replica that there is room for, a power of two or three halves of one; None: not one."""
+        most = None
+        for power in range(MOST_BATCH.bit_length()):
+            for batch in (1 << power, (1 << power) + (1 << power >> 1)):
+                if self._refused(amount(question, batch)) is not None:
+                    return most
+                most = batch
+        return most
+
+    def _kept(self, question: Question, batch: int) -> tuple[int | None, PlanResult] | None:
+        """What comes out with so many sequences, if it keeps the limits."""
+        tried = self._simulated(amount(question, batch))
+        return tried if tried and all(limit.holds(tried[1]) for limit in self.limits) else None
+
+    def _at(self, question: Question) -> tuple[int | None, PlanResult] | None:
+        """A plan, if there is room and it may be among the best."""
+        refused = self._refused(question)
+        if refused is not None:
+            self.answer.refused += ((question.plans[0].name, refused),)
+            return None
+        return None if self._beaten(self._ceiling(question)) else self._simulated(question)
+
+    def _refused(self, question: Question) -> str | None:
+        """Why there is no room; None where there is."""
         job = scheduled(question, question.plans[0])
         room = capacity.capacity_of(job, question.device.visible_memory_bytes)
-        refused = room.refusal(capacity.kept_by(job))
-        if refused is not None:
-            self.answer.refused += ((plan.name, refused),)
-            return None
-        ceiling = plan_bound(question, job)
+        return room.refusal(capacity.kept_by(job))
+
+    def _ceiling(self, question: Question) -> float:
         self.answer.bounded += 1
-        if hopeless and self._hopeless(ceiling.tokens_per_s):
-            return None
+        return plan_bound(question, scheduled(question, question.plans[0])).tokens_per_s
+
+    def _simulated(self, question: Question) -> tuple[int | None, PlanResult] | None:
         result = run_plan(question, question.plans[0], costs=self.costs)
         self.answer.simulated += 1
         if not result.ran:
-            self.answer.refused += ((plan.name, result.error or ""),)
+            self.answer.refused += ((result.name, result.error or ""),)
             return None
-        return batch, result, ceiling.tokens_per_s, asked
+        return question.work.load.batch or None, result
 
-    def _hopeless(self, ceiling_tokens_per_s: float) -> bool:
+    def _beaten(self, ceiling_tokens_per_s: float) -> bool:
         """Whether as many plans as are wanted put out more than a plan can, where that is what counts."""
         if self.merit is not OBJECTIVES["tokens_per_s"]:
             return False
@@ -326,14 +371,25 @@ class ServingPlanner:
         return len(rates) >= self.top and rates[self.top - 1] > ceiling_tokens_per_s
 
 
-def name_of(keys: Mapping[str, Any]) -> str:
+def amount(question: Question, batch: int, prompts: int | None = None) -> Question:
+    """The question with other numbers of sequences and prompts a replica, checked."""
+    load = question.work.load
+    load = replace(load, batch=batch, prompts=load.prompts if prompts is None else prompts)
+    other = replace(question, work=replace(question.work, load=load))
+    other.job(other.plans[0]).check()
+    return other
+
+
+def name_of(keys: Mapping[str, Any], gpus: int) -> str:
     """A name that says what was searched.
 
-    >>> name_of({"tp": 4, "ep": 8, "expert_dispatch": "gather"})
-    'TP4-EP8 gather'
+    >>> name_of({"tp": 4, "ep": 8, "expert_dispatch": "gather"}, 8)
+    'TP4-DP2-EP8 gather'
     """
-    degrees = [f"{axis.upper()}{keys[axis]}" for axis in (*scheme_axes(), "pp", "ep") if keys.get(axis, 1) > 1]
+    spread = {axis: int(keys.get(axis, 1)) for axis in (*scheme_axes(), "pp")}
+    sizes = {**spread, "dp": gpus // math.prod(spread.values()), "ep": int(keys.get("ep", 1))}
+    degrees = [f"{axis.upper()}{size}" for axis, size in sizes.items() if size > 1]
     known = {*scheme_axes(), "pp", "ep", "name"}
     others = [(name, value) for name, value in keys.items() if name not in known]
     words = [f"{name}{value}" if isinstance(value, int) else str(value) for name, value in others]
-    return " ".join(["-".join(degrees) or "DP", *words])
+    return " ".join(["-".join(degrees) or "DP1", *words])

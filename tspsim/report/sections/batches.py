@@ -1,0 +1,88 @@
+"""Tokens a second and GPU against what a user sees, over the batch: the choice that who serves has to make."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tspsim.errors import TspsimError
+from tspsim.report.figures import plan_colour
+from tspsim.report.numbers import label, seconds
+from tspsim.report.view import View
+from tspsim.units import compact, digits
+
+from .section import Section
+
+TEMPLATE = """
+{{ figure("batches", "Every mark is a plan at another batch, simulated as the step itself; large marks are the batch
+that was asked for. Right is quick for a user, up is cheap. Numbers beside marks are sequences a replica.") }}
+{% if not complete %}<p class="note">Time for this picture was up before all batches were simulated.</p>{% endif %}
+<details><summary>The same as a table</summary><div class="scroll"><table>
+  <thead><tr><th scope="col">Plan</th><th scope="col">batch a replica</th><th scope="col">tokens/s a GPU</th>
+  <th scope="col">tokens/s a user</th><th scope="col">an output token</th></tr></thead>
+  <tbody>{% for row in rows %}<tr><th scope="row">{{ row.name }}</th>{% for cell in row.cells %}<td>{{ cell }}</td>
+  {% endfor %}</tr>{% endfor %}</tbody>
+</table></div></details>
+"""
+
+
+def build(view: View) -> dict[str, Any] | None:
+    """A line a plan; nothing where prompts are read, or where the question is not at hand."""
+    load, asked = view.load, view.result.asked
+    if load is None or not load.batch or load.prompts or asked is None or not view.ran:
+        return None
+    from tspsim.studies.serving_curves import rates_over_batch
+
+    try:
+        found = rates_over_batch(asked, view.ran)
+    except TspsimError:  # files that the question names are gone
+        return None
+    data, rows = [], []
+    few = len(found.plans) < 3  # of more plans the numbers would lie over each other
+    for place, (name, line) in enumerate(found.plans.items()):
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers+text",
+                "name": label(name),
+                "x": [rate.per_user for rate in line],
+                "y": [rate.per_gpu for rate in line],
+                "text": [f"{rate.batch:,}" if few else "" for rate in line],
+                "textposition": "top right",
+                "textfont": {"size": 11},
+                "cliponaxis": False,
+                "line": {"color": plan_colour(place), "width": 2},
+                "marker": {
+                    "color": plan_colour(place),
+                    "size": [14 if rate.batch == load.batch else 7 for rate in line],
+                },
+                "hovertext": [
+                    f"<b>{label(name)}</b><br>{rate.batch:,} sequences a replica<br>{compact(rate.per_gpu)} tokens/s a "
+                    f"GPU<br>{digits(rate.per_user)} tokens/s a user<br>a token every {seconds(rate.token_s)}"
+                    for rate in line
+                ],
+                "hoverinfo": "text",
+            }
+        )
+        rows += [
+            {
+                "name": name,
+                "cells": [
+                    f"{rate.batch:,}", compact(rate.per_gpu), digits(rate.per_user), seconds(rate.token_s),
+                ],
+            }
+            for rate in line
+        ]  # fmt: skip
+    axis = {"automargin": True, "fixedrange": True, "zeroline": False, "rangemode": "tozero"}
+    layout = {
+        "height": 440,
+        "hovermode": "closest",
+        "margin": {"r": 36},
+        "xaxis": {**axis, "title": {"text": "tokens/s a user", "standoff": 8}},
+        "yaxis": {**axis, "title": {"text": "tokens/s a GPU", "standoff": 8}, "tickformat": "~s"},
+        "showlegend": True,
+        "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
+    }
+    return {"complete": found.complete, "rows": rows, "figures": {"batches": {"data": data, "layout": layout}}}
+
+
+SECTION = Section("batches-section", "Users against GPUs, over the batch", build, TEMPLATE, short="Batch")

@@ -1,0 +1,152 @@
+"""Caches of a serving step against the room that its engine leaves for them, and sessions by context."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tspsim.errors import TspsimError
+from tspsim.report import served
+from tspsim.report.figures import ALARM, bars_layout, plan_colour
+from tspsim.report.numbers import label
+from tspsim.report.view import View
+from tspsim.result import PlanResult
+from tspsim.units import GIB, digits, gib
+
+from .section import Section
+
+TEMPLATE = """
+{{ figure("cache", "What of a GPU's memory holds weights and caches: those of the step, the room its engine leaves for
+more, and what is kept for activations, graphs and the runtime.") }}
+<ul class="verdicts">{% for verdict in verdicts %}<li><strong>{{ verdict.name }}</strong> {{ verdict.text }}</li>
+{% endfor %}</ul>
+{{ figure("sessions", "Sessions that stay resident on the whole machine, by tokens of context in each. Lines end where a
+replica has no room for one.") }}
+"""
+
+
+def build(view: View) -> dict[str, Any] | None:
+    """Bars a plan, and lines of sessions where the question is at hand."""
+    plans = [plan for plan in view.ran if plan.inference.get("capacity")]
+    if view.load is None or not plans:
+        return None
+    figures = {"cache": bars(plans)}
+    lines = sessions(view, plans)
+    if lines:
+        figures["sessions"] = lines
+    return {"figures": figures, "verdicts": [verdict(plan) for plan in plans]}
+
+
+def verdict(plan: PlanResult) -> dict[str, str]:
+    """Sessions and the longest context of one replica, with their range."""
+    room = plan.inference["capacity"]
+    low, high = room["sessions_range"]
+    likely = f" (likely {served.whole(low)} to {served.whole(high)})" if served.whole(low) != served.whole(high) else ""
+    text = (
+        f"{served.whole(room['sessions'])} sessions of {room['context']:,} tokens a replica{likely}, or one of "
+        f"{served.length(room['longest_context'])}."
+    )
+    return {"name": plan.name, "text": text}
+
+
+def bars(plans: list[PlanResult]) -> dict[str, Any]:
+    """Weights, caches of the step, room left, and the rest of what the device shows to a program."""
+    names = [plan.name for plan in plans]
+    parts: dict[str, list[float]] = {"weights": [], "caches of the step": [], "room for more": [], "kept free": []}
+    for plan in plans:
+        weights, used = (plan.memory.parts.get(part, 0.0) for part in ("weights", "kv_cache"))
+        room = max(used, plan.inference["capacity"]["cache_bytes"])
+        rest = max(0.0, plan.memory.capacity_bytes - weights - room)
+        for part, size in zip(parts, (weights, used, room - used, rest), strict=True):
+            parts[part].append(size)
+    tones = dict(zip(parts, ("#332288", "#44aa99", "#88ccee", "#c3c9d1"), strict=True))
+    data: list[dict[str, Any]] = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": part,
+            "x": [size / GIB for size in sizes],
+            "y": list(range(len(names))),
+            "marker": {"color": tones[part]},
+            "hovertext": [
+                f"<b>{label(name)}</b><br>{part}<br>{gib(size)}" for name, size in zip(names, sizes, strict=True)
+            ],
+            "hoverinfo": "text",
+        }
+        for part, sizes in parts.items()
+    ]
+    capacity = max(plan.memory.capacity_bytes for plan in plans) / GIB
+    data.append(
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": f"visible, {capacity:.1f} GiB",
+            "x": [capacity, capacity],
+            "y": [-0.5, len(names) - 0.5],
+            "line": {"color": ALARM, "width": 2.5, "dash": "dash"},
+            "hoverinfo": "name",
+        }
+    )
+    return {"data": data, "layout": bars_layout(names, "memory a GPU (GiB)") | {"margin": {}}}
+
+
+def sessions(view: View, plans: list[PlanResult]) -> dict[str, Any] | None:
+    """Lines a plan; plans that hold the same share one."""
+    from tspsim.studies.serving_curves import sessions_over_context
+
+    if view.result.asked is None:
+        return None
+    try:
+        found = sessions_over_context(view.result.asked, [plan.name for plan in plans])
+    except TspsimError:  # files that the question names are gone
+        return None
+    alike: dict[tuple[tuple[int, float], ...], list[str]] = {}
+    for name, line in found.items():
+        alike.setdefault(tuple((context, round(count, 6)) for context, count in line), []).append(name)
+    lines = [(", ".join(names), points) for points, names in alike.items() if points]
+    if not lines:
+        return None
+    data = [
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": label(name),
+            "x": [context for context, _ in points],
+            "y": [count for _, count in points],
+            "line": {"color": plan_colour(place), "width": 2},
+            "marker": {"size": 6},
+            "hovertext": [
+                f"<b>{label(name)}</b><br>{context:,} tokens each<br>{digits(count)} sessions"
+                for context, count in points
+            ],
+            "hoverinfo": "text",
+        }
+        for place, (name, points) in enumerate(lines)
+    ]
+    ticks = sorted({context for _, points in lines for context, _ in points if context & (context - 1) == 0})
+    log = {"type": "log", "automargin": True, "fixedrange": True, "zeroline": False}
+    layout = {
+        "height": 380,
+        "hovermode": "closest",
+        "xaxis": {
+            **log, "title": {"text": "tokens of context, each", "standoff": 8}, "tickmode": "array",
+            "tickvals": ticks[::2], "ticktext": [in_binary(tick) for tick in ticks[::2]],
+            "range": [math.log10(ticks[0]) - 0.05, math.log10(ticks[-1]) + 0.05] if ticks else None,
+        },
+        "yaxis": {**log, "title": {"text": "sessions", "standoff": 8}, "tickformat": "~s"},
+        "showlegend": True,
+        "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
+    }  # fmt: skip
+    return {"data": data, "layout": layout}
+
+
+def in_binary(count: int) -> str:
+    """A power of two as scenarios write it.
+
+    >>> in_binary(8192), in_binary(2**20)
+    ('8Ki', '1Mi')
+    """
+    return f"{count >> 20}Mi" if count >= 1 << 20 else f"{count >> 10}Ki" if count >= 1 << 10 else str(count)
+
+
+SECTION = Section("caches", "Caches and sessions", build, TEMPLATE, short="Caches")

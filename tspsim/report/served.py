@@ -1,0 +1,210 @@
+"""What a serving step's plans are told by: columns of tables, and the sentences of its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tspsim.result import PlanResult
+from tspsim.units import compact, digits, gib, percent
+
+from .numbers import seconds
+from .view import View
+
+#: Waits in the entry ``inference``.
+FIRST, TOKEN = "time_to_first_token_s", "time_per_output_token_s"
+
+
+@dataclass(frozen=True)
+class Column:
+    """``long`` and ``short`` headings; ``cell`` is a plan's value and what stands small beside it."""
+
+    long: str
+    short: str
+    cell: Callable[[PlanResult], tuple[str, str]]
+    #: Left out of a narrow terminal.
+    wide: bool = False
+
+
+def columns(view: View) -> tuple[Column, ...]:
+    """Those that the step of ``view`` has an answer for."""
+    keys = {key for plan in view.ran for key in plan.inference}
+    load = view.load
+    assert load is not None
+    shown = [
+        Column(view.rate_words, "tok/s", rate),
+        Column(f"{view.rate_words} a GPU", "a GPU", lambda plan: each_gpu(view, plan)),
+    ]
+    if FIRST in keys:
+        shown.append(Column("First token", "first", lambda plan: (timed(plan, FIRST), "")))
+    if TOKEN in keys:
+        shown.append(Column("Output token", "token", lambda plan: (timed(plan, TOKEN), "")))
+        shown.append(Column("Tokens/s a user", "a user", user))
+    if load.speculation or (load.prompts and load.batch):
+        shown.append(Column("Step", "step", lambda plan: (seconds(plan.step_time_s), ""), wide=True))
+    if load.prompts:
+        shown.append(Column("MFU", "MFU", lambda plan: (percent(plan.mfu), ""), wide=True))
+    return (
+        *shown,
+        Column("Exposed communication", "exp.", exposed, wide=True),
+        Column("Sessions", "sess.", sessions),
+        Column("Memory a GPU", "GiB", memory),
+    )
+
+
+def rate(plan: PlanResult) -> tuple[str, str]:
+    spread = "" if plan.range is None else f"{compact(plan.range.low)} – {compact(plan.range.high)}"
+    return compact(plan.tokens_per_s), spread
+
+
+def each_gpu(view: View, plan: PlanResult) -> tuple[str, str]:
+    best = view.best
+    share = "best" if best is None or plan is best else f"{plan.tokens_per_s / best.tokens_per_s:.2f}× the best"
+    return compact(plan.tokens_per_s_per_gpu), share
+
+
+def timed(plan: PlanResult, key: str) -> str:
+    """A time of the entry ``inference``; a dash where nobody waits for it."""
+    return seconds(plan.inference[key]) if key in plan.inference else "–"
+
+
+def user(plan: PlanResult) -> tuple[str, str]:
+    seen = plan.inference.get("tokens_per_s_per_user")
+    return ("–" if seen is None else digits(seen)), ""
+
+
+def exposed(plan: PlanResult) -> tuple[str, str]:
+    parts = plan.breakdown_s.get("exposed_communication", {})
+    share = float(sum(parts.values())) / plan.step_time_s if plan.step_time_s else 0.0
+    return percent(share), "of the step"
+
+
+def sessions(plan: PlanResult) -> tuple[str, str]:
+    """Of all replicas, as long as the longest sequence of the step."""
+    room = plan.inference.get("capacity", {})
+    if not room:
+        return "–", ""
+    return whole(held(plan)), f"of {room['context']:,} tokens"
+
+
+def held(plan: PlanResult) -> float:
+    """Sessions that stay resident on the whole machine: whole ones of every replica."""
+    each, replicas = plan.inference["capacity"]["sessions"], plan.degrees.get("dp", 1)
+    return float(replicas * (int(each) if each < 1e6 else each))
+
+
+def whole(count: float) -> str:
+    """Whole ones of a count.
+
+    >>> whole(442.7), whole(2.5e6)
+    ('442', '2.50 M')
+    """
+    return f"{int(count):,}" if count < 1e6 else compact(count)
+
+
+def memory(plan: PlanResult) -> tuple[str, str]:
+    return gib(plan.memory.peak_bytes), f"fits in {gib(plan.memory.capacity_bytes)}"
+
+
+def headline(view: View, best: PlanResult) -> str:
+    """The best plan and what it does, in the words of the step."""
+    load, alone = view.load, len(view.ran) == 1
+    assert load is not None
+    first = timed(best, FIRST)
+    token = timed(best, TOKEN)
+    lead = "is the only plan that runs" if alone and view.refused else "runs" if alone else ""
+    if not load.batch:
+        if lead or quickest(view, FIRST) is best:
+            return f"{best.name} {lead or 'is fastest'}: first token after {first}"
+        return f"{best.name} reads most: {compact(best.tokens_per_s, 'prompt tokens/s')}, first token after {first}"
+    if load.prompts:
+        rate_ = compact(best.tokens_per_s, "tokens/s")
+        told = f"{rate_} read and put out, first tokens after {first}, then one every {token}"
+        return f"{best.name} {lead or 'does most'}: {told}"
+    return f"{best.name} {lead or 'puts out most'}: {compact(best.tokens_per_s, 'tokens/s')}, a token every {token}"
+
+
+def quickest(view: View, key: str) -> PlanResult:
+    """The plan with the shortest wait; the best one where none is shorter by a hundredth."""
+    best = view.best
+    assert best is not None
+    quick = min(view.ran, key=lambda plan: plan.inference.get(key, float("inf")))
+    return quick if quick.inference.get(key, float("inf")) < 0.99 * best.inference.get(key, float("inf")) else best
+
+
+def sentences(view: View, best: PlanResult) -> Iterator[str]:
+    """What users see, and what the caches hold."""
+    load, seen = view.load, best.inference
+    assert load is not None
+    if not load.batch:
+        yield (
+            f"That is {compact(best.tokens_per_s)} prompt tokens/s, {compact(best.tokens_per_s_per_gpu)} a GPU, at "
+            f"{percent(best.mfu)} of peak."
+        )
+        quick = quickest(view, FIRST)
+        if quick is not best:
+            yield f"For one prompt {quick.name} is quickest: first token after {timed(quick, FIRST)}."
+    else:
+        each = f"Each user sees {digits(seen['tokens_per_s_per_user'])} tokens/s"
+        replicas = best.degrees.get("dp", 1)
+        whose = f"{load.batch:,} sequences" + (f" on each of {replicas} replicas" if replicas > 1 else "")
+        made = f"make {compact(seen['output_tokens_per_s'] / best.gpus)} a GPU"
+        yield f"{each}; {whose} {made}{', beside the prompts that are read' if load.prompts else ''}."
+        quick = quickest(view, TOKEN)
+        if quick is not best:
+            yield f"For a user {quick.name} is quickest: a token every {timed(quick, TOKEN)}."
+    room = seen.get("capacity", {})
+    if room:
+        used, free = best.memory.parts.get("kv_cache", 0.0), room["cache_bytes"]
+        taken = f"Caches take {gib(used)} of the {gib(free)} that a GPU has for them"
+        whose = "a replica" if best.degrees.get("dp", 1) > 1 else "together they"
+        yield (
+            f"{taken}: {whose} can hold {whole(room['sessions'])} sessions of {room['context']:,} tokens, or one of "
+            f"{length(room['longest_context'])}."
+        )
+
+
+def length(tokens: int) -> str:
+    """Tokens of a context; where caches do not grow there is no longest one."""
+    return "any length" if tokens >= 2**39 else f"{tokens:,} tokens" if tokens < 1e6 else compact(tokens, "tokens")
+
+
+def tiles(view: View, best: PlanResult) -> list[dict[str, str]]:
+    """Figures at a glance."""
+    load, seen = view.load, best.inference
+    assert load is not None
+    shown = []
+
+    def tile(what: str, value: str, more: str) -> None:
+        shown.append({"what": what, "value": value, "more": more})
+
+    if FIRST in seen:
+        chunks = len(load.chunks())
+        how = f"in {chunks} chunks" if chunks > 1 else "of a prompt"
+        tile("First token", timed(best, FIRST), how)
+    if load.batch:
+        accepted = f"{load.speculation.accepted:.3g} tokens a step" if load.speculation else "time between two"
+        tile("Output token", timed(best, TOKEN), accepted)
+        tile("A user", digits(seen["tokens_per_s_per_user"]), "tokens/s")
+    tile("A GPU", compact(best.tokens_per_s_per_gpu), f"{view.rate_words.lower()}; {best.gpus:,} GPUs")
+    if load.speculation or not load.batch:
+        tile("Step", seconds(best.step_time_s), f"{percent(best.mfu)} of dense peak")
+    room = seen.get("capacity", {})
+    if room:
+        longest = length(room["longest_context"])
+        tile("Sessions", whole(held(best)), f"of {room['context']:,} tokens; the longest alone: {longest}")
+    tile("Memory", gib(best.memory.peak_bytes), f"of {gib(best.memory.capacity_bytes)} a GPU")
+    return shown
+
+
+def facts(plan: PlanResult) -> Iterator[tuple[str, Any]]:
+    """The entry ``inference`` for a table of facts."""
+    room = plan.inference.get("capacity", {})
+    if room:
+        low, high = room["sessions_range"]
+        yield "bytes for caches, a GPU", gib(room["cache_bytes"])
+        if low != high:
+            yield "sessions, nine times of ten", f"{digits(low)} – {digits(high)}"
+        yield "longest context", length(room["longest_context"])
+

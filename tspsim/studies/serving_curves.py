@@ -1,0 +1,113 @@
+"""What plans of a serving step do at other batches, and how many sessions they keep at other contexts: for pages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from ..errors import InputError
+from ..parallel import capacity
+from ..parallel.capacity import Capacity
+from ..result import PlanResult
+from ..scenario import Scenario
+from ..simulation import Costs, Question, run_plan, scheduled
+from .query import Library
+
+#: Batches a plan, at most, and the largest.
+MOST_BATCHES, LARGEST = 8, 1024
+#: Contexts that sessions are counted at.
+CONTEXTS = tuple(2**power for power in range(10, 22))
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Of a plan at ``batch`` sequences a replica: tokens/s a GPU, tokens/s that a user sees, seconds a token."""
+
+    batch: int
+    per_gpu: float
+    per_user: float
+    token_s: float
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Plan → its rates by batch, ascending; ``complete`` is False where time ran out."""
+
+    plans: dict[str, tuple[Rate, ...]]
+    complete: bool = True
+
+
+def rates_over_batch(scenario: Scenario, plans: Sequence[PlanResult], limit_s: float = 4.0) -> Rates:
+    """Rates of plans of a decoding step at up to eight batches each, to the largest that has room.
+
+    Parameters
+    ----------
+    plans
+        What the scenario's own batch gave; plans that were refused are left out.
+    limit_s
+        Seconds of processor time after which no further batch is begun.
+    """
+    library, end_s = Library(), time.process_time() + limit_s
+    question = library.look_up(scenario)
+    known = {plan.name: {question.work.load.batch: rate_of(plan, question.work.load.batch)} for plan in plans}
+    left = [[(plan.name, batch) for batch in batches(question, plan.name)] for plan in plans]
+    costs = Costs(question.device)
+    complete = True
+    # In turn, so that all plans have as many where time runs out.
+    for name, batch in (each for turn in zip_longest(*left) for each in turn if each is not None):
+        if time.process_time() > end_s:
+            complete = False
+            break
+        if batch in known[name]:
+            continue
+        workload = scenario.workload.model_copy(update={"batch": batch})
+        asked = scenario.model_copy(update={"workload": workload, "plans": (scenario.plan(name),), "offers": ()})
+        try:
+            other = library.look_up(asked)
+        except InputError:  # a batch that the plan cannot divide
+            continue
+        result = run_plan(other, other.plans[0], costs=costs)
+        if result.ran:
+            known[name][batch] = rate_of(result, batch)
+    return Rates({name: tuple(found[batch] for batch in sorted(found)) for name, found in known.items()}, complete)
+
+
+def rate_of(result: PlanResult, batch: int) -> Rate:
+    """What a plan that ran did."""
+    seen = result.inference
+    return Rate(
+        batch, result.tokens_per_s_per_gpu, seen["tokens_per_s_per_user"], seen["time_per_output_token_s"]
+    )
+
+
+def batches(question: Question, name: str) -> list[int]:
+    """Powers of two to the largest batch that a plan has room for, largest and smallest first."""
+    room, longest = room_of(question, name)
+    most = max(1, min(LARGEST, room.whole_sessions(longest)))
+    powers = [1 << power for power in range(most.bit_length())]
+    apart = -(-len(powers) // (MOST_BATCHES - 1))
+    chosen = sorted({powers[0], *powers[::-apart]})
+    return [chosen[-1], *chosen[:-1]]
+
+
+def room_of(question: Question, name: str) -> tuple[Capacity, int]:
+    """What a plan has room for, and tokens of the longest sequence of its step."""
+    plan = next(each for each in question.plans if each.name == name)
+    job = scheduled(question, plan)
+    room = capacity.capacity_of(job, question.device.visible_memory_bytes)
+    return room, max(tokens for tokens, _ in capacity.kept_by(job))
+
+
+def sessions_over_context(scenario: Scenario, names: Sequence[str]) -> dict[str, list[tuple[int, float]]]:
+    """Plan → ``(context, sessions of all its replicas)``, as long as one has room."""
+    question = Library().look_up(scenario)
+    found = {}
+    for name in names:
+        room, longest = room_of(question, name)
+        replicas = next(plan.dp for plan in question.plans if plan.name == name)
+        contexts = sorted({*CONTEXTS, longest})
+        counts = [(context, replicas * room.sessions(context)) for context in contexts]
+        found[name] = [(context, count) for context, count in counts if replicas <= count < float("inf")]
+    return found
