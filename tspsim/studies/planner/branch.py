@@ -306,9 +306,11 @@ class Frontier:
         while whole and len(found) < count and not self._search.deadline.passed:
             self._heap = [heapq.heappop(whole)]
             while self._heap:
-                bound_s, _, entry = heapq.heappop(self._heap)
+                bound_s, tick, entry = heapq.heappop(self._heap)
                 if isinstance(entry, Candidate):
-                    if entry.name not in self._search.known:
+                    if self._search.bound.instructions(entry.job, entry.mesh) > self._quick:
+                        heapq.heappush(self._slow, (bound_s, tick, entry))
+                    elif entry.name not in self._search.known:
                         found.append((bound_s, entry))
                     break
                 with contextlib.suppress(UnreachableError):
