@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -75,7 +74,7 @@ def draw(device: str, jobs: int | None) -> list[list[str]]:
     executor = executor_of(jobs, None, len(points.each()))
     cells = []
     try:
-        for cell in search_map(asked_of(device), points, TOKENS, executor, math.inf):
+        for cell in search_map(asked_of(device), points, TOKENS, executor):
             print(",".join(row_of(device, cell)), flush=True)
             cells.append(cell)
     finally:

@@ -117,14 +117,24 @@ class LowerBound:
 
     def _least_s(self, job: Job) -> float:
         """Kernels of one micro-batch through a whole model, attention at the device's peak."""
-        kinds = job.step.kinds(job.order)
-        programs = [_write(job, 0, job.chunks(0)[0], Task(kind, MIDDLE, 0)) for kind in kinds]
         return sum(
             times * (operator.flops / self.peak if operator.role is Role.ATTENTION else self._operator_s(operator))
-            for program in programs
-            for step, times in _kernels(program)
+            for step, times in self._model_kernels(job)
             for operator in step.operators
         )
+
+    def _model_kernels(self, job: Job) -> Iterator[tuple[Compute, int]]:
+        """Kernels of one micro-batch through a whole model on one stage, and how often each runs. Of layers of several
+        kinds one of each is written."""
+        chunk = job.chunks(0)[0]
+        pieces = [(chunk, 1)]
+        if self._mixed:
+            outside = replace(chunk, layers=0)
+            pieces = [(outside, 1), *((Chunk(first, 1, False, False), count) for first, count in _kinds(job))]
+        for kind in job.step.kinds(job.order):
+            for piece, count in pieces:
+                program = _write(job, 0, piece, Task(kind, MIDDLE, 0))
+                yield from ((step, count * times) for step, times in _kernels(program))
 
     def compute_s(self, family: Job) -> float:
         """The kernels of a step alone, spread evenly over the stages, of the schedule that has the least; needs no
@@ -137,12 +147,17 @@ class LowerBound:
 
         Micro-batches repeat where there is no pipeline, and are not all run (:mod:`tspsim.engine.steady`).
         """
-        parts = self._layer_parts(job, mesh)
-        steps = sum(len(item.steps) for part in parts for item in part.task.items if isinstance(item, Layers))
+        steps = sum(
+            count * len(item.steps)
+            for count, parts in self._layers_of_each_kind(job, mesh)
+            for part in parts
+            for item in part.task.items
+            if isinstance(item, Layers)
+        )
         plan = job.plan
         shards = plan.token_shards if scheme_of(plan).by_position(plan) else 1
         turns = job.micro_batches if plan.pp > 1 else min(job.micro_batches, SIMULATED_ITERATIONS)
-        return steps * job.model.layers * turns * shards
+        return steps * turns * shards
 
     def _model_s(self, job: Job) -> float:
         """Kernels of one micro-batch through the whole model."""
@@ -150,12 +165,7 @@ class LowerBound:
         if key not in self._compute:
             whole = replace(job.plan, degrees={**job.plan.degrees, "pp": 1}, vpp=1, stage_layers=(), zero=0)
             alone = replace(job, plan=whole)
-            chunk = alone.chunks(0)[0]
-            kinds = job.step.kinds(job.order)
-            programs = [_write(alone, 0, chunk, Task(kind, MIDDLE, 0)) for kind in kinds]
-            self._compute[key] = sum(
-                times * self._kernel_s(step) for program in programs for step, times in _kernels(program)
-            )
+            self._compute[key] = sum(times * self._kernel_s(step) for step, times in self._model_kernels(alone))
         return self._compute[key]
 
     def _kernel_s(self, kernel: Compute) -> float:
@@ -180,17 +190,27 @@ class LowerBound:
 
     def _evenly_s(self, job: Job, mesh: Mesh) -> tuple[float, float, float]:
         """A step without bubble; one layer between two others, forward and back; the same without weights put off."""
-        parts = self._layer_parts(job, mesh)
-        times_s = [part.busy.end_s for part in parts]
-        layers = job.model.layers
+        every = [(count, parts) for count, parts in self._layers_of_each_kind(job, mesh)]
+        inside_s = sum(count * sum(part.busy.end_s for part in parts) for count, parts in every)
+        kernels_s = sum(count * sum(part.busy.compute_s for part in parts) for count, parts in every)
         # Embedding and head: kernels of the whole model that are in no layer.
-        outside_s = max(0.0, self._model_s(job) - layers * sum(part.busy.compute_s for part in parts))
-        even_s = job.micro_batches * (layers * sum(times_s) + outside_s) / job.plan.pp
-        return even_s, sum(times_s), sum(times_s[:2])
+        outside_s = max(0.0, self._model_s(job) - kernels_s)
+        even_s = job.micro_batches * (inside_s + outside_s) / job.plan.pp
+        # Which kinds of layer a stage has is not asked: the quickest.
+        layer_s = min(sum(part.busy.end_s for part in parts) for _, parts in every)
+        return even_s, layer_s, min(sum(part.busy.end_s for part in parts[:2]) for _, parts in every)
 
-    def _layer_parts(self, job: Job, mesh: Mesh) -> list[Part]:
+    def _layers_of_each_kind(self, job: Job, mesh: Mesh) -> Iterator[tuple[int, list[Part]]]:
+        """One layer of each kind between two others, in every kind of task, and how many there are."""
+        if not self._mixed:
+            yield job.model.layers, self._layer_parts(job, mesh)
+            return
+        for first, count in _kinds(job):
+            yield count, self._layer_parts(job, mesh, first)
+
+    def _layer_parts(self, job: Job, mesh: Mesh, first: int = 1) -> list[Part]:
         """One layer between two others, in every kind of task."""
-        chunk = Chunk(1, 1, has_embedding=False, has_head=False)
+        chunk = Chunk(first, 1, has_embedding=False, has_head=False)
         groups, alone = Groups(mesh, 0, self.cluster), replace(job, plan=replace(job.plan, zero=0))
         kinds = job.step.kinds(job.order)
         return [self._part(alone, groups, 0, (chunk,), Task(kind, MIDDLE, 0)) for kind in kinds]
@@ -357,6 +377,12 @@ def _kernels(program: Program) -> Iterator[tuple[Compute, int]]:
         for step in body:
             if isinstance(step, Compute):
                 yield step, times
+
+
+def _kinds(job: Job) -> list[tuple[int, int]]:
+    """Every kind of layer: where the first one stands, and how many there are."""
+    blocks = job.model.blocks
+    return [(blocks.index(block), blocks.count(block)) for block in dict.fromkeys(blocks)]
 
 
 def _signature(job: Job) -> Hashable:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -26,8 +26,6 @@ from .space import Candidate, Space
 ROUND = 4
 #: Plans that take longer to simulate than this many instructions wait until the others are done.
 QUICK = 400_000
-#: Sets of plans that are looked into when time is over and nothing was simulated.
-DIVES = 4
 #: Seconds of processor time that an instruction takes to simulate, about.
 INSTRUCTION_S = 2e-5
 #: Share of the effort for a side that cannot win.
@@ -116,6 +114,11 @@ class Search:
     least_s: float = 0.0
     known: dict[str, Found] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
+    #: Families, the floors of some by their number, and what those that time was too short for cannot undercut.
+    listed: list[Job] = field(default_factory=list)
+    floors: dict[int, float] = field(default_factory=dict)
+    unseen_s: float = math.inf
+    all_listed: bool = False
 
     def best(
         self,
@@ -145,14 +148,18 @@ class Search:
         gap
             The best is good enough when nothing that is left is better by more than this share.
         """
-        families = (family for family in self.space.families() if admit(family))
+        families = self._families(admit)
         frontier = Frontier(self, families, self.capacity_bytes - free_bytes)
         best = sorted((each for each in self.known.values() if self._fits(each, free_bytes, admit)), key=_rank)
+        first_look = self.deadline.at_s < math.inf and most_rounds == math.inf
         while True:
             limit_s = min(below_s, best[count - 1].step_s) if len(best) >= count else below_s
             if gap and len(best) >= count:
                 limit_s = min(limit_s, best[0].step_s / (1.0 + gap))
-            batch = frontier.take(ROUND, limit_s, slow=most_rounds == math.inf) if most_rounds > 0 else []
+            if first_look:
+                first_look, batch = False, frontier.dive(ROUND) or frontier.take(ROUND, limit_s)
+            else:
+                batch = frontier.take(ROUND, limit_s, slow=most_rounds == math.inf) if most_rounds > 0 else []
             most_rounds -= 1
             if not batch:
                 complete = frontier.next_bound_s >= limit_s or frontier.next_bound_s == math.inf
@@ -176,7 +183,8 @@ class Search:
         rival_s
             A step to beat: where no plan that is left can, :data:`HOPELESS` of the effort is enough.
         """
-        frontier = Frontier(self, filter(admit, self.space.families()), self.capacity_bytes, quick=math.inf)
+        families = self._families(admit)
+        frontier = Frontier(self, families, self.capacity_bytes, quick=math.inf)
         best: Found | None = None
         passed_s, spent = math.inf, 0
         while True:
@@ -196,6 +204,23 @@ class Search:
             spent += instructions
             for found in self._answers(batch, frontier):
                 best = found if best is None else min(best, found, key=_rank)
+
+    def _families(self, admit: Callable[[Job], bool]) -> Iterator[tuple[float, Job]]:
+        """Families with their floors, each found once; after the deadline those found before."""
+        self.unseen_s = math.inf
+        every: Iterable[Job] = self.listed if self.all_listed else self.space.families()
+        for number, family in enumerate(every):
+            if len(self.listed) <= number:
+                self.listed.append(family)
+            if not admit(family):
+                continue
+            if number not in self.floors:
+                if self.deadline.passed:
+                    self.unseen_s = self.least_s
+                    return
+                self.floors[number] = self.bound.floor_s(family)
+            yield self.floors[number], family
+        self.all_listed = True
 
     def _fits(self, found: Found, free_bytes: float, admit: Callable[[Job], bool]) -> bool:
         return found.headroom_bytes >= free_bytes and admit(found.candidate.job)
@@ -226,27 +251,22 @@ def _rank(found: Found) -> tuple[float, tuple[int, ...], str]:
 class Frontier:
     """What has not been simulated yet, lowest bound first."""
 
-    def __init__(self, search: Search, families: Iterable[Job], room_bytes: float, quick: float = QUICK) -> None:
+    def __init__(
+        self, search: Search, families: Iterable[tuple[float, Job]], room_bytes: float, quick: float = QUICK
+    ) -> None:
         self._search, self._room_bytes, self._quick = search, room_bytes, quick
         self._ticks = 0
-        #: Whether plans were given out.
-        self._began = False
         #: The lowest bound of plans that time was too short for.
         self._late_s = math.inf
         self._heap: list[tuple[float, int, Callable[[float], None] | Candidate]] = []
         self._slow: list[tuple[float, int, Callable[[float], None] | Candidate]] = []
-        #: What plans of sets that time was too short to look at cannot undercut.
-        self._unseen_s = math.inf
-        for family in families:
-            if search.deadline.passed:
-                self._unseen_s = search.least_s
-                break
-            self._push(search.bound.floor_s(family), partial(self._kernels, family))
+        for floor_s, family in families:
+            self._push(floor_s, partial(self._kernels, family))
 
     @property
     def next_bound_s(self) -> float:
         """No plan that is left is faster."""
-        return min([self._late_s, self._unseen_s, *(heap[0][0] for heap in (self._heap, self._slow) if heap)])
+        return min([self._late_s, self._search.unseen_s, *(heap[0][0] for heap in (self._heap, self._slow) if heap)])
 
     def take(self, count: int, limit_s: float, *, slow: bool = True) -> list[tuple[float, Candidate]]:
         """The next plans to simulate, those that may be faster than ``limit_s``; none when time is over.
@@ -261,9 +281,6 @@ class Frontier:
             if heap is None or (heap is self._slow and taken):
                 break
             if self._search.deadline.passed:
-                if not (taken or self._began):
-                    taken = self._dive()
-                self._began = True
                 return taken
             bound_s, tick, entry = heapq.heappop(heap)
             if not isinstance(entry, Candidate):
@@ -280,25 +297,26 @@ class Frontier:
                 self._late_s = min(self._late_s, bound_s)
             else:
                 taken.append((bound_s, entry))
-        self._began = self._began or bool(taken)
         return taken
 
-    def _dive(self) -> list[tuple[float, Candidate]]:
-        """The most promising plan of the most promising set, where time was over before any plan came out on top."""
+    def dive(self, count: int) -> list[tuple[float, Candidate]]:
+        """The most promising plan of each of the most promising sets: a first look, for where time runs out before
+        plans come out on top."""
         whole, found = self._heap, list[tuple[float, Candidate]]()
-        for _ in range(min(DIVES, len(whole))):
+        while whole and len(found) < count and not self._search.deadline.passed:
             self._heap = [heapq.heappop(whole)]
-            while self._heap and not found:
-                bound_s, _, entry = heapq.heappop(self._heap)
+            while self._heap:
+                bound_s, tick, entry = heapq.heappop(self._heap)
                 if isinstance(entry, Candidate):
-                    found.append((bound_s, entry))
-                else:
-                    with contextlib.suppress(UnreachableError):
-                        entry(bound_s)
+                    if self._search.bound.instructions(entry.job, entry.mesh) > self._quick:
+                        heapq.heappush(self._slow, (bound_s, tick, entry))
+                    elif entry.name not in self._search.known:
+                        found.append((bound_s, entry))
+                    break
+                with contextlib.suppress(UnreachableError):
+                    entry(bound_s)
             whole += self._heap
             heapq.heapify(whole)
-            if found:
-                break
         self._heap = whole
         return found
 

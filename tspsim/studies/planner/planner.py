@@ -167,6 +167,9 @@ class Planner:
         if nodes not in self.found:
             search = self.searches.search(nodes, self.answer.batch, deadline=self._deadline(SEARCH_SHARE))
             search.report = self._report
+            whole = self.found.get(self.question.cluster.nodes)
+            if whole is not None:  # so many products on fewer GPUs
+                search.least_s = whole.least_s * self.question.cluster.nodes / nodes
             self.found[nodes] = search
         return self.found[nodes]
 
@@ -188,7 +191,7 @@ class Planner:
         share = 0.1
         if best:
             tokens = self.answer.tokens
-            gap = max(0.0, best[0].step_s / next_bound_s - 1.0) if next_bound_s < math.inf else 0.0
+            gap = max(0.0, best[0].step_s / next_bound_s - 1.0) if 0.0 < next_bound_s < math.inf else 0.0
             words += f", best {tokens / best[0].step_s:,.0f} tokens/s, others at most {100 * gap:.1f} % faster"
             share = min(0.7, 0.2 + 0.05 * simulated)
         if self.budget_s is not None:
@@ -330,7 +333,7 @@ class Planner:
         known = [found for found in known if self._keeps(found)]
         if not answer.best and known:
             answer.best = tuple(sorted(known, key=lambda found: found.rank)[: answer.top])
-        if answer.best and answer.next_bound_s < math.inf:
+        if answer.best and 0.0 < answer.next_bound_s < math.inf:
             answer.gap = max(0.0, self._score(answer.best[0]) / answer.next_bound_s - 1.0)
         if not answer.front:
             answer.front = tuple(self._front_of(known))
