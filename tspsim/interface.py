@@ -40,6 +40,7 @@ def plan(
     top: int = 3,
     jobs: int | None = 1,
     budget: str = "40 s",
+    limits: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Planned:
     """The best plans for a scenario's cluster and workload, as ``tspsim plan`` finds them.
@@ -58,7 +59,9 @@ def plan(
         Processes; None for as many as this machine lends (a program that starts processes needs the usual
         ``if __name__ == "__main__"``).
     budget
-        Time for it all, such as ``"40 s"``; ``"none"`` until nothing better can be left.
+        Processor time for it all, such as ``"40 s"``; ``"none"`` until nothing better can be left.
+    limits
+        What plans have to keep: ``memory_free>=8GiB``, ``step<=20s``, ``schemes=tsp,tp``.
 
     Raises
     ------
@@ -75,7 +78,14 @@ def plan(
     else:
         question, stated = load_planned(scenario, overrides)
     planner = Planner(
-        question, stated=stated, objective=objective, top=top, jobs=jobs, budget_s=budget_s, progress=progress
+        question,
+        stated=stated,
+        objective=objective,
+        top=top,
+        jobs=jobs,
+        budget_s=budget_s,
+        limits=limits,
+        progress=progress,
     )
     return planner.run()
 

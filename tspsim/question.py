@@ -141,7 +141,7 @@ def types_of(workload: Workload, model: Architecture, device: Device) -> tuple[s
     Raises
     ------
     InputError
-        The device does not multiply a stated type.
+        The device does not multiply a stated type, or an attention kind of the model keeps no cache in it.
     """
     stated = workload.precision
     try:
@@ -161,9 +161,14 @@ def types_of(workload: Workload, model: Architecture, device: Device) -> tuple[s
         if model.vocab:
             multiplied[WeightClass.EMBEDDING] = "bf16"
         fastest = max(multiplied.values(), key=device.peak_of)
-        return fastest, Formats(kept, multiplied, stated.kv or model.checkpoint.cache)
     except InputError as error:
         raise error.at(key="workload.precision") from None
+    cache = stated.kv or model.checkpoint.cache
+    try:
+        model.cache_uses(cache)
+    except InputError as error:
+        raise error.at(key="workload.precision.kv") from None
+    return fastest, Formats(kept, multiplied, cache, model.checkpoint.state)
 
 
 def kept_types(stated: str | Mapping[WeightClass, str] | None, model: Architecture) -> dict[WeightClass, str]:

@@ -11,14 +11,16 @@ import pytest
 
 import tspsim
 from tspsim.bound import bounds
-from tspsim.report import render, table
+from tspsim.report import render, serving_plan, table
 from tspsim.report.ceilings import ceilings
 from tspsim.report.comparison import csv
 from tspsim.report.comparison import table as compared
-from tspsim.report.sections import answer, assumptions, batches, breakeven, caches, plans, rates, roofline
+from tspsim.report.sections import answer, assumptions, batches, breakeven, caches, memory, plans, rates, roofline
 from tspsim.report.view import View
 from tspsim.result import Result, flat
+from tspsim.studies.planner import ServingPlanner
 from tspsim.studies.serving_curves import MOST_BATCHES, rates_over_batch, sessions_over_context
+from tspsim.studies.uncertainty import offer_of, rerun
 
 DECODE = {"pass": "decode", "batch": 16, "context": "8Ki", "precision": {"weights": "fp8", "kv": "fp8"}}
 WORK: dict[str, dict[str, Any]] = {
@@ -80,6 +82,8 @@ def test_the_headline_is_the_wait_of_who_is_served() -> None:
     assert "reads most: " in prefill["headline"] and "first token after " in prefill["headline"]
     assert any(text.startswith("For one prompt TP8 is quickest") for text in prefill["sentences"])
     assert prefill["spread"].endswith(" ms")
+    mixed = answer.build(View(served("mixed")))
+    assert " read and put out, first tokens after " in mixed["headline"] and ", then one every " in mixed["headline"]
     assert any(text.startswith("For a user TP8 is quickest") for text in decode["sentences"])
     for sentences in (decode["sentences"], prefill["sentences"]):
         assert any(text.startswith("Caches take ") and " sessions of " in text for text in sentences)
@@ -210,6 +214,22 @@ def test_a_block_alone_and_a_break_even_are_no_pictures_of_decoding() -> None:
     assert breakeven.build(view) is None
 
 
+def test_a_batch_that_its_engine_has_no_room_for_is_no_plan_that_fits() -> None:
+    work = {**asked("decode", stack="vllm", batch=560), "plans": [{"name": "TP4", "tp": 4}]}
+    result = tspsim.simulate(work)
+    (plan,) = result.plans
+    assert not plan.ran and plan.memory.fits
+    (verdict,) = memory.build(View(result))["verdicts"]
+    assert not verdict["fits"] and "what fits: " in verdict["text"]
+
+
+def test_doubts_are_weighed_of_serving_steps_too() -> None:
+    offer = offer_of(tspsim.load(asked("decode")), "TP8")
+    assert offer.step_s == served("decode").plan("TP8").step_time_s
+    assert sum(offer.parts_s.values()) == pytest.approx(offer.step_s, rel=1e-6)
+    assert rerun(tspsim.load(asked("decode")), "TP8", {"gemm": 2.0}) > 1.3 * offer.step_s
+
+
 # --- tables of several --------------------------------------------------------------------------------------
 
 
@@ -241,3 +261,18 @@ def test_ceilings_of_a_serving_step_bound_the_step() -> None:
 
 def test_a_result_in_a_notebook_says_the_waits() -> None:
     assert "a token every " in repr(served("decode")) and "first token after " in repr(served("prefill"))
+
+
+# --- the planner --------------------------------------------------------------------------------------------
+
+
+def test_the_planner_s_answer_has_the_columns_that_the_step_has() -> None:
+    question = {**asked("decode"), "cluster": {"device": "h100", "nodes": 1, "gpus_per_node": 2}}
+    question["plans"] = [{"name": "TP2", "tp": 2}]
+    planned = ServingPlanner(tspsim.load(question), limits=("tpot<=20ms", "memory_free>=4GiB")).run()
+    text = " ".join(printed(*serving_plan.summary(planned), width=200).split())
+    assert "output token" in text and "sessions" in text and "first token" not in text
+    assert "time an output token at most 20.0 ms, memory free a GPU at least 4.0 GiB" in text
+    assert "decode step of llama-3.1-8b, at 8,192 tokens" in text
+    page = serving_plan.page(planned, "x.js")
+    assert f"{planned.best[0].name}: " in page and "a token every " in page

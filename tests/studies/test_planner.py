@@ -30,6 +30,7 @@ from tspsim.studies.executors import Here, Processes
 from tspsim.studies.front import front_of
 from tspsim.studies.planner import Planner, load_planned, read_budget, read_map
 from tspsim.studies.planner.branch import Search
+from tspsim.studies.planner.clock import Deadline
 from tspsim.studies.planner.limits import leanest, limits
 from tspsim.studies.planner.map_search import search_map
 from tspsim.studies.planner.scheme_map import Cell, Side
@@ -303,11 +304,11 @@ def test_an_interrupted_search_gives_the_best_so_far(model: str, monkeypatch: py
 
     ask, rounds = Simulators.ask, []
 
-    def interrupted(self: Simulators, scenarios: Any) -> list[PlanResult | None]:
+    def interrupted(self: Simulators, scenarios: Any, **how: Any) -> list[PlanResult | None]:
         rounds.append(1)
         if len(rounds) == 3:
             raise KeyboardInterrupt
-        return ask(self, scenarios)
+        return ask(self, scenarios, **how)
 
     monkeypatch.setattr(Simulators, "ask", interrupted)
     planned = planner.run()
@@ -318,7 +319,7 @@ def test_an_interrupted_search_gives_the_best_so_far(model: str, monkeypatch: py
 
 
 def test_what_was_simulated_before_ctrl_c_is_not_lost(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second of four plans is under way when Ctrl-C comes."""
+    """The second plan is under way when Ctrl-C comes."""
     asked: list[str] = []
 
     def interrupted(questions: Any, executor: Any) -> Any:
@@ -410,6 +411,7 @@ def test_the_command_writes_table_json_and_an_offline_page(file: Path, capsys: p
     assert main(arguments) == 0
     printed = capsys.readouterr().out
     assert "Why the best wins" in printed
+    assert "times the runner-up's, nine times of ten" in printed
     assert printed.startswith("Plans for ")
     assert "FSDP (stated)" in printed
     found = json.loads(numbers.read_text())
@@ -496,10 +498,10 @@ def test_a_verdict_is_proven_where_nothing_left_can_turn_it() -> None:
 def test_a_map_is_the_same_for_any_number_of_processes_and_no_side_is_better_than_it_says(model: str) -> None:
     asked, points = tspsim.load(scenario(model)), read_map("sequences=16Ki,nodes=1,2")
     tokens = 16 * 8192
-    here = list(search_map(asked, points, tokens, Here(), math.inf))
+    here = list(search_map(asked, points, tokens, Here()))
     executor = Processes(2)
     try:
-        assert list(search_map(asked, points, tokens, executor, math.inf)) == here
+        assert list(search_map(asked, points, tokens, executor)) == here
     finally:
         executor.close(now=True)
     assert [(each.sequence, each.nodes, each.batch) for each in here] == [(16384, 2, 8), (16384, 1, 8)]
@@ -513,7 +515,7 @@ def test_a_map_is_the_same_for_any_number_of_processes_and_no_side_is_better_tha
 
 
 def test_a_map_whose_time_is_over_says_so(model: str) -> None:
-    (cell,) = search_map(tspsim.load(scenario(model)), read_map("sequences=4Ki,nodes=1"), 65536, Here(), 0.0)
+    (cell,) = search_map(tspsim.load(scenario(model)), read_map("sequences=4Ki,nodes=1"), 65536, Here(), Deadline(-1.0))
     assert not cell.sure
     assert cell.ratio is None
 
@@ -548,6 +550,5 @@ def test_a_stated_global_batch_is_that_of_every_plan(model: str) -> None:
     assert fits.result is not None
     assert fits.result.tokens_per_step == 24 * 8192
     assert "do not divide" in refused.error
-    line = yaml.safe_load("{" + yaml_of(planned) + "}")
-    again = tspsim.load({**source, **line})
+    again = tspsim.load({**source, **yaml.safe_load(yaml_of(planned))})
     assert tspsim.simulate(again).plans[0].step_time_s == planned.best[0].step_s

@@ -25,7 +25,13 @@ LONGEST_SENTENCE = 10_000
 #: Called with what is under way and the share that is done.
 Progress = Callable[[str, float], None]
 
-_TITLES = {"html": "report", "json": "JSON", "csv": "CSV", "trace": "trace (open it in ui.perfetto.dev)"}
+_TITLES = {
+    "html": "report",
+    "json": "JSON",
+    "csv": "CSV",
+    "write": "scenario",
+    "trace": "trace (open it in ui.perfetto.dev)",
+}
 #: What may be printed instead of written.
 _PRINTABLE_OUTPUTS = ("json", "csv")
 

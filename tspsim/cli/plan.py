@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..files import atomic_write
 from .completion import scenarios
 from .grammar import jobs_option, json_option, set_option
 from .outputs import Outputs, json_text, print_rich, progress_bar, terminal_width
@@ -19,13 +20,20 @@ if TYPE_CHECKING:
 @click.option("--objective", default="tokens_per_s", metavar="NAME", help="tokens_per_s, tokens_per_dollar, ….")
 @click.option("--top", type=click.IntRange(1, 50), default=3, show_default=True, help="How many of the best plans.")
 @click.option(
-    "--limit", "limits", multiple=True, metavar="NAME<=VALUE", help="tpot<=50ms, ttft<=2s, step<=1s, memory_free>=8GiB."
+    "--limit",
+    "limits",
+    multiple=True,
+    metavar="LIMIT",
+    help="step<=20s, memory_free>=8GiB, schemes=tsp,tp; of serving steps tpot<=50ms, ttft<=2s.",
 )
 @set_option
 @click.option("--html", "html_file", metavar="FILE", help="Write the answer as an HTML page.")
 @json_option
 @jobs_option
-@click.option("--budget", default="40 s", show_default=True, metavar="TIME", help="Time for it all; none: as it takes.")
+@click.option(
+    "--budget", default="40 s", show_default=True, metavar="TIME", help="Processor time; none: as it takes."
+)
+@click.option("--write", "written", metavar="FILE", help="Write the best plan as a scenario that runs as it is.")
 @click.option("--map", "map_text", metavar="AXES", help="Where TSP wins: sequences=8Ki,128Ki,nodes=1,8,128.")
 def plan(
     scenario: str,
@@ -37,6 +45,7 @@ def plan(
     json_file: str | None,
     jobs: int | None,
     budget: str,
+    written: str | None,
     map_text: str | None,
 ) -> None:
     """The best parallel plans for SCENARIO's cluster and workload, from all that are legal.
@@ -49,25 +58,35 @@ def plan(
     from ..report.plan_page import write_page
     from ..steps import STEPS
     from ..studies.planner import Planner, load_planned, read_budget, read_map
+    from ..studies.planner.written import scenario_text
 
     budget_s = read_budget(budget)
     points = read_map(map_text) if map_text is not None else None
     question, stated = load_planned(scenario, overrides)
-    outputs = Outputs(html=html_file, json=json_file)
+    outputs = Outputs(html=html_file, json=json_file, write=written)
     if STEPS.get(question.workload.pass_).serves:
         if points is not None:
             raise InputError("maps are of training and forward steps", key="--map")
         plan_serving(question, stated, objective, limits, top, budget_s, outputs)
         return
-    if limits:
-        raise InputError("limits are of serving steps (prefill, decode, mixed, verify)", key="--limit")
     with progress_bar() as progress:
         planner = Planner(
-            question, stated=stated, objective=objective, top=top, jobs=jobs, budget_s=budget_s, progress=progress
+            question,
+            stated=stated,
+            objective=objective,
+            top=top,
+            jobs=jobs,
+            budget_s=budget_s,
+            limits=limits,
+            progress=progress,
         )
         answer = planner.run(points)
     outputs.write(
-        {"html": lambda path: write_page(answer, path), "json": lambda: json_text(answer.to_json())},
+        {
+            "html": lambda path: write_page(answer, path),
+            "json": lambda: json_text(answer.to_json()),
+            "write": lambda path: atomic_write(path, scenario_text(answer.asked)),
+        },
         show=lambda: print_rich(*shown.summary(answer, terminal_width())),
     )
     if answer.interrupted:
@@ -86,6 +105,7 @@ def plan_serving(
     """The best plans of a step of an inference engine."""
     from ..report import serving_plan
     from ..studies.planner import ServingPlanner
+    from ..studies.planner.written import scenario_text
 
     with progress_bar() as progress:
         planner = ServingPlanner(
@@ -93,7 +113,11 @@ def plan_serving(
         )
         answer = planner.run()
     outputs.write(
-        {"html": lambda path: serving_plan.write_page(answer, path), "json": lambda: json_text(answer.to_json())},
+        {
+            "html": lambda path: serving_plan.write_page(answer, path),
+            "json": lambda: json_text(answer.to_json()),
+            "write": lambda path: atomic_write(path, scenario_text(answer.best[0].asked)),
+        },
         show=lambda: print_rich(*serving_plan.summary(answer)),
     )
     if answer.interrupted:

@@ -27,7 +27,12 @@ def nothing_runs(plans: Sequence[PlanResult]) -> InfeasibleError:
     fitting = [plan for plan in plans if plan.memory.fits]
     if fitting:
         return InfeasibleError(f"no plan can run; {fitting[0].name}: {fitting[0].error}")
-    return nothing_fits([(plan.name, plan.memory) for plan in plans])
+    from ..description import too_large
+
+    nearest = min(plans, key=lambda plan: plan.memory.peak_bytes - plan.memory.capacity_bytes)
+    if nearest.error != too_large(nearest.memory):
+        return InfeasibleError(f"no plan fits; the nearest, {nearest.name}: {nearest.error}")
+    return nothing_fits([(nearest.name, nearest.memory)])
 
 
 def nothing_fits(plans: Sequence[tuple[str, Memory]]) -> InfeasibleError:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import simpy
-from simpy.events import URGENT
 
 from ..network.fluid import Activity, Calendar, Channel, Completion, Due, Fluid, Transfer
 
@@ -152,19 +151,9 @@ class Machine:
     def add_stream(self, rank: Rank, stream: Sequence[ReadyInstruction], ended: Callable[[], None]) -> None:
         """Run one stream of ``rank`` from now on and call ``ended`` after its last instruction."""
         if stream[0].is_compute or any(each.duration_s > 0.0 for each in stream):
-            self._drive(self._work(rank, stream, ended))
+            self.env.process(self._work(rank, stream, ended))
         else:
             Queue(self, rank, stream, ended).begin()
-
-    def _drive(self, steps: Generator[Completion, None, None]) -> None:
-        """Run a generator as a SimPy process runs that nobody waits for or interrupts."""
-
-        def resume(_event: simpy.Event) -> None:
-            event = next(steps, None)
-            if event is not None:
-                event.callbacks.append(resume)
-
-        Due(self.env, 0.0, resume, URGENT)
 
     def _work(
         self, rank: Rank, stream: Sequence[ReadyInstruction], ended: Callable[[], None]

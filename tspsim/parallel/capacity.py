@@ -10,7 +10,6 @@ keeps whatever its length. The stage that holds least decides.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -18,6 +17,7 @@ from typing import Any
 
 from ..model.attention import CacheUse
 from ..steps import PREFILL_STEP, Load
+from ..steps.batch import dealt
 from ..units import gib
 from . import served
 from .decode import ContextShare
@@ -126,7 +126,7 @@ class Capacity:
 
     def _needed(self, stage: StageRoom, sequences: Sequence[tuple[int, int]]) -> float:
         rows = tuple((0, tokens, count) for tokens, count in sequences)
-        mine = served.dealt(rows, self.share.sequences)
+        mine = dealt(rows, self.share.sequences)
         return sum(count * self._sequence_bytes(stage, tokens) for _, tokens, count in mine)
 
     def _sessions(self, stage: StageRoom, context: int, size_bytes: float) -> float:
@@ -142,12 +142,10 @@ class Capacity:
 
 def capacity_of(job: Job, visible_bytes: float) -> Capacity:
     """What a serving job's plan has room for on GPUs of so much visible memory."""
-    uses = job.model.cache_uses(job.work.formats.cache)
     stages = []
     for stage in range(job.plan.pp):
         chunks = job.chunks(stage)
-        layers = [index for chunk in chunks for index in range(chunk.first_layer, chunk.first_layer + chunk.layers)]
-        stages.append(StageRoom(budget_of(job, visible_bytes, chunks), Counter(uses[layer] for layer in layers)))
+        stages.append(StageRoom(budget_of(job, visible_bytes, chunks), served.cache_uses(job, chunks)))
     engine = job.work.stack.engine
     return Capacity(tuple(stages), job.scheme.context(job.plan), engine.block_tokens)
 

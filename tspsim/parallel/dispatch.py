@@ -30,6 +30,10 @@ class ExpertDispatch:
         reduce-scatter instead of all-to-alls.
     trains
         Whether a backward can take the same ways.
+    word
+        What a plan's name says of it.
+    assumption
+        What has to be there for it, in words; empty: nothing that every machine does not have.
     """
 
     name: str
@@ -39,6 +43,8 @@ class ExpertDispatch:
     element_bytes: float | None = None
     gathers: bool = False
     trains: bool = True
+    word: str = ""
+    assumption: str = ""
 
 
 def distinct_ranks(ranks: int, experts: Experts) -> float:
@@ -57,10 +63,18 @@ DISPATCHES: Registry[ExpertDispatch] = Registry("expert dispatch", "tspsim.exper
 #: Once to each rank of its experts, by the node's expert-parallel library (DeepEP, mori).
 DISPATCHES.register(ExpertDispatch("ranks", distinct_ranks, phases=("dispatch", "combine")))
 #: The same rows as fast as links carry them (HybridEP on NVL72).
-DISPATCHES.register(ExpertDispatch("links", distinct_ranks))
+DISPATCHES.register(
+    ExpertDispatch(
+        "links",
+        distinct_ranks,
+        word="xl",
+        assumption="a library that moves tokens to experts as fast as links carry them, as HybridEP does in an NVL72 "
+        "domain",
+    )
+)
 #: Once to each of its experts (Megatron-Core's all-to-all dispatcher).
 DISPATCHES.register(
-    ExpertDispatch("experts", lambda ranks, experts: float(experts.topk), sums_before_return=False)
+    ExpertDispatch("experts", lambda ranks, experts: float(experts.topk), sums_before_return=False, word="xe")
 )
 
 
@@ -92,16 +106,19 @@ class ExpertOverlap:
         One micro-batch's forward runs between the pieces of another's backward (:mod:`tspsim.parallel.interleave`).
     halves
         A serving step's batch is cut into two, whose pieces take turns (SGLang's two-batch overlap, vLLM's dual batch).
+    word
+        What a plan's name says of it.
     """
 
     name: str
     shared_beside: bool = False
     micro_batches: bool = False
     halves: bool = False
+    word: str = ""
 
 
 OVERLAPS: Registry[ExpertOverlap] = Registry("expert overlap", "tspsim.expert_overlap")
 OVERLAPS.register(ExpertOverlap("none"))
-OVERLAPS.register(ExpertOverlap("shared_experts", shared_beside=True))
+OVERLAPS.register(ExpertOverlap("shared_experts", shared_beside=True, word="sh"))
 OVERLAPS.register(ExpertOverlap("micro_batches", shared_beside=True, micro_batches=True))
 OVERLAPS.register(ExpertOverlap("two_batches", shared_beside=True, halves=True))

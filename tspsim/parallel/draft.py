@@ -8,8 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..model import Architecture
+from ..model import Architecture, Block
 from ..registry import Registry
+
+
+def like_the_last(model: Architecture) -> Block:
+    """A layer as the model's own modules for further tokens have it."""
+    return model.further_block
+
+
+def dense(model: Architecture) -> Block:
+    """The same with a dense MLP, where the model says how wide one is."""
+    return model.further_block._replace(experts=model.experts is not None and not model.ffn)
 
 
 @dataclass(frozen=True)
@@ -19,21 +29,24 @@ class Draft:
     Attributes
     ----------
     layers
-        Layers of the model's last kind that one drafted token goes through, behind a projection of the residual stream
-        and the last token's embedding (DeepSeek-V3, §2.2); 0: tokens are guessed from the text (n-grams), for nothing.
+        Layers that one drafted token goes through, behind a projection of the residual stream and the last token's
+        embedding (DeepSeek-V3, §2.2); 0: tokens are guessed from the text (n-grams), for nothing.
     available
         Whether a model has it.
+    block
+        What such a layer is made of.
     """
 
     name: str
     layers: int
     available: Callable[[Architecture], bool] = lambda model: True
+    block: Callable[[Architecture], Block] = like_the_last
 
 
 DRAFTS: Registry[Draft] = Registry("draft", "tspsim.drafts")
 #: The model's own module for further tokens.
 DRAFTS.register(Draft("mtp", 1, lambda model: model.multi_token > 0))
-#: A head of one layer trained beside the model (Li et al. 2025, EAGLE-3, arXiv:2503.01840), of the model's width.
-DRAFTS.register(Draft("eagle", 1))
+#: A head of one dense layer trained beside the model (Li et al. 2025, EAGLE-3, arXiv:2503.01840), of the model's width.
+DRAFTS.register(Draft("eagle", 1, block=dense))
 #: Guessed from the prompt (n-grams).
 DRAFTS.register(Draft("ngram", 0))

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from ..model.layer import LayerShard
 from ..model.serving import ServingLayer
+from ..steps.batch import dealt
 from . import folded, folded_tables, folded_weights
 from .builder import ProgramBuilder
 from .decode.exchange import Partial
@@ -27,7 +28,6 @@ from .pipeline import Refusal
 from .plan import Job
 from .registries import DECODE_FORMS
 from .sampling import sampled_head
-from .served import dealt
 
 
 def own_sequences(job: Job) -> Job:
@@ -40,8 +40,7 @@ def own_sequences(job: Job) -> Job:
 
 
 def _contexts(job: Job) -> list[int]:
-    load = job.work.load
-    return [load.contexts[index % len(load.contexts)] for index in range(load.batch)]
+    return [context for _, context, count in job.work.load.decoding() for _ in range(count)]
 
 
 def embed_all(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:

@@ -16,7 +16,7 @@ from ..operators import Role
 from . import data, expert, served
 from .expert import routed_shard, sent_rows
 from .ledger import WORKSPACE, Buffer, Lifetime, peak
-from .pipeline import Chunk, most_in_flight
+from .pipeline import Chunk
 from .plan import Job
 
 
@@ -57,6 +57,7 @@ def stage_memory(job: Job, residency: Residency, stage: int) -> Mapping[str, flo
 
 def declared(job: Job, residency: Residency, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
     """The ledger of a rank that holds some chunks: what everybody who keeps something says of it."""
+    job = fullest(job)
     share, compute_shards = data.OwnedParameters(job, residency.weight_shards(job)), residency.compute_shards(job)
     kinds = job.blocks(chunks)
     yield from (
@@ -78,13 +79,22 @@ def declared(job: Job, residency: Residency, chunks: Sequence[Chunk]) -> Iterato
     yield Buffer("runtime_reserve", job.work.runtime_reserve_bytes, Lifetime.STEP)
 
 
+def fullest(job: Job) -> Job:
+    """The job in the pass of a serving step that takes most: of chunks as long the one behind most of the prompt."""
+    if not job.work.load.chunk or job.pass_index is not None:
+        return job
+    passes = job.passes
+    return job.at(max(range(len(passes)), key=lambda index: (passes[index].tokens, passes[index].pairs)))
+
+
 def layers_in_flight(job: Job, compute_shards: int, stage: int) -> Counter[Block]:
     """Layers of each kind, once a micro-batch, whose activations a stage keeps when they are most."""
     chunks = [job.blocks([chunk]) for chunk in job.chunks(stage)]
     each = {block: kept_activations(job, compute_shards, block) for kinds in chunks for block in kinds}
     sizes = [sum(each[block] * count for block, count in kinds.items()) for kinds in chunks]
     layers: Counter[Block] = Counter()
-    for kinds, micro_batches in zip(chunks, most_in_flight(job.tasks(stage), sizes), strict=True):
+    most = job.order.in_flight(job.plan.pp, stage, job.micro_batches, sizes)
+    for kinds, micro_batches in zip(chunks, most, strict=True):
         for block, count in kinds.items():
             layers[block] += count * micro_batches
     return layers

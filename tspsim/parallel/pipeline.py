@@ -106,6 +106,26 @@ def interleaved_micro_batches(stages: int, stage: int, micro_batches: int, chunk
     return order
 
 
+def kept_one_forward_one_backward(
+    stages: int, stage: int, micro_batches: int, sizes: Sequence[float]
+) -> tuple[int, ...]:
+    """1F1B's warm-up and one: a stage has as many under way as stages are left to go through, itself included."""
+    return (min(micro_batches, stages - stage),)
+
+
+def kept_by(
+    tasks: Callable[[int, int, int, int], list[Task]],
+) -> Callable[[int, int, int, Sequence[float]], tuple[int, ...]]:
+    """What a stage keeps of an order that repeats: after a warm-up of fewer than two groups of ``stages`` micro-batches
+    forwards and backwards take turns through the chunks, so that a third group meets every moment there is."""
+
+    def kept(stages: int, stage: int, micro_batches: int, sizes: Sequence[float]) -> tuple[int, ...]:
+        few = min(micro_batches, 3 * stages)
+        return most_in_flight(tasks(stages, stage, few, len(sizes)), sizes)
+
+    return kept
+
+
 class Pipeline(NamedTuple):
     """What an order is asked to run: ``chunks`` a stage; ``splits``: the scheme's backward can leave the gradients of
     weights to a task of their own."""
@@ -135,6 +155,9 @@ class PipelineOrder:
         different micro-batches are interleaved; None where it stays itself, and where it cannot.
     splits_backward
         Gradients of weights are put off, to a kind of task of their own.
+    kept
+        ``(stages, stage, micro-batches, bytes of a micro-batch in each chunk) →`` micro-batches of each chunk that a
+        stage keeps when they are most, in closed form; None: its tasks are walked.
     word
         What a plan's name says of it.
     """
@@ -145,7 +168,15 @@ class PipelineOrder:
     of_chunks: PipelineOrder | None = None
     of_micro_batches: PipelineOrder | None = None
     splits_backward: bool = False
+    kept: Callable[[int, int, int, Sequence[float]], tuple[int, ...]] | None = None
     word: str = ""
+
+    def in_flight(self, stages: int, stage: int, micro_batches: int, sizes: Sequence[float]) -> tuple[int, ...]:
+        """Micro-batches of each of a stage's chunks whose activations it keeps when they are most, by ``sizes`` a
+        chunk."""
+        if self.kept is not None:
+            return self.kept(stages, stage, micro_batches, sizes)
+        return most_in_flight(self.tasks(stages, stage, micro_batches, len(sizes)), sizes)
 
 
 def check_groups(pipeline: Pipeline) -> Refusal:
@@ -163,17 +194,34 @@ def check_zero_bubble(pipeline: Pipeline) -> Refusal:
     return None
 
 
-INTERLEAVED_MICRO_BATCHES = PipelineOrder("interleaved-micro-batches", interleaved_micro_batches, check_groups)
-INTERLEAVED = PipelineOrder("interleaved", interleaved, check_groups, of_micro_batches=INTERLEAVED_MICRO_BATCHES)
+INTERLEAVED_MICRO_BATCHES = PipelineOrder(
+    "interleaved-micro-batches", interleaved_micro_batches, check_groups, kept=kept_by(interleaved_micro_batches)
+)
+INTERLEAVED = PipelineOrder(
+    "interleaved", interleaved, check_groups, of_micro_batches=INTERLEAVED_MICRO_BATCHES, kept=kept_by(interleaved)
+)
 
 #: Orders that a plan may name.
 ORDERS: Registry[PipelineOrder] = Registry("pipeline order", "tspsim.pipeline_orders")
 ORDERS.register(
     PipelineOrder(
-        "1f1b", one_forward_one_backward, of_chunks=INTERLEAVED, of_micro_batches=INTERLEAVED_MICRO_BATCHES
+        "1f1b",
+        one_forward_one_backward,
+        of_chunks=INTERLEAVED,
+        of_micro_batches=INTERLEAVED_MICRO_BATCHES,
+        kept=kept_one_forward_one_backward,
     )
 )
-ORDERS.register(PipelineOrder("zb-h1", zero_bubble_h1, check_zero_bubble, splits_backward=True, word="zb"))
+ORDERS.register(
+    PipelineOrder(
+        "zb-h1",
+        zero_bubble_h1,
+        check_zero_bubble,
+        splits_backward=True,
+        kept=kept_one_forward_one_backward,
+        word="zb",
+    )
+)
 
 
 def most_in_flight(tasks: list[Task], sizes: Sequence[float]) -> tuple[int, ...]:

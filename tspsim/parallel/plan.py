@@ -283,7 +283,8 @@ class Job:
     @property
     def capture(self) -> Captured:
         """How much of the kernels of a serving step's pass its engine launches as graphs."""
-        return self.work.stack.engine.captured(self.rows) if self.step.serves else Captured.NOTHING
+        engine, queries = self.work.stack.engine, self.work.load.queries
+        return engine.captured(self.rows, queries) if self.step.serves else Captured.NOTHING
 
     @property
     def captured(self) -> bool:
@@ -379,8 +380,8 @@ class Job:
         kinds: Counter[Block] = Counter()
         for chunk in chunks:
             kinds.update(self.model.blocks[chunk.first_layer : chunk.first_layer + chunk.layers])
-            if chunk.has_head and self.multi_token:
-                kinds[self.model.blocks[-1]] += self.multi_token
+            if chunk.has_head and self.further_layers:
+                kinds[self.further_block] += self.further_layers
         return kinds
 
     @property
@@ -412,7 +413,7 @@ class Job:
         passes = self.step.passes(self.work.load, self.plan.pp)
         if self.plan.hiding.halves:
             passes = tuple(half for batch in passes for half in batch.halves)
-        padding = [engine.padding(batch.rows) for batch in passes]
+        padding = [engine.padding(batch.rows, self.work.load.queries) for batch in passes]
         return tuple(
             replace(batch, rows=(*batch.rows, *more), outputs=batch.head_tokens) if more else batch
             for batch, more in zip(passes, padding, strict=True)
@@ -439,12 +440,23 @@ class Job:
 
     @property
     def draft_layers(self) -> int:
-        """Layers of the drafter."""
-        return DRAFTS.get(self.drafts.draft).layers if self.drafts else 0
+        """Layers of the drafter; none where nothing is drafted."""
+        return DRAFTS.get(self.drafts.draft).layers if self.drafts and self.drafts.tokens else 0
+
+    @property
+    def further_layers(self) -> int:
+        """Layers behind the model's last: of its modules for further tokens, or of a drafter."""
+        return self.multi_token + self.draft_layers
+
+    @property
+    def further_block(self) -> Block:
+        """What those are made of."""
+        return DRAFTS.get(self.drafts.draft).block(self.model) if self.drafts else self.model.further_block
 
     def drafting(self) -> Job:
         """One pass of the drafter: a query of every sequence."""
-        load = replace(self.work.load, speculation=None)
+        assert self.drafts is not None
+        load = replace(self.work.load, speculation=replace(self.drafts, tokens=0))
         return replace(self, work=replace(self.work, load=load))
 
     def at(self, index: int) -> Job:
@@ -577,6 +589,8 @@ class Job:
         if work.document is not None:
             told = f"{work.document} packs documents into a sequence, which a {title} does not: leave it out"
             raise InputError(told, key="workload.document")
+        if not work.causal:
+            raise InputError(f"false is of whole sequences; a {title} is causal: leave it out", key="workload.causal")
         if work.multi_token:
             told = f"modules for further tokens are trained; a {title} drafts with them: pass: verify, draft: mtp"
             raise InputError(told, key="workload.multi_token")
@@ -589,12 +603,20 @@ class Job:
             if model.max_context and tokens > model.max_context:
                 told = f"{tokens} tokens are more than the {model.max_context} that {model.name} was made for"
                 raise InputError(f"{told}; a model file with another max_context takes more", key=f"workload.{key}")
+        drafts = load.speculation
+        if drafts and drafts.tokens and not DRAFTS.get(drafts.draft).available(model):
+            can = " or ".join(each.name for each in DRAFTS.values() if each.available(model))
+            told = f"{drafts.draft} drafts with modules for further tokens, and {model.name} has none; use {can}"
+            raise InputError(told, key="workload.speculation.draft")
 
     def _check_experts(self, axis: str) -> None:
         model, plan, experts = self.model, self.plan, self.model.experts
         if experts is None:
             if plan.ep > 1:
                 raise self._refuse("ep", f"{plan.ep} spreads experts, but {model.name} has none; leave ep out")
+            if plan.hiding.halves:
+                told = f"{plan.expert_overlap} hides exchanges with experts, but {model.name} has none; leave it out"
+                raise self._refuse("expert_overlap", told)
             return
         columns = self.scheme.shards(self)
         if experts.shared_width % columns:

@@ -7,6 +7,7 @@ an indexer, are whole on every one of them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ..model import Block
@@ -14,6 +15,7 @@ from ..model.attention import CacheUse
 from ..model.formats import WeightClass
 from ..model.serving import ServingLayer
 from ..operators import AbsorbProduct, Gemm, Operator
+from ..steps.batch import dealt
 from .ledger import Buffer, Lifetime
 from .pipeline import Chunk
 from .plan import Job
@@ -36,7 +38,6 @@ def weight_bytes(job: Job, weight_shards: int, chunks: Sequence[Chunk]) -> float
     tables = max(tables, int(model.tied_embeddings and any(chunk.has_head for chunk in chunks)))
     total += tables * model.vocab * model.hidden / weight_shards * formats.weight_bytes(WeightClass.EMBEDDING)
     if any(chunk.has_head for chunk in chunks) and job.draft_layers:
-        total += job.draft_layers * layer_weight_bytes(job, weight_shards, model.blocks[-1])
         total += model.join_parameters * formats.weight_bytes(WeightClass.ATTENTION)
     return total
 
@@ -84,34 +85,22 @@ def cache_bytes(job: Job, chunks: Sequence[Chunk]) -> float:
     """Bytes on a rank of the cache of all sequences of a step, at its end."""
     share = job.scheme.context(job.plan)
     rows = [(context + queries, sequences) for queries, context, sequences in dealt(sequences_of(job), share.sequences)]
-    per_layer = job.model.cache_uses(job.work.formats.cache)
-    layers = [index for chunk in chunks for index in range(chunk.first_layer, chunk.first_layer + chunk.layers)]
-    known: dict[CacheUse, float] = {}
-    for use in per_layer:
-        if use not in known:
-            known[use] = sum(sequences * share.rank_bytes(use, tokens) for tokens, sequences in rows)
-    return sum(known[per_layer[layer]] for layer in layers)
+    return sum(
+        layers * sum(sequences * share.rank_bytes(use, tokens) for tokens, sequences in rows)
+        for use, layers in cache_uses(job, chunks).items()
+    )
+
+
+def cache_uses(job: Job, chunks: Sequence[Chunk]) -> Counter[CacheUse]:
+    """Layers of some chunks by what they keep of a sequence, a drafter's included."""
+    model, formats, uses = job.model, job.work.formats, Counter[CacheUse]()
+    for block, layers in job.blocks(chunks).items():
+        uses[model.attention_of(block).cache(model, block, formats.cache, formats.state)] += layers
+    return uses
 
 
 def sequences_of(job: Job) -> tuple[tuple[int, int, int], ...]:
     """All sequences of a replica as they are at the end of a step."""
     load = job.work.load
     prompts = ((load.prompt, load.cached, load.prompts),) if load.prompts else ()
-    return *prompts, *(load.decoding(load.batch) if load.batch else ())
-
-
-def dealt(rows: Sequence[tuple[int, int, int]], ranks: int) -> tuple[tuple[int, int, int], ...]:
-    """Of rows ``(queries, context, sequences)`` what the rank with most has, where ranks get sequences in turn, longest
-    first.
-
-    >>> dealt(((1, 4096, 3), (1, 8192, 2)), 2)
-    ((1, 8192, 1), (1, 4096, 2))
-    """
-    mine, before = [], 0
-    for queries, context, sequences in sorted(rows, key=lambda row: -row[1]):
-        after = before + sequences
-        count = -(-after // ranks) - -(-before // ranks)
-        before = after
-        if count:
-            mine.append((queries, context, count))
-    return tuple(mine)
+    return *prompts, *load.decoding()

@@ -236,23 +236,25 @@ class ServingEngine:
         """Tokens that a decode pass of so many sequences computes, each with ``queries`` (drafts and one)."""
         return self._next(sequences * queries, queries) or sequences * queries
 
-    def padding(self, rows: Rows) -> tuple[tuple[int, int, int], ...]:
-        """Rows of one cached token a sequence that a pass computes besides, so that it has a captured size."""
+    def padding(self, rows: Rows, decoding: int | None = None) -> tuple[tuple[int, int, int], ...]:
+        """Rows of one cached token a sequence that a pass computes besides, so that it has a captured size;
+        ``decoding`` as of :meth:`captured`."""
         kept = tuple(rows)
         tokens = sum(count * sequences for count, _, sequences in kept)
-        captured = self.captured(kept)
+        captured = self.captured(kept, decoding)
         if captured is Captured.NOTHING:
             return ()
         queries = kept[0][0] if captured is Captured.WHOLE else 1
         more = ((self._next(tokens, queries) or tokens) - tokens) // queries
         return ((queries, 1, more),) if more else ()
 
-    def captured(self, rows: Rows) -> Captured:
+    def captured(self, rows: Rows, decoding: int | None = None) -> Captured:
         """How much of a pass over some rows runs as a graph: all of decodes alike in their queries, up to the largest
-        size."""
+        size. Graphs are captured for sequences with ``decoding`` queries (None: with as many as these), so that a short
+        rest of a prompt is no decode to them."""
         kept = tuple(rows)
         queries = {row[0] for row in kept}
-        if kept and len(queries) == 1 and decoded(kept) == kept:
+        if kept and len(queries) == 1 and decoded(kept) == kept and decoding in (None, *queries):
             (each,) = queries
             if self._next(each * sum(sequences for _, _, sequences in kept), each) is not None:
                 return Captured.WHOLE

@@ -56,7 +56,7 @@ class Writer:
         shards = scheme.shards(job)
         self.kinds = {
             block: job.layer(shards, block)
-            for block in dict.fromkeys(job.model.blocks)
+            for block in dict.fromkeys((*job.model.blocks, *([job.further_block] if job.further_layers else [])))
         }
         self.layer = next(iter(self.kinds.values()))
         self.pieces: Scheme | WholeTokens = scheme
@@ -144,6 +144,7 @@ class Writer:
         layers = whole.draft_layers
         for _ in range(whole.drafts.tokens if whole.drafts and layers else 0):
             self.job = whole.drafting()
+            self.builder.capture = self.job.capture
             self.builder.part = "draft"
             self.builder.compute("join with next token", *self.join())
             self.builder.further_token = True
@@ -152,6 +153,7 @@ class Writer:
             self.head(self.builder, self.job, self.layer)
             self.builder.further_token = False
         self.job = whole
+        self.builder.capture = whole.capture
 
     def backward(self, chunk: Chunk, task: Task) -> None:
         builder, job, scheme = self.builder, self.job, self.scheme
@@ -236,7 +238,7 @@ class Writer:
         builder, job = self.builder, self.job
         if not chunk.layers:
             return [builder.length - 1]
-        blocks = job.model.blocks[chunk.first_layer : chunk.first_layer + chunk.layers] or job.model.blocks[-1:]
+        blocks = job.model.blocks[chunk.first_layer : chunk.first_layer + chunk.layers] or (self.job.further_block,)
         first = chunk.first_layer
         if step < 0:
             blocks, first = blocks[::-1], first + chunk.layers - 1

@@ -92,7 +92,8 @@ class LowerBound:
         scheme, method = scheme_of(plan), method_of(plan)
         divided = tuple(plan.degree(axis) for axis in scheme.axes if axis != scheme.token_axis or not scheme.usual)
         exchange = (method.floor_like or method.name) or plan.exchange
-        key = (family.tokens, scheme.name, divided, plan.degree("ep"), plan.recomputation, exchange)
+        experts = (plan.degree("ep"), plan.expert_dispatch)
+        key = (family.tokens, scheme.name, divided, experts, plan.recomputation, exchange)
         if key not in self._floors:
             whole = replace(plan, degrees={**plan.degrees, "pp": 1}, vpp=1, exchange=exchange, zero=0)
             self._floors[key] = self._least_of_schedules(replace(family, plan=whole), self._least_s)
@@ -264,7 +265,8 @@ class LowerBound:
         """One visit as a task, walked."""
         chunk = chunks[visit.chunk]
         met = job.plan.zero if visit.micro_batch != MIDDLE or job.plan.zero >= 2 else 0
-        place = (groups.pattern, groups.replicas if met or visit.micro_batch != MIDDLE else ())
+        replicas = (groups.replicas, job.plan.shard_group) if met or visit.micro_batch != MIDDLE else ()
+        place = (groups.pattern, replicas)
         ends = (visit.micro_batch == 0, visit.micro_batch == job.micro_batches - 1)
         tables = (chunk.has_embedding, chunk.has_head, chunk.first_layer if self._mixed else 0)
         shape = (_signature(job), job.plan.pp > 1, visit.kind, ends, tables, met, place)
@@ -361,7 +363,8 @@ def _signature(job: Job) -> Hashable:
     """What of a plan decides one task's instructions, the placement and the number of layers aside."""
     plan = job.plan
     degrees = tuple(plan.degree(axis) for axis in (*scheme_axes(), "ep"))
-    switches = (plan.partition, plan.exchange, plan.sequence_regions, plan.overlap, plan.overlap_chunks)
+    exchanges = (plan.exchange, plan.expert_dispatch, plan.expert_overlap)
+    switches = (plan.partition, exchanges, plan.sequence_regions, plan.overlap, plan.overlap_chunks)
     others = (plan.recomputation, job.sequences, job.order.splits_backward, tuple(plan.algorithms.items()))
     chosen = (*_switches(job, switches_of(plan)), *plan.options.items())
     return (job.work.sequence, degrees, switches, chosen, others)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tspsim.units import GIB, compact, gib, percent
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from tspsim.result import PlanResult
     from tspsim.studies.planner import Planned
+    from tspsim.studies.planner.branch import Found
     from tspsim.studies.planner.limits import Lean
     from tspsim.studies.planner.scheme_map import Cell
 
@@ -58,9 +59,12 @@ def best_table(planned: Planned, width: int) -> Table:
         table.add_column("what limits it", overflow="fold")
     for number, found in enumerate(planned.best):
         style = "bold" if number == 0 else ""
-        table.add_row(*(Text(cell) for cell in cells(found.candidate.name, found.result, wide)), style=style)
+        table.add_row(*(Text(cell) for cell in cells(labelled(found), found.result, wide)), style=style)
     table.add_section()
+    shown = [found.candidate.name for found in planned.best if found.candidate.stated is not None]
     for each in planned.stated:
+        if each.name in shown:
+            continue
         if each.result is not None and each.result.ran:
             table.add_row(*(Text(cell) for cell in cells(f"{each.name} (stated)", each.result, wide)))
         else:
@@ -68,11 +72,19 @@ def best_table(planned: Planned, width: int) -> Table:
     return table
 
 
+def labelled(found: Found) -> str:
+    """A plan's name, and whether the scenario states it."""
+    return found.candidate.name + (" (stated)" if found.candidate.stated is not None else "")
+
+
 def cells(name: str, result: PlanResult, wide: bool) -> list[str]:
     free = (result.memory.capacity_bytes - result.memory.peak_bytes) / GIB
+    likely = ""
+    if wide and result.range is not None:
+        likely = f" ({compact(result.range.low)} – {compact(result.range.high)})"
     row = [
         name,
-        compact(result.tokens_per_s),
+        compact(result.tokens_per_s) + likely,
         seconds(result.step_time_s),
         percent(result.mfu),
         f"{free:.1f}",
@@ -102,14 +114,23 @@ def sure(planned: Planned) -> list[str]:
         f"{planned.bounded:,} layouts bounded, {planned.simulated} plans simulated."
     )
     if planned.gap > 0.0:
-        left = f"Plans that were not simulated are at most {percent(planned.gap)} better than the best."
+        left = f"Of the plans searched those not simulated are at most {percent(planned.gap)} better than the best."
     else:
-        left = "No plan that was not simulated can be better."
+        left = "No plan of those searched, and not simulated, can be better."
     if planned.interrupted:
         left = f"Interrupted: the best so far. {left}"
     elif not planned.complete:
         left = f"Time ran out (--budget). {left}"
-    return [counted, left]
+    kept = [f"Limits: {'; '.join(planned.kept.words)}."] if planned.kept.words else []
+    needs = dict.fromkeys(found.candidate.plan.dispatch.assumption for found in planned.best)
+    assumed = [f"Assumed for some of the best: {words}." for words in needs if words]
+    return [counted, left, searched(planned), *kept, *assumed]
+
+
+def searched(planned: Planned) -> str:
+    """What of a plan was chosen; the rest stood at its defaults, but for plans that the scenario states."""
+    told = [f"{key} ({', '.join(values)})" if values else key for key, values in planned.searched.items()]
+    return f"Searched: degrees, {', '.join(told)}; all else as in a plan that does not state it."
 
 
 def why(planned: Planned) -> list[str]:
@@ -123,6 +144,13 @@ def why(planned: Planned) -> list[str]:
         f"{best.candidate.name} takes {seconds(best.step_s)}, {other.candidate.name} {seconds(other.step_s)}: "
         f"{percent(other.step_s / best.step_s - 1.0)} more."
     ]
+    if planned.ahead is not None:
+        ahead = planned.ahead
+        close = "; too close to call" if ahead.close else ""
+        sentences.append(
+            f"Its rate is {ahead.ratio:.3f} times the runner-up's, nine times of ten {ahead.low:.3f} to "
+            f"{ahead.high:.3f}{close}."
+        )
     for part in told:
         word = "less" if part.saved_s > 0.0 else "more"
         sentences.append(
@@ -221,29 +249,19 @@ def verdict(cell: Cell) -> str:
 
 
 def yaml_of(planned: Planned) -> str:
-    """The best plan as a line of YAML, with the sequences a replica that its batch needs where none is stated."""
-    from tspsim.studies.planner.space import plan_keys
+    """The best plan as the ``plans`` of a scenario, behind the batch it is for where that is not stated."""
+    from tspsim.studies.planner.written import keys_text
 
-    found = planned.best[0]
-    pairs = ", ".join(f"{key}: {_yaml(value)}" for key, value in plan_keys(found.candidate.plan).items())
-    plans = f"plans: [{{{pairs}}}]"
+    keys = keys_text(planned.best[0].candidate.keys)
     if planned.scenario.workload.global_batch == planned.batch:
-        return plans
-    return f"sequences_per_replica: {found.candidate.job.work.sequences}, {plans}"
-
-
-def _yaml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_yaml(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(_yaml(item) for item in value) + "]"
-    return f"'{value}'" if isinstance(value, str) and ":" in value else str(value)
+        return keys
+    return f"# workload: global_batch: {planned.batch}, in the place of sequences_per_replica\n{keys}"
 
 
 def rows_of(planned: Planned) -> Sequence[tuple[str, PlanResult]]:
     """Every plan with a result, best first, then those of the front, then the stated ones."""
-    rows = [(found.candidate.name, found.result) for found in planned.best]
-    rows += [(found.candidate.name, found.result) for found in planned.front if found not in planned.best]
-    return [*rows, *((f"{e.name} (stated)", e.result) for e in planned.stated if e.result and e.result.ran)]
+    found = [*planned.best, *(each for each in planned.front if each not in planned.best)]
+    names = [each.candidate.name for each in found if each.candidate.stated is not None]
+    stated = [each for each in planned.stated if each.name not in names]
+    rows = [(labelled(each), each.result) for each in found]
+    return [*rows, *((f"{e.name} (stated)", e.result) for e in stated if e.result and e.result.ran)]

@@ -23,7 +23,7 @@ HEADLINE = """
 {% if description %}<p class="description">{{ description }}</p>{% endif %}
 <p class="headline">{{ headline }}</p>
 {% for sentence in sentences %}<p>{{ sentence }}</p>{% endfor %}
-<p><code>{{ yaml }}</code></p>
+<pre><code>{{ yaml }}</code></pre>
 """
 
 TABLE = """
@@ -106,7 +106,8 @@ def table(planned: Planned) -> dict[str, Any]:
     rows = []
     for name, result in rows_of(planned):
         free = gib(result.memory.capacity_bytes - result.memory.peak_bytes)
-        rate, step = compact(result.tokens_per_s), seconds(result.step_time_s)
+        likely = f" ({compact(result.range.low)} – {compact(result.range.high)})" if result.range is not None else ""
+        rate, step = compact(result.tokens_per_s) + likely, seconds(result.step_time_s)
         rows.append((name, rate, step, percent(result.mfu), free, price_range(result) or "–", result.bottleneck))
     refused = next(sentences for title, sentences in chapters(planned) if title.startswith("Stated"))
     return {"caption": "The best plans", "columns": COLUMNS, "table": rows, "refused": refused}

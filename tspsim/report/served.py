@@ -118,8 +118,11 @@ def headline(view: View, best: PlanResult) -> str:
         if lead or quickest(view, FIRST) is best:
             return f"{best.name} {lead or 'is fastest'}: first token after {first}"
         return f"{best.name} reads most: {compact(best.tokens_per_s, 'prompt tokens/s')}, first token after {first}"
-    told = f"a token every {token}" + (f", first tokens after {first}" if load.prompts else "")
-    return f"{best.name} {lead or 'puts out most'}: {compact(best.tokens_per_s, 'tokens/s')}, {told}"
+    if load.prompts:
+        rate_ = compact(best.tokens_per_s, "tokens/s")
+        told = f"{rate_} read and put out, first tokens after {first}, then one every {token}"
+        return f"{best.name} {lead or 'does most'}: {told}"
+    return f"{best.name} {lead or 'puts out most'}: {compact(best.tokens_per_s, 'tokens/s')}, a token every {token}"
 
 
 def quickest(view: View, key: str) -> PlanResult:
@@ -146,7 +149,8 @@ def sentences(view: View, best: PlanResult) -> Iterator[str]:
         each = f"Each user sees {digits(seen['tokens_per_s_per_user'])} tokens/s"
         replicas = best.degrees.get("dp", 1)
         whose = f"{load.batch:,} sequences" + (f" on each of {replicas} replicas" if replicas > 1 else "")
-        yield f"{each}; {whose} make {compact(best.tokens_per_s_per_gpu)} a GPU."
+        made = f"make {compact(seen['output_tokens_per_s'] / best.gpus)} a GPU"
+        yield f"{each}; {whose} {made}{', beside the prompts that are read' if load.prompts else ''}."
         quick = quickest(view, TOKEN)
         if quick is not best:
             yield f"For a user {quick.name} is quickest: a token every {timed(quick, TOKEN)}."

@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tspsim.files import atomic_write
-from tspsim.units import GIB, compact
+from tspsim.units import GIB, compact, gib
 
 from .figures import ACCENT, value_axis
 from .fronts import Line, Marks, front_figure
 from .numbers import label, seconds
 from .page import render_sections
 from .plan_page import FIGURE, HEADLINE, LIST, TABLE
+from .served import sessions, user
 from .view import price_range
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from tspsim.studies.planner import ServingPlanned
+    from tspsim.studies.planner.limit import Limit
     from tspsim.studies.planner.serving import Served
 
 COLUMNS = (
-    "Plan", "Batch a replica", "Tokens/s", "A GPU", "First token", "A token", "Memory free", "$ a million tokens",
-    "What limits it",
+    "Plan", "Batch a replica", "Tokens/s", "A GPU", "First token", "Output token", "A user", "Sessions", "Memory free",
+    "$ a million tokens", "What limits it",
 )  # fmt: skip
+#: Limits in words, by name; the value follows.
+LIMITED = {"tpot": "time an output token", "ttft": "time to the first token", "step": "time of a step",
+           "memory_free": "memory free a GPU"}  # fmt: skip
+
+
+def told(planned: ServingPlanned) -> tuple[list[str], list[list[str]]]:
+    """Columns that have anything to say, and their rows."""
+    every = rows(planned)
+    shown = [index for index in range(len(COLUMNS)) if any(row[index] != "–" for row in every)]
+    return [COLUMNS[index] for index in shown], [[row[index] for index in shown] for row in every]
 
 
 def rows(planned: ServingPlanned) -> list[tuple[str, ...]]:
@@ -46,6 +59,8 @@ def cells(served: Served, mark: str = "") -> tuple[str, ...]:
         compact(result.tokens_per_s_per_gpu),
         seconds(first) if first else "–",
         seconds(token) if token else "–",
+        user(result)[0],
+        sessions(result)[0],
         f"{free:.1f} GiB",
         price_range(result) or "–",
         result.bottleneck,
@@ -58,8 +73,7 @@ def sure(planned: ServingPlanned) -> list[str]:
         f"{planned.bounded:,} plans bounded, {planned.simulated:,} simulated; searched: {', '.join(planned.searched)}."
     ]
     if planned.limits:
-        limits = ", ".join(f"{each.name} {each.compare} {each.value:g}" for each in planned.limits)
-        said.append(f"Limits: {limits}.")
+        said.append(f"Limits: {', '.join(map(limit_in_words, planned.limits))}.")
     if planned.interrupted:
         said.append("Interrupted: the best so far.")
     elif not planned.complete:
@@ -67,9 +81,20 @@ def sure(planned: ServingPlanned) -> list[str]:
     return said
 
 
+def limit_in_words(limit: Limit) -> str:
+    """A limit for people."""
+    from tspsim.studies.planner.limit import LIMITS
+
+    value = gib(limit.value) if LIMITS[limit.name].unit == "bytes" else seconds(limit.value)
+    end = "at most" if limit.compare == "<=" else "at least"
+    return f"{LIMITED.get(limit.name, limit.name)} {end} {value}"
+
+
 def keys_of(served: Served) -> str:
-    """The plan as a line of YAML."""
-    return "plans: [{" + ", ".join(f"{key}: {value}" for key, value in served.keys.items()) + "}]"
+    """The plan as the ``plans`` of a scenario."""
+    from tspsim.studies.planner.written import keys_text
+
+    return keys_text(served.keys)
 
 
 def summary(planned: ServingPlanned) -> list[RenderableType]:
@@ -80,10 +105,11 @@ def summary(planned: ServingPlanned) -> list[RenderableType]:
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for number, heading in enumerate(COLUMNS[:-1]):
+    columns, every = told(planned)
+    for number, heading in enumerate(columns[:-1]):
         table.add_column(heading.lower(), justify="right" if number else "left", no_wrap=number > 0)
     best = {each.name for each in planned.best}
-    for index, row in enumerate(rows(planned)):
+    for index, row in enumerate(every):
         if index == len(best):
             table.add_section()
         table.add_row(*(Text(cell) for cell in row[:-1]), style="" if index else "bold")
@@ -99,21 +125,25 @@ def headline(planned: ServingPlanned) -> str:
     work, cluster = planned.question.work, planned.question.cluster
     nodes = f" in {cluster.nodes:,} nodes" if cluster.nodes > 1 else ""
     machine = f"{cluster.gpus:,} {planned.question.device.name.upper()}{nodes}"
-    return f"Plans for {machine}: {work.step.title} of {planned.question.model.name}"
+    free = "batch" in planned.searched
+    load = replace(work.load, batch=0) if free else work.load
+    amount = load.in_words or f"at {replace(work.load, batch=1).in_words.partition(' at ')[2]}"
+    return f"Plans for {machine}: {work.step.title} of {planned.question.model.name}, {amount}"
 
 
 def page(planned: ServingPlanned, plotly_js: str = "inline") -> str:
     """The whole page."""
     drawn: dict[str, Any] = {"front": drawn_front(planned)}
     best = planned.best[0]
+    columns, every = told(planned)
     sections: list[tuple[str, str, str, dict[str, Any]]] = [
         ("answer", "", HEADLINE, {
             "kicker": headline(planned), "title": planned.scenario.name, "description": planned.scenario.description,
-            "headline": f"{best.name}: {compact(best.result.tokens_per_s)} tokens/s", "sentences": sure(planned),
+            "headline": f"{best.name}: {best.result.in_a_line().rpartition(', ')[0]}", "sentences": sure(planned),
             "yaml": keys_of(best),
         }),
         ("plans", "The best plans", TABLE, {
-            "caption": "The best plans", "columns": COLUMNS, "table": rows(planned),
+            "caption": "The best plans", "columns": columns, "table": every,
             "refused": [f"{name}: {why}" for name, why in planned.refused[:8]],
         }),
         ("front", "The front", FIGURE, {
@@ -141,7 +171,7 @@ def drawn_front(planned: ServingPlanned) -> dict[str, Any]:
     others = [each for each in planned.known if each not in planned.best]
     groups = [marks("best", ACCENT, planned.best), *([marks("simulated", "#8a94a6", others)] if others else [])]
     joined = sorted((float(e.result.inference[key]), e.result.tokens_per_s_per_gpu) for e in planned.front)
-    return front_figure(groups, Line("front", joined, "vh"), value_axis(title), "tokens/s a GPU")
+    return front_figure(groups, Line("front", joined, "vh"), value_axis(title, rangemode="normal"), "tokens/s a GPU")
 
 
 def write_page(planned: ServingPlanned, path: Path) -> None:

@@ -111,7 +111,7 @@ class AdaptersSpec(Section):
 
 
 def _type(value: Any) -> Any:
-    if value not in WEIGHT_BYTES:
+    if not isinstance(value, str) or value not in WEIGHT_BYTES:
         raise refuse(f"unknown type '{shorten(value)}'{did_you_mean(str(value), WEIGHT_BYTES)}")
     return value
 
@@ -244,6 +244,13 @@ class Workload(Section):
         if wrong:
             raise ValidationError.from_exception_data(cls.__name__, wrong)
         return data
+
+    @model_validator(mode="after")
+    def _every_context(self) -> Workload:
+        lengths = len(self.context) if isinstance(self.context, tuple) else 1
+        if self.batch is not None and lengths > self.batch:
+            raise refuse(f"context: {lengths} lengths for a batch of {self.batch}; state at most one a sequence")
+        return self
 
     @model_validator(mode="after")
     def _types_of_its_step(self) -> Workload:

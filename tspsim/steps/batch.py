@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,6 +24,23 @@ class Row(NamedTuple):
     def pairs_per_token(self, causal: bool) -> float:
         """Tokens that a query attends, mean over the row: all of the context, and of the queries half when causal."""
         return self.context_tokens + (self.query_tokens / 2 if causal else self.query_tokens)
+
+
+def dealt(rows: Iterable[tuple[int, int, int]], parts: int) -> tuple[Row, ...]:
+    """Of rows ``(queries, context, sequences)`` what the part with most has, where sequences are dealt in turn, longest
+    first.
+
+    >>> [tuple(row) for row in dealt(((1, 4096, 3), (1, 8192, 2)), 2)]
+    [(1, 8192, 1), (1, 4096, 2)]
+    """
+    mine, before = [], 0
+    for queries, context, sequences in sorted(rows, key=lambda row: -row[1]):
+        after = before + sequences
+        count = -(-after // parts) - -(-before // parts)
+        before = after
+        if count:
+            mine.append(Row(queries, context, count))
+    return tuple(mine)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from .step import STEPS
 
 class DecodeStep(ServingStep):
     """One query a sequence over its cache. A pipeline's stages each work on a part of the batch: as many parts as
-    stages are under way, one pass is one part."""
+    stages are under way, one pass is one part, the one with most."""
 
     name = "decode"
     title = "decode step"
@@ -21,8 +21,8 @@ class DecodeStep(ServingStep):
     takes: ClassVar[tuple[str, ...]] = ()
 
     def passes(self, load: Load, stages: int) -> tuple[Batch, ...]:
-        part = -(-load.batch // self.in_flight(load, stages))
-        return (Batch(load.decoding(part), outputs=part * (1 + (load.speculation.tokens if load.speculation else 0))),)
+        rows = load.decoding(self.in_flight(load, stages))
+        return (Batch(rows, outputs=sum(row.tokens for row in rows)),)
 
     def counted(self, load: Load) -> float:
         return float(load.batch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .batch import Row
+from .batch import Row, dealt
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ class Speculation:
 @dataclass(frozen=True)
 class Load:
     """Of one replica: ``prompts`` of ``prompt`` tokens behind ``cached`` ones each, in pieces of ``chunk`` tokens, and
-    a ``batch`` of sequences that decode, spread evenly over ``contexts``: tokens that each has in the cache."""
+    a ``batch`` of sequences that decode, spread evenly over ``contexts``: tokens that each has in the cache, of the
+    longer ones one more where that does not come out even."""
 
     prompts: int = 0
     prompt: int = 0
@@ -55,14 +56,19 @@ class Load:
             said.append(f"{self.batch} sequences at {length} tokens{drafts}")
         return " and ".join(said)
 
-    def decoding(self, sequences: int) -> tuple[Row, ...]:
-        """Rows of so many of its decoding sequences, each with as many queries as it verifies."""
-        queries = 1 + (self.speculation.tokens if self.speculation else 0)
-        each, more = divmod(sequences, len(self.contexts))
+    @property
+    def queries(self) -> int:
+        """Of a sequence that decodes: as many positions as it verifies."""
+        return 1 + (self.speculation.tokens if self.speculation else 0)
+
+    def decoding(self, parts: int = 1) -> tuple[Row, ...]:
+        """Rows of its decoding sequences, longest first; where they are dealt to ``parts`` in turn, those of the part
+        with most."""
+        each, more = divmod(self.batch, max(1, len(self.contexts)))
         kinds: dict[int, int] = {}
-        for index, context in enumerate(self.contexts):
+        for index, context in enumerate(sorted(self.contexts, reverse=True)):
             kinds[context] = kinds.get(context, 0) + each + (index < more)
-        return tuple(Row(queries, context, count) for context, count in kinds.items() if count)
+        return dealt([Row(self.queries, context, count) for context, count in kinds.items()], parts)
 
     def chunks(self) -> list[tuple[Row, bool]]:
         """Pieces of the prompts, first to last, and whether their last tokens are in one."""

@@ -21,7 +21,7 @@ class MixedStep(ServingStep):
 
     def passes(self, load: Load, stages: int) -> tuple[Batch, ...]:
         ((prompt, _),) = load.chunks()
-        return (Batch((prompt, *load.decoding(load.batch)), outputs=load.prompts + load.batch),)
+        return (Batch((prompt, *load.decoding()), outputs=load.prompts + load.batch),)
 
     def counted(self, load: Load) -> float:
         return float(load.prompts * load.prompt + load.batch)

@@ -25,6 +25,7 @@ import numpy as np
 
 from .. import simulation
 from ..errors import InfeasibleError, InputError, UnknownNameError
+from ..result import PlanResult
 from ..scenario import Scenario
 from .axes import choose
 
@@ -303,6 +304,13 @@ def offer_of(
     answer = simulation.run_plan(question, question.plans[0], costs=costs)
     if not answer.ran:
         raise InfeasibleError(f"{plan}: {answer.error}")
+    return offer_from(question, answer, costs, basis=basis, name=name or f"{plan} on {question.cluster.name}")
+
+
+def offer_from(
+    question: simulation.Question, answer: PlanResult, costs: simulation.Costs, *, name: str, basis: str = "neocloud"
+) -> Offer:
+    """A plan that ran, with the ``costs`` it ran at."""
     device, errors = question.device.name, costs.errors()
     parts = {f"{device} {family}": seconds for family, seconds in answer.compute_by_kind_s.items()}
     factors = {f"{device} {family}": Factor(*errors[family]) for family in answer.compute_by_kind_s}
@@ -313,7 +321,7 @@ def offer_of(
     price = f"{device} price" if spread else None
     factors |= {price: spread} if price and spread else {}
     return Offer(
-        name or f"{plan} on {question.cluster.name}",
+        name,
         answer.tokens_per_step,
         answer.step_time_s,
         parts,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from .. import simulation
 from ..errors import InputError, shorten
@@ -31,6 +32,8 @@ class Answer:
     text: str
     wall_s: float
     bug: str = ""
+    #: The process that answered, and the seconds of processor time it has spent since it began.
+    spent: tuple[int, float] | None = field(default=None, compare=False)
 
 
 class StrangerError(InputError):
@@ -48,7 +51,9 @@ def answer(questions: Sequence[Query]) -> list[Answer]:
     before = gc.get_threshold()
     gc.set_threshold(COLLECT_AFTER, *before[1:])
     try:
-        return [_answer(question) for question in questions]
+        found = [_answer(question) for question in questions]
+        spent = os.getpid(), time.process_time()
+        return [replace(each, spent=spent) for each in found]
     finally:
         gc.set_threshold(*before)
 

@@ -76,7 +76,10 @@ def build(view: View) -> dict[str, Any]:
             if left >= 0
             else (f"does not fit: {gib(memory.peak_bytes)}, {gib(-left)} too many.")
         )
-        verdicts.append({"name": plan.name, "fits": memory.fits, "text": text})
+        refused = view.load is not None and not plan.ran
+        if refused and left >= 0:  # the engine's rule leaves caches less than there is
+            text = f"does not run: {plan.error}."
+        verdicts.append({"name": plan.name, "fits": memory.fits and not refused, "text": text})
     return {
         "verdicts": verdicts,
         "figures": {"memory": {"data": data, "layout": bars_layout(names, "memory a GPU (GiB)")}},

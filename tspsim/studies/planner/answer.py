@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...description import describe_cluster, describe_model, provenance
@@ -12,11 +13,15 @@ from ...result import SCHEMA_VERSION, PlanResult
 from ...scenario import Scenario
 from ...statements import defaults_in_words
 from .branch import Found
+from .limit import Limits as KeptLimits
+from .limit import limit_texts
 from .limits import Lean, Limits
 from .scheme_map import Cell, Side
+from .searches import at_nodes
 from .sensitivity import Sensitivity
-from .space import plan_keys
+from .space import Space
 from .why import Part
+from .workers import scenario_of
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,22 @@ class Stated:
     name: str
     result: PlanResult | None
     error: str = ""
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """Rate of the best over that of the runner-up, where it lies nine times of ten as their errors go together, and how
+    likely it is above 1."""
+
+    ratio: float
+    low: float
+    high: float
+    probability: float
+
+    @property
+    def close(self) -> bool:
+        """Whether the runner-up may be as fast."""
+        return self.low <= 1.0
 
 
 @dataclass
@@ -39,7 +60,9 @@ class Planned:
     best
         The best plans, best first; ``next_bound`` says what those that were not simulated cannot undercut.
     gap
-        By what share a plan that was not simulated may be better than the best; 0: none can.
+        By what share a plan that was searched and not simulated may be better than the best; 0: none can.
+    kept
+        The limits that plans had to keep.
     front
         Plans that no other simulated one beats in rate, tokens a dollar and memory left.
     """
@@ -49,6 +72,7 @@ class Planned:
     batch: int
     objective: str
     top: int
+    kept: KeptLimits = field(default_factory=KeptLimits)
     best: tuple[Found, ...] = ()
     next_bound_s: float = math.inf
     gap: float = 0.0
@@ -56,6 +80,7 @@ class Planned:
     front: tuple[Found, ...] = ()
     why: tuple[Part, ...] = ()
     rival: str = ""
+    ahead: Ahead | None = None
     sensitivity: tuple[Sensitivity, ...] = ()
     limits: Limits | None = None
     scheme_map: tuple[Cell, ...] = ()
@@ -68,6 +93,22 @@ class Planned:
     def tokens(self) -> int:
         """Tokens of a step."""
         return self.batch * self.scenario.workload.sequence
+
+    @property
+    def asked(self) -> Scenario:
+        """The scenario with the best plan alone, and the sequences that a replica then has."""
+        best = self.best[0]
+        nodes = best.result.gpus // self.question.cluster.gpus_per_node
+        scenario = self.scenario
+        if nodes != self.question.cluster.nodes:
+            scenario = at_nodes(scenario, self.question.cluster, nodes)
+        return scenario_of(scenario, best.candidate)
+
+    @property
+    def searched(self) -> Mapping[str, tuple[str, ...]]:
+        """Keys that were chosen, beside degrees, and of some the values that were looked at."""
+        question = self.question
+        return Space(question.model, question.work, question.cluster, self.batch).searched()
 
     def to_json(self) -> dict[str, Any]:
         """The answer as plain data (docs/planner.md has its schema)."""
@@ -85,6 +126,10 @@ def document(planned: Planned) -> dict[str, Any]:
         "cluster": describe_cluster(question.cluster, question.device),
         "plan": {
             "objective": planned.objective,
+            "kept_limits": [
+                *limit_texts(planned.kept.each),
+                *([f"schemes={','.join(planned.kept.schemes)}"] if planned.kept.schemes else []),
+            ],
             "batch_sequences": planned.batch,
             "tokens_per_step": planned.tokens,
             "best": [_entry(found, planned) for found in best],
@@ -96,6 +141,7 @@ def document(planned: Planned) -> dict[str, Any]:
             "why": {
                 "best": best[0].candidate.name,
                 "other": planned.rival or None,
+                "ratio": None if planned.ahead is None else vars(planned.ahead),
                 "parts": [
                     {"part": part.name, "best_s": part.best_s, "other_s": part.other_s, "saved_s": part.saved_s}
                     for part in planned.why
@@ -126,6 +172,7 @@ def document(planned: Planned) -> dict[str, Any]:
                 for each in planned.scheme_map
             ],
             "search": {
+                "searched": {name: list(values) for name, values in planned.searched.items()},
                 "simulated": planned.simulated,
                 "bounded": planned.bounded,
                 "complete": planned.complete,
@@ -144,7 +191,7 @@ def _entry(found: Found, planned: Planned) -> dict[str, Any]:
     nodes = found.result.gpus // planned.question.cluster.gpus_per_node
     return {
         **found.result.to_json(),
-        "keys": plan_keys(found.candidate.plan),
+        "keys": found.candidate.keys,
         "sequences_per_replica": found.candidate.job.work.sequences,
         "nodes": nodes,
         "bound_s": found.bound_s,

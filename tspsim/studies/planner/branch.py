@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import heapq
 import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,12 +19,17 @@ from ...errors import UnreachableError
 from ...parallel import Job, peak_memory, scheme_of
 from ...paths import LowerBound
 from ...result import PlanResult
+from .clock import NEVER, Deadline
 from .space import Candidate, Space
 
 #: Plans simulated between two looks at the bounds: enough to keep a few processes busy, few enough to waste little.
 ROUND = 4
 #: Plans that take longer to simulate than this many instructions wait until the others are done.
 QUICK = 400_000
+#: Sets of plans that are looked into when time is over and nothing was simulated.
+DIVES = 4
+#: Seconds of processor time that an instruction takes to simulate, about.
+INSTRUCTION_S = 2e-5
 #: Share of the effort for a side that cannot win.
 HOPELESS = 0.5
 
@@ -95,8 +99,10 @@ class Search:
         Memory of a GPU.
     simulate
         Answers some plans, in their order; None for those it had no time for. May raise :class:`Interrupted`.
-    deadline_s
-        When to stop, on the monotonic clock.
+    deadline
+        When to stop. A plan whose simulation would take longer than is left is not begun.
+    least_s
+        No plan at all is faster.
     report
         Called before plans are simulated: the lowest bound left, and the best found so far.
     """
@@ -105,8 +111,9 @@ class Search:
     bound: LowerBound
     capacity_bytes: float
     simulate: Callable[[Sequence[Candidate]], list[PlanResult | None]]
-    deadline_s: float = math.inf
+    deadline: Deadline = NEVER
     report: Callable[[float, Sequence[Found]], None] | None = None
+    least_s: float = 0.0
     known: dict[str, Found] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
 
@@ -118,6 +125,7 @@ class Search:
         admit: Callable[[Job], bool] = lambda job: True,
         below_s: float = math.inf,
         most_rounds: float = math.inf,
+        gap: float = 0.0,
     ) -> Best:
         """The fastest plans.
 
@@ -134,12 +142,16 @@ class Search:
         most_rounds
             Rounds after which to stop though something better may be left; plans that are slow to simulate are then
             not looked at.
+        gap
+            The best is good enough when nothing that is left is better by more than this share.
         """
         families = (family for family in self.space.families() if admit(family))
         frontier = Frontier(self, families, self.capacity_bytes - free_bytes)
         best = sorted((each for each in self.known.values() if self._fits(each, free_bytes, admit)), key=_rank)
         while True:
             limit_s = min(below_s, best[count - 1].step_s) if len(best) >= count else below_s
+            if gap and len(best) >= count:
+                limit_s = min(limit_s, best[0].step_s / (1.0 + gap))
             batch = frontier.take(ROUND, limit_s, slow=most_rounds == math.inf) if most_rounds > 0 else []
             most_rounds -= 1
             if not batch:
@@ -217,15 +229,24 @@ class Frontier:
     def __init__(self, search: Search, families: Iterable[Job], room_bytes: float, quick: float = QUICK) -> None:
         self._search, self._room_bytes, self._quick = search, room_bytes, quick
         self._ticks = 0
+        #: Whether plans were given out.
+        self._began = False
+        #: The lowest bound of plans that time was too short for.
+        self._late_s = math.inf
         self._heap: list[tuple[float, int, Callable[[float], None] | Candidate]] = []
         self._slow: list[tuple[float, int, Callable[[float], None] | Candidate]] = []
+        #: What plans of sets that time was too short to look at cannot undercut.
+        self._unseen_s = math.inf
         for family in families:
+            if search.deadline.passed:
+                self._unseen_s = search.least_s
+                break
             self._push(search.bound.floor_s(family), partial(self._kernels, family))
 
     @property
     def next_bound_s(self) -> float:
         """No plan that is left is faster."""
-        return min((heap[0][0] for heap in (self._heap, self._slow) if heap), default=math.inf)
+        return min([self._late_s, self._unseen_s, *(heap[0][0] for heap in (self._heap, self._slow) if heap)])
 
     def take(self, count: int, limit_s: float, *, slow: bool = True) -> list[tuple[float, Candidate]]:
         """The next plans to simulate, those that may be faster than ``limit_s``; none when time is over.
@@ -233,26 +254,53 @@ class Frontier:
         Those that are slow to simulate come last, and only if ``slow``.
         """
         taken: list[tuple[float, Candidate]] = []
+        planned_s = 0.0
         heaps = (self._heap, self._slow) if slow else (self._heap,)
         while len(taken) < count:
             heap = next((each for each in heaps if each and each[0][0] < limit_s), None)
             if heap is None or (heap is self._slow and taken):
                 break
-            if time.monotonic() > self._search.deadline_s:
-                for bound_s, candidate in taken:
-                    self.put_back(bound_s, candidate)
-                return []
+            if self._search.deadline.passed:
+                if not (taken or self._began):
+                    taken = self._dive()
+                self._began = True
+                return taken
             bound_s, tick, entry = heapq.heappop(heap)
             if not isinstance(entry, Candidate):
                 with contextlib.suppress(UnreachableError):  # dead links cut its ranks off from each other
                     entry(bound_s)
-            elif entry.name in self._search.known:
                 continue
-            elif heap is self._heap and self._search.bound.instructions(entry.job, entry.mesh) > self._quick:
+            if entry.name in self._search.known:
+                continue
+            instructions = self._search.bound.instructions(entry.job, entry.mesh)
+            if heap is self._heap and instructions > self._quick:
                 heapq.heappush(self._slow, (bound_s, tick, entry))
+            elif (planned_s := planned_s + instructions * INSTRUCTION_S) > self._search.deadline.left_s:
+                planned_s -= instructions * INSTRUCTION_S
+                self._late_s = min(self._late_s, bound_s)
             else:
                 taken.append((bound_s, entry))
+        self._began = self._began or bool(taken)
         return taken
+
+    def _dive(self) -> list[tuple[float, Candidate]]:
+        """The most promising plan of the most promising set, where time was over before any plan came out on top."""
+        whole, found = self._heap, list[tuple[float, Candidate]]()
+        for _ in range(min(DIVES, len(whole))):
+            self._heap = [heapq.heappop(whole)]
+            while self._heap and not found:
+                bound_s, _, entry = heapq.heappop(self._heap)
+                if isinstance(entry, Candidate):
+                    found.append((bound_s, entry))
+                else:
+                    with contextlib.suppress(UnreachableError):
+                        entry(bound_s)
+            whole += self._heap
+            heapq.heapify(whole)
+            if found:
+                break
+        self._heap = whole
+        return found
 
     def put_back(self, bound_s: float, candidate: Candidate) -> None:
         """A plan that was taken and not simulated."""
@@ -301,12 +349,19 @@ class Frontier:
         """The plans of a layout that fit; those that only spare memory where another has the same program are left."""
         fitting = set()
         for candidate in self._search.space.plans(layout):
-            zero = candidate.plan.zero
+            zero, group = candidate.plan.zero, candidate.plan.shard_group
             # ZeRO 2 runs what ZeRO 1 runs.
-            if (zero == 2 and 1 in fitting) or not self._fits(candidate.job):
+            if (zero == 2 and (1, group) in fitting) or not self._fits(candidate.job):
                 continue
-            fitting.add(zero)
-            closer_s = max(bound_s, self._search.bound.step_s(candidate.job, candidate.mesh))
-            self._push(closer_s, candidate)
+            fitting.add((zero, group))
+            if group is None:
+                self._plan(candidate, bound_s)
+            else:
+                self._push(bound_s, partial(self._plan, candidate))
         if not fitting:
             self._search.tally.too_large += 1
+
+    def _plan(self, candidate: Candidate, bound_s: float) -> None:
+        """A plan with what its replicas say to each other."""
+        closer_s = max(bound_s, self._search.bound.step_s(candidate.job, candidate.mesh))
+        self._push(closer_s, candidate)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 
 from ...errors import InputError
 from ...network import Cluster
 from ...parallel import Job, Plan, peak_memory, scheme_of
 from ...parallel.choices import legal
+from .clock import NEVER, Deadline
 from .space import Space, name_of
 
 #: No model is asked about a longer sequence.
@@ -47,7 +49,14 @@ class Limits:
     fewest_nodes: tuple[int, Lean] | None
 
 
-def leanest(space: Space, room_bytes: float | None = None) -> Lean | None:
+def memory_bytes(job: Job) -> float:
+    """What a job's fullest rank needs."""
+    return sum(peak_memory(job, scheme_of(job.plan).residency).values())
+
+
+def leanest(
+    space: Space, room_bytes: float | None = None, needed: Callable[[Job], float] = memory_bytes
+) -> Lean | None:
     """The plan of least memory, or the first that fits ``room_bytes``; None where no plan is legal.
 
     Only plans that can be it are looked at: micro-batches of one sequence, everything recomputed, regions where they
@@ -55,11 +64,10 @@ def leanest(space: Space, room_bytes: float | None = None) -> Lean | None:
     """
     best: Lean | None = None
     for job in lean_jobs(space):
-        parts = peak_memory(job, scheme_of(job.plan).residency)
-        needed = sum(parts.values())
-        if best is None or needed < best.bytes:
-            best = Lean(job, needed)
-            if room_bytes is not None and needed <= room_bytes:
+        found = needed(job)
+        if best is None or found < best.bytes:
+            best = Lean(job, found)
+            if room_bytes is not None and found <= room_bytes:
                 break
     return best
 
@@ -91,15 +99,41 @@ def lean_jobs(space: Space) -> Iterator[Job]:
                 yield job
 
 
-def limits(space: Space, room_bytes: float, resized: Callable[[int], Cluster]) -> Limits:
-    """Search the three limits; ``resized`` makes the cluster of so many nodes."""
+def limits(
+    space: Space, room_bytes: float, resized: Callable[[int], Cluster], deadline: Deadline = NEVER
+) -> Limits:
+    """Search the three limits; ``resized`` makes the cluster of so many nodes. Raises TimeoutError after the
+    deadline."""
+
+    def in_time(job: Job) -> float:
+        if deadline.passed:
+            raise TimeoutError
+        return memory_bytes(job)
 
     def fits(tried: Space) -> Lean | None:
-        found = leanest(tried, room_bytes)
+        found = leanest(tried, room_bytes, in_time)
         return found if found is not None and found.bytes <= room_bytes else None
 
+    def needed(length: int) -> Callable[[Job], float]:
+        """Memory of a plan at a length: what did not fit at a shorter one does not fit."""
+
+        def of(job: Job) -> float:
+            key = (tuple(job.plan.degrees.items()), job.plan.exchange, job.plan.sequence_regions, job.plan.zero)
+            if refused.get(key, length + 1) <= length:
+                return math.inf
+            found = in_time(job)
+            if found > room_bytes:
+                refused[key] = min(length, refused.get(key, length))
+            return found
+
+        return of
+
+    refused: dict[Hashable, int] = {}
+
     def of_length(sequence: int) -> Lean | None:
-        return fits(replace(space, work=replace(space.work, sequence=sequence)))
+        asked = replace(space, work=replace(space.work, sequence=sequence))
+        found = leanest(asked, room_bytes, needed(sequence))
+        return found if found is not None and found.bytes <= room_bytes else None
 
     return Limits(longest(space, of_length), largest_batch(space, room_bytes), fewest(space, fits, resized))
 
@@ -143,7 +177,7 @@ def largest_batch(space: Space, room_bytes: float) -> tuple[int, Lean] | None:
         def alone(size: int, job: Job = job) -> Lean:
             plan, work = replace(job.plan, micro_batch=size), replace(job.work, sequences=size)
             grown = replace(job, plan=plan, work=work)
-            return Lean(grown, sum(peak_memory(grown, scheme_of(plan).residency).values()))
+            return Lean(grown, memory_bytes(grown))
 
         # Nothing to gain unless it beats the best so far.
         size = (best[0] // dp + 1) if best is not None else 1
@@ -175,7 +209,7 @@ def fewest(
             cluster = space.cluster if nodes == most else resized(nodes)
         except InputError:
             continue
-        found = fits(replace(space, cluster=cluster, _placed={}))
+        found = fits(replace(space, cluster=cluster, _placed={}, _meshes={}))
         if found is not None:
             return nodes, found
     return None

@@ -16,6 +16,7 @@ from ...scenario import Scenario
 from ..executors import Executor, Here
 from ..query import Library
 from .branch import Best
+from .clock import NEVER, Deadline
 from .scheme_map import Cell, Point, Points, Side
 from .searches import Searches
 from .workers import Simulators
@@ -27,7 +28,7 @@ EFFORT = 500_000
 
 
 def search_map(
-    scenario: Scenario, points: Points, tokens: int, executor: Executor, deadline_s: float
+    scenario: Scenario, points: Points, tokens: int, executor: Executor, deadline: Deadline = NEVER
 ) -> Iterator[Cell]:
     """Cells in the order of :meth:`Points.each`, as many at a time as the executor has workers; the same for any.
 
@@ -35,8 +36,8 @@ def search_map(
     ----------
     tokens
         Of a step, at every point; at least one sequence.
-    deadline_s
-        On the monotonic clock; cells whose time has run out are not sure.
+    deadline
+        Cells whose time has run out are not sure. What is left of it is divided among the workers.
 
     Raises
     ------
@@ -51,8 +52,8 @@ def search_map(
     flying: dict[Point, Future[list[Cell]]] = {}
     for point in every:
         for other in itertools.islice(waiting, ahead - len(flying)):
-            # Clocks of processes differ, the time that is left does not.
-            until = time.time() + deadline_s - time.monotonic()
+            # A process knows of no other's time: all may work until their shares are over.
+            until = time.time() + deadline.left_s / max(1, executor.width // 2)
             flying[other] = executor.submit(partial(cells, scenario, tokens, until), [other])
         future = flying.pop(point)
         concurrent.futures.wait([future])
@@ -63,17 +64,17 @@ def search_map(
 
 def cells(scenario: Scenario, tokens: int, until: float, points: Sequence[Point]) -> list[Cell]:
     """The cells of some points, here; ``until`` by the wall clock."""
-    deadline_s = math.inf if until == math.inf else time.monotonic() + until - time.time()
+    deadline = Deadline(until, time.time)
     library = Library()
-    simulators = Simulators(Here(), library, deadline_s)
+    simulators = Simulators(Here(), library, deadline)
     searches = Searches(scenario, library, simulators.simulate)
-    return [cell(searches, tokens, point, deadline_s) for point in points]
+    return [cell(searches, tokens, point, deadline) for point in points]
 
 
-def cell(searches: Searches, tokens: int, point: Point, deadline_s: float) -> Cell:
+def cell(searches: Searches, tokens: int, point: Point, deadline: Deadline = NEVER) -> Cell:
     """Both sides at one point."""
     batch = max(1, tokens // point.sequence)
-    search = searches.search(point.nodes, batch, point.sequence, deadline_s=deadline_s)
+    search = searches.search(point.nodes, batch, point.sequence, deadline=deadline)
     other = search.near(admit=is_not_folded, gap=CLOSE, effort=EFFORT)
     rival_s = other.plans[0].step_s if other.plans else math.inf
     folded = search.near(admit=is_folded, gap=CLOSE, effort=EFFORT, rival_s=rival_s)

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from ...description import too_large
-from ...errors import InfeasibleError, InputError, UnknownNameError
+from ...errors import InfeasibleError, InputError, TspsimError, UnknownNameError
 from ...network import Cluster
-from ...parallel import peak_memory, scheme_of
-from ...result import Memory
+from ...parallel import Job, build_mesh, located, peak_memory, scheme_of
+from ...result import Memory, PlanResult
 from ...scenario import Plan as PlanKeys
 from ...scenario import Scenario
-from ...simulation import run_plan
+from ...simulation import Costs, run_plan, scheduled
+from .. import uncertainty
 from ..executors import executor_of
 from ..front import front_of
 from ..query import Library
-from .answer import Planned, Stated
-from .branch import Best, Found, Search
-from .limits import leanest, limits
+from .answer import Ahead, Planned, Stated
+from .branch import Best, Found, Interrupted, Search
+from .clock import NEVER, Clock, Deadline
+from .limit import Limits
+from .limits import Lean, leanest, limits
 from .map_search import search_map
 from .scheme_map import Points
 from .searches import Searches
 from .sensitivity import places, ranked
-from .space import Space
+from .space import NAMED, Candidate, Space, name_of
 from .why import compare, parts_s
 from .workers import Simulators, scenario_of
 
@@ -35,6 +39,8 @@ FREE_SHARES = (0.25, 0.5)
 FREE_ROUNDS = 1
 #: Shares of the time there is at which the search for the best, what follows from it, and everything ends.
 SEARCH_SHARE, DETAIL_SHARE, WHOLE_SHARE = 0.6, 0.85, 0.95
+#: The best is good enough when nothing that is left is better by more than this share; not where time is no matter.
+CLOSE_ENOUGH = 0.01
 #: Plans to come, as far as the number of processes is concerned.
 MANY = 100
 #: Called with a sentence and the share that is done.
@@ -57,14 +63,17 @@ class Planner:
     jobs
         Processes; as many as this machine lends when None.
     budget_s
-        Seconds for everything; None: until nothing better can be left.
+        Seconds of processor time for everything, of all processes; None: until nothing better can be left. With a
+        budget the best need be proven to :data:`CLOSE_ENOUGH` only.
+    limits
+        Texts such as ``memory_free>=8GiB``, ``step<=20s`` and ``schemes=tsp,tp``: what plans have to keep.
     progress
         Called with a sentence and the share done.
 
     Raises
     ------
     InputError
-        The scenario or the objective is wrong.
+        The scenario, the objective or a limit is wrong.
     """
 
     def __init__(
@@ -76,19 +85,21 @@ class Planner:
         top: int = 3,
         jobs: int | None = None,
         budget_s: float | None = None,
+        limits: Sequence[str] = (),
         progress: Progress | None = None,
     ) -> None:
         if objective not in OBJECTIVES:
             raise UnknownNameError("objective", objective, OBJECTIVES, key="--objective")
-        self.begin_s = time.monotonic()
+        self.clock = Clock()
         self.budget_s = budget_s
+        self.limits = Limits.of(limits, serves=False)
         self.progress = progress
         self.jobs = jobs
         self.library = Library()
         self.searches = Searches(scenario, self.library, lambda asked, plans: self.simulators.simulate(asked, plans))
         self.question = self.searches.question
         batch = self._batch(scenario, stated)
-        self.answer = Planned(scenario, self.question, batch, objective, top)
+        self.answer = Planned(scenario, self.question, batch, objective, top, self.limits)
         self.stated = scenario.plans if stated else ()
         self.found: dict[int, Search] = {}
 
@@ -103,22 +114,24 @@ class Planner:
         Raises
         ------
         InfeasibleError
-            No legal plan fits, and by how much the leanest misses.
+            No legal plan fits, and by how much the leanest misses; or none keeps the limits.
+        TspsimError
+            Time ran out before any plan that keeps them was found.
         """
         further = [self._why, self._limits, self._sensitivity, self._front]
         if points is not None:
             further.append(lambda: self._map(points))
-        return self._answer(self._best, self._stated, *further)
+        return self._answer(self._stated, self._best, *further)
 
     def only_best(self) -> Planned:
         """The best plans and the stated ones, without what :meth:`run` says about them; raises the same."""
-        return self._answer(self._best, self._stated)
+        return self._answer(self._stated, self._best)
 
     def _answer(self, *steps: Callable[[], None]) -> Planned:
         answer = self.answer
-        self._check_feasible(self.searches.space(self.question, answer.batch))
+        self.lean = self._check_feasible(self.searches.space(self.question, answer.batch))
         self.executor = executor_of(self.jobs, None, MANY)
-        self.simulators = Simulators(self.executor, self.library, self._deadline_s(WHOLE_SHARE))
+        self.simulators = Simulators(self.executor, self.library, self._deadline(WHOLE_SHARE), self.clock)
         finished = False
         try:
             try:
@@ -132,33 +145,35 @@ class Planner:
             self.executor.close(now=not finished)
         return answer
 
-    def _deadline_s(self, share: float) -> float:
-        return math.inf if self.budget_s is None else self.begin_s + share * self.budget_s
+    def _deadline(self, share: float) -> Deadline:
+        return NEVER if self.budget_s is None else Deadline(share * self.budget_s, self.clock.spent_s)
 
-    def _check_feasible(self, space: Space) -> None:
+    def _check_feasible(self, space: Space) -> Lean:
+        """The first plan that fits, the leanest of all where none does."""
         capacity = self.question.device.visible_memory_bytes
         lean = leanest(space, capacity)
         if lean is None:
-            raise InfeasibleError(
+            raise InputError(
                 f"no plan is legal: {space.batch} sequences of {space.work.sequence} tokens of {space.model.name} "
                 f"do not divide over {space.cluster.gpus} GPUs"
             )
         if lean.bytes > capacity:
             memory = Memory(peak_memory(lean.job, scheme_of(lean.job.plan).residency), capacity)
             raise InfeasibleError(f"no plan fits; the leanest, {lean.name}, {too_large(memory)}")
+        return lean
 
     def search_at(self, nodes: int) -> Search:
         """The search on so many nodes, the batch as it is."""
         if nodes not in self.found:
-            search = self.searches.search(nodes, self.answer.batch, deadline_s=self._deadline_s(SEARCH_SHARE))
+            search = self.searches.search(nodes, self.answer.batch, deadline=self._deadline(SEARCH_SHARE))
             search.report = self._report
             self.found[nodes] = search
         return self.found[nodes]
 
     def _map(self, points: Points) -> None:
         """Tokens a step stay as they are; where there are fewer than one sequence, one."""
-        deadline_s = self._deadline_s(WHOLE_SHARE)
-        for cell in search_map(self.answer.scenario, points, self.answer.tokens, self.executor, deadline_s):
+        deadline = self._deadline(WHOLE_SHARE)
+        for cell in search_map(self.answer.scenario, points, self.answer.tokens, self.executor, deadline):
             cells = sorted((*self.answer.scheme_map, cell), key=lambda each: (each.nodes, each.sequence))
             self.answer.scheme_map = tuple(cells)
             if self.progress is not None:
@@ -177,7 +192,7 @@ class Planner:
             words += f", best {tokens / best[0].step_s:,.0f} tokens/s, others at most {100 * gap:.1f} % faster"
             share = min(0.7, 0.2 + 0.05 * simulated)
         if self.budget_s is not None:
-            left_s = max(0.0, self.begin_s + self.budget_s - time.monotonic())
+            left_s = max(0.0, self.budget_s - self.clock.spent_s())
             words += f", at most {left_s:.0f} s left"
             share = max(share, 1.0 - left_s / self.budget_s)
         self.progress(words, share)
@@ -194,11 +209,51 @@ class Planner:
             except InputError as error:
                 errors[keys.name] = str(error)
                 asked.pop(keys.name, None)
-        results = dict(zip(asked, self.simulators.ask(list(asked.values())), strict=True))
-        for keys in self.stated:
-            result = results.get(keys.name)
-            refused = errors.get(keys.name) or ((result.error or "") if result is not None else "time ran out")
-            answer.stated += (Stated(keys.name, result, refused),)
+        # The first is simulated however little time there is: an answer comes always.
+        search, names = self.search_at(self.question.cluster.nodes), list(asked)
+        results: dict[str, PlanResult | None] = {}
+        try:
+            for some, anyway in ((names[:1], True), (names[1:], False)):
+                told = self.simulators.ask([asked[name] for name in some], anyway=anyway)
+                results |= dict(zip(some, told, strict=True))
+        except Interrupted as interrupted:
+            results |= dict(zip(names[len(results) :], interrupted.answers, strict=False))
+            raise
+        finally:
+            for keys in self.stated:
+                result = results.get(keys.name)
+                refused = errors.get(keys.name) or ((result.error or "") if result is not None else "time ran out")
+                answer.stated += (Stated(keys.name, result, refused),)
+                if result is not None and result.ran:
+                    self._know(search, self._stated_candidate(asked[keys.name], keys), result)
+        if not search.known:
+            simplest = self._simplest(search.space)
+            (result,) = self.simulators.ask([scenario_of(answer.scenario, simplest)], anyway=True)
+            if result is not None and result.ran:
+                self._know(search, simplest, result)
+
+    def _know(self, search: Search, candidate: Candidate, result: PlanResult) -> None:
+        """A plan that was simulated without being searched takes part."""
+        plan = replace(candidate.plan, micro_batch=candidate.job.sequences)
+        own = candidate.stated is None or NAMED.issuperset(candidate.stated)
+        # Under the name that the search would give it, where the name tells all of it: it is not simulated again.
+        name = name_of(plan) if own else f"{candidate.name} (stated)"
+        search.known[name] = Found(candidate, result, result.step_time_s)
+        # At an MFU of one: the model's own products at the device's peak.
+        search.least_s = max(search.least_s, result.step_time_s * result.mfu)
+
+    def _stated_candidate(self, asked: Scenario, keys: PlanKeys) -> Candidate:
+        question = self.library.look_up(asked)
+        job, cluster = scheduled(question, question.plans[0]), question.cluster
+        mesh = build_mesh(job.plan, cluster.gpus, cluster.gpus_per_node)
+        stated = keys.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+        return Candidate(job, mesh, (), stated)
+
+    def _simplest(self, space: Space) -> Candidate:
+        """The first plan that fits, as a candidate."""
+        cluster, job = space.cluster, self.lean.job
+        plan = located(replace(job.plan, name=self.lean.name), cluster.gpus, cluster.gpus_per_node)
+        return Candidate(replace(job, plan=plan), build_mesh(plan, cluster.gpus, cluster.gpus_per_node), ())
 
     def _at_batch(self, keys: PlanKeys) -> Scenario:
         """The scenario with one of its plans, whose replicas divide the batch among them."""
@@ -219,9 +274,19 @@ class Planner:
                 weight = nodes if answer.objective == "tokens_per_dollar" else 1
                 known = answer.best
                 below_s = self._score(known[answer.top - 1]) / weight if len(known) >= answer.top else math.inf
-                best = search.best(answer.top, below_s=below_s)
+                below_s = min(below_s, self.limits.ceiling("step"))
+                best = search.best(
+                    answer.top,
+                    below_s=below_s,
+                    free_bytes=self.limits.floor("memory_free"),
+                    admit=self._admits,
+                    gap=0.0 if self.budget_s is None else CLOSE_ENOUGH,
+                )
                 self._take(best, weight)
         self._conclude()
+
+    def _admits(self, job: Job) -> bool:
+        return self.limits.admits(job.plan.degrees)
 
     def _node_counts(self) -> Iterator[int]:
         """Nodes to look at: all of them, and where a GPU must earn its price also halves of them."""
@@ -242,7 +307,8 @@ class Planner:
 
     def _take(self, best: Best, weight: float) -> None:
         answer = self.answer
-        answer.best = tuple(sorted((*answer.best, *best.plans), key=self._score)[: answer.top])
+        kept = [each for each in best.plans if self._keeps(each)]
+        answer.best = tuple(sorted((*answer.best, *kept), key=self._score)[: answer.top])
         answer.next_bound_s = min(answer.next_bound_s, best.next_bound_s * weight)
         answer.complete = answer.complete and best.complete
 
@@ -252,7 +318,7 @@ class Planner:
         lean = leanest(search.space)
         assert lean is not None
         least = search.capacity_bytes - lean.bytes
-        best = search.best(self.answer.top, free_bytes=least * (1.0 - 1e-9))
+        best = search.best(self.answer.top, free_bytes=least * (1.0 - 1e-9), admit=self._admits)
         self._take(best, 1.0)
 
     def _conclude(self) -> None:
@@ -261,6 +327,7 @@ class Planner:
         known = [found for search in self.found.values() for found in search.known.values()]
         answer.simulated = len(known)
         answer.bounded = sum(search.tally.bounded for search in self.found.values())
+        known = [found for found in known if self._keeps(found)]
         if not answer.best and known:
             answer.best = tuple(sorted(known, key=lambda found: found.rank)[: answer.top])
         if answer.best and answer.next_bound_s < math.inf:
@@ -269,8 +336,14 @@ class Planner:
             answer.front = tuple(self._front_of(known))
         if not answer.best and answer.interrupted:
             raise KeyboardInterrupt
+        if not answer.best and answer.complete:
+            told = " and ".join(self.limits.words)
+            raise InfeasibleError(f"no plan keeps {told}; {answer.simulated} were simulated")
         if not answer.best:
-            raise InfeasibleError("time ran out before a plan was simulated; give more with --budget")
+            raise TspsimError("time ran out before a plan was found that keeps the limits; give more with --budget")
+
+    def _keeps(self, found: Found) -> bool:
+        return self.limits.hold(found.candidate.plan, found.result)
 
     def _front_of(self, known: Sequence[Found]) -> list[Found]:
         def merits(found: Found) -> tuple[float, ...]:
@@ -281,38 +354,46 @@ class Planner:
 
     def _front(self) -> None:
         search = self.search_at(self.question.cluster.nodes)
-        search.deadline_s = self._deadline_s(WHOLE_SHARE)
+        search.deadline = self._deadline(WHOLE_SHARE)
         for share in FREE_SHARES:
             if self.progress is not None:
                 self.progress(f"the fastest plan that leaves {100 * share:.0f} % of the memory free", 0.75)
-            search.best(1, free_bytes=share * search.capacity_bytes, most_rounds=FREE_ROUNDS)
-        known = [found for each in self.found.values() for found in each.known.values()]
+            if search.deadline.passed:
+                break
+            search.best(1, free_bytes=share * search.capacity_bytes, admit=self._admits, most_rounds=FREE_ROUNDS)
+        known = [found for each in self.found.values() for found in each.known.values() if self._keeps(found)]
         self.answer.front = tuple(self._front_of(known))
         self.answer.simulated = len(known)
 
     def _why(self) -> None:
         """The two best once more, here, with their timelines."""
         answer = self.answer
-        if len(answer.best) < 2 or time.monotonic() > self._deadline_s(DETAIL_SHARE):
+        if len(answer.best) < 2 or self._deadline(DETAIL_SHARE).passed:
             return
-        parts = []
+        parts, offers = [], []
         for found in answer.best[:2]:
             nodes = found.result.gpus // self.question.cluster.gpus_per_node
             asked = self.library.look_up(scenario_of(self.searches.resized(nodes), found.candidate))
-            parts.append(parts_s(run_plan(asked, asked.plans[0])))
+            costs = Costs(asked.device)
+            result = run_plan(asked, asked.plans[0], costs=costs)
+            parts.append(parts_s(result))
+            offers.append(uncertainty.offer_from(asked, result, costs, name=found.candidate.name))
         answer.why, answer.rival = compare(parts[0], parts[1]), answer.best[1].candidate.name
+        verdict = uncertainty.compare(offers[0], offers[1])
+        answer.ahead = Ahead(verdict.ratio, verdict.low, verdict.high, verdict.probability)
 
     def _limits(self) -> None:
         if self.progress is not None:
             self.progress("longest context, largest batch, fewest nodes", 0.85)
-        if time.monotonic() > self._deadline_s(DETAIL_SHARE):
+        if self._deadline(DETAIL_SHARE).passed:
             return
         search = self.search_at(self.question.cluster.nodes)
 
         def resized(nodes: int) -> Cluster:
             return self.searches.look_up(self.searches.resized(nodes)).cluster
 
-        self.answer.limits = limits(search.space, search.capacity_bytes, resized)
+        with contextlib.suppress(TimeoutError):
+            self.answer.limits = limits(search.space, search.capacity_bytes, resized, self._deadline(WHOLE_SHARE))
 
     def _sensitivity(self) -> None:
         answer = self.answer
@@ -320,8 +401,8 @@ class Planner:
         for number, place in enumerate(around):
             if self.progress is not None:
                 self.progress(f"the front at {place.what}", 0.9 + 0.1 * number / len(around))
-            if time.monotonic() > self._deadline_s(DETAIL_SHARE):
+            deadline = self._deadline(WHOLE_SHARE)
+            if self._deadline(DETAIL_SHARE).passed:
                 return
-            deadline_s = self._deadline_s(WHOLE_SHARE)
-            search = self.searches.search(place.nodes, place.batch, place.sequence, deadline_s=deadline_s)
+            search = self.searches.search(place.nodes, place.batch, place.sequence, deadline=deadline)
             answer.sensitivity += (ranked((*answer.best, *answer.front), place, search),)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 from ...errors import InputError
@@ -15,6 +14,7 @@ from ...scenario import ClusterInline, Scenario
 from ...simulation import Costs
 from ..query import Library
 from .branch import Search
+from .clock import NEVER, Deadline
 from .space import Candidate, Space
 
 
@@ -76,7 +76,7 @@ class Searches:
         cluster = self.question.cluster
         return self.scenario if nodes == cluster.nodes else at_nodes(self.scenario, cluster, nodes)
 
-    def search(self, nodes: int, batch: int, sequence: int | None = None, *, deadline_s: float = math.inf) -> Search:
+    def search(self, nodes: int, batch: int, sequence: int | None = None, *, deadline: Deadline = NEVER) -> Search:
         """A search on so many nodes; ``sequence`` in place of the scenario's own, ``batch`` in sequences."""
         scenario = self.resized(nodes)
         if sequence is not None and sequence != scenario.workload.sequence:
@@ -88,7 +88,7 @@ class Searches:
             self._bounds(question),
             question.device.visible_memory_bytes,
             lambda candidates: self.simulate(scenario, candidates),
-            deadline_s,
+            deadline,
         )
 
     def space(self, question: Question, batch: int) -> Space:

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,9 +26,9 @@ from ...scenario import Plan as PlanKeys
 from ...scenario import Scenario
 from ...simulation import Costs, run_plan, scheduled
 from ...statements import defaults_in_words
-from ...units import parse
 from ..front import front_of
 from ..query import Library
+from .limit import LIMITS, Limit, Limits, limit_texts
 
 #: What a plan may be chosen by → its merit, of which more is better.
 OBJECTIVES: Mapping[str, Callable[[PlanResult], float]] = {
@@ -41,49 +39,15 @@ OBJECTIVES: Mapping[str, Callable[[PlanResult], float]] = {
     "time_per_output_token": lambda result: -result.inference.get("time_per_output_token_s", math.inf),
     "memory_headroom": lambda result: result.memory.capacity_bytes - result.memory.peak_bytes,
 }
-#: What may be limited → unit, and its value of an answer.
-LIMITS: Mapping[str, tuple[str, Callable[[PlanResult], float]]] = {
-    "tpot": ("s", lambda result: result.inference.get("time_per_output_token_s", 0.0)),
-    "ttft": ("s", lambda result: result.inference.get("time_to_first_token_s", 0.0)),
-    "step": ("s", lambda result: result.step_time_s),
-    "memory_free": ("bytes", lambda result: result.memory.capacity_bytes - result.memory.peak_bytes),
-}
-_COMPARES: Mapping[str, Callable[[float, float], bool]] = {"<=": operator.le, ">=": operator.ge}
+#: Of what may be limited, what only decoding sequences or prompts have: what a load must have some of.
+_OF_LOAD = {
+    "tpot": "batch", "time_per_output_token": "batch", "ttft": "prompts", "time_to_first_token": "prompts"
+}  # fmt: skip
 #: Batches are looked for among powers of two and, between the last that keeps the limits and the first that does not,
 #: so many steps finer.
 REFINEMENTS = 3
 #: Stated batches that a search doubles at most.
 MOST_BATCH = 1 << 20
-
-
-@dataclass(frozen=True)
-class Limit:
-    """``name<=value`` or ``name>=value``."""
-
-    name: str
-    compare: str
-    value: float
-
-    @classmethod
-    def of(cls, text: str) -> Limit:
-        """Raises InputError.
-
-        >>> Limit.of("tpot<=50ms")
-        Limit(name='tpot', compare='<=', value=0.05)
-        """
-        found = re.fullmatch(r"\s*([a-z_]+)\s*(<=|>=)\s*(.+?)\s*", text)
-        if found is None:
-            raise InputError(f"'{text}' is no limit; write one as tpot<=50ms or memory_free>=8GiB", key="--limit")
-        name, compare, value = found.groups()
-        if name not in LIMITS:
-            raise UnknownNameError("limit", name, LIMITS, key="--limit")
-        try:
-            return cls(name, compare, parse(value, LIMITS[name][0]))  # type: ignore[arg-type]
-        except InputError as error:
-            raise error.at(key="--limit") from None
-
-    def holds(self, result: PlanResult) -> bool:
-        return _COMPARES[self.compare](LIMITS[self.name][1](result), self.value)
 
 
 @dataclass(frozen=True)
@@ -93,6 +57,7 @@ class Served:
     keys: Mapping[str, Any]
     batch: int | None
     result: PlanResult
+    asked: Scenario = field(repr=False)
 
     @property
     def name(self) -> str:
@@ -131,7 +96,7 @@ class ServingPlanned:
             "cluster": describe_cluster(self.question.cluster, self.question.device),
             "plan": {
                 "objective": self.objective,
-                "limits": [f"{each.name}{each.compare}{each.value:g}" for each in self.limits],
+                "limits": limit_texts(self.limits),
                 "best": [entry(each) for each in self.best],
                 "front": [entry(each) for each in self.front],
                 "stated": [entry(each) for each in self.stated],
@@ -166,7 +131,7 @@ class ServingPlanner:
     Raises
     ------
     InputError
-        The scenario, the objective or a limit is wrong.
+        The scenario, the objective or a limit is wrong, or of another step.
     """
 
     def __init__(
@@ -183,7 +148,8 @@ class ServingPlanner:
         if objective not in OBJECTIVES:
             raise UnknownNameError("objective", objective, OBJECTIVES, key="--objective")
         self.merit, self.top, self.progress = OBJECTIVES[objective], top, progress
-        self.limits = tuple(map(Limit.of, limits))
+        kept = Limits.of(limits, serves=True)
+        self.limits, self.admits = kept.each, kept.admits
         self.library = Library()
         question = self.library.look_up(scenario)
         self.question, self.scenario = question, scenario
@@ -191,12 +157,16 @@ class ServingPlanner:
         self.costs = Costs(question.device)
         self.end_s = math.inf if budget_s is None else time.process_time() + budget_s
         load, gpus = question.work.load, question.cluster.gpus
+        for key, name in (("--objective", objective), *(("--limit", limit.name) for limit in self.limits)):
+            if name in _OF_LOAD and not getattr(load, _OF_LOAD[name]):
+                can = ", ".join(each for each in (LIMITS if key == "--limit" else OBJECTIVES) if each not in _OF_LOAD)
+                raise InputError(f"a {question.work.step.title} has no {name}; use {can}", key=key)
         first = scenario.plans[0].degrees(gpus)["dp"] if stated else 1
         #: Decoding sequences of the whole cluster, where no limit frees them.
         self.sequences = load.batch * first
         self.prompts = load.prompts * first
         self.free_batch = bool(load.batch) and any(limit.name in ("tpot", "step") for limit in self.limits)
-        self.candidates = list(self._candidates())
+        self.candidates = [keys for keys in self._candidates() if self.admits(keys)]
         searched = dict.fromkeys(key for keys in self.candidates for key in keys)
         names = ("dp", *searched, *(["batch"] if self.free_batch else []))
         self.answer = ServingPlanned(scenario, question, objective, self.limits, names)
@@ -291,11 +261,20 @@ class ServingPlanner:
             return
         if found is None:
             return
-        served = Served({**keys, "name": name}, *found)
+        batch, result = found
+        served = Served({**keys, "name": name}, batch, result, self._asked(plan, batch))
         if stated:
             self.answer.stated += (served,)
         if all(limit.holds(served.result) for limit in self.limits):
             self.answer.known.append(served)
+
+    def _asked(self, plan: PlanKeys, batch: int | None) -> Scenario:
+        """The scenario of one plan at its batch, as it may be written."""
+        update: dict[str, Any] = {"batch": batch} if batch else {}
+        if self.prompts and not self.free_batch:
+            update["sequences_per_replica"] = -(-self.prompts // plan.degrees(self.question.cluster.gpus)["dp"])
+        workload = self.scenario.workload.model_copy(update=update)
+        return self.scenario.model_copy(update={"workload": workload, "plans": (plan,), "offers": ()})
 
     def _stated_keys(self, plan: PlanKeys) -> dict[str, Any]:
         return {key: value for key, value in plan.model_dump(exclude_unset=True).items() if value is not None}

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -37,11 +37,14 @@ from ...parallel import (
     scheme_axes,
 )
 from ...parallel.choices import legal, schedules_of
+from ...parallel.dispatch import DISPATCHES, OVERLAPS
 from ...parallel.pipeline import ORDERS
 
 RECOMPUTATION = ("none", "selective", "cheap", "full")
 #: Axes that a placement may lay across nodes while replicas fill the node; tensor parallelism and TSP stay innermost.
 MOVABLE = ("sp", "pp")
+#: Characters of a plan's name in a scenario.
+LONGEST_NAME = 60
 #: Tokens of a sequence that a shard has at least.
 LEAST_TOKENS = 512
 
@@ -53,10 +56,17 @@ class Candidate:
     job: Job
     mesh: Mesh = field(repr=False, compare=False)
     order: tuple[int, ...]
+    #: Keys of a scenario's plan, where it was stated with them.
+    stated: Mapping[str, Any] | None = field(default=None, compare=False)
 
     @property
     def plan(self) -> Plan:
         return self.job.plan
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """It as the keys of a scenario's plan."""
+        return dict(self.stated) if self.stated is not None else plan_keys(self.plan)
 
     @property
     def name(self) -> str:
@@ -77,6 +87,13 @@ def plan_keys(plan: Plan) -> dict[str, Any]:
     return keys
 
 
+#: Keys of a scenario's plan that its name tells all of.
+NAMED = frozenset(
+    {"name", "dp", "pp", "ep", "vpp", "zero", "shard_group", "micro_batch", "recomputation", "exchange", "schedule"}
+    | {"sequence_regions", "overlap", "expert_dispatch", "expert_overlap", *scheme_axes()}
+)
+
+
 #: Words of a plan's name. What a layer leaves for its backward: all of it is kept, attention runs again, what is cheap
 #: does, or all.
 _WORDS = {"none": "keep", "selective": "attn"}
@@ -88,7 +105,9 @@ def name_of(plan: Plan) -> str:
     After the degrees (``x5``: chunks a stage) the exchange, the ZeRO stage, the micro-batch, what is recomputed
     (``keep`` nothing, ``attn`` attention, ``cheap``, ``full``), ``sr`` sequence regions, ``ov`` overlap, what was
     chosen of the schedule (``g2p4``: two groups of heads, the MLP gathered in four pieces; ``g2r``: by several rings),
-    ``zb`` for zero-bubble, and after ``@`` the axes laid across nodes.
+    ``zb`` for zero-bubble, ``xe`` where tokens travel to each of their experts and ``xl`` where they do so at the
+    links' rate, ``sh`` where shared experts run beside that, and after ``@`` the axes laid across nodes. ``Z3/8``:
+    groups of eight ranks divide it. A name that grows too long leaves out dp, which follows from the others.
 
     >>> from tspsim.parallel import Plan
     >>> name_of(Plan("", {"tp": 4, "sp": 2, "dp": 16}, exchange="ring", zero=1, micro_batch=2, recomputation="full"))
@@ -100,15 +119,18 @@ def name_of(plan: Plan) -> str:
         degrees = [f"{degree}x{plan.vpp}" if degree.startswith("PP") else degree for degree in degrees]
     words = ["-".join([*degrees, f"DP{plan.dp}"])]
     words += [method.word or method.name] if (method := method_of(plan)).name else []
-    words += [f"Z{plan.zero}"] if plan.zero else []
+    words += [f"Z{plan.zero}" + (f"/{plan.shard_group}" if plan.shard_group else "")] if plan.zero else []
     words += [f"mb{plan.micro_batch}"] if plan.micro_batch else []
     words += [_WORDS.get(plan.recomputation, plan.recomputation)]
     words += ["sr"] if plan.sequence_regions else []
     words += ["ov"] if plan.overlap else []
     words += [word for choice in choices_of(plan) if (word := choice.word(plan))]
-    words += [plan.order.word] if plan.order.word else []
+    words += [word for word in (plan.order.word, plan.dispatch.word, plan.hiding.word) if word]
     words += ["@" + "+".join(plan.rail_axes)] if plan.rail_axes else []
-    return " ".join(words)
+    if len(" ".join(words)) > LONGEST_NAME:
+        words[0] = "-".join(degrees)
+    name = " ".join(words)
+    return name if len(name) <= LONGEST_NAME else "".join(words)
 
 
 @dataclass(frozen=True)
@@ -130,6 +152,7 @@ class Space:
     cluster: Cluster
     batch: int
     _placed: dict[Hashable, list[tuple[tuple[str, ...], Mesh]]] = field(default_factory=dict, repr=False)
+    _meshes: dict[Hashable, Mesh] = field(default_factory=dict, repr=False)
 
     @cached_property
     def divisors(self) -> tuple[int, ...]:
@@ -160,7 +183,8 @@ class Space:
                 for regions in (False, True) if ep > 1 and lone.tp > 1 else (False,):
                     job = Job(self.model, replace(plan, sequence_regions=regions), work)
                     if legal(job):
-                        yield job
+                        for dispatch in self.dispatches(ep):
+                            yield replace(job, plan=replace(job.plan, expert_dispatch=dispatch))
                         break
 
     def degrees(self) -> Iterator[dict[str, int]]:
@@ -195,13 +219,46 @@ class Space:
             return [1]
         return [degree for degree in self.divisors if experts.count % degree == 0 and ranks % degree == 0]
 
+    def dispatches(self, ranks: int) -> tuple[str, ...]:
+        """How tokens may travel to their experts on so many ranks, the usual way first."""
+        others = [each.name for each in DISPATCHES.values() if each.trains and each.name != Plan.expert_dispatch]
+        return (Plan.expert_dispatch, *others) if ranks > 1 else (Plan.expert_dispatch,)
+
+    def overlaps(self, family: Job) -> tuple[str, ...]:
+        """What may hide that: shared experts where there are any. Other micro-batches are not looked at."""
+        experts = self.model.experts
+        if family.plan.ep == 1 or experts is None or not experts.shared_width:
+            return (Plan.expert_overlap,)
+        every = [each for each in OVERLAPS.values() if not (each.micro_batches or each.halves)]
+        return tuple(each.name for each in sorted(every, key=lambda each: each.name != Plan.expert_overlap))
+
+    def searched(self) -> Mapping[str, tuple[str, ...]]:
+        """What of a plan is chosen here besides degrees → the values looked at, where not all of them are."""
+        experts = self.model.experts is not None
+        overlaps = [each.name for each in OVERLAPS.values() if not (each.micro_batches or each.halves)]
+        return {
+            "micro_batch": (),
+            "recomputation": RECOMPUTATION if self.work.step.trains else (),
+            "exchange": (),
+            "sequence_regions": (),
+            "overlap": (),
+            **({"schedule": tuple(ORDERS)} if self.work.step.trains else {}),
+            "vpp": (),
+            **({"zero": (), "shard_group": ("groups of whole nodes",)} if self.work.step.trains else {}),
+            **({"expert_dispatch": self.dispatches(2), "expert_overlap": tuple(overlaps)} if experts else {}),
+            "placement": (),
+        }
+
     def within_stage(self, family: Job) -> Iterator[Candidate]:
         """Every schedule of a family's ranks within a stage: placement, regions, overlap; no pipeline chosen yet."""
         for place, (rails, mesh) in enumerate(self.placements(family.plan)):
             plan = located(replace(family.plan, rail_axes=rails), self.cluster.gpus, self.cluster.gpus_per_node)
             for number, job in enumerate(schedules_of(replace(family, plan=plan), self.cluster.layout.mesh)):
-                if legal(job):
-                    yield Candidate(job, mesh, (place, number))
+                if not legal(job):
+                    continue
+                for hidden, name in enumerate(self.overlaps(job)):
+                    told = replace(job, plan=replace(job.plan, expert_overlap=name))
+                    yield Candidate(told, mesh, (place, number, hidden))
 
     def layouts(self, staged: Candidate) -> Iterator[Candidate]:
         """Every pipeline around that."""
@@ -246,9 +303,34 @@ class Space:
                     yield rails, mesh
 
     def plans(self, layout: Candidate) -> Iterator[Candidate]:
-        """Every ZeRO stage of a layout, named."""
+        """Every ZeRO stage of a layout and who divides it, named; all ranks before groups of them."""
         stages = range(4) if layout.job.training and layout.job.copies > 1 else (0,)
         for zero in stages:
-            plan = replace(layout.plan, zero=zero)
-            named = replace(plan, name=name_of(plan))
-            yield Candidate(replace(layout.job, plan=named), layout.mesh, (*layout.order, zero))
+            for number, group in enumerate((None, *self.shard_groups(layout)) if zero else (None,)):
+                plan = replace(layout.plan, zero=zero, shard_group=group)
+                named = replace(plan, name=name_of(plan))
+                job, mesh = replace(layout.job, plan=named), layout.mesh
+                if group is not None:
+                    if not legal(job):
+                        continue
+                    mesh = self._grouped(plan)
+                yield Candidate(job, mesh, (*layout.order, zero, number))
+
+    def _grouped(self, plan: Plan) -> Mesh:
+        """The mesh of a plan whose state groups of ranks divide; each once."""
+        key = (*plan.degrees.items(), plan.rail_axes, plan.shard_group)
+        if key not in self._meshes:
+            self._meshes[key] = build_mesh(plan, self.cluster.gpus, self.cluster.gpus_per_node)
+        return self._meshes[key]
+
+    def shard_groups(self, layout: Candidate) -> tuple[int, ...]:
+        """Ranks that may divide state among themselves: those of as many whole nodes as divide, fewest first.
+
+        Fewer than a node's would leave its links unused and keep more.
+        """
+        job = layout.job
+        if job.copies == 1 or self.cluster.nodes == 1:
+            return ()
+        line = layout.mesh.groups(job.replica_axis)[0] // self.cluster.gpus_per_node
+        near = int((line == line[0]).sum())
+        return tuple(size for size in self.divisors if size < job.copies and size % near == 0 and size > 1)

@@ -1,0 +1,36 @@
+"""Micro-batches under way in closed form are those of walking every task of a step."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tspsim.parallel.pipeline import INTERLEAVED, INTERLEAVED_MICRO_BATCHES, ORDERS, PipelineOrder, most_in_flight
+
+SHAPES = [
+    (stages, stage, groups * stages, chunks)
+    for stages, groups, chunks in itertools.product((1, 2, 3, 4, 8), (1, 2, 3, 4, 7, 11), (1, 2, 3, 5))
+    for stage in range(stages)
+]
+
+
+@pytest.mark.parametrize(
+    "order", [*ORDERS.values(), INTERLEAVED, INTERLEAVED_MICRO_BATCHES], ids=lambda each: each.name
+)
+def test_what_a_stage_keeps_is_what_walking_its_tasks_finds(order: PipelineOrder) -> None:
+    for stages, stage, micro_batches, chunks in SHAPES:
+        if chunks > 1 and order in tuple(ORDERS.values()):
+            continue  # one chunk a stage; others stand in for more
+        for sizes in ([1.0] * chunks, [float(2 + 3 * chunk % 4) for chunk in range(chunks)]):
+            walked = most_in_flight(order.tasks(stages, stage, micro_batches, chunks), sizes)
+            found = order.in_flight(stages, stage, micro_batches, sizes)
+            assert found == walked, (stages, stage, micro_batches, chunks)
+
+
+def test_micro_batches_that_fill_no_group_are_counted_as_well() -> None:
+    order = ORDERS.get("1f1b")
+    for stages, micro_batches in itertools.product((2, 4, 7), range(1, 18)):
+        for stage in range(stages):
+            walked = most_in_flight(order.tasks(stages, stage, micro_batches, 1), [1.0])
+            assert order.in_flight(stages, stage, micro_batches, [1.0]) == walked

@@ -1,0 +1,202 @@
+"""What a plan may choose is searched, stated plans take part, and the answer says what was looked at."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import tspsim
+from tspsim.cli import main
+from tspsim.errors import InfeasibleError, InputError
+from tspsim.parallel import Plan
+from tspsim.paths import LowerBound
+from tspsim.question import look_up
+from tspsim.report.plan import sure
+from tspsim.simulation import Costs, run_plan
+from tspsim.studies.planner import Planner, ServingPlanner
+from tspsim.studies.planner.clock import Clock, Deadline
+from tspsim.studies.planner.limit import Limits
+from tspsim.studies.planner.space import LONGEST_NAME, Candidate, Space, name_of
+from tspsim.studies.planner.written import scenario_text
+
+MIXTURE = """
+name: little-mixture
+layers: 4
+hidden: 2048
+attention: {heads: 16, kv_heads: 16, head_dim: 128}
+mlp: {kind: moe, experts: 32, topk: 6, width: 1408, shared_width: 2816}
+embedding: {vocab: 32000, tied: false}
+source: made up for a test
+"""
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("models") / "little-mixture.yaml"
+    path.write_text(MIXTURE)
+    return str(path)
+
+
+def question(model: str, *plans: dict[str, Any], nodes: int = 1, **workload: Any) -> dict[str, Any]:
+    stated = {"model": model, "pass": "training", "sequence": "4Ki", "global_batch": 16, **workload}
+    cluster: dict[str, Any] = {"device": "b200", "nodes": nodes}
+    if nodes > 1:
+        cluster["fabric"] = "rails-400g"
+    return {"name": "searched", "cluster": cluster, "workload": stated, "plans": list(plans)}
+
+
+OVERLAPPED = {
+    "name": "overlapped",
+    "ep": 8,
+    "zero": 1,
+    "recomputation": "none",
+    "expert_dispatch": "experts",
+    "expert_overlap": "shared_experts",
+}
+INTERLEAVED = {**OVERLAPPED, "name": "interleaved", "expert_overlap": "micro_batches"}
+
+
+def test_no_stated_plan_is_better_than_the_best_and_the_claim_names_what_was_searched(mixture: str) -> None:
+    planned = Planner(tspsim.load(question(mixture, OVERLAPPED, INTERLEAVED)), jobs=1, budget_s=8.0).only_best()
+    stated = [each.result.tokens_per_s for each in planned.stated if each.result is not None]
+    assert len(stated) == 2
+    assert planned.best[0].result.tokens_per_s >= max(stated)
+    claim = " ".join(sure(planned))
+    assert "of those searched" in claim or "Of the plans searched" in claim
+    assert "expert_dispatch (ranks, links, experts)" in claim
+    assert "expert_overlap (none, shared_experts)" in claim
+    assert "shard_group" in claim
+
+
+def of_each_new_key(space: Space) -> Iterator[Candidate]:
+    """A plan for every way to dispatch, what hides it, and every group that divides state."""
+    wanted = {(dispatch, hidden) for dispatch in space.dispatches(8) for hidden in ("none", "shared_experts")}
+    for family in space.families():
+        plan = family.plan
+        if (plan.ep, plan.pp, plan.tsp, plan.recomputation, family.sequences) != (8, 1, 1, "full", 1) or plan.sp > 1:
+            continue
+        for staged in space.within_stage(family):
+            key = staged.plan.expert_dispatch, staged.plan.expert_overlap
+            if key not in wanted:
+                continue
+            wanted.discard(key)
+            zeros = {1, 3} if key == ("ranks", "none") else {1}
+            yield from (each for each in space.plans(next(space.layouts(staged))) if each.plan.zero in zeros)
+    assert not wanted
+
+
+def test_no_bound_exceeds_the_step_for_any_key_that_is_searched(mixture: str) -> None:
+    source = question(mixture, {"name": "any"}, nodes=4, sequences_per_replica=1, global_batch=None)
+    asked = look_up(tspsim.load(source))
+    space = Space(asked.model, asked.work, asked.cluster, 32)
+    device = asked.device
+    bound = LowerBound(asked.cluster, Costs(device), max(device.peak_flops_per_s.values()), device.compute_slowdown)
+    groups = set()
+    for candidate in of_each_new_key(space):
+        result = run_plan(replace(asked, work=candidate.job.work, plans=(candidate.plan,)), candidate.plan)
+        assert result.ran, result.error
+        assert bound.step_s(candidate.job, candidate.mesh) <= result.step_time_s, candidate.name
+        assert bound.outline_s(candidate.job, candidate.mesh) <= result.step_time_s, candidate.name
+        groups.add(candidate.plan.shard_group)
+    assert groups == {None, 8, 16}
+
+
+def test_a_name_stays_within_what_a_scenario_takes() -> None:
+    degrees = {"tp": 4, "sp": 2, "pp": 16, "ep": 64, "dp": 1024}
+    longest = Plan(
+        "", degrees, exchange="ulysses", sequence_regions=True, overlap=True, recomputation="cheap", micro_batch=16,
+        vpp=5, zero=3, shard_group=128, expert_dispatch="experts", expert_overlap="shared_experts",
+        rail_axes=("sp", "pp"),
+    )  # fmt: skip
+    assert len(name_of(longest)) <= LONGEST_NAME
+    assert "Z3/128" in name_of(longest)
+
+
+# --- time -------------------------------------------------------------------------------------------------------
+
+
+def test_a_clock_counts_the_processor_time_of_all_processes_and_no_waiting() -> None:
+    clock = Clock()
+    deadline = Deadline(10.0, clock.spent_s)
+    time.sleep(0.05)
+    assert clock.spent_s() < 0.05
+    assert not deadline.passed
+    clock.told(1, 4.0)
+    clock.told(1, 6.0)  # since it began, not since it last told
+    clock.told(2, 5.0)
+    assert 11.0 <= clock.spent_s() < 11.5
+    assert deadline.passed
+    assert not Deadline().passed
+
+
+@pytest.mark.parametrize("plans", [[OVERLAPPED], []])
+def test_an_answer_comes_however_little_time_there_is(mixture: str, plans: list[dict[str, Any]]) -> None:
+    source = question(mixture, *(plans or [{"name": "stands for none"}]))
+    planned = Planner(tspsim.load(source), stated=bool(plans), jobs=1, budget_s=0.01).run()
+    assert planned.best
+    assert not planned.complete
+    assert planned.gap > 0.0
+
+
+# --- limits -----------------------------------------------------------------------------------------------------
+
+
+def test_limits_are_read_and_name_what_they_know() -> None:
+    limits = Limits.of(["step<=20s", "memory_free>=8GiB", "schemes=tsp,tp"], serves=False)
+    assert (limits.ceiling("step"), limits.floor("memory_free")) == (20.0, 8 * 2**30)
+    assert limits.admits({"tsp": 8, "tp": 1})
+    assert limits.admits({"tp": 8})
+    assert not limits.admits({"tp": 2, "sp": 2})
+    assert not limits.admits({})
+    assert Limits.of(["schemes=dp"], serves=False).admits({"pp": 4})
+    for wrong, words in (
+        ("tpot<=50ms", "serving steps"), ("steps<=1s", "unknown limit"), ("schemes=tpp", "unknown scheme"),
+        ("step=1s", "no limit"), ("step<=1GiB", "--limit"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=words):
+            Limits.of([wrong], serves=False)
+
+
+def test_plans_keep_their_limits_or_the_answer_says_that_none_does(mixture: str) -> None:
+    source = tspsim.load(question(mixture, OVERLAPPED))
+    free = 170e9
+    limited = Planner(source, jobs=1, budget_s=6.0, limits=[f"memory_free>={free}B", "schemes=tp"]).only_best()
+    assert limited.best
+    assert all(found.headroom_bytes >= free and found.candidate.plan.tp > 1 for found in limited.best)
+    assert limited.to_json()["plan"]["kept_limits"] == ["memory_free>=1.7e+11", "schemes=tp"]
+    with pytest.raises(InfeasibleError, match="no plan keeps step"):
+        Planner(source, jobs=1, limits=["step<=1us", "schemes=dp"]).only_best()
+
+
+# --- what can be used again -------------------------------------------------------------------------------------
+
+
+def test_the_best_is_written_as_a_scenario_that_runs_to_the_same_answer(
+    mixture: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked, best, numbers = tmp_path / "asked.yaml", tmp_path / "best.yaml", tmp_path / "numbers.json"
+    asked.write_text(yaml.safe_dump(question(mixture, OVERLAPPED)))
+    arguments = ["plan", str(asked), "--jobs", "1", "--budget", "3 s", "--write", str(best), "--json", str(numbers)]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    entry = yaml.safe_load(numbers.read_text())["plan"]["best"][0]
+    result = tspsim.simulate(tspsim.load(str(best)))
+    assert result.plans[0].step_time_s == entry["step_time_s"]
+    pasted = printed[printed.index("plans:\n") : printed.index("\n\n", printed.index("plans:\n"))]
+    assert yaml.safe_load(pasted)["plans"] == [entry["keys"]]
+
+
+def test_the_best_plan_of_a_serving_step_is_written_with_its_batch(tmp_path: Path) -> None:
+    workload = {"model": "llama-3.1-8b", "pass": "decode", "context": "4Ki", "batch": 16}
+    cluster = {"device": "h100", "nodes": 1}
+    source = {"name": "decode", "cluster": cluster, "workload": workload, "plans": [{"name": "a"}]}
+    best = ServingPlanner(tspsim.load(source), limits=["tpot<=20ms", "schemes=tp"], budget_s=3.0).run().best[0]
+    path = tmp_path / "best.yaml"
+    path.write_text(scenario_text(best.asked))
+    assert tspsim.simulate(tspsim.load(str(path))).plans[0].step_time_s == best.result.step_time_s
