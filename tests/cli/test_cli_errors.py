@@ -7,12 +7,11 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.processes import heed_interrupts
+from helpers.processes import heed_interrupts, wait_until_busy_for
 
 import tspsim
 from tspsim.cli import main
@@ -288,7 +287,7 @@ def test_ctrl_c_is_one_line_and_leaves_no_file(here: Path, after_s: float) -> No
     running = process(
         "run", HEADLINE, *large, "--every-rank", "--html", "a.html", "--json", "a.json", preexec_fn=heed_interrupts
     )
-    time.sleep(after_s)
+    wait_until_busy_for(running, after_s)
     running.send_signal(signal.SIGINT)
     printed, message = running.communicate(timeout=60)
     assert running.returncode == 130

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import time
+from pathlib import Path
 
 
 def heed_interrupts() -> None:
@@ -12,3 +16,13 @@ def heed_interrupts() -> None:
     do, and every child inherits that: Python then installs no handler, and a signal sent to it does nothing.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def wait_until_busy_for(process: subprocess.Popen[str], seconds: float) -> None:
+    """Until a process has had so much of the processors: where it then is does not depend on what else runs."""
+    ticks = seconds * os.sysconf("SC_CLK_TCK")
+    while process.poll() is None:
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        if int(fields[11]) + int(fields[12]) >= ticks:  # in user mode and in the kernel
+            return
+        time.sleep(0.01)

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.bounds import check_below
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tspsim import catalog
 from tspsim.bound import Bounds, bounds, most_together
 from tspsim.parallel import scheme_of
-from tspsim.result import Result
 from tspsim.scenario import load
 from tspsim.simulation import look_up, simulate
 from tspsim.units import flops
@@ -94,19 +93,6 @@ def test_tensor_parallelism_over_nics_is_bounded_by_links() -> None:
     # Seven eighths of twice a layer's activations enter each node, over its eight NICs of 50 GB/s.
     entering = 80 * 2 * 2 * 7 / 8 * 8192 * 8192 * 2
     assert plan.model.links_s == pytest.approx(entering / (8 * 50e9), rel=1e-12)
-
-
-@pytest.mark.parametrize("name", catalog.names("scenarios"))
-def test_no_shipped_scenario_passes_its_bound(name: str) -> None:
-    check_below(bounds(load(name)), simulate(load(name)))
-
-
-def check_below(ceilings: Bounds, result: Result) -> None:
-    for plan, simulated in zip(ceilings.plans, result.plans, strict=True):
-        assert plan.name == simulated.name and plan.memory == simulated.memory
-        if simulated.ran:
-            assert simulated.tokens_per_s <= plan.tokens_per_s, plan.name
-            assert simulated.block_forward_tokens_per_s <= plan.block_tokens_per_s, plan.name
 
 
 DEGREES: list[dict[str, Any]] = [

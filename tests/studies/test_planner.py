@@ -293,7 +293,7 @@ def test_what_one_question_simulated_the_next_one_knows(model: str) -> None:
 def test_an_answer_does_not_depend_on_the_number_of_processes(model: str) -> None:
     documents = []
     for jobs in (1, 2):
-        planned = Planner(tspsim.load(scenario(model, sequence="4Ki")), top=2, jobs=jobs).run()
+        planned = Planner(tspsim.load(scenario(model, nodes=1, sequence="4Ki")), top=2, jobs=jobs).run()
         documents.append(json.dumps(planned.to_json()))
     assert documents[0] == documents[1]
 
