@@ -68,9 +68,12 @@ def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
         ranks = ranks.reshape(ranks.shape[0] * ranks.shape[1], *ranks.shape[2:])
         names.pop(1)
     mesh = Mesh(tuple(names), ranks, {"dp": (outside_of("dp"), inside_of("dp"))} if inside_of("dp") in names else {})
-    return with_groups(
-        mesh, parts if plan.ep > 1 else {}, plan.shard_parts or {} if plan.shard_group else {}, plan.groups
-    )
+    try:
+        return with_groups(
+            mesh, parts if plan.ep > 1 else {}, plan.shard_parts or {} if plan.shard_group else {}, plan.groups
+        )
+    except ValueError as error:
+        raise InputError(str(error), key=f"plans.{plan.name}") from None
 
 
 def located(plan: Plan, gpus: int, gpus_per_node: int) -> Plan:
