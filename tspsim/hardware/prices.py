@@ -52,73 +52,71 @@ def products(device: Device, product: Gemm) -> Estimate:
     return step.with_parts(device.at_clock(alone, product, kernel), product.batch, spec.sustained)
 
 
-@pricer(Attention)
-def attention(device: Device, attention: Attention) -> Estimate:
-    """All segments in one call, at the clock of a step."""
-    kernel = device.kernel(f"attention_{attention.direction}", attention.dtype, kv_dtype=attention.kv_dtype)
+def _segments(device: Device, kernel: Kernel, attention: Attention | LatentPrefill, **widths: object) -> Estimate:
+    """All segments of a prefill in one call, at the clock of a step."""
     isolated = device.isolated(
-        replace(kernel, parameters={**kernel.parameters, **ALONE}),
+        kernel,
         attention.kv_dtype,
         batch=1.0,
         q_len=tuple(float(queries) for queries, _ in attention.segments),
         kv_len=tuple(float(context) for _, context in attention.segments),
         heads=attention.heads,
+        **widths,
+    )
+    return device.at_clock(isolated, attention, kernel)
+
+
+def _behind_caches(
+    device: Device, family: str, attention: DecodeAttention | LatentDecode, **widths: object
+) -> Estimate:
+    """At the clock of a step; sequences of unequal contexts cost what as many of their mean do, for bytes decide."""
+    kernel = device.kernel(family, attention.dtype, kv_dtype=attention.kv_dtype)
+    isolated = device.isolated(
+        kernel,
+        attention.kv_dtype,
+        batch=attention.batch,
+        context=attention.context / attention.batch,
+        heads=attention.heads,
+        queries=attention.queries,
+        **widths,
+    )
+    return device.at_clock(isolated, attention, kernel)
+
+
+@pricer(Attention)
+def attention(device: Device, attention: Attention) -> Estimate:
+    """Without what a step has operators of its own for."""
+    kernel = device.kernel(f"attention_{attention.direction}", attention.dtype, kv_dtype=attention.kv_dtype)
+    alone = replace(kernel, parameters={**kernel.parameters, **ALONE})
+    return _segments(
+        device,
+        alone,
+        attention,
         kv_heads=attention.kv_heads,
         head_dim=attention.head_dim,
         causal=attention.causal,
     )
-    return device.at_clock(isolated, attention, kernel)
-
-
-@pricer(DecodeAttention)
-def decode_attention(device: Device, attention: DecodeAttention) -> Estimate:
-    """At the clock of a step; sequences of unequal contexts cost what as many of their mean do, for bytes decide."""
-    kernel = device.kernel("attention_decode", attention.dtype, kv_dtype=attention.kv_dtype)
-    isolated = device.isolated(
-        kernel,
-        attention.kv_dtype,
-        batch=attention.batch,
-        context=attention.context / attention.batch,
-        heads=attention.heads,
-        kv_heads=attention.kv_heads,
-        head_dim=attention.head_dim,
-        queries=attention.queries,
-    )
-    return device.at_clock(isolated, attention, kernel)
 
 
 @pricer(LatentPrefill)
 def latent_prefill(device: Device, attention: LatentPrefill) -> Estimate:
-    """All segments in one call, at the clock of a step."""
+    """Keys and values as wide as decompressed."""
     kernel = device.kernel("latent_prefill", attention.dtype, kv_dtype=attention.kv_dtype)
-    isolated = device.isolated(
-        kernel,
-        attention.kv_dtype,
-        batch=1.0,
-        q_len=tuple(float(queries) for queries, _ in attention.segments),
-        kv_len=tuple(float(context) for _, context in attention.segments),
-        heads=attention.heads,
-        key_dim=attention.key_dim,
-        value_dim=attention.value_dim,
-    )
-    return device.at_clock(isolated, attention, kernel)
+    return _segments(device, kernel, attention, key_dim=attention.key_dim, value_dim=attention.value_dim)
+
+
+@pricer(DecodeAttention)
+def decode_attention(device: Device, attention: DecodeAttention) -> Estimate:
+    """Over keys and values of every head."""
+    widths = {"kv_heads": attention.kv_heads, "head_dim": attention.head_dim}
+    return _behind_caches(device, "attention_decode", attention, **widths)
 
 
 @pricer(LatentDecode)
 def latent_decode(device: Device, attention: LatentDecode) -> Estimate:
-    """At the clock of a step; unequal contexts cost what as many of their mean do, for bytes decide."""
-    kernel = device.kernel("latent_decode", attention.dtype, kv_dtype=attention.kv_dtype)
-    isolated = device.isolated(
-        kernel,
-        attention.kv_dtype,
-        batch=attention.batch,
-        context=attention.context / attention.batch,
-        heads=attention.heads,
-        latent_dim=attention.latent_dim,
-        rope_dim=attention.rope_dim,
-        queries=attention.queries,
-    )
-    return device.at_clock(isolated, attention, kernel)
+    """Over one latent of a token that all heads share."""
+    widths = {"latent_dim": attention.latent_dim, "rope_dim": attention.rope_dim}
+    return _behind_caches(device, "latent_decode", attention, **widths)
 
 
 @pricer(AbsorbProduct)
@@ -180,20 +178,19 @@ def sparse_attention(device: Device, attention: SparseAttention) -> Estimate:
 @pricer(DeltaScan)
 def delta_scan(device: Device, scan: DeltaScan) -> Estimate:
     """As isolated: the chain of chunks and bytes decide. Prompts in chunks and short queries are a call each."""
-    parts = [
-        device.isolated(
-            device.kernel(family, scan.dtype, kv_dtype=scan.state_dtype), scan.state_dtype, **shape
-        )
-        for family, shape in linear.scan_calls(scan)
-    ]
-    return Estimate(*(sum(values) for values in zip(*parts, strict=True)))
+    return _one_after_another(device, linear.scan_calls(scan), scan.dtype, scan.state_dtype)
 
 
 @pricer(ShortConvolution)
 def short_convolution(device: Device, convolution: ShortConvolution) -> Estimate:
     """As isolated: no matrix unit works."""
+    return _one_after_another(device, linear.convolution_calls(convolution), convolution.dtype, None)
+
+
+def _one_after_another(device: Device, calls: list[linear.Call], dtype: str, second_dtype: str | None) -> Estimate:
+    """Calls of linear attention, none of which waits for a matrix unit at its clock."""
     parts = [
-        device.isolated(device.kernel(family, convolution.dtype), None, **shape)
-        for family, shape in linear.convolution_calls(convolution)
+        device.isolated(device.kernel(family, dtype, kv_dtype=second_dtype), second_dtype, **shape)
+        for family, shape in calls
     ]
     return Estimate(*(sum(values) for values in zip(*parts, strict=True)))
