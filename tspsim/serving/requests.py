@@ -1,0 +1,41 @@
+"""What is asked of a service, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Request:
+    """One prompt and its answer.
+
+    Attributes
+    ----------
+    number
+        Its place in the traffic.
+    arrival_s
+        When a client sends it; nan until it is known (closed loops, turns of a conversation).
+    prompt_tokens, output_tokens
+        Lengths; the first output comes from the step that computes the prompt's last token.
+    blocks
+        Identities of the prompt's blocks of ``block_tokens`` each, first to last, equal where prompts begin alike;
+        empty where nothing is shared.
+    block_tokens
+        Tokens of one of ``blocks``.
+    conversation
+        Which its turn belongs to; None: it stands alone.
+    """
+
+    number: int
+    arrival_s: float
+    prompt_tokens: int
+    output_tokens: int
+    blocks: tuple[int, ...] = ()
+    block_tokens: int = 0
+    conversation: int | None = None
+    # What came of it.
+    first_scheduled_s: float = field(default=float("nan"))
+    first_token_s: float = field(default=float("nan"))
+    end_s: float = field(default=float("nan"))
+    preemptions: int = 0
+    cached_tokens: int = 0
