@@ -132,7 +132,7 @@ def test_sglang_looks_for_requests_every_so_many_decode_steps():
 
 
 def test_sglang_keeps_room_for_a_share_of_the_outputs_to_come():
-    """Of 40 tokens the first has 10, and 19 outputs to come. The second needs 10 + 10, and is admitted if 40 − 10 − share
+    """Of 40 tokens the first has 10, and 19 outputs to come. The second needs 10 + 10: it is admitted if 40 − 10 − share
     · 19 is more."""
     rows = [(0.0, 10, 20), (0.5, 10, 10)]
     _, eager = run(Engine("sglang", kv_tokens=40, schedule_conservativeness=0.5, **SYNC), *rows)
