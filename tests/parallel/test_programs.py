@@ -31,6 +31,9 @@ WRITTEN: dict[str, dict[str, Any]] = {
     "sp-all-gather-zigzag": {"sp": 4},
     "sp-all-gather-contiguous": {"sp": 4, "partition": "contiguous"},
     "sp-ring-zigzag": {"sp": 4, "exchange": "ring"},
+    "sp-token-ring": {"sp": 4, "exchange": "token_ring"},
+    "tp-ladder": {"tp": 4, "options": {"residual": "ladder"}},
+    "tp-parallel": {"tp": 4, "options": {"residual": "parallel"}},
     "sp-ring-contiguous": {"sp": 4, "exchange": "ring", "partition": "contiguous"},
     "sp-ulysses-zigzag": {"sp": 4, "exchange": "ulysses"},
     "sp-ulysses-contiguous": {"sp": 4, "exchange": "ulysses", "partition": "contiguous"},
@@ -56,6 +59,8 @@ WRITTEN_TRAINING: dict[str, dict[str, Any]] = {
     "training-tp": {"tp": 4, "recomputation": "none"},
     "training-tp-sp": {"tp": 2, "sp": 2, "recomputation": "full"},
     "training-sp-ring": {"sp": 4, "exchange": "ring", "recomputation": "selective"},
+    "training-sp-token-ring": {"sp": 4, "exchange": "token_ring", "recomputation": "none"},
+    "training-tp-ladder": {"tp": 4, "recomputation": "none", "options": {"residual": "ladder"}},
     "training-tsp": {"tsp": 4, "recomputation": "none"},
     "training-tsp-full": {"tsp": 4, "recomputation": "full"},
     "training-tsp-gather-full": {

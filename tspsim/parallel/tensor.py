@@ -26,12 +26,13 @@ from .context.method import refused
 from .decode import ContextShare
 from .decode.layer import serve_layer
 from .decode.sharing import exchange_buffers, exchanged_bytes, refused_exchange
-from .ledger import Buffer
+from .ledger import Buffer, Lifetime
 from .memory import Residency
 from .pipeline import Refusal
 from .plan import Job, Plan
 from .recompute import cheap_again, heads_again
 from .registries import CONTEXT_METHODS, DECODE_EXCHANGES, SCHEMES
+from .residual import RESIDUALS, STANDARD, residual_of
 from .sampling import sampled_head
 from .scheme import Received, Scheme, WholeTokens
 
@@ -43,7 +44,7 @@ def embed(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
 
 
 def forward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
-    plan = job.plan
+    plan, residual = job.plan, residual_of(job.plan)
     chunks = plan.overlap_chunks if plan.overlap and plan.tp > 1 else 1
     tokens = job.tokens // chunks
     builder.part = "attention"
@@ -52,21 +53,24 @@ def forward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position
     reduced = []
     for _ in range(chunks):
         projected = builder.compute("output projection", layer.output(tokens), after=[attended])
-        reduced.append([reduce_rows(builder, job, tokens, projected, "sum attention")])
+        reduced.append([reduce_rows(builder, job, tokens, projected, "sum attention", sums=residual.sums_attention)])
     builder.part = "mlp"
+    first: list[int] = []
     if travels(job, layer):
         shared = partial(shared_experts, builder, job, layer) if layer.ffn else None
         ready = [index for chunk in reduced for index in chunk]
         leaving = [expert.forward(builder, job, layer, ready, shared)] * chunks
     else:
-        leaving = [
-            reduce_rows(builder, job, tokens, multiplied, "sum MLP")
-            for _, multiplied in column_products(builder, job, layer, tokens, reduced, "MLP")
-        ]
+        leaving, waits = [], [[]] * chunks if residual.late else reduced
+        for entered, multiplied in column_products(builder, job, layer, tokens, waits, "MLP"):
+            first.append(entered)
+            leaving.append(reduce_rows(builder, job, tokens, multiplied, "sum MLP", sums=residual.sums_mlp))
     if not builder.recomputing:
         for chunk, ((consumer, _), producer) in enumerate(zip(entering, leaving, strict=True)):
-            builder.after_previous_layer(consumer, producer, f"tokens {chunk}")
-    return leaving
+            builder.after_previous_layer(consumer, reduced[chunk][0] if residual.late else producer, f"tokens {chunk}")
+            if residual.late:
+                builder.after_previous_layer(first[chunk], producer, f"tokens {chunk} of the MLP")
+    return [*leaving, *(index for chunk in reduced for index in chunk if residual.late)]
 
 
 def head(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
@@ -97,20 +101,19 @@ def embed_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None
 
 
 def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
-    tokens = job.tokens
+    """Mirrors the forward. Where blocks read the stream late, a norm's gradient waits for the sum that the layer before
+    it left (the kernel stands for that layer's), and products go on meanwhile; side by side, one sum and one norm
+    take both gradients."""
+    tokens, residual = job.tokens, residual_of(job.plan)
     builder.part = "mlp backward"
     if travels(job, layer):
         shared = partial(shared_experts_backward, builder, job, layer) if layer.ffn else None
-        normed = expert.backward(builder, job, layer, shared)
+        normed = [expert.backward(builder, job, layer, shared)]
     else:
-        entering, leaving, between = mlp_products(job, layer)
-        ready = gather_rows(builder, job, tokens, [], "gather d MLP")
-        d_down = [gradient for product in leaving for gradient in builder.gradients(product)]
-        builder.compute("down projection backward", *d_down, *between, after=ready)
-        summed = column_gradients(builder, job, entering, job.model.hidden, "gate and up backward", "sum d MLP")
-        normed = builder.compute("norm backward", *norm_backward(job, layer, residual_tokens(job)), after=summed)
+        normed = mlp_backward(builder, job, layer)
     builder.part = "attention backward"
-    ready = gather_rows(builder, job, tokens, [normed], "gather d attention")
+    before = [late_norm_backward(builder, job, layer, "attention")] if residual.late else normed
+    ready = gather_rows(builder, job, tokens, before, "gather d attention")
     d_output = (*builder.gradients(layer.output(tokens)), *heads_again(job, layer, tokens))
     projected = builder.compute("output projection backward", *d_output, after=ready)
     attend_backward(builder, job, layer, position, projected)
@@ -122,10 +125,44 @@ def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, positio
         "QKV backward",
         "sum d attention",
         layer.rope(tokens),
+        sums=residual.sums_attention or residual.sums_mlp,
     )
-    residual = residual_tokens(job)
-    down = [gradient for product in layer.down_projections(residual) for gradient in builder.gradients(product)]
-    return [builder.compute("norm backward", *down, *norm_backward(job, layer, residual), after=summed)]
+    if residual.late:
+        builder.after_previous_layer(before[0], summed[0], "d attention")
+        return [*normed, *summed]
+    own = residual_tokens(job)
+    down = [gradient for product in layer.down_projections(own) for gradient in builder.gradients(product)]
+    return [builder.compute("norm backward", *down, *norm_backward(job, layer, own), after=summed)]
+
+
+def mlp_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> list[int]:
+    """The MLP's, or of experts that stay; returns what the gradient of its input waits for."""
+    tokens, residual = job.tokens, residual_of(job.plan)
+    entering, leaving, between = mlp_products(job, layer)
+    before = [late_norm_backward(builder, job, layer, "MLP")] if residual.late else []
+    ready = gather_rows(builder, job, tokens, before, "gather d MLP")
+    d_down = [gradient for product in leaving for gradient in builder.gradients(product)]
+    builder.compute("down projection backward", *d_down, *between, after=ready)
+    last = (layer.add(tokens),) if residual.side_by_side else ()
+    summed = column_gradients(
+        builder,
+        job,
+        entering,
+        job.model.hidden,
+        "gate and up backward",
+        "sum d MLP",
+        after_products=last,
+        sums=residual.sums_mlp and not residual.side_by_side,
+    )
+    if residual.late:
+        builder.after_previous_layer(before[0], summed[0], "d MLP")
+    if residual.late or residual.side_by_side:
+        return summed
+    return [builder.compute("norm backward", *norm_backward(job, layer, residual_tokens(job)), after=summed)]
+
+
+def late_norm_backward(builder: ProgramBuilder, job: Job, layer: LayerShard, name: str) -> int:
+    return builder.compute(f"{name} norm backward", *norm_backward(job, layer, residual_tokens(job)))
 
 
 def travels(job: Job, layer: LayerShard) -> bool:
@@ -193,6 +230,12 @@ def column_products(
         products = expert.local_forward(job, layer, tokens)
     else:
         products = (layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens))
+    if residual_of(job.plan).side_by_side and name != "QKV":
+        # What attention normed is there, and what both put out becomes one.
+        for wait in waits:
+            both = builder.compute(name, *products, layer.add(tokens), after=wait)
+            yield both, both
+        return
     if not job.plan.sequence_regions or job.plan.tp == 1:
         for wait in waits:
             both = builder.compute(f"norm, {name}", layer.norm(tokens), *down, *products, after=wait)
@@ -208,17 +251,25 @@ def column_products(
 
 
 def column_gradients(
-    builder: ProgramBuilder, job: Job, products: Sequence[Gemm], width: int, name: str, sum_name: str, *before: Operator
+    builder: ProgramBuilder,
+    job: Job,
+    products: Sequence[Gemm],
+    width: int,
+    name: str,
+    sum_name: str,
+    *before: Operator,
+    after_products: Sequence[Operator] = (),
+    sums: bool = True,
 ) -> list[int]:
     """Gradients of column-split products and the sum of their common input's, ``width`` elements a token; returns what
     the input's gradient waits for."""
     each = [builder.gradients(product) for product in products]
     d_input = [one[0] for one in each]
     d_weight = [gradient for one in each for gradient in one[1:]]
-    if job.plan.tp == 1:
-        return [builder.compute(name, *before, *d_input, *d_weight)]
-    multiplied = builder.compute(f"{name}, input", *before, *d_input)
-    if not d_weight or job.plan.overlap:
+    if job.plan.tp == 1 or not sums:
+        return [builder.compute(name, *before, *d_input, *d_weight, *after_products)]
+    multiplied = builder.compute(f"{name}, input", *before, *d_input, *after_products)
+    if not d_weight or job.plan.overlap or residual_of(job.plan).late:
         summed = reduce_rows(builder, job, job.tokens, multiplied, sum_name, width)
         if d_weight:
             builder.compute(f"{name}, weight", *d_weight)
@@ -240,10 +291,12 @@ def layer_weights(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
     builder.compute("weight gradients", *(gradients(product)[1] for product in products), *later)
 
 
-def reduce_rows(builder: ProgramBuilder, job: Job, tokens: int, after: int, name: str, width: int = 0) -> int:
+def reduce_rows(
+    builder: ProgramBuilder, job: Job, tokens: int, after: int, name: str, width: int = 0, *, sums: bool = True
+) -> int:
     """Sum partial rows (``width`` elements each, h when left out) over ``tp``: everywhere, or with sequence regions
-    each rank its own 1/T of the tokens."""
-    if job.plan.tp == 1:
+    each rank its own 1/T of the tokens; nothing where the residual stream has no sum here."""
+    if job.plan.tp == 1 or not sums:
         return after
     size = tokens * (width or job.model.hidden) * job.activation_bytes
     kind = "reduce_scatter" if job.plan.sequence_regions else "all_reduce"
@@ -286,7 +339,7 @@ def check_groups(job: Job) -> Refusal:
     """Keys of steps that decode."""
     plan = job.plan
     stated = [name for name in ("dcp", "kvp") if plan.options.get(name, 1) > 1]
-    own = [option.name for option in OPTIONS if option.name in plan.options]
+    own = [option.name for option in SERVING_OPTIONS if option.name in plan.options]
     if own and not job.step.serves:
         serving = ", ".join(each.name for each in STEPS.values() if each.serves)
         return own[0], f"is of steps that serve: {serving}"
@@ -305,9 +358,30 @@ def check_groups(job: Job) -> Refusal:
     return None
 
 
+def check_residual(job: Job) -> Refusal:
+    """Kinds that are no plain stack of sums go with the plain schedules."""
+    plan, residual = job.plan, residual_of(job.plan)
+    if residual is STANDARD:
+        return None
+    said = f"{residual.name} beside"
+    for key in ("sequence_regions", "overlap"):
+        if getattr(plan, key) and plan.tp > 1:
+            return "residual", f"{said} `{key}: true` is not built; leave that out"
+    if plan.ep > 1 and job.model.experts is not None and not job.replicates_tokens:
+        return "residual", f"{said} experts that tokens are sent to (`ep`: {plan.ep}) is not built; leave that out"
+    return None
+
+
+def notes(job: Job) -> Iterator[str]:
+    """That the plan's model is another one."""
+    residual = residual_of(job.plan)
+    if residual.note:
+        yield residual.note
+
+
 def check(job: Job) -> Refusal:
     plan = job.plan
-    refused_key = check_groups(job) or refused_exchange(job)
+    refused_key = check_groups(job) or refused_exchange(job) or check_residual(job)
     if refused_key is not None:
         return refused_key
     if job.step.serves and job.token_shards == 1:
@@ -332,9 +406,10 @@ def received(job: Job, in_switch: bool) -> tuple[Received, ...]:
         thinnest = min(set(model.blocks), key=model.common_matrix_parameters)
         layer = job.layer(plan.tp, thinnest)
         entering = min(layer.entry_width, model.hidden) if plan.sequence_regions else model.hidden
-        reduced = 0.5 * (entering + model.hidden)
+        residual = residual_of(plan)
+        reduced = 0.5 * (entering + model.hidden) * residual.sums_attention
         if layer.ffn or plan.ep == 1:
-            reduced += model.hidden
+            reduced += model.hidden * residual.sums_mlp
         moved.append(Received("tp", share * job.tokens * reduced * job.activation_bytes))
     shared = exchanged_bytes(job)
     if shared:
@@ -379,17 +454,24 @@ def head_shards(job: Job) -> int:
 
 
 def buffers(job: Job) -> Iterator[Buffer]:
-    """What shards of tokens, or of contexts, keep of each other's."""
+    """What shards of tokens, or of contexts, keep of each other's, and sums that are under way beside a layer."""
+    late = residual_of(job.plan).in_flight * job.tokens * job.model.hidden * job.activation_bytes
+    if late:
+        yield Buffer("workspace", late, Lifetime.LAYER)
     if job.token_shards > 1 or not job.step.serves:
         yield from method_of(job.plan).buffers(job)
     yield from exchange_buffers(job)
 
 
 #: Keys of steps that decode.
-OPTIONS = (
+SERVING_OPTIONS = (
     Option("dcp", PositiveCount, None, "decode context parallelism: ranks of tp that share a context by its tokens"),
     Option("kvp", PositiveCount, None, "Helix: ranks of tp that share a context and each make all queries of it"),
     Option("decode_exchange", DECODE_EXCHANGES, None, "how ranks that share contexts merge partial attention"),
+)
+OPTIONS = (
+    *SERVING_OPTIONS,
+    Option("residual", RESIDUALS, None, "how blocks hang on the residual stream; all but standard are other models"),
 )
 
 
@@ -426,6 +508,7 @@ SCHEME = SCHEMES.register(
         serving_variants=serving_variants,
         choices=choices,
         options=OPTIONS,
+        notes=notes,
         usual=True,
         assumption="Tensor-parallel all-reduces are exposed and sequence regions are off (`overlap`, "
         "`sequence_regions`).",
