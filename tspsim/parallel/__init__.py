@@ -24,6 +24,7 @@ from .registries import (
     mesh_axes,
     scheme_axes,
 )
+from .residual import RESIDUALS
 from .routing import Routing
 from .scheme import Received, Scheme, scheme_of
 from .serving_engine import Captured, ServingEngine
@@ -37,6 +38,7 @@ __all__ = [
     "DECODE_EXCHANGES",
     "DECODE_FORMS",
     "IDEAL",
+    "RESIDUALS",
     "SCHEMES",
     "SWITCHES",
     "WEIGHT_TRANSPORTS",
