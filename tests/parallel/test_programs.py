@@ -32,6 +32,7 @@ WRITTEN: dict[str, dict[str, Any]] = {
     "sp-all-gather-contiguous": {"sp": 4, "partition": "contiguous"},
     "sp-ring-zigzag": {"sp": 4, "exchange": "ring"},
     "sp-token-ring": {"sp": 4, "exchange": "token_ring"},
+    "tp-fused": {"tp": 4, "overlap": "fused"},
     "tp-ladder": {"tp": 4, "options": {"residual": "ladder"}},
     "tp-parallel": {"tp": 4, "options": {"residual": "parallel"}},
     "sp-ring-contiguous": {"sp": 4, "exchange": "ring", "partition": "contiguous"},

@@ -17,6 +17,7 @@ from tspsim.operators import (
     LatentDecode,
     LatentPrefill,
     MemoryBound,
+    Part,
     ShortConvolution,
     SparseAttention,
 )
@@ -25,7 +26,7 @@ from . import linear, sparse, step
 from .device import Device
 from .kernels import Kernel
 from .limits import Estimate
-from .pricers import pricer
+from .pricers import price, pricer
 
 #: Rope and the cache write that serving libraries time with attention are operators of their own inside a step.
 ALONE = {"rope": 0.0, "token_ns": 0.0, "cache_write": 0.0}
@@ -81,6 +82,13 @@ def _behind_caches(
         **widths,
     )
     return device.at_clock(isolated, attention, kernel)
+
+
+@pricer(Part)
+def part(device: Device, part: Part) -> Estimate:
+    """A share of the whole call."""
+    whole = price(device, part.whole)
+    return Estimate(*(each / part.of for each in whole))
 
 
 @pricer(Attention)

@@ -488,6 +488,8 @@ def serving_variants(step: Step, keys: Mapping[str, Any]) -> Iterator[Mapping[st
 
 def check(job: Job) -> Refusal:
     model, plan = job.model, job.plan
+    if isinstance(plan.overlap, str):
+        return "overlap", f"{plan.overlap} is of products that are summed over tp; tsp has none: use true or false"
     own = [option.name for option in OPTIONS if option.name in plan.options]
     if own and splits(job):
         decoding = ", ".join(each.name for each in STEPS.values() if each.serves and not each.shards_tokens)

@@ -46,7 +46,8 @@ class Plan:
         Megatron's sequence regions: reduce-scatter and all-gather around the norms instead of an all-reduce.
     overlap
         Exchanges run beside compute. None is the scheme's own default: on for TSP and for the ring exchange, whose
-        reason to exist it is; off for TP's reductions and for gathers.
+        reason to exist it is; off for TP's reductions and for gathers. ``fused``: TP's products and sums meet in slices
+        of one kernel.
     overlap_chunks
         Pieces a tensor-parallel reduction or a context gather is cut into when it is overlapped.
     recomputation
@@ -102,7 +103,7 @@ class Plan:
     partition: str = "zigzag"
     exchange: str = "all_gather"
     sequence_regions: bool = False
-    overlap: bool | None = None
+    overlap: bool | str | None = None
     overlap_chunks: int = 4
     recomputation: str = "none"
     micro_batch: int | None = None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ from ..operators import Gemm, Operator
 from ..steps import STEPS, Step
 from ..units import PositiveCount
 from . import expert
-from .builder import ProgramBuilder
+from .builder import WHOLE, ProgramBuilder, Slice
 from .choice import Choice, Option
 from .context import method_of
 from .context.method import refused
@@ -36,6 +37,9 @@ from .residual import RESIDUALS, STANDARD, residual_of
 from .sampling import sampled_head
 from .scheme import Received, Scheme, WholeTokens
 
+#: What a plan's ``overlap`` says where products and sums meet in slices of one kernel.
+FUSED = "fused"
+
 
 def embed(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
     """Every rank looks up the rows it owns; the sum over ``tp`` completes them."""
@@ -44,27 +48,31 @@ def embed(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
 
 
 def forward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
-    plan, residual = job.plan, residual_of(job.plan)
-    chunks = plan.overlap_chunks if plan.overlap and plan.tp > 1 else 1
-    tokens = job.tokens // chunks
+    residual, cut = residual_of(job.plan), Cut.of(job)
     builder.part = "attention"
-    entering = list(column_products(builder, job, layer, tokens, [[]] * chunks, "QKV"))
+    entering = list(column_products(builder, job, layer, cut, [[]] * cut.pieces, "QKV"))
     attended = attend(builder, job, layer, position, entering[-1][1])
-    reduced = []
-    for _ in range(chunks):
-        projected = builder.compute("output projection", layer.output(tokens), after=[attended])
-        reduced.append([reduce_rows(builder, job, tokens, projected, "sum attention", sums=residual.sums_attention)])
+    reduced, output = [], layer.output(cut.tokens)
+    for each in cut.slices:
+        projected = builder.compute("output projection", output, after=[attended], slice_of=each)
+        summed = reduce_rows(
+            builder, job, cut.tokens, projected, "sum attention", slice_of=each, sums=residual.sums_attention
+        )
+        reduced.append([summed])
     builder.part = "mlp"
     first: list[int] = []
     if travels(job, layer):
         shared = partial(shared_experts, builder, job, layer) if layer.ffn else None
         ready = [index for chunk in reduced for index in chunk]
-        leaving = [expert.forward(builder, job, layer, ready, shared)] * chunks
+        leaving = [expert.forward(builder, job, layer, ready, shared)] * cut.pieces
     else:
-        leaving, waits = [], [[]] * chunks if residual.late else reduced
-        for entered, multiplied in column_products(builder, job, layer, tokens, waits, "MLP"):
+        leaving, waits = [], [[]] * cut.pieces if residual.late else reduced
+        products = column_products(builder, job, layer, cut, waits, "MLP")
+        for each, (entered, multiplied) in zip(cut.slices, products, strict=True):
             first.append(entered)
-            leaving.append(reduce_rows(builder, job, tokens, multiplied, "sum MLP", sums=residual.sums_mlp))
+            leaving.append(
+                reduce_rows(builder, job, cut.tokens, multiplied, "sum MLP", slice_of=each, sums=residual.sums_mlp)
+            )
     if not builder.recomputing:
         for chunk, ((consumer, _), producer) in enumerate(zip(entering, leaving, strict=True)):
             builder.after_previous_layer(consumer, reduced[chunk][0] if residual.late else producer, f"tokens {chunk}")
@@ -170,6 +178,11 @@ def travels(job: Job, layer: LayerShard) -> bool:
     return layer.kind.experts and job.plan.ep > 1 and not job.replicates_tokens
 
 
+def travels_anywhere(job: Job) -> bool:
+    """Whether any layer's do."""
+    return job.plan.ep > 1 and job.model.experts is not None and not job.replicates_tokens
+
+
 def mlp_products(job: Job, layer: LayerShard) -> tuple[Sequence[Gemm], Sequence[Gemm], Sequence[Operator]]:
     """Products that tokens enter by, those that they leave by, and the backward of what is between."""
     tokens = job.tokens
@@ -212,15 +225,44 @@ def attend_backward(builder: ProgramBuilder, job: Job, layer: LayerShard, positi
     return method_of(job.plan).backward(builder, job, layer, position, after)
 
 
+@dataclass(frozen=True)
+class Cut:
+    """What a layer's products and sums are cut into: calls of their own on fewer tokens, or slices of one call.
+
+    Slices are as many as ranks: a tile's rows go to the rank that owns them, or come from it, while the kernel works on
+    (Chang et al. 2024, Flux, arXiv 2406.06858). A product then takes max(C, W) and one slice more of the shorter.
+    """
+
+    tokens: int
+    pieces: int
+    fused: bool
+
+    @classmethod
+    def of(cls, job: Job) -> Cut:
+        plan = job.plan
+        if plan.tp == 1 or not plan.overlap:
+            return cls(job.tokens, 1, False)
+        if plan.overlap == FUSED:
+            return cls(job.tokens, plan.tp, True)
+        return cls(job.tokens // plan.overlap_chunks, plan.overlap_chunks, False)
+
+    @property
+    def slices(self) -> list[Slice]:
+        return [self.slice(piece) for piece in range(self.pieces)]
+
+    def slice(self, piece: int) -> Slice:
+        return Slice(piece, self.pieces) if self.fused else WHOLE
+
+
 def column_products(
-    builder: ProgramBuilder, job: Job, layer: LayerShard, tokens: int, waits: Sequence[list[int]], name: str
+    builder: ProgramBuilder, job: Job, layer: LayerShard, cut: Cut, waits: Sequence[list[int]], name: str
 ) -> Iterator[tuple[int, int]]:
     """Add and norm, then the column-split products (QKV, or the whole MLP up to its row-split one), chunk by chunk.
 
     With sequence regions a chunk is normed and gathered while the one before is multiplied. Yields the first and
     last instruction of every chunk as the caller takes them, so that what follows a chunk is issued before the next.
     """
-    width = job.model.hidden
+    width, tokens = job.model.hidden, cut.tokens
     down: tuple[Operator, ...] = ()
     products: tuple[Operator, ...]
     if name == "QKV":
@@ -237,17 +279,20 @@ def column_products(
             yield both, both
         return
     if not job.plan.sequence_regions or job.plan.tp == 1:
-        for wait in waits:
-            both = builder.compute(f"norm, {name}", layer.norm(tokens), *down, *products, after=wait)
+        for each, wait in zip(cut.slices, waits, strict=True):
+            norm = layer.norm(tokens)
+            both = builder.compute(f"norm, {name}", norm, *down, *products, after=wait, slice_of=each)
             yield both, both
         return
     normed: list[int] = []
     gathered: list[list[int]] = []
     for chunk in range(len(waits)):
         while len(normed) < min(chunk + 2, len(waits)):
-            normed.append(builder.compute("norm", layer.norm(tokens // job.plan.tp), *down, after=waits[len(normed)]))
-            gathered.append(gather_rows(builder, job, tokens, normed[-1:], f"gather for {name}", width))
-        yield normed[chunk], builder.compute(name, *products, after=gathered[chunk])
+            each = cut.slice(len(normed))
+            norm = layer.norm(tokens // job.plan.tp)
+            normed.append(builder.compute("norm", norm, *down, after=waits[len(normed)], slice_of=each))
+            gathered.append(gather_rows(builder, job, tokens, normed[-1:], f"gather for {name}", width, each))
+        yield normed[chunk], builder.compute(name, *products, after=gathered[chunk], slice_of=cut.slice(chunk))
 
 
 def column_gradients(
@@ -292,7 +337,15 @@ def layer_weights(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
 
 
 def reduce_rows(
-    builder: ProgramBuilder, job: Job, tokens: int, after: int, name: str, width: int = 0, *, sums: bool = True
+    builder: ProgramBuilder,
+    job: Job,
+    tokens: int,
+    after: int,
+    name: str,
+    width: int = 0,
+    slice_of: Slice = WHOLE,
+    *,
+    sums: bool = True,
 ) -> int:
     """Sum partial rows (``width`` elements each, h when left out) over ``tp``: everywhere, or with sequence regions
     each rank its own 1/T of the tokens; nothing where the residual stream has no sum here."""
@@ -300,17 +353,25 @@ def reduce_rows(
         return after
     size = tokens * (width or job.model.hidden) * job.activation_bytes
     kind = "reduce_scatter" if job.plan.sequence_regions else "all_reduce"
-    return builder.collective(kind, "tp", size, name, after=[after])
+    return builder.collective(kind, "tp", size, name, after=[after], slice_of=slice_of)
 
 
 def gather_rows(
-    builder: ProgramBuilder, job: Job, tokens: int, after: list[int], name: str, width: int = 0
+    builder: ProgramBuilder,
+    job: Job,
+    tokens: int,
+    after: list[int],
+    name: str,
+    width: int = 0,
+    slice_of: Slice = WHOLE,
 ) -> list[int]:
     """With sequence regions: every rank's 1/T of the tokens to all. Returns what the whole rows wait for."""
     if job.plan.tp == 1 or not job.plan.sequence_regions:
         return after
     size = tokens * (width or job.model.hidden) * job.activation_bytes
-    return [builder.collective("all_gather", "tp", size, name, after=after, stream="gather rows")]
+    return [
+        builder.collective("all_gather", "tp", size, name, after=after, stream="gather rows", slice_of=slice_of)
+    ]
 
 
 def residual_tokens(job: Job, tokens: int | None = None) -> int:
@@ -367,7 +428,7 @@ def check_residual(job: Job) -> Refusal:
     for key in ("sequence_regions", "overlap"):
         if getattr(plan, key) and plan.tp > 1:
             return "residual", f"{said} `{key}: true` is not built; leave that out"
-    if plan.ep > 1 and job.model.experts is not None and not job.replicates_tokens:
+    if travels_anywhere(job):
         return "residual", f"{said} experts that tokens are sent to (`ep`: {plan.ep}) is not built; leave that out"
     return None
 
@@ -391,7 +452,9 @@ def check(job: Job) -> Refusal:
         return None
     if plan.sequence_regions and job.tokens % plan.tp:
         return "sequence_regions", f"{job.tokens} tokens a rank are not a multiple of tp = {plan.tp}"
-    if plan.overlap and plan.tp > 1 and job.tokens % plan.overlap_chunks:
+    if plan.overlap == FUSED and (plan.tp == 1 or plan.sp > 1 or travels_anywhere(job)):
+        return "overlap", "fused is of tp's products and sums, without sp, and without experts that tokens are sent to"
+    if plan.overlap is True and plan.tp > 1 and job.tokens % plan.overlap_chunks:
         return "overlap_chunks", f"{plan.overlap_chunks} does not divide {job.tokens} tokens a rank"
     return refused(job, method_of(plan))
 

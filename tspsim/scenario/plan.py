@@ -74,7 +74,10 @@ class Plan(Section):
     partition: Literal["zigzag", "contiguous"] = "zigzag"
     exchange: Annotated[str, OneOf(CONTEXT_METHODS.names)] = "all_gather"
     sequence_regions: StrictBool = Field(False, description="reduce-scatter and all-gather around the norms")
-    overlap: StrictBool | None = Field(None, description="exchanges beside compute; default: the scheme's")
+    overlap: StrictBool | Literal["fused"] | None = Field(
+        None, description="exchanges beside compute; fused: tp's products and sums in slices of one kernel; default: "
+        "the scheme's"
+    )  # fmt: skip
     overlap_chunks: Annotated[PositiveCount, Field(le=1024)] = 4
     recomputation: Recomputation | None = Field(None, description="default: full in training, else none")
     micro_batch: PositiveCount | None = Field(None, description="sequences; default: 1 in training, else all")
