@@ -16,7 +16,7 @@ import pytest
 from helpers.engine import architecture, job_of, latent, moe, programs_of, replica_flops
 
 from tspsim.model import Architecture
-from tspsim.operators import Attention, Gemm, Operator
+from tspsim.operators import Attention, Gemm, Part, Operator
 from tspsim.parallel import Adapters, Job
 from tspsim.parallel.adapters import TARGETS
 from tspsim.program import Collective, Compute, Instruction, Program, Repeat, SendReceive
@@ -154,6 +154,8 @@ MODELS = {
 
 
 def size_of(operator: Operator) -> str:
+    if isinstance(operator, Part):
+        return f"1/{operator.of} of {size_of(operator.whole)}"
     if isinstance(operator, Gemm):
         times = f"{operator.batch} × " if operator.batch > 1 else ""
         return f"gemm {times}{operator.m}×{operator.n}×{operator.k}"
