@@ -16,7 +16,7 @@ import pytest
 from helpers.engine import architecture, job_of, latent, moe, programs_of, replica_flops
 
 from tspsim.model import Architecture
-from tspsim.operators import Attention, Gemm, Part, Operator
+from tspsim.operators import Attention, Gemm, Operator, Part
 from tspsim.parallel import Adapters, Job
 from tspsim.parallel.adapters import TARGETS
 from tspsim.program import Collective, Compute, Instruction, Program, Repeat, SendReceive

@@ -121,6 +121,10 @@ class ProgramBuilder:
         step = Compute(kernels, name, self._part(), self._layer, tuple(after), stream)
         return self._put(step) if slice_of.number else self._add(step)
 
+    def host(self, name: str, seconds: float, *, after: Iterable[int] = ()) -> int:
+        """Work of the host that kernels and transfers may wait for."""
+        return self._put(Launch(name, seconds, self._part(), self._layer, tuple(after)))
+
     def gradients(self, product: Gemm) -> tuple[Gemm, ...]:
         """Both gradients of a product, or only its input's while the weights' are put off."""
         both = gradients(product)

@@ -16,7 +16,7 @@ from ..model.layer import LayerShard
 from ..model.serving import ServingLayer
 from ..operators import DTYPE_BYTES
 from ..steps import STEPS, Batch, Speculation, Step, Task
-from .balance import Balanced, balanced
+from .balance import BALANCES, BUSIEST, Balance, Balanced, balanced
 from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch, ExpertOverlap
 from .draft import DRAFTS
 from .pipeline import ORDERS, Chunk, Pipeline, PipelineOrder, chunk_layers, stage_chunks
@@ -72,7 +72,7 @@ class Plan:
     stage_layers
         Layers of every chunk, first to last; empty: as even as can be.
     expert_balance
-        What every rank of an expert group gets of its load: a name in :data:`tspsim.parallel.balance.BALANCES`.
+        What every rank of an expert group gets of its load: a policy of :data:`tspsim.parallel.balance.BALANCES`.
     weight_transport
         How the MLP's weights come to the ranks of the folded axis: a registered transport.
     mlp_pieces
@@ -114,7 +114,7 @@ class Plan:
     expert_dispatch: str = "ranks"
     expert_overlap: str = "none"
     stage_layers: tuple[int, ...] = ()
-    expert_balance: str = "busiest"
+    expert_balance: Balance = BUSIEST
     weight_transport: str = "ring"
     mlp_pieces: int = 4
     head_groups: int | None = None
@@ -525,8 +525,10 @@ class Job:
     @property
     def expert_loads(self) -> Balanced:
         """What each rank of an expert group gets to do, by the plan's policy."""
-        assert self.model.experts is not None
-        return balanced(self.work.routing, self.plan.expert_balance, self.model.experts.count, self.plan.ep)
+        experts, plan = self.model.experts, self.plan
+        assert experts is not None
+        assignments = float(self.tokens * plan.ep * experts.topk)
+        return balanced(self.work.routing, plan.expert_balance, experts.count, plan.ep, assignments)
 
     @property
     def scheme(self) -> Scheme:
@@ -623,6 +625,7 @@ class Job:
         if experts.shared_width % columns:
             columns_of = f"the {experts.shared_width} columns of the shared experts of {model.name}"
             raise self._refuse(axis, f"{columns} does not divide {columns_of}")
+        self._check_balance()
         if self.step.serves:
             self._check_serving_experts()
             return
@@ -650,6 +653,18 @@ class Job:
             raise self._refuse(
                 "ep", "beside tp needs sequence_regions: true, so that every rank sends its own tokens to experts"
             )
+
+    def _check_balance(self) -> None:
+        """A policy moves or copies whole experts between the ranks of a group."""
+        model, plan, experts = self.model, self.plan, self.model.experts
+        policy, balance = BALANCES.get(plan.expert_balance.policy), plan.expert_balance
+        assert experts is not None
+        if (self.training and not policy.trains) or (self.step.serves and not policy.serves):
+            raise self._refuse("expert_balance", f"{policy.name} is not built for a {self.step.title}; use busiest")
+        if plan.ep > 1 and experts.count % plan.ep == 0:
+            wrong = policy.check(experts.count, plan.ep, balance.options)
+            if wrong is not None:
+                raise self._refuse("expert_balance", f"{wrong}, of {model.name} with ep {plan.ep}")
 
     def _check_serving_experts(self) -> None:
         """Experts of a serving step: on the ranks of ``tp``, or over replicas that go in step."""

@@ -23,12 +23,13 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from ..errors import InputError, shorten
 from ..network import ALGORITHMS, KINDS
 from ..parallel import CONTEXT_METHODS, SCHEMES, WEIGHT_TRANSPORTS, Option, context, mesh_axes, scheme_axes
-from ..parallel.balance import BALANCES
+from ..parallel.balance import BUSIEST, Balance
 from ..parallel.dispatch import DISPATCHES, OVERLAPS
 from ..parallel.pipeline import ORDERS
 from ..parallel.registries import scheme_name
 from ..registry import Registry
 from ..units import PositiveCount
+from .balance import BalanceType
 from .section import Degree, OneOf, Section, refuse
 
 Axis = Annotated[str, OneOf(mesh_axes)]
@@ -96,8 +97,8 @@ class Plan(Section):
     expert_overlap: Annotated[str, OneOf(OVERLAPS.names)] = Field(
         "none", description="what hides dispatch and combine: shared experts, and a backward behind another's forward"
     )
-    expert_balance: Annotated[str, OneOf(BALANCES.names)] = Field(
-        "busiest", description="what ranks get of an uneven load; busiest: all are counted as the one that has most"
+    expert_balance: Annotated[Balance, BalanceType()] = Field(
+        BUSIEST, description="what ranks get of an uneven load: a policy's name, or its name and options"
     )
     tsp_schedule: Literal["auto", "published"] = Field(
         "auto", description="what the keys below are where they are not stated: fastest here, or TSP word by word"
