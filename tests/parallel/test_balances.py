@@ -121,7 +121,7 @@ def moe_s(plan: tspsim.result.PlanResult) -> float:
 
 
 def test_the_layer_of_gpt_oss_under_skew_and_what_repairs_it() -> None:
-    """By hand (H200): 114 ms against 15.6; the published gain of 5.2 is had with 20 µs of host an expert, twice."""
+    """By hand (H200): 114 ms against 15.6; published 5.2 times; with 20 µs of host an expert, twice, 4.9."""
     result = tspsim.simulate("llep-gpt-oss-120b-8x-h200")
     level, plain = (moe_s(result.plan(name)) for name in ("LLEP", "EP"))
     assert plain == pytest.approx(114e-3, rel=0.05)
@@ -129,10 +129,10 @@ def test_the_layer_of_gpt_oss_under_skew_and_what_repairs_it() -> None:
     assert 15.6e-3 < level < 1.25 * 15.6e-3
     assert 5.5 < plain / level < 7.6
     with_host = tspsim.load(
-        "llep-gpt-oss-120b-8x-h200", ["plans.LLEP.expert_balance={policy: llep, planner_host: 43 us}"]
+        "llep-gpt-oss-120b-8x-h200", ["plans.LLEP.expert_balance={policy: llep, planner_host: 40 us}"]
     )
     hosted = moe_s(tspsim.simulate(with_host).plan("LLEP"))
-    assert hosted == pytest.approx(level + 128 * 43e-6, rel=0.05)
+    assert hosted == pytest.approx(level + 128 * 40e-6, rel=0.05)
     assert plain / hosted == pytest.approx(5.19, rel=0.1)
     memory = {plan.name: plan.memory for plan in result.plans}
     assert memory["LLEP"].parts["moved_experts"] == 5 * 3 * 2880 * 2880 * 2
