@@ -63,6 +63,11 @@ class Plan:
     zero
         What data-parallel replicas divide among them: 0 nothing, 1 optimizer state, 2 and gradients, 3 and weights
         (Rajbhandari et al. 2020); 3 is FSDP.
+    secondary_shard
+        With ZeRO 3: neighbours that keep a second copy of the weights among them, which backwards gather (hpZ).
+    weight_wire, gradient_wire
+        With ZeRO 3: types in :data:`tspsim.parallel.wires.WIRES` that weights are gathered in ahead of a forward, and
+        that gradients are summed in (ZeRO++'s qwZ and qgZ); None: their own.
     shard_group
         Ranks that divide it among themselves, the groups holding the same (hybrid sharding); None: all of them.
     expert_dispatch
@@ -111,6 +116,9 @@ class Plan:
     schedule: str = "1f1b"
     zero: int = 0
     shard_group: int | None = None
+    secondary_shard: int | None = None
+    weight_wire: str | None = None
+    gradient_wire: str | None = None
     expert_dispatch: str = "ranks"
     expert_overlap: str = "none"
     stage_layers: tuple[int, ...] = ()
@@ -179,7 +187,7 @@ class Plan:
     @property
     def shard_parts(self) -> Mapping[str, int] | None:
         """How many ranks of each axis of the replica axis divide state; None where groups cannot be filled so."""
-        return self._parts(self.shard_group or 1, ("sp", "dp"))
+        return self._parts(self.shard_group or self.secondary_shard or 1, ("sp", "dp"))
 
     @cached_property
     def scheme(self) -> str:
@@ -357,7 +365,8 @@ class Job:
 
     def ranks_along(self, axis: str) -> int:
         """Ranks of a group along an axis, or along several joined by ``+``."""
-        sizes = {"edp": self.expert_copies, "shard": self.plan.shard_group or self.copies}
+        group = self.plan.shard_group or self.plan.secondary_shard
+        sizes = {"edp": self.expert_copies, "shard": group or self.copies}
         sizes["replicate"] = self.copies // sizes["shard"]
         sizes["expert shard"] = self.expert_state_shards
         sizes |= {name: prod(parts.values()) for name, parts in self.plan.groups.items()}
@@ -583,7 +592,8 @@ class Job:
         """What a step of an inference engine has no use for, and contexts that the model was not made for."""
         plan, work, model, title = self.plan, self.work, self.model, self.step.title
         for key, usual in (
-            ("zero", 0), ("shard_group", None), ("vpp", 1), ("micro_batch", None), ("recomputation", "none"),
+            ("zero", 0), ("shard_group", None), ("secondary_shard", None), ("weight_wire", None),
+            ("gradient_wire", None), ("vpp", 1), ("micro_batch", None), ("recomputation", "none"),
             ("schedule", "1f1b"),
         ):  # fmt: skip
             value = getattr(plan, key)
@@ -704,8 +714,28 @@ class Job:
         if plan.token_shards > 1 and plan.overlap_by == "blocks":
             raise self._refuse("overlap_by", "packed documents see nothing of others' blocks: use heads")
 
+    def _check_wires(self) -> None:
+        """Second copies of weights and narrow types on the way: of ZeRO 3, whose weights and gradients travel every
+        micro-batch."""
+        plan = self.plan
+        keys = [key for key in ("secondary_shard", "weight_wire", "gradient_wire") if getattr(plan, key) is not None]
+        if not keys:
+            return
+        if plan.zero != 3 or not self.training:
+            raise self._refuse(keys[0], f"{getattr(plan, keys[0])} is of training with zero: 3")
+        if self.model.experts is not None or self.work.adapters is not None:
+            raise self._refuse(keys[0], "is not built for models with experts, nor for adapters")
+        if plan.shard_group is not None and plan.secondary_shard is not None:
+            raise self._refuse("secondary_shard", "and shard_group both divide weights inside nodes; leave one out")
+        if plan.gradient_wire is not None and plan.secondary_shard is None:
+            raise self._refuse("gradient_wire", "needs secondary_shard: the ranks that sum among themselves first")
+        if plan.secondary_shard is not None and plan.shard_parts is None:
+            sizes = f"sp {plan.sp} x dp {plan.dp}"
+            raise self._refuse("secondary_shard", f"{plan.secondary_shard} ranks cannot be taken from {sizes}")
+
     def _check_shard_group(self) -> None:
         plan = self.plan
+        self._check_wires()
         if plan.shard_group is None:
             return
         if not plan.zero:

@@ -27,6 +27,7 @@ from ..parallel.balance import BUSIEST, Balance
 from ..parallel.dispatch import DISPATCHES, OVERLAPS
 from ..parallel.pipeline import ORDERS
 from ..parallel.registries import scheme_name
+from ..parallel.wires import WIRES
 from ..registry import Registry
 from ..units import PositiveCount
 from .balance import BalanceType
@@ -90,6 +91,15 @@ class Plan(Section):
     )
     zero: Annotated[int, Field(ge=0, le=3)] = Field(0, description="what replicas divide: 3 is FSDP")
     shard_group: Degree | None = Field(None, description="ranks that divide it (hybrid sharding); default: all")
+    secondary_shard: Degree | None = Field(
+        None, description="with zero: 3, ranks that keep a second copy of the weights among them for backwards"
+    )
+    weight_wire: Annotated[str, OneOf(lambda: tuple(WIRES))] | None = Field(
+        None, description="with zero: 3, the type that forwards gather weights in; default: their own"
+    )
+    gradient_wire: Annotated[str, OneOf(lambda: tuple(WIRES))] | None = Field(
+        None, description="with zero: 3 and secondary_shard, the type that gradients are summed in; default: their own"
+    )
     expert_dispatch: Annotated[str, OneOf(DISPATCHES.names)] = Field(
         "ranks", description="a token travels once to each rank of its experts by a library or at the links' rate, or "
         "once to each expert"
