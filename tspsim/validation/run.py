@@ -243,7 +243,7 @@ class CheckedTable:
         answers = Answers(len(rows))
         frame, whole = _checked(table, rows, answers)
         pieces = [list(piece) for piece in table.pieces(frame) if len(piece)]
-        work = ((table.path, frame.iloc[piece].reset_index(drop=True)) for piece in pieces)
+        work = ((table.path, _part(frame, piece)) for piece in pieces)
         return cls(table, rows, answers, tuple(work), tuple(whole[piece] for piece in pieces))
 
     def outcome(self, parts: Iterable[Answers]) -> Outcome:
@@ -252,6 +252,13 @@ class CheckedTable:
             self.answers.put(places, part)
         self.answers.check()
         return Outcome(self.table, self.rows, self.answers)
+
+
+def _part(frame: pd.DataFrame, piece: list[int]) -> pd.DataFrame:
+    """Some rows, numbered from 0; of neighbours nothing is copied."""
+    neighbours = piece == list(range(piece[0], piece[0] + len(piece)))
+    rows = frame.iloc[piece[0] : piece[0] + len(piece)] if neighbours else frame.iloc[piece]
+    return rows.reset_index(drop=True)
 
 
 def predict_rows(rows: Rows) -> Answers:
