@@ -413,10 +413,10 @@ class Job:
         passes = self.step.passes(self.work.load, self.plan.pp)
         if self.plan.hiding.halves:
             passes = tuple(half for batch in passes for half in batch.halves)
-        padding = [engine.padding(batch.rows, self.work.load.queries) for batch in passes]
+        filled = [engine.filled(tuple(batch.rows), self.work.load.queries) for batch in passes]
         return tuple(
-            replace(batch, rows=(*batch.rows, *more), outputs=batch.head_tokens) if more else batch
-            for batch, more in zip(passes, padding, strict=True)
+            batch if rows == tuple(batch.rows) else replace(batch, rows=rows, outputs=batch.head_tokens)
+            for batch, rows in zip(passes, filled, strict=True)
         )
 
     @cached_property
