@@ -315,10 +315,15 @@ class Job:
 
     @property
     def expert_shards(self) -> int:
-        """Ranks that one copy of a layer's routed experts is spread over: ``ep``, or without it ``tp`` by columns."""
-        if self.plan.ep > 1 and not self.replicates_tokens:
+        """Ranks that one copy of a layer's routed experts is spread over: ``ep``, or without it ``tp`` by columns; where
+        ranks of ``tp`` serve, both.
+
+        An engine loads its weights once, so this is no step's own: folded ranks hold all experts of their group
+        whatever a step's form, also where each multiplies a part of their columns.
+        """
+        if self.plan.ep > 1 and (self.scheme.folds or not self.replicates_tokens):
             return self.plan.ep
-        return self.whole_ranks if self.step.serves else self.plan.tp
+        return self.plan.tp
 
     @property
     def replicates_tokens(self) -> bool:
