@@ -315,8 +315,8 @@ class Job:
 
     @property
     def expert_shards(self) -> int:
-        """Ranks that one copy of a layer's routed experts is spread over: ``ep``, or without it ``tp`` by columns; where
-        ranks of ``tp`` serve, both.
+        """Ranks that one copy of a layer's routed experts is spread over: ``ep``, or without it ``tp`` by columns, and
+        both where ranks of ``tp`` serve.
 
         An engine loads its weights once, so this is no step's own: folded ranks hold all experts of their group
         whatever a step's form, also where each multiplies a part of their columns.

@@ -203,6 +203,8 @@ class ServingEngine:
         Bytes a logit while the largest pass samples for all sequences that may run.
     block_tokens
         Tokens of a block of the cache.
+    context_workspace
+        Tokens of cached latents whose keys and values are made at once, for the prompts of a pass; 0: all.
     limits
         Passes' tokens and sequences by memory, ascending.
     slots
@@ -225,6 +227,7 @@ class ServingEngine:
     graph_bytes: Prior = NONE
     logit_bytes: Prior = NONE
     block_tokens: int = 1
+    context_workspace: int = 0
     limits: tuple[Limits, ...] = ()
     slots: int | None = None
 

@@ -209,6 +209,11 @@ class AttentionKind(ABC):
         """What makes keys and values of cached tokens for the kernels of prompts: nothing where those are cached."""
         return ()
 
+    def unpacked_width(self, layer: ServingLayer) -> int:
+        """Elements of a cached token that the kernels of prompts need made, of a shard's heads: what :meth:`expand`
+        leaves."""
+        return 0
+
     def merged(self, model: Architecture) -> tuple[int, int]:
         """Widths of a head's query and output as the decode kernels take them and give them back."""
         return model.head_dim, model.head_dim
