@@ -106,6 +106,9 @@ class EngineSpec(Section):
     graph_memory: Expected[Bytes] | None = Field(None, description="memory of captured graphs")
     logit: Expected[BytesPerLogit] | None = Field(None, description="bytes a logit while the largest pass samples")
     block: Stated[PositiveInt] | None = Field(None, description="tokens of a block of the cache")
+    context_workspace: Stated[PositiveCount] | None = Field(
+        None, description="most tokens of cached latents whose keys and values are made at once; whole contexts else"
+    )
     limits: Stated[tuple[LimitsSpec, ...]] | None = None
     slots: Stated[PositiveCount] | None = Field(None, description="sequences that may run at once, where stated")
 
@@ -127,6 +130,7 @@ class EngineSpec(Section):
             "graph_bytes": _prior(self.graph_memory),
             "logit_bytes": _prior(self.logit),
             "block_tokens": _value(self.block),
+            "context_workspace": _value(self.context_workspace),
             "limits": self._limits(),
             "slots": _value(self.slots),
         }

@@ -47,6 +47,7 @@ from .registries import DECODE_EXCHANGES, DECODE_FORMS, SCHEMES
 from .sampling import sampled_head
 from .scheme import Received, Scheme, WholeTokens
 from .transport import BUFFERS, Arrivals, piece_of, transport_of
+from .unpacked import unpacked
 
 
 def forward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
@@ -408,6 +409,7 @@ def buffers(job: Job) -> Iterator[Buffer]:
         yield from form_of(job.plan).buffers(job)
         return
     yield Buffer("gathered_context", gathered_context(job), Lifetime.LAYER)
+    yield from unpacked(job, job.layer(job.plan.attended_groups))
     yield Buffer("in_flight_weights", in_flight_weights(job), Lifetime.LAYER)
 
 

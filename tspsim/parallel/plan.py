@@ -324,10 +324,15 @@ class Job:
 
     @property
     def expert_shards(self) -> int:
-        """Ranks that one copy of a layer's routed experts is spread over: ``ep``, or without it ``tp`` by columns."""
-        if self.plan.ep > 1 and not self.replicates_tokens:
+        """Ranks that one copy of a layer's routed experts is spread over: ``ep``, or without it ``tp`` by columns, and
+        both where ranks of ``tp`` serve.
+
+        An engine loads its weights once, so this is no step's own: folded ranks hold all experts of their group
+        whatever a step's form, also where each multiplies a part of their columns.
+        """
+        if self.plan.ep > 1 and (self.scheme.folds or not self.replicates_tokens):
             return self.plan.ep
-        return self.whole_ranks if self.step.serves else self.plan.tp
+        return self.plan.tp
 
     @property
     def replicates_tokens(self) -> bool:
@@ -423,10 +428,10 @@ class Job:
         passes = self.step.passes(self.work.load, self.plan.pp)
         if self.plan.hiding.halves:
             passes = tuple(half for batch in passes for half in batch.halves)
-        padding = [engine.padding(batch.rows, self.work.load.queries) for batch in passes]
+        filled = [engine.filled(tuple(batch.rows), self.work.load.queries) for batch in passes]
         return tuple(
-            replace(batch, rows=(*batch.rows, *more), outputs=batch.head_tokens) if more else batch
-            for batch, more in zip(passes, padding, strict=True)
+            batch if rows == tuple(batch.rows) else replace(batch, rows=rows, outputs=batch.head_tokens)
+            for batch, rows in zip(passes, filled, strict=True)
         )
 
     @cached_property

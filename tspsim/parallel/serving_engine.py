@@ -13,9 +13,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache
+from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..model.attention import decoded
+from ..model.attention import MOST_DECODED, decoded
 from ..operators import AbsorbProduct, Gemm, Operator
 
 if TYPE_CHECKING:
@@ -202,6 +203,8 @@ class ServingEngine:
         Bytes a logit while the largest pass samples for all sequences that may run.
     block_tokens
         Tokens of a block of the cache.
+    context_workspace
+        Tokens of cached latents whose keys and values are made at once, for the prompts of a pass; 0: all.
     limits
         Passes' tokens and sequences by memory, ascending.
     slots
@@ -224,6 +227,7 @@ class ServingEngine:
     graph_bytes: Prior = NONE
     logit_bytes: Prior = NONE
     block_tokens: int = 1
+    context_workspace: int = 0
     limits: tuple[Limits, ...] = ()
     slots: int | None = None
 
@@ -236,17 +240,26 @@ class ServingEngine:
         """Tokens that a decode pass of so many sequences computes, each with ``queries`` (drafts and one)."""
         return self._next(sequences * queries, queries) or sequences * queries
 
-    def padding(self, rows: Rows, decoding: int | None = None) -> tuple[tuple[int, int, int], ...]:
-        """Rows of one cached token a sequence that a pass computes besides, so that it has a captured size;
-        ``decoding`` as of :meth:`captured`."""
+    def filled(self, rows: Rows, decoding: int | None = None) -> tuple[tuple[int, int, int], ...]:
+        """Rows with what a pass computes besides, so that it has a captured size; ``decoding`` as of :meth:`captured`.
+
+        Beside decodes these are sequences with one cached token. Pieces leave attention to its own rows: without
+        decodes they lengthen the longest prompts, and are left out of prompts so short that it is a few rows.
+        """
         kept = tuple(rows)
         tokens = sum(count * sequences for count, _, sequences in kept)
         captured = self.captured(kept, decoding)
         if captured is Captured.NOTHING:
-            return ()
+            return kept
         queries = kept[0][0] if captured is Captured.WHOLE else 1
         more = ((self._next(tokens, queries) or tokens) - tokens) // queries
-        return ((queries, 1, more),) if more else ()
+        if more and (captured is Captured.WHOLE or any(count == 1 for count, _, _ in kept)):
+            return *kept, (queries, 1, more)
+        longest = max(range(len(kept)), key=lambda index: kept[index])
+        count, context, sequences = kept[longest]
+        if count <= MOST_DECODED:
+            return kept
+        return *kept[:longest], (count + ceil(more / sequences), context, sequences), *kept[longest + 1 :]
 
     def captured(self, rows: Rows, decoding: int | None = None) -> Captured:
         """How much of a pass over some rows runs as a graph: all of decodes alike in their queries, up to the largest
