@@ -14,12 +14,12 @@ from ..mesh import Mesh
 from ..operators import Operator, Role
 from ..parallel import Job, Plan, axes_of, build_mesh, scheme_of, write_program
 from ..parallel.serving_engine import Captured
-from ..program import Collective
+from ..program import Collective, Program
 from ..question import Question
 from ..simulation import Costs, run, scheduled
 from ..steps import DECODE_STEP, MIXED_STEP, PREFILL_STEP, VERIFY_STEP, Load, Piece, Speculation, Step
 from .chain import Chain, Exchanges, Walker
-from .flat import Flat, Thing, flattened
+from .flat import Thing
 from .work import Work
 
 #: Of a step that stands for others where the schedule of a plan is chosen.
@@ -144,10 +144,10 @@ class StepPrograms:
         """Positions that a sequence that decodes computes."""
         return 1 + (self.speculation.tokens if self.speculation else 0)
 
-    def flat(self, job: Job) -> Flat:
+    def written_of(self, job: Job) -> Program:
         """The program of a job of one stage."""
         self.written += 1
-        return flattened(write_program(scheme_of(job.plan), job, {"pp": 0}))
+        return write_program(scheme_of(job.plan), job, {"pp": 0})
 
     def thing_s(self, thing: Thing, captured: Captured = Captured.NOTHING, *, kept: bool = True) -> float:
         """Seconds of a kernel or a collective; ``kept``: the device remembers the kernel's."""
