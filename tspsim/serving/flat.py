@@ -54,7 +54,7 @@ class Layout:
 
     @classmethod
     def of(cls, program: Program, alike: Sequence[Hashable]) -> Layout:
-        """Of a program, where things that are equal in ``alike`` are the same."""
+        """Of a program that is a chain, where things that are equal in ``alike`` are the same."""
         numbers: dict[Hashable, int] = {}
         where: list[int] = []
         runs: list[list[int]] = []

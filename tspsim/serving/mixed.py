@@ -194,6 +194,8 @@ class Shape:
         index = {part: [i for i, each in enumerate(parts) if each is part] for part in Part}
         self._where = {part: [layout.where[i] for i in index[part]] for part in Part}
         self._follows = {part: np.ascontiguousarray(layout.follows[:, index[part]]) for part in Part}
+        self._times = self.programs.times(kind.captured)
+        self._once = self.programs.times(kind.captured, kept=False)
         self._carried = [things[i] for i in self._where[Part.CARRIED]]
         queries = self.programs.queries
         self._beside = queries if kind.decodes else 0
@@ -247,7 +249,7 @@ class Shape:
 
     def _sums(self, things: list[Thing], part: Part) -> Floats:
         """For every place, the seconds of a part's instructions from there on."""
-        taken = [self.programs.thing_s(things[i], self.kind.captured) for i in self._where[part]]
+        taken = [self._times(things[i]) for i in self._where[part]]
         sums: Floats = self._follows[part] @ np.array(taken)
         return sums
 
@@ -276,7 +278,7 @@ class Shape:
                 total = total + self._read(chunk.query_tokens, chunk.context_tokens)
         if self._carried:
             rows = rows_of(work, batch - work.sequences)
-            taken = [self.programs.thing_s(over(each, rows), self.kind.captured, kept=False) for each in self._carried]
+            taken = [self._once(over(each, rows)) for each in self._carried]
             total = total + self._follows[Part.CARRIED] @ np.array(taken)
         makespan_s = float(total.max())
         return makespan_s + self.programs.host_s(len(work.chunks) + work.sequences, makespan_s)

@@ -4,7 +4,7 @@ answers (:func:`tspsim.simulation.run_plan`)."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -149,12 +149,17 @@ class StepPrograms:
         self.written += 1
         return write_program(scheme_of(job.plan), job, {"pp": 0})
 
-    def thing_s(self, thing: Thing, captured: Captured = Captured.NOTHING, *, kept: bool = True) -> float:
-        """Seconds of a kernel or a collective; ``kept``: the device remembers the kernel's."""
-        if isinstance(thing, Collective):
-            return self._walker.exchanges.seconds(thing)
-        best = self.costs if kept else self._price
-        return self.question.work.stack.cost(best, self.question.device, captured)(thing)
+    def times(self, captured: Captured = Captured.NOTHING, *, kept: bool = True) -> Callable[[Thing], float]:
+        """Seconds of kernels and collectives in passes of which so much is captured; ``kept``: the device remembers
+        its kernels."""
+        question = self.question
+        cost = question.work.stack.cost(self.costs if kept else self._price, question.device, captured)
+        exchanges = self._walker.exchanges
+
+        def seconds(thing: Thing) -> float:
+            return exchanges.seconds(thing) if isinstance(thing, Collective) else cost(thing)
+
+        return seconds
 
     def _price(self, operator: Operator) -> float:
         return float(price(self.question.device, operator).seconds)
