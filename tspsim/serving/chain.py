@@ -49,9 +49,12 @@ class Exchanges:
         """Ranks of a group."""
         return prod(self.mesh.sizes[part] for part in self.mesh.parts(axis))
 
-    def seconds(self, asked: Collective) -> float:
-        """Of a collective of the first stage, whose groups do not get in each other's way."""
-        found = self.collective_s(asked, 0) if self.members(asked.axis) > 1 else 0.0
+    def seconds(self, asked: Collective | SendReceive, stage: int) -> float:
+        """Of a collective of a stage, or its message to the next, in a program that is a chain."""
+        if isinstance(asked, SendReceive):
+            found = self.message_s(asked.axis, asked.size_bytes, stage)
+        else:
+            found = self.collective_s(asked, stage) if self.members(asked.axis) > 1 else 0.0
         assert found is not None
         return found
 
