@@ -11,7 +11,7 @@ from pydantic import Field, PositiveInt, StrictBool
 from tspsim.provenance import Provenance
 from tspsim.units import Bytes, PositiveCount, Seconds, duration, gib
 
-from .serving_engine import Graphs, Limits, MemoryRule, Prior, ServingEngine, Sizes
+from .serving_engine import Graphs, Limits, MemoryRule, Prior, Scheduler, ServingEngine, Sizes
 from .stated import Expected, Section, Stated
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -80,6 +80,14 @@ class MemorySpec(Section):
         return MemoryRule(self.share, self.before, self.after, reserve, kept.least)
 
 
+class SchedulerSpec(Section):
+    """Who decides what a step does."""
+
+    source: str = Field(min_length=3, max_length=2000)
+    name: str = Field(min_length=1, max_length=200)
+    options: dict[str, Any] = Field({}, description="of the scheduler, by their real names")
+
+
 class LimitsSpec(Section):
     """The most of a pass, and of sequences at once, on GPUs of ``memory`` and more."""
 
@@ -111,6 +119,7 @@ class EngineSpec(Section):
     )
     limits: Stated[tuple[LimitsSpec, ...]] | None = None
     slots: Stated[PositiveCount] | None = Field(None, description="sequences that may run at once, where stated")
+    scheduler: SchedulerSpec | None = Field(None, description="of requests, and options of it")
 
     def engine(self, name: str) -> ServingEngine:
         """The same facts as programs and capacities read them."""
@@ -133,6 +142,7 @@ class EngineSpec(Section):
             "context_workspace": _value(self.context_workspace),
             "limits": self._limits(),
             "slots": _value(self.slots),
+            "scheduler": Scheduler(self.scheduler.name, self.scheduler.options) if self.scheduler else None,
         }
         assert values.keys() == {each.name for each in fields(ServingEngine)} - {"name"}
         return ServingEngine(name, **{key: value for key, value in values.items() if value is not None})
@@ -156,6 +166,9 @@ class EngineSpec(Section):
                 yield Provenance(what, value, entry.source, "library")
             elif isinstance(entry, MemorySpec):
                 yield Provenance(what, f"{entry.share:.0%}", entry.source, "library")
+            elif isinstance(entry, SchedulerSpec):
+                stated = ", ".join(f"{option} {setting}" for option, setting in entry.options.items())
+                yield Provenance(what, f"{entry.name} ({stated})" if stated else entry.name, entry.source, "library")
             elif isinstance(entry, Stated):
                 yield Provenance(what, _text(key, entry), entry.source, _basis(entry))
 

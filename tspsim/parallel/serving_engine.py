@@ -131,6 +131,15 @@ class Limits:
     sequences: int
 
 
+@dataclass(frozen=True)
+class Scheduler:
+    """The scheduler of requests that an engine runs, by its name in :mod:`tspsim.serving`, and options of it that
+    differ from the defaults there."""
+
+    name: str = "vllm"
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
 class Budget(NamedTuple):
     """Bytes for caches on a GPU, and between which nine of ten installations are expected."""
 
@@ -209,6 +218,8 @@ class ServingEngine:
         Passes' tokens and sequences by memory, ascending.
     slots
         Sequences that may run at once, where a script states it.
+    scheduler
+        Of requests, where the engine serves some.
     """
 
     name: str = "ideal"
@@ -230,6 +241,7 @@ class ServingEngine:
     context_workspace: int = 0
     limits: tuple[Limits, ...] = ()
     slots: int | None = None
+    scheduler: Scheduler = Scheduler()
 
     def __hash__(self) -> int:
         return hash((self.name, self.kernels, self.graphs, self.step, self.sequence, self.block_tokens, self.slots))
