@@ -193,7 +193,7 @@ def _check_lengths(asked: Asked, longest: int) -> None:
     if whole[worst] > longest:
         prompt, output = int(asked.prompt_tokens[worst]), int(asked.output_tokens[worst])
         raise InputError(
-            f"request {worst + 1:,} has {prompt:,} prompt and {output:,} output tokens, {prompt + output:,} in all, but "
-            f"the model has {longest:,} positions; shorten them, or state a cap",
+            f"request {worst + 1:,} has {prompt:,} prompt and {output:,} output tokens, {prompt + output:,} in all, "
+            f"but the model has {longest:,} positions; shorten them, or state a cap",
             key="traffic.prompt",
         )

@@ -143,9 +143,10 @@ class SpeculationSpec(Section):
         None, description="tokens a sequence advances a step, mean; default: with the rate below"
     )
     rate: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.7, description="share of drafts accepted at every position, where `accepted` is not stated; with traffic what "
-        "was measured of the model, where it was"
-    )  # fmt: skip
+        0.7,
+        description="share of drafts accepted at every position, where `accepted` is not stated; with traffic what was "
+        "measured of the model, where it was",
+    )
     positions: Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(max_length=15)] | None = Field(
         None, description="instead: share of drafts accepted at each position where all before it were"
     )
@@ -219,9 +220,10 @@ class Workload(Section):
     adapters: AdaptersSpec | None = Field(None, description="low-rank adapters; the model itself is frozen")
     stack: Name = Field("ideal", description="the software, from the catalog of stacks, or a YAML file")
     engine: dict[Name, StrictBool | StrictInt | float | str] = Field(
-        {}, description="traffic: options of the serving engine by their own names, such as max_num_seqs; `policy` names "
-        "another scheduler than the stack's"
-    )  # fmt: skip
+        {},
+        description="traffic: options of the serving engine by their own names, such as max_num_seqs; `policy` names "
+        "another scheduler than the stack's",
+    )
     optimizer: OptimizerSpec = OptimizerSpec(name="adamw", **OPTIMIZERS["adamw"])
     runtime_reserve: Bytes = Field(
         float(2 * 2**30), description="a GPU's context, collective buffers and fragmentation; default 2 GiB"
