@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from .errors import InputError
 from .parallel import Job, axes_of, build_mesh, peak_memory, scheme_of, write_program
 from .parallel.memory import residual_tokens
 from .program import Compute
