@@ -193,4 +193,6 @@ def _with_known_names(scenario: Scenario, folder: Path | None) -> Scenario:
         "cluster": known_cluster(scenario.cluster, "cluster"),
         "plans": tuple(known_pools(plan) for plan in scenario.plans),
     }
+    if scenario.traffic is not None:
+        update["traffic"] = scenario.traffic.with_files(folder)
     return scenario.model_copy(update=update)
