@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ..description import settings_of, too_large
+from ..description import cost_of, settings_of, too_large
 from ..errors import InputError
 from ..parallel import Plan, capacity, scheme_axes, served
 from ..parallel.serving_engine import Limits, ServingEngine
@@ -18,7 +18,10 @@ from ..steps import Speculation
 from ..units import compact
 from .costs import ProgramCosts, costs_of
 from .engine import Engine
+from .metrics import Bill, Cache
 from .replicas import Members, Pool
+from .service import Desk
+from .work import Floats, StepCost, Work
 
 #: Keys of ``engine`` that are no option of a scheduler: which one, and blocks or tokens of cache instead of the rule's.
 POLICY, BLOCKS, TOKENS = "policy", "num_gpu_blocks", "kv_tokens"
@@ -167,10 +170,41 @@ class Deployment:
             return f"a request of {longest:,} tokens does not fit {held}"
         return None
 
-    def desk(self, cost: Any = None) -> Pool:
-        """Its replicas behind their router; ``cost`` instead of its own."""
-        members = Members(self.engine, cost or self.costs, self.replicas, self.lanes)
-        return Pool([members], self.router)
+    @property
+    def gpus(self) -> int:
+        """All that it takes."""
+        return self.question.cluster.gpus
+
+    @property
+    def bill(self) -> Bill:
+        """Prices and power of its GPUs."""
+        return Bill(cost_of(self.question, 1.0, 1.0)["usd_per_gpu_hour"], self.question.device.all_in_watts)
+
+    def cache(self, length: int) -> Cache:
+        """Room for caches of all replicas, and sessions of so many tokens."""
+        tokens, caches = self.engine.kv_tokens, self.replicas * self.lanes
+        if tokens is None:
+            return Cache(None)
+        return Cache(tokens * caches, self.costs.capacity.sessions(length) * caches)
+
+    def desk(self, factor: float = 1.0) -> Desk:
+        """Its replicas behind their router, with steps that take ``factor`` times as long."""
+        cost = self.costs if factor == 1.0 else Scaled(self.costs, factor)
+        return Pool([Members(self.engine, cost, self.replicas, self.lanes)], self.router)
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A cost (:class:`~tspsim.serving.work.StepCost`) times a factor."""
+
+    cost: StepCost
+    factor: float
+
+    def seconds(self, works: Sequence[Work]) -> float:
+        return self.factor * self.cost.seconds(works)
+
+    def decode_ends_s(self, works: Sequence[Work], steps: int) -> Floats:
+        return self.factor * self.cost.decode_ends_s(works, steps)
 
 
 def configured(engine: ServingEngine, options: Mapping[str, Any]) -> ServingEngine:
