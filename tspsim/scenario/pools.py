@@ -44,7 +44,8 @@ class Pool(Spread):
     @property
     def degree_keys(self) -> dict[str, Any]:
         """Degrees and switches as a plan of its own states them."""
-        keys = {name: getattr(self, name) for name in self.model_fields_set - {"replicas", "cluster", "router", "engine"}}
+        told = self.model_fields_set - {"replicas", "cluster", "router", "engine"}
+        keys = {name: getattr(self, name) for name in sorted(told)}
         return keys | {"dp": self.dp or 1}
 
     @model_serializer(mode="wrap")
@@ -70,8 +71,8 @@ class Pools(Section):
     fabric: Name | None = Field(None, description="that joins pools on clusters of their own; default: each one's")
 
     def placed(self, gpus: int, gpus_per_node: int, plan: str) -> dict[str, range]:
-        """Ranks of every pool, by its name: of the scenario's cluster, one pool after the other, the one with the larger
-        replicas first so that they fill nodes; a pool on a cluster of its own counts from 0 there.
+        """Ranks of every pool, by its name: of the scenario's cluster, one pool after the other, the one with the
+        larger replicas first so that they fill nodes; a pool on a cluster of its own counts from 0 there.
 
         Raises
         ------
@@ -89,7 +90,8 @@ class Pools(Section):
             placed[name] = range(start, first)
             for begin in range(start, first, ranks):
                 if ranks <= gpus_per_node and begin // gpus_per_node != (begin + ranks - 1) // gpus_per_node:
-                    told = f"a replica on GPUs {begin} to {begin + ranks - 1} would stand on two nodes of {gpus_per_node}"
+                    told = f"a replica on GPUs {begin} to {begin + ranks - 1}"
+                    told += f" would stand on two nodes of {gpus_per_node}"
                     raise InputError(f"{told}; use degrees that fill nodes", key=f"{key}.{name}")
         for name, pool in self.members().items():
             if pool.cluster is not None:
