@@ -268,6 +268,8 @@ class Result:
     defaults: tuple[str, ...] = ()
     unexplained: tuple[str, ...] = ()
     asked: Scenario | None = field(default=None, repr=False, compare=False)
+    #: Somebody stopped it: what was finished is here.
+    interrupted: bool = False
 
     def plan(self, name: str) -> PlanResult:
         """The entry of one plan; raises UnknownNameError."""
