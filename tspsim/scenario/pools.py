@@ -45,8 +45,8 @@ class Pool(Spread):
     def degree_keys(self) -> dict[str, Any]:
         """Degrees and switches as a plan of its own states them."""
         told = self.model_fields_set - {"replicas", "cluster", "router", "engine"}
-        keys = {name: getattr(self, name) for name in sorted(told)}
-        return keys | {"dp": self.dp or 1}
+        keys = {name: value for name in sorted(told) if (value := getattr(self, name)) is not None}
+        return {"recomputation": "none", **keys, "dp": self.dp or 1}
 
     @model_serializer(mode="wrap")
     def _as_stated(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
