@@ -50,7 +50,7 @@ class Plan(Spread):
     @model_validator(mode="after")
     def _degrees_of_pools(self) -> Plan:
         if self.pools is not None:
-            beside = sorted(self.model_fields_set - {"name", "pools", "recomputation"})
+            beside = sorted(self.model_fields_set - {"name", "pools", "recomputation", "speculation"})
             if beside:
                 raise refuse(f"{beside[0]} stands beside pools; state it of each pool")
         return self

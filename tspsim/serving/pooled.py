@@ -12,7 +12,7 @@ from ..errors import InputError
 from ..network import Cluster
 from ..network.specs import FabricSpec
 from ..network.wires import Wires
-from ..question import cluster_of, look_up_pool
+from ..question import FRESH, Lookups, cluster_of, look_up_pool
 from ..result import Memory
 from ..scenario import Plan as PlanKeys
 from ..scenario import Scenario
@@ -121,7 +121,7 @@ class PooledDeployment(Deployment):
         ]
 
 
-def pooled_deployment(scenario: Scenario, entry: PlanKeys) -> PooledDeployment:
+def pooled_deployment(scenario: Scenario, entry: PlanKeys, lookups: Lookups = FRESH) -> PooledDeployment:
     """A plan with pools, looked up.
 
     Raises
@@ -131,18 +131,18 @@ def pooled_deployment(scenario: Scenario, entry: PlanKeys) -> PooledDeployment:
     """
     pools = entry.pools
     assert pools is not None
-    whole = cluster_of(scenario)
+    whole = cluster_of(scenario, lookups)
     own = next((pool for pool in pools.members().values() if pool.cluster is not None), None)
     clusters = [whole]
     if own is not None:
-        clusters.append(cluster_of(scenario.model_copy(update={"cluster": own.cluster})))
+        clusters.append(cluster_of(scenario.model_copy(update={"cluster": own.cluster}), lookups))
     made = {}
     for name, pool in pools.members().items():
-        question = look_up_pool(scenario, entry, name)
+        question = look_up_pool(scenario, entry, name, lookups)
         options = {**scenario.workload.engine, **pool.engine}
         key = f"plans.{entry.name}.pools.{name}.engine"
         place = {each: f"{key}.{each}" if each in pool.engine else f"workload.engine.{each}" for each in options}
-        speculation = scenario.workload.speculation if name == "decode" else None
+        speculation = (entry.speculation or scenario.workload.speculation) if name == "decode" else None
         made[name] = Deployment(question, question.plans[0], options, place, speculation, pool.router)
     decode = made["decode"]
     return PooledDeployment(
