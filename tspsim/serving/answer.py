@@ -7,7 +7,7 @@ from typing import Any
 
 from ..description import cost_of, describe_cluster, describe_model, provenance
 from ..parallel import Plan
-from ..question import Question
+from ..question import FRESH, Lookups, Question
 from ..result import PlanResult, Range, Result
 from ..scenario.traffic import Traffic
 from ..statements import notes_of, served_in_words
@@ -192,12 +192,12 @@ def result_of(
     )
 
 
-def deployment_of(question: Question, plan: Plan) -> Deployment:
+def deployment_of(question: Question, plan: Plan, lookups: Lookups = FRESH) -> Deployment:
     """A plan with its engine's options: the workload's, and its own over them."""
     scenario = question.scenario
     keys = scenario.plan(plan.name)
     if keys.pools is not None:
-        return pooled_deployment(scenario, keys)
+        return pooled_deployment(scenario, keys, lookups)
     own = dict(getattr(keys, "engine", {}) or {})
     options = {**scenario.workload.engine, **own}
     place = {name: f"plans.{plan.name}.engine.{name}" if name in own else f"workload.engine.{name}" for name in options}
