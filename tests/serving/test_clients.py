@@ -113,7 +113,11 @@ def test_a_book_gives_requests_back_as_they_were() -> None:
 ARRIVALS = st.one_of(
     st.fixed_dictionaries({"kind": st.just("closed"), "concurrency": st.integers(1, 9)}),
     st.fixed_dictionaries(
-        {"kind": st.sampled_from(["poisson", "fixed"]), "rate": st.floats(0.1, 50.0), "max_concurrency": st.integers(1, 9)}
+        {
+            "kind": st.sampled_from(["poisson", "fixed"]),
+            "rate": st.floats(0.1, 50.0),
+            "max_concurrency": st.integers(1, 9),
+        }
     ),
 )
 
@@ -135,7 +139,7 @@ def test_everybody_is_answered_once_and_nobody_is_sent_before_his_time(
 
 
 def test_little_s_law_holds_of_a_closed_loop() -> None:
-    waits, delay = served({"arrivals": {"kind": "closed", "concurrency": 8}, "requests": 800}, 0.7)
+    waits, _ = served({"arrivals": {"kind": "closed", "concurrency": 8}, "requests": 800}, 0.7)
     throughput = len(waits) / waits.wall_s
     assert throughput * waits.e2e_s.mean() == pytest.approx(8.0)
 

@@ -186,7 +186,8 @@ def test_the_highest_rate_is_where_bounds_are_just_kept() -> None:
     plan = only(tspsim.simulate(asked))
     rate = plan.serving["highest_rate_requests_per_s"]
     assert plan.serving["good_share"] >= 0.9
-    looked = look_up(load(question(), ["traffic.requests=300", *stated[1:], "traffic.arrivals={kind: poisson, rate: 1}"]))
+    at_one = ["traffic.requests=300", "traffic.arrivals={kind: poisson, rate: 1}", stated[1]]
+    looked = look_up(load(question(), at_one))
     deployment = deployment_of(looked, looked.plans[0])
     traffic = looked.scenario.traffic
     assert traffic is not None

@@ -117,11 +117,13 @@ def test_a_trace_may_be_replayed_at_a_rate_of_its_own() -> None:
     assert own.arrival_s is not None and (np.diff(own.arrival_s) > 0).all()
 
 
+AZURE_ROWS = ("2023-11-16 18:15:46.6805900,10,3", "2023-11-16 18:15:48.1805900,20,4")
+BURST_ROWS = ("5,a,10,3,13,x", "6.5,a,20,4,24,x")
 FORMS = {
     "plain": "arrival_s,prompt_tokens,output_tokens\n0,10,3\n1.5,20,4\n",
     "seconds": "timestamp_s,prompt_tokens,output_tokens,hash_ids\n0,10,3,0\n1.5,20,4,0 7\n",
-    "azure": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,10,3\n2023-11-16 18:15:48.1805900,20,4\n",
-    "burstgpt": "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,a,10,3,13,x\n6.5,a,20,4,24,x\n",
+    "azure": "\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *AZURE_ROWS]),
+    "burstgpt": "\n".join(["Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type", *BURST_ROWS]),
 }
 
 
@@ -166,7 +168,7 @@ def test_a_trace_with_holes_is_refused_by_its_line(rows: str, told: str, tmp_pat
 def test_a_file_of_no_known_form_is_told_the_forms(tmp_path: Path) -> None:
     file = tmp_path / "trace.csv"
     file.write_text("a,b\n1,2\n")
-    with pytest.raises(InputError, match="of no known form.*azure: TIMESTAMP"):
+    with pytest.raises(InputError, match=r"of no known form.*azure: TIMESTAMP"):
         read_trace(str(file))
 
 

@@ -7,13 +7,14 @@ from typing import Any
 
 from ..description import cost_of, describe_cluster, describe_model, provenance
 from ..parallel import Plan
-from ..question import Question
+from ..question import FRESH, Lookups, Question
 from ..result import PlanResult, Range, Result
 from ..scenario.traffic import Traffic
 from ..statements import notes_of, served_in_words
 from ..units import digits, duration, percent
 from .deployment import Deployment
 from .points import Found, Point, highest_rate, point, served_rate
+from .pooled import pooled_deployment
 from .spread import BASIS
 
 #: Called with what is under way and the share that is done.
@@ -191,10 +192,12 @@ def result_of(
     )
 
 
-def deployment_of(question: Question, plan: Plan) -> Deployment:
+def deployment_of(question: Question, plan: Plan, lookups: Lookups = FRESH) -> Deployment:
     """A plan with its engine's options: the workload's, and its own over them."""
     scenario = question.scenario
     keys = scenario.plan(plan.name)
+    if keys.pools is not None:
+        return pooled_deployment(scenario, keys, lookups)
     own = dict(getattr(keys, "engine", {}) or {})
     options = {**scenario.workload.engine, **own}
     place = {name: f"plans.{plan.name}.engine.{name}" if name in own else f"workload.engine.{name}" for name in options}

@@ -171,8 +171,8 @@ def served_rate(waits: Waits, rate: float) -> float | None:
 
 @dataclass(frozen=True)
 class Found:
-    """The highest rate that keeps the bounds (None where none does), of so many requests, and what those that are nearly
-    alone wait."""
+    """The highest rate that keeps the bounds (None where none does), of so many requests, and what requests that are
+    nearly alone wait."""
 
     rate: float | None
     requests: int
