@@ -86,6 +86,7 @@ class SchedulerSpec(Section):
     source: str = Field(min_length=3, max_length=2000)
     name: str = Field(min_length=1, max_length=200)
     options: dict[str, Any] = Field({}, description="of the scheduler, by their real names")
+    share: str = Field("", max_length=200, description="the engine's own name for its share of memory")
 
 
 class LimitsSpec(Section):
@@ -142,10 +143,14 @@ class EngineSpec(Section):
             "context_workspace": _value(self.context_workspace),
             "limits": self._limits(),
             "slots": _value(self.slots),
-            "scheduler": Scheduler(self.scheduler.name, self.scheduler.options) if self.scheduler else None,
+            "scheduler": self._scheduler(),
         }
         assert values.keys() == {each.name for each in fields(ServingEngine)} - {"name"}
         return ServingEngine(name, **{key: value for key, value in values.items() if value is not None})
+
+    def _scheduler(self) -> Scheduler | None:
+        stated = self.scheduler
+        return Scheduler(stated.name, stated.options, stated.share) if stated else None
 
     def _limits(self) -> tuple[Limits, ...] | None:
         if self.limits is None:

@@ -133,11 +133,12 @@ class Limits:
 
 @dataclass(frozen=True)
 class Scheduler:
-    """The scheduler of requests that an engine runs, by its name in :mod:`tspsim.serving`, and options of it that
-    differ from the defaults there."""
+    """The scheduler of requests that an engine runs, by its name in :mod:`tspsim.serving`, options of it that differ
+    from the defaults there, and what the engine calls the ``share`` of memory (empty: it has no such option)."""
 
     name: str = "vllm"
     options: Mapping[str, object] = field(default_factory=dict)
+    share: str = ""
 
 
 class Budget(NamedTuple):
