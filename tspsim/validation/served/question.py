@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+import tempfile
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
+from tspsim import catalog
+from tspsim.network.load import usual_node
 from tspsim.scenario import load
 from tspsim.simulation import Question, look_up
 
 from ..devices import LOOKUPS
-from ..runs import machine
 from .run import ServedPlan
 
 #: Questions kept at once: pieces of work are rows of one plan or two.
@@ -18,14 +21,14 @@ QUESTIONS = 16
 
 def scenario_of(plan: ServedPlan, **amount: Any) -> dict[str, Any]:
     """The scenario of a step of one replica; ``amount``: the keys of ``workload`` that say which and how much."""
-    node, nodes = machine(plan.device, plan.gpus)
+    node, replicas = _node(plan.device, plan.gpus)
     precision: dict[str, Any] = {}
     for key, classes in (("weights", plan.weights), ("activations", plan.activations)):
         if classes:
             precision[key] = dict(classes)
     if plan.kv:
         precision["kv"] = plan.kv
-    asked: dict[str, Any] = {"name": "run", "tp": plan.tp, "dp": plan.dp}
+    asked: dict[str, Any] = {"name": "run", "tp": plan.tp, "dp": plan.dp * replicas}
     if plan.ep > 1:
         asked["ep"] = plan.ep
     if plan.dp > 1 and plan.ep > 1:
@@ -34,10 +37,38 @@ def scenario_of(plan: ServedPlan, **amount: Any) -> dict[str, Any]:
         asked["expert_overlap"] = plan.overlap
     return {
         "name": "validation",
-        "cluster": {"device": plan.device, "node": node, "nodes": nodes},
+        "cluster": {"device": plan.device, "node": node, "nodes": 1},
         "workload": {"model": plan.model, "stack": plan.stack, "precision": precision, **amount},
         "plans": [asked],
     }
+
+
+@cache
+def _node(device: str, gpus: int) -> tuple[str, int]:
+    """The node of a run, a catalog name or a file with the GPUs it uses of one, and how many replicas it has room for.
+
+    Of a mesh some GPUs have the links between them, and one GPU has a neighbour that is a replica of its own.
+    """
+    import yaml
+
+    name = usual_node(device)
+    facts = catalog.read_yaml(catalog.locate("nodes", name))
+    whole = int(facts["gpus"])
+    if gpus == whole:
+        return name, 1
+    used, link = gpus, dict(facts["link"])
+    if facts["intra"] == "full_mesh":
+        used = max(2, gpus)
+        link["per_gpu"] = link["per_gpu"] * (used - 1) // (whole - 1)
+    part = {**facts, "name": f"{name}-{used}", "gpus": used, "nics": used, "rails": used, "link": link}
+    _folders.append(tempfile.TemporaryDirectory(prefix="tspsim-validation-"))
+    file = Path(_folders[-1].name) / f"{name}-{used}.yaml"
+    file.write_text(yaml.safe_dump(part), encoding="utf-8")
+    return str(file), used // gpus
+
+
+#: Live as long as the process.
+_folders: list[tempfile.TemporaryDirectory[str]] = []
 
 
 @lru_cache(QUESTIONS)
