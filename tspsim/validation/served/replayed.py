@@ -20,7 +20,6 @@ from tspsim.serving.traffic import Clients
 from tspsim.traffic import Asked
 from tspsim.traffic.prefixes import Shared
 
-from .eased import EasedCosts
 from .question import QUESTIONS, question_of
 from .run import ServedPlan, ServedRun
 
@@ -46,9 +45,9 @@ class Measures:
 
 
 @lru_cache(QUESTIONS)
-def _costs(plan: ServedPlan) -> EasedCosts:
+def _costs(plan: ServedPlan) -> ProgramCosts:
     question = question_of(plan)
-    return EasedCosts(costs_of(question, question.plans[0]))
+    return costs_of(question, question.plans[0])
 
 
 def replay(run: ServedRun) -> Measures:
@@ -61,11 +60,11 @@ def replay(run: ServedRun) -> Measures:
     """
     costs = _costs(run.plan)
     asked = requests_of(run)
-    tokens = kv_tokens(run, costs.exact)
+    tokens = kv_tokens(run, costs)
     policy = run.policy
-    block = costs.exact.block_tokens
+    block = costs.block_tokens
     engine = Engine(policy, kv_tokens=tokens, block_tokens=block, **dict(run.options), **CACHES_OFF[policy])
-    source = Clients(asked, costs.exact.front_end_s)
+    source = Clients(asked, costs.front_end_s)
     pool = Pool([Members(engine, costs, run.replicas, run.plan.dp)])
     Service(source, pool).run()
     waits = Waits.of(source.book)
