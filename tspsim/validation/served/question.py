@@ -81,3 +81,9 @@ def question_of(plan: ServedPlan) -> Question:
         The simulator does not cover the plan.
     """
     return look_up(load(scenario_of(plan, **{"pass": "decode", "batch": 1, "context": 1024})), LOOKUPS)
+
+
+def step_question(plan: ServedPlan, step: str, batch: int, tokens: int) -> Question:
+    """A decode step of a batch at a context of ``tokens``, or a prefill of as many."""
+    amount = {"batch": batch, "context": tokens} if step == "decode" else {"sequence": tokens}
+    return look_up(load(scenario_of(plan, **{"pass": step}, **amount)), LOOKUPS)
