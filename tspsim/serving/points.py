@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ..description import cost_of
 from ..scenario.traffic import Traffic
 from .deployment import Deployment
-from .metrics import Bill, Cache, Waits, measure
+from .metrics import Waits, measure
 from .runs import ServingRun
 from .service import Outcome, Service
-from .spread import MOST_AGAIN, Scaled, Typical, factors
+from .spread import MOST_AGAIN, Typical, factors
 from .traffic import Clients
 
 Progress = Callable[[float], None]
@@ -61,8 +60,7 @@ def serve(
     costs = deployment.costs
     asked = traffic.draw(deployment.question.model.max_context or None)
     clients = Clients(asked, costs.front_end_s if front_end_s is None else front_end_s)
-    desk = deployment.desk(costs if factor == 1.0 else Scaled(costs, factor))
-    outcome = Service(clients, desk, every_step=every_step, progress=progress).run()
+    outcome = Service(clients, deployment.desk(factor), every_step=every_step, progress=progress).run()
     return Waits.of(clients.book), outcome
 
 
@@ -98,29 +96,17 @@ def point(
 
 def measured(deployment: Deployment, traffic: Traffic, waits: Waits, outcome: Outcome) -> dict[str, Any]:
     """The entry ``serving`` of a run."""
-    question, engine = deployment.question, deployment.engine
-    gpus = question.cluster.gpus
-    caches = deployment.replicas * deployment.lanes
-    tokens = None if engine.kv_tokens is None else engine.kv_tokens * caches
     length = int((waits.prompt_tokens + waits.output_tokens).mean()) if len(waits) else 1
-    sessions = None if tokens is None else deployment.costs.capacity.sessions(max(1, length)) * caches
     drafts = deployment.drafts
     return measure(
         waits,
         outcome.logs,
-        gpus=gpus,
-        bill=bill_of(deployment),
-        cache=Cache(tokens, sessions),
-        bounds=traffic.bounds(question.scenario.workload.model),
+        gpus=deployment.gpus,
+        bill=deployment.bill,
+        cache=deployment.cache(max(1, length)),
+        bounds=traffic.bounds(deployment.question.scenario.workload.model),
         tokens_a_gap=drafts.accepted if drafts else 1.0,
     )
-
-
-def bill_of(deployment: Deployment) -> Bill:
-    """Prices and power of its GPUs."""
-    question = deployment.question
-    prices = cost_of(question, 1.0, 1.0)["usd_per_gpu_hour"]
-    return Bill(prices, question.device.all_in_watts)
 
 
 def engine_s(typical: Typical, waits: Waits, outcome: Outcome) -> dict[str, float]:

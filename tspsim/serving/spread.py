@@ -16,28 +16,14 @@ from .costs import ProgramCosts
 from .log import Kind, StepLog
 from .metrics import Waits
 from .programs import StepPrograms
-from .work import Chunk, Floats, StepCost, Work
+from .work import Chunk, Floats, Work
 
 #: Requests that are served again, at most.
-MOST_AGAIN = 4000
+MOST_AGAIN = 2000
 BASIS = (
     "90 %: one factor a kernel family, one for the stack and one for exposed transfers (residuals), common to all "
     "steps, and the range of the front end; served again with steps so much faster and slower"
 )
-
-
-@dataclass(frozen=True)
-class Scaled:
-    """A cost (:class:`~tspsim.serving.work.StepCost`) times a factor."""
-
-    cost: StepCost
-    factor: float
-
-    def seconds(self, works: Sequence[Work]) -> float:
-        return self.factor * self.cost.seconds(works)
-
-    def decode_ends_s(self, works: Sequence[Work], steps: int) -> Floats:
-        return self.factor * self.cost.decode_ends_s(works, steps)
 
 
 @dataclass(frozen=True)
