@@ -16,6 +16,9 @@ from bisect import bisect_left
 
 import numpy as np
 
+from ..parallel import Job
+from ..parallel.serving_engine import Captured
+from .flat import Layout, things_of
 from .programs import StepPrograms
 from .tables import Curve, Floats
 from .work import Work
@@ -37,6 +40,7 @@ class Decodes:
         self._sizes = [size // self.queries for size in sizes] if engine.graphs.pads else []
         self.bends = bends(programs, self.queries)
         self._curves: dict[int, Curve] = {}
+        self._layouts: dict[Captured, Layout | None] = {}
 
     def cell(self, batch: int) -> tuple[int, int]:
         """The smallest and the largest batch that a batch stands between."""
@@ -71,10 +75,29 @@ class Decodes:
         if batch not in self._curves:
 
             def value(context: int) -> float:
-                return self.programs.price(self.programs.decoding((context,) * batch)).seconds
+                return self._seconds(self.programs.decoding((context,) * batch))
 
             self._curves[batch] = Curve(value, self.bends)
         return self._curves[batch]
+
+    def _seconds(self, job: Job) -> float:
+        """Of a step; how a chain of one stage follows on each other is found at the first of its kind."""
+        captured = job.capture
+        if captured not in self._layouts:
+            self._layouts[captured] = None
+            if job.plan.pp == 1 and self.programs.walked(job) is not None:
+                program = self.programs.written_of(job)
+                self._layouts[captured] = Layout.of(program, range(len(things_of(program))))
+        layout = self._layouts[captured]
+        if layout is None:
+            return self.programs.price(job).seconds
+        times = self.programs.times(captured)
+        known: dict[int, float] = {}
+        things = things_of(self.programs.written_of(job))
+        taken = [known.get(id(thing)) or known.setdefault(id(thing), times(thing)) for thing in things]
+        makespan_s = float((layout.issued_s + layout.follows @ np.array(taken)).max())
+        (batch,) = job.step.passes(job.work.load, 1)
+        return makespan_s + self.programs.host_s(batch.sequences, makespan_s)
 
 
 def bends(programs: StepPrograms, queries: int) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ import numpy as np
 from ..model.attention.base import MOST_DECODED, prefilled
 from ..parallel import Job
 from ..parallel.serving_engine import Captured
-from .flat import Flat, Thing
+from .flat import Layout, Thing, does, things_of
 from .grid import TILE, Cells, Line
 from .programs import StepPrograms
 from .tables import Floats
@@ -143,26 +143,32 @@ def shape_of(mixed: Mixed, kind: Kind) -> Shape | None:
     programs = mixed.programs
     sizes = mixed.sizes if kind.captured is Captured.PIECES else ()
     tokens, more = (sizes[-2], sizes[-1] - sizes[-2]) if sizes else (max(mixed.sizes, default=0) + PIECE + SECOND, 1)
-    written: dict[Change | None, tuple[Job, Flat]] = {}
+    written: dict[Change | None, tuple[Job, list[Thing]]] = {}
+    program = None
     for change, work in compositions(kind, programs.queries, more, tokens).items():
         jobs = programs.of(work)
         if len(jobs) != 1 or jobs[0].plan.pp > 1 or jobs[0].capture is not kind.captured:
             return None
-        if not written and programs.walked(jobs[0]) is None:
+        if program is None and programs.walked(jobs[0]) is None:
             return None
-        written[change] = jobs[0], programs.flat(jobs[0])
-    first = written[None][1]
-    if any(flat.follows.shape != first.follows.shape for _, flat in written.values()):
+        each = programs.written_of(jobs[0])
+        program = program or each
+        written[change] = jobs[0], things_of(each)
+    every = [[does(thing) for thing in things] for _, things in written.values()]
+    if program is None or any(len(each) != len(every[0]) for each in every):
         return None
+    layout = Layout.of(program, list(zip(*every, strict=True)))
     parts = []
-    for number, thing in enumerate(first.things):
-        part = part_by({change for change, (_, flat) in written.items() if change and flat.things[number] != thing})
-        if part in (None, Part.PROMPTS) and all(carries(job, flat.things[number]) for job, flat in written.values()):
+    first = written[None][1]
+    for index in layout.where:
+        same = does(first[index])
+        part = part_by({change for change, (_, its) in written.items() if does(its[index]) != same and change})
+        if part in (None, Part.PROMPTS) and all(carries(job, its[index]) for job, its in written.values()):
             part = Part.CARRIED
         if part is None:
             return None
         parts.append(part)
-    return Shape(mixed, first, tuple(parts), kind)
+    return Shape(mixed, layout, first, tuple(parts), kind)
 
 
 def segments_of(rows: tuple[tuple[int, int, int], ...]) -> tuple[tuple[int, int], ...]:
@@ -180,16 +186,22 @@ def carries(job: Job, thing: Thing) -> bool:
 class Shape:
     """Steps that are alike but for sizes."""
 
-    def __init__(self, mixed: Mixed, flat: Flat, parts: tuple[Part, ...], kind: Kind) -> None:
-        self.programs, self.flat, self.kind, self.bends = mixed.programs, flat, kind, mixed.bends
+    def __init__(
+        self, mixed: Mixed, layout: Layout, things: list[Thing], parts: tuple[Part, ...], kind: Kind
+    ) -> None:
+        self.programs, self.layout, self.kind, self.bends = mixed.programs, layout, kind, mixed.bends
         self._sizes = mixed.sizes if kind.captured is Captured.PIECES else ()
-        self._index = {part: [i for i, each in enumerate(parts) if each is part] for part in Part}
-        self._carried = [flat.things[i] for i in self._index[Part.CARRIED]]
+        index = {part: [i for i, each in enumerate(parts) if each is part] for part in Part}
+        self._where = {part: [layout.where[i] for i in index[part]] for part in Part}
+        self._follows = {part: np.ascontiguousarray(layout.follows[:, index[part]]) for part in Part}
+        self._times = self.programs.times(kind.captured)
+        self._once = self.programs.times(kind.captured, kept=False)
+        self._carried = [things[i] for i in self._where[Part.CARRIED]]
         queries = self.programs.queries
         self._beside = queries if kind.decodes else 0
         #: Tokens of a prompt's piece that stands beside what is looked at.
         self._piece = (self._sizes[-1] if self._sizes else max(mixed.sizes, default=MOST_DECODED) + 1) - self._beside
-        self._constant = self._sums(flat, Part.NOTHING)
+        self._constant = layout.issued_s + self._sums(things, Part.NOTHING)
         smallest = self._written(self._work(self._piece if not self._sizes else self._sizes[0] + MOST_DECODED))
         least = self._least = sum(float(self._sums(smallest, part)[0]) for part in Part)
         self._tokens = Cells(
@@ -228,18 +240,17 @@ class Shape:
         tokens = max(MOST_DECODED + 1, self._piece - (batch - 1) * each)
         return Work((Chunk(tokens, 0, outputs > batch * each),), (STANDING,) * batch, each)
 
-    def _written(self, work: Work) -> Flat:
+    def _written(self, work: Work) -> list[Thing]:
         (job,) = self.programs.of(work)
-        return self.programs.flat(job)
+        return things_of(self.programs.written_of(job))
 
     def _part(self, part: Part, work: Work) -> Floats:
-        return self._sums(self._written(work), part) if self._index[part] else self._constant * 0.0
+        return self._sums(self._written(work), part)
 
-    def _sums(self, flat: Flat, part: Part) -> Floats:
+    def _sums(self, things: list[Thing], part: Part) -> Floats:
         """For every place, the seconds of a part's instructions from there on."""
-        index = self._index[part]
-        taken = np.array([self.programs.thing_s(flat.things[i], self.kind.captured) for i in index])
-        sums: Floats = self.flat.follows[:, index] @ taken
+        taken = [self._times(things[i]) for i in self._where[part]]
+        sums: Floats = self._follows[part] @ np.array(taken)
         return sums
 
     # --- a step -----------------------------------------------------------------------------------------------
@@ -255,20 +266,20 @@ class Shape:
             tokens, batch, context_tokens = tokens + more, batch + more, context_tokens + more
             if self._piece - (batch - 1) * self.programs.queries <= MOST_DECODED + TILE:
                 return None
-        total = self.flat.issued_s + self._constant + self._tokens(tokens)
+        total = self._constant + self._tokens(tokens)
         if self.kind.outputs:
             total = total + self._outputs(work.outputs)
         if self.kind.decodes:
             total = total + self._decode(batch, context_tokens / batch)
-        if self._index[Part.LENGTHS]:
+        if self._where[Part.LENGTHS]:
             total = total + self._lengths(sum([queries + context for queries, context, _ in work.chunks]))
-        if self._index[Part.PROMPTS]:
+        if self._where[Part.PROMPTS]:
             for chunk in work.chunks:
                 total = total + self._read(chunk.query_tokens, chunk.context_tokens)
         if self._carried:
             rows = rows_of(work, batch - work.sequences)
-            taken = [self.programs.thing_s(over(each, rows), self.kind.captured, kept=False) for each in self._carried]
-            total = total + self.flat.follows[:, self._index[Part.CARRIED]] @ np.array(taken)
+            taken = [self._once(over(each, rows)) for each in self._carried]
+            total = total + self._follows[Part.CARRIED] @ np.array(taken)
         makespan_s = float(total.max())
         return makespan_s + self.programs.host_s(len(work.chunks) + work.sequences, makespan_s)
 

@@ -4,7 +4,7 @@ answers (:func:`tspsim.simulation.run_plan`)."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -14,12 +14,12 @@ from ..mesh import Mesh
 from ..operators import Operator, Role
 from ..parallel import Job, Plan, axes_of, build_mesh, scheme_of, write_program
 from ..parallel.serving_engine import Captured
-from ..program import Collective
+from ..program import Collective, Program
 from ..question import Question
 from ..simulation import Costs, run, scheduled
 from ..steps import DECODE_STEP, MIXED_STEP, PREFILL_STEP, VERIFY_STEP, Load, Piece, Speculation, Step
 from .chain import Chain, Exchanges, Walker
-from .flat import Flat, Thing, flattened
+from .flat import Thing
 from .work import Work
 
 #: Of a step that stands for others where the schedule of a plan is chosen.
@@ -144,17 +144,22 @@ class StepPrograms:
         """Positions that a sequence that decodes computes."""
         return 1 + (self.speculation.tokens if self.speculation else 0)
 
-    def flat(self, job: Job) -> Flat:
+    def written_of(self, job: Job) -> Program:
         """The program of a job of one stage."""
         self.written += 1
-        return flattened(write_program(scheme_of(job.plan), job, {"pp": 0}))
+        return write_program(scheme_of(job.plan), job, {"pp": 0})
 
-    def thing_s(self, thing: Thing, captured: Captured = Captured.NOTHING, *, kept: bool = True) -> float:
-        """Seconds of a kernel or a collective; ``kept``: the device remembers the kernel's."""
-        if isinstance(thing, Collective):
-            return self._walker.exchanges.seconds(thing)
-        best = self.costs if kept else self._price
-        return self.question.work.stack.cost(best, self.question.device, captured)(thing)
+    def times(self, captured: Captured = Captured.NOTHING, *, kept: bool = True) -> Callable[[Thing], float]:
+        """Seconds of kernels and collectives in passes of which so much is captured; ``kept``: the device remembers
+        its kernels."""
+        question = self.question
+        cost = question.work.stack.cost(self.costs if kept else self._price, question.device, captured)
+        exchanges = self._walker.exchanges
+
+        def seconds(thing: Thing) -> float:
+            return exchanges.seconds(thing) if isinstance(thing, Collective) else cost(thing)
+
+        return seconds
 
     def _price(self, operator: Operator) -> float:
         return float(price(self.question.device, operator).seconds)
