@@ -123,6 +123,8 @@ def published_run(row: Row) -> ServedRun:
     tp, dp, ep, replicas = degrees(row)
     if "dspark" in written.lower():
         raise InputError("drafts by DSpark are not modelled")
+    if "tbo" in f"{written} {row['notes']}".lower():
+        raise InputError("two batches that take turns are not replayed")
     policy, stack, script = software
     if not policy:
         raise InputError("disaggregated, or software that is not published")
@@ -132,7 +134,7 @@ def published_run(row: Row) -> ServedRun:
     words = str(row["precision"])
     plan = ServedPlan(
         model, name, tp, dp, ep, stack, weights_of(words, model, name, written), activations_of(model, name),
-        cache_of(words, policy), drafts_of(written), "two_batches" if "tbo" in f"{written} {row['notes']}".lower() else "",
+        cache_of(words, policy), drafts_of(written),
     )  # fmt: skip
     run = ServedRun(
         plan=plan,

@@ -15,6 +15,8 @@ from tspsim.simulation import Question, look_up
 from ..devices import LOOKUPS
 from .run import ServedPlan
 
+#: How random prompts fall on experts: not evenly.
+ROUTING: dict[str, Any] = {"load": "zipf", "skew": 0.7}
 #: Questions kept at once: pieces of work are rows of one plan or two.
 QUESTIONS = 16
 
@@ -33,12 +35,12 @@ def scenario_of(plan: ServedPlan, **amount: Any) -> dict[str, Any]:
         asked["ep"] = plan.ep
     if plan.dp > 1 and plan.ep > 1:
         asked["expert_dispatch"] = "gather"
-    if plan.overlap:
-        asked["expert_overlap"] = plan.overlap
     return {
         "name": "validation",
         "cluster": {"device": plan.device, "node": node, "nodes": 1},
-        "workload": {"model": plan.model, "stack": plan.stack, "precision": precision, **amount},
+        "workload": {
+            "model": plan.model, "stack": plan.stack, "precision": precision, "routing": ROUTING, **amount,
+        },
         "plans": [asked],
     }
 

@@ -10,12 +10,13 @@ import numpy as np
 from tspsim.errors import InputError
 from tspsim.parallel.capacity import capacity_of
 from tspsim.parallel.serving_engine import Limits, MemoryRule, ServingEngine
-from tspsim.question import Question
+from tspsim.scenario.workload import SpeculationSpec
 from tspsim.serving.costs import ProgramCosts, costs_of
 from tspsim.serving.engine import Engine
 from tspsim.serving.metrics import Waits
 from tspsim.serving.replicas import Members, Pool
 from tspsim.serving.service import Service
+from tspsim.serving.speculation import Speculation
 from tspsim.serving.traffic import Clients
 from tspsim.traffic import Asked
 from tspsim.traffic.prefixes import Shared
@@ -47,7 +48,12 @@ class Measures:
 @lru_cache(QUESTIONS)
 def _costs(plan: ServedPlan) -> ProgramCosts:
     question = question_of(plan)
-    return costs_of(question, question.plans[0])
+    return costs_of(question, question.plans[0], speculation=_drafting(plan).served(plan.model).speculation())
+
+
+def _drafting(plan: ServedPlan) -> SpeculationSpec:
+    """Drafts by the model's own module, accepted as often as measured, or at the rate that is assumed."""
+    return SpeculationSpec(tokens=plan.drafts, draft="mtp")
 
 
 def replay(run: ServedRun) -> Measures:
@@ -61,9 +67,11 @@ def replay(run: ServedRun) -> Measures:
     costs = _costs(run.plan)
     asked = requests_of(run)
     tokens = kv_tokens(run, costs)
-    policy = run.policy
-    block = costs.block_tokens
-    engine = Engine(policy, kv_tokens=tokens, block_tokens=block, **dict(run.options), **CACHES_OFF[policy])
+    drafts = Speculation(_drafting(run.plan).rates(run.plan.model)[0]) if run.plan.drafts else None
+    block = costs.block_tokens if costs.block_tokens > 1 else None
+    options = {**costs.question.work.stack.engine.scheduler.options} if run.policy == own_policy(costs) else {}
+    options |= CACHES_OFF.get(run.policy, {}) | dict(run.options)
+    engine = Engine(run.policy, kv_tokens=tokens, block_tokens=block, speculation=drafts, **options)
     source = Clients(asked, costs.front_end_s)
     pool = Pool([Members(engine, costs, run.replicas, run.plan.dp)])
     Service(source, pool).run()
@@ -71,8 +79,17 @@ def replay(run: ServedRun) -> Measures:
     return replace(measured(waits), kv_tokens=tokens)
 
 
+def own_policy(costs: ProgramCosts) -> str:
+    """The scheduler of the stack itself."""
+    return str(costs.question.work.stack.engine.scheduler.name)
+
+
 #: Prompts of all scored runs are random: nothing is met again.
-CACHES_OFF: dict[str, dict[str, bool]] = {"vllm": {"enable_prefix_caching": False}}
+CACHES_OFF: dict[str, dict[str, bool]] = {
+    "vllm": {"enable_prefix_caching": False},
+    "sglang": {"disable_radix_cache": True},
+    "trtllm": {"enable_block_reuse": False},
+}
 
 
 def measured(waits: Waits) -> Measures:
@@ -141,8 +158,3 @@ def _rule(rule: MemoryRule, run: ServedRun) -> MemoryRule:
     if rule.least_reserve:
         return MemoryRule(share=run.memory, before=rule.before, after=rule.after)
     return replace(rule, share=run.memory)
-
-
-def asks(question: Question) -> str:
-    """The model's name, for messages."""
-    return question.model.name

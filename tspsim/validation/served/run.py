@@ -33,8 +33,6 @@ class ServedPlan:
         Type of the cache; empty: as the checkpoint says.
     drafts
         Drafted tokens a step; 0: no speculation.
-    overlap
-        What hides exchanges with experts (:mod:`tspsim.parallel.dispatch`); empty: nothing.
     """
 
     model: str
@@ -47,7 +45,6 @@ class ServedPlan:
     activations: Options = ()
     kv: str = ""
     drafts: int = 0
-    overlap: str = ""
 
     @property
     def gpus(self) -> int:
