@@ -304,7 +304,14 @@ class Job:
     def host_s(self) -> float:
         """Seconds of a serving step's host, beside launches, that its device waits for: once a pass."""
         passes = self.step.passes(self.work.load, self.plan.pp)
-        return sum(self.work.stack.engine.host_s(batch.sequences) for batch in passes)
+        return sum(self.work.stack.engine.host_s(batch.sequences) + self.between_s for batch in passes)
+
+    @property
+    def between_s(self) -> float:
+        """Of them those of a pass whatever is in it: small kernels and waits of the stage's layers."""
+        routed = sum(block.experts for block in self.model.blocks)
+        stages, ranks = self.plan.pp, max(self.whole_ranks, self.plan.ep)
+        return self.work.stack.engine.between_s(-(-self.model.layers // stages), -(-routed // stages), ranks)
 
     @property
     def hidden_host_s(self) -> float:

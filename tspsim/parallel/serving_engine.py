@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache
-from math import ceil
+from math import ceil, log2
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..model.attention import MOST_DECODED, decoded
@@ -201,6 +201,12 @@ class ServingEngine:
         Seconds of the host a step, and for every sequence in it: scheduling, inputs, sampling, copies.
     hidden
         Share of them that runs beside the device.
+    layer, routed
+        Seconds a layer, and more of a layer with routed experts, of small kernels that no program counts: casts, copies,
+        scales, sorting.
+    skew
+        Seconds that a collective takes longer in a step than alone, for every doubling of its ranks: they wait for the
+        slowest.
     front_end
         Seconds from a request's arrival to its first schedule and from its first token to the client.
     hosts
@@ -231,6 +237,9 @@ class ServingEngine:
     step: Prior = NONE
     sequence: Prior = NONE
     hidden: float = 0.0
+    layer: Prior = NONE
+    routed: Prior = NONE
+    skew: Prior = NONE
     front_end: Prior = NONE
     hosts: Mapping[str, Prior] = field(default_factory=dict)
     memory: MemoryRule = MemoryRule()
@@ -312,6 +321,12 @@ class ServingEngine:
         """Between which those are expected, nine times of ten."""
         low, high = (each * sequences for each in self.sequence[1:])
         return (1.0 - self.hidden) * (self.step.low + low), (1.0 - self.hidden) * (self.step.high + high)
+
+    def between_s(self, layers: int, routed: int, ranks: int) -> float:
+        """Seconds of a pass that are neither a counted kernel's nor a collective's own: of so many layers, of which some
+        have routed experts, on ``ranks`` that talk twice a layer."""
+        waits = 2 * layers * log2(ranks) * self.skew.value
+        return layers * self.layer.value + routed * self.routed.value + waits
 
     def hidden_s(self, sequences: int) -> float:
         """Seconds of the host that run beside the device: a step takes them at least."""
