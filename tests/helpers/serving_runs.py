@@ -1,4 +1,4 @@
-"""Serving runs made without the simulator: a batch that grows and shrinks, step by step, and what a page reads of it."""
+"""Serving runs made without the simulator: a batch that grows and shrinks step by step, and what a page reads of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from tspsim.report.serving.view import Engine, PutBack, Requests, Run, Served, ServingView, Steps, StepShare
+from tspsim.report.serving.view import (
+    DECODE,
+    MIXED,
+    PREFILL,
+    Engine,
+    PutBack,
+    Requests,
+    Run,
+    Served,
+    ServingView,
+    Steps,
+    StepShare,
+)  # fmt: skip
 from tspsim.result import Memory, PlanResult, Range, Result
 
 GIB = 2.0**30
@@ -27,7 +39,7 @@ def batched(
     outputs = np.maximum(1, draw.integers(int(0.8 * output), output + 1, count))
     scheduled, first, end = (np.full(count, np.nan) for _ in range(3))
     queue, running, left = deque(range(count)), {}, {}
-    rows: list[tuple[float, float, int, str, int, int, int, float]] = []
+    rows: list[tuple[float, float, int, int, int, int, int, float]] = []
     clock, reading = 0.0, None
     while queue or running or reading is not None:
         if reading is None and queue and arrivals_s[queue[0]] <= clock and len(running) < most:
@@ -54,13 +66,14 @@ def batched(
                 else:
                     end[reading] = clock
                 reading = None
-        kind = ("mixed" if decoding else "prefill") if piece else "decode"
+        kind = (MIXED if decoding else PREFILL) if piece else DECODE
         waiting = sum(arrivals_s[number] <= begin for number in queue)
         rows.append((begin, clock, 1, kind, decoding, piece, waiting, 1.1 * prompt * (decoding + 1)))
     columns = list(zip(*rows, strict=True))
     steps = Steps(*(np.array(column) for column in columns))
     none = np.zeros(count, dtype=np.int64)
-    return Requests(np.array(arrivals_s, dtype=float), scheduled, first, end, prompts, outputs, none, none.copy()), steps
+    arrival = np.array(arrivals_s, dtype=float)
+    return Requests(arrival, scheduled, first, end, prompts, outputs, none, none.copy()), steps
 
 
 def percentiles(values: np.ndarray[Any, Any]) -> dict[str, float] | None:
@@ -117,7 +130,9 @@ def shares() -> tuple[StepShare, ...]:
     )
 
 
-def served(name: str, loads: Sequence[int] = (1, 8, 32), limit: tuple[float, float] | None = None, **engine: Any) -> Served:
+def served(
+    name: str, loads: Sequence[int] = (1, 8, 32), limit: tuple[float, float] | None = None, **engine: Any
+) -> Served:  # fmt: skip
     return Served(plan(name), tuple(run(load, limit=limit, **engine) for load in loads), shares())
 
 
@@ -129,12 +144,13 @@ def view(loads: Sequence[int] = (1, 8, 32), limit: tuple[float, float] | None = 
     return ServingView(plans, (refused,), True, slo)
 
 
-def put_back(requests: Requests, place: int) -> tuple[Requests, PutBack]:
-    """A request that lost its cache for a while between its tokens."""
+def put_back(requests: Requests, steps: Steps, place: int) -> tuple[Requests, PutBack]:
+    """A request that lost its cache for some steps between its tokens."""
     counts = requests.preemptions.copy()
     counts[place] = 1
     first, end = float(requests.first_token_s[place]), float(requests.end_s[place])
-    since, until = first + 0.3 * (end - first), first + 0.6 * (end - first)
+    inside = steps.end_s[(steps.end_s > first) & (steps.end_s < end)]
+    since, until = float(inside[len(inside) // 3]), float(inside[2 * len(inside) // 3])
     return replace(requests, preemptions=counts), PutBack(np.array([place]), np.array([since]), np.array([until]))
 
 
@@ -143,4 +159,5 @@ def result(shown: ServingView, name: str = "made-up") -> Result:
     scenario = {"name": name, "description": "A made-up run.", "workload": {"model": "llama-3.1-70b"}}
     plans = (*(each.plan for each in shown.served), *shown.refused)
     source = {"what": "hbm", "value": "8 TB/s", "source": "vendor", "basis": "stated"}
-    return Result(scenario, {"device": {"name": "mi355x"}, "gpus": 8, "nodes": 1}, plans, (source,), ("FCFS.",), ("Noise.",))
+    cluster = {"device": {"name": "mi355x"}, "gpus": 8, "nodes": 1}
+    return Result(scenario, cluster, plans, (source,), ("FCFS.",), ("Noise.",))

@@ -13,19 +13,20 @@ from tspsim.report.numbers import label, seconds
 from tspsim.studies.front import front_of
 from tspsim.units import compact, digits
 
+from .folded import folded
 from .view import Published, Run, ServingView
 
-TEMPLATE = """
+TEMPLATE = (
+    """
 {% if joined %}{{ figure("serving-front", "Right is quick for a user, up is cheap; marks of a plan are its loads, and a
 dotted line joins what nothing beats in both." ~ measured) }}{% endif %}
 {{ figure("serving-curves", "Over the load." ~ limits ~ bands ~ measured, "Figure") }}
-<details><summary>The same as a table</summary><div class="scroll"><table class="plans">
-  <thead><tr><th scope="col">Plan</th>{% for column in columns %}<th scope="col">{{ column }}</th>{% endfor %}</tr></thead>
-  <tbody>{% for name, cells in rows %}<tr><th scope="row">{{ name }}</th>{% for cell in cells %}
-  <td data-label="{{ columns[loop.index0] }}">{{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody>
-</table></div></details>
+"""
+    + folded("Plan")
+    + """
 {% if sources %}<p class="note">Measured: {{ sources }}</p>{% endif %}
 """
+)
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def _plain(value: float) -> str:
 
 MEASURES: tuple[Measure, ...] = (
     Measure(
-        "output tokens/s a GPU", lambda run: run.rate("output_tokens_per_s_per_gpu"), compact,
+        "output tokens/s a GPU", lambda run: each_gpu(run), compact,
         measured=lambda point: point.per_gpu,
     ),
     Measure("output tokens/s", lambda run: run.rate("output_tokens_per_s"), compact, of="output_tokens_per_s"),
@@ -128,8 +129,8 @@ def front(view: ServingView) -> dict[str, Any] | None:
     points: list[tuple[float, float]] = []
     few = len(view.served) < 3
     for place, served in enumerate(view.served):
-        known = [(run.rate("tokens_per_s_per_user"), run.rate("output_tokens_per_s_per_gpu"), run) for run in served.runs]
-        known = [each for each in known if np.isfinite(each[0]) and np.isfinite(each[1])]
+        known = [(run.rate("tokens_per_s_per_user"), each_gpu(run), run) for run in served.runs]
+        known = [point for point in known if np.isfinite(point[0]) and np.isfinite(point[1])]
         if not known:
             continue
         points += [(x, y) for x, y, _ in known]
@@ -141,7 +142,7 @@ def front(view: ServingView) -> dict[str, Any] | None:
                 "textposition": "top right", "textfont": {"size": 11}, "cliponaxis": False,
                 "line": {"color": plan_colour(place), "width": 2}, "marker": {"size": 8},
                 "hovertext": [hover(view, served.name, run) for *_, run in known], "hoverinfo": "text",
-            }  # fmt: skip
+            }
         )
     if not points:
         return None
@@ -152,7 +153,7 @@ def front(view: ServingView) -> dict[str, Any] | None:
                 "type": "scatter", "mode": "lines", "name": "nothing is quicker and cheaper",
                 "x": [x for x, _ in best], "y": [y for _, y in best],
                 "line": {"color": QUIET, "width": 1.5, "dash": "dot", "shape": "vh"}, "hoverinfo": "skip",
-            }  # fmt: skip
+            }
         )
     traces += crosses(view, lambda point: point.per_user, lambda point: point.per_gpu)
     layout = {
@@ -162,6 +163,10 @@ def front(view: ServingView) -> dict[str, Any] | None:
         "showlegend": True, "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
     }  # fmt: skip
     return {"data": traces, "layout": layout}
+
+
+def each_gpu(run: Run) -> float:
+    return run.rate("output_tokens_per_s_per_gpu")
 
 
 def hover(view: ServingView, name: str, run: Run) -> str:
@@ -194,7 +199,7 @@ def curve(view: ServingView, measure: Measure) -> dict[str, Any] | None:
                     for load, value, _ in known
                 ],
                 "hoverinfo": "text",
-            }  # fmt: skip
+            }
         )
     if not traces:
         return None
@@ -251,9 +256,11 @@ def crosses(
                     "type": "scatter", "mode": "markers", "name": label(f"measured: {name}"),
                     "x": [x(point) for point in points], "y": [y(point) for point in points],
                     "marker": {"symbol": "x-thin", "size": 11, "line": {"width": 2.5, "color": plan_colour(place)}},
-                    "hovertext": [f"<b>{label(name)}</b>, measured<br>{point.load:,.4g} at once<br>{label(point.source, 90)}"
-                                  for point in points],
+                    "hovertext": [
+                        f"<b>{label(name)}</b>, measured<br>{point.load:,.4g} at once<br>{label(point.source, 90)}"
+                        for point in points
+                    ],
                     "hoverinfo": "text",
-                }  # fmt: skip
+                }
             )
     return traces

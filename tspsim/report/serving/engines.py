@@ -13,6 +13,7 @@ from tspsim.report.figures import ALARM, QUIET, plan_colour
 from tspsim.report.numbers import label
 from tspsim.units import compact, percent
 
+from .folded import folded
 from .thinning import Columns, columns, edges, packed
 from .view import DECODE, KINDS, MIXED, PREFILL, Engine, Run, Served, ServingView, Steps
 
@@ -25,15 +26,13 @@ MOST_ENGINES = 8
 COLOURS = {PREFILL: "#e69f00", MIXED: "#009e73", DECODE: "#0072b2"}
 WORDS = {PREFILL: "prefill alone", MIXED: "prefill beside decode", DECODE: "decode alone"}
 
-TEMPLATE = """
+TEMPLATE = (
+    """
 <p>{{ lead }}</p>
 {{ figure("engines", caption, "Show") }}
-<details><summary>The same as a table</summary><div class="scroll"><table class="plans">
-  <thead><tr><th scope="col">Engine</th>{% for column in columns %}<th scope="col">{{ column }}</th>{% endfor %}</tr></thead>
-  <tbody>{% for name, cells in rows %}<tr><th scope="row">{{ name }}</th>{% for cell in cells %}
-  <td data-label="{{ columns[loop.index0] }}">{{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody>
-</table></div></details>
 """
+    + folded("Engine")
+)
 CAPTION = (
     "A row an engine: its colour is what it does, empty is idle, half a colour is half of that moment's time. Below: "
     "requests in the queues (the line is the mean, the pale line the longest of the moment) and sequences that decode, "
@@ -97,7 +96,7 @@ def lead(view: ServingView, served: Served, run: Run) -> str:
     return f"{whose}: {', '.join(told)} of {compact(end_s)} s from the first send to the last token."
 
 
-def busy(steps: Steps, kind: str) -> float:
+def busy(steps: Steps, kind: int) -> float:
     """Seconds in steps of a kind."""
     chosen = steps.kind == kind
     return float(np.sum(steps.end_s[chosen] - steps.start_s[chosen]))
@@ -232,7 +231,7 @@ def strip(cut: Columns, across: dict[str, Any], axis: str, *, first: bool) -> li
     """Shares of each moment, one over the other."""
     return [
         {
-            "type": "scatter", "mode": "lines", "stackgroup": axis, "name": WORDS[kind], "legendgroup": kind,
+            "type": "scatter", "mode": "lines", "stackgroup": axis, "name": WORDS[kind], "legendgroup": WORDS[kind],
             "showlegend": first, **across, "y": packed(held(np.round(100.0 * cut.share[kind])), "u1"), "yaxis": axis,
             "line": {"width": 0, "shape": "hv", "color": COLOURS[kind]}, "fillcolor": COLOURS[kind],
             "hovertemplate": f"{WORDS[kind]}: %{{y}} %<extra></extra>",

@@ -17,7 +17,8 @@ from .words import bases
 TEMPLATE = """
 {% if note %}<p class="note">{{ note }}</p>{% endif %}
 <div class="scroll"><table class="plans"><caption class="hidden">Every plan that was asked, the best first</caption>
-<thead><tr><th scope="col">Plan</th>{% for column in columns %}<th scope="col">{{ column }}</th>{% endfor %}</tr></thead>
+<thead><tr><th scope="col">Plan</th>{% for column in columns %}<th scope="col">{{ column }}</th>{% endfor %}
+</tr></thead>
 <tbody>{% for row in rows %}<tr{% if loop.first %} class="best"{% endif %}><th scope="row">{{ row.name }}
   <span class="small">{{ row.setting }}</span></th>
   {% for cell, small in row.cells %}<td data-label="{{ columns[loop.index0] }}">{{ cell }}

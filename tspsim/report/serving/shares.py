@@ -8,17 +8,16 @@ from tspsim.report.figures import bars_layout, colours, in_order, totals
 from tspsim.report.numbers import label, seconds, words
 from tspsim.units import percent
 
-from .view import StepShare, ServingView
+from .folded import folded
+from .view import ServingView, StepShare
 
-TEMPLATE = """
-{{ figure("step-shares", "Mean over ranks, of one step of each kind; the length of a bar is the step's time.", "Plan") }}
-<details><summary>The same as a table</summary><div class="scroll"><table class="plans">
-  <thead><tr><th scope="col">Step</th><th scope="col">Time</th>{% for column in columns %}<th scope="col">{{ column }}</th>
-  {% endfor %}</tr></thead>
-  <tbody>{% for name, time, cells in rows %}<tr><th scope="row">{{ name }}</th><td data-label="Time">{{ time }}</td>
-  {% for cell in cells %}<td data-label="{{ columns[loop.index0] }}">{{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody>
-</table></div></details>
+TEMPLATE = (
+    """
+{{ figure("step-shares", "Mean over ranks, of one step of each kind; a bar is as long as the step.",
+"Plan") }}
 """
+    + folded("Step")
+)
 
 
 def build(view: ServingView) -> dict[str, Any] | None:
@@ -30,13 +29,13 @@ def build(view: ServingView) -> dict[str, Any] | None:
     families = [f for f in families if any(share.parts.get(f, 0.0) > 0 for served in told for share in served.shares)]
     choices = [{"label": served.name, **drawn(served.shares, families)} for served in told]
     rows = [
-        (f"{served.name}: {share.label}", seconds(share.seconds), [part(share, family) for family in families])
+        (f"{served.name}: {share.label}", [seconds(share.seconds), *(part(share, family) for family in families)])
         for served in told
         for share in served.shares
     ]
     return {
         "figures": {"step-shares": {"choices": choices} if len(choices) > 1 else choices[0]},
-        "columns": [words(family) for family in families],
+        "columns": ["Time", *(words(family) for family in families)],
         "rows": rows,
     }
 

@@ -28,7 +28,7 @@ class Columns:
     """
 
     edges_s: Floats
-    share: dict[str, Floats]
+    share: dict[int, Floats]
     waiting: Floats
     most_waiting: Floats
     sequences: Floats
@@ -73,7 +73,8 @@ def largest(steps: Steps, value: Floats, edges_s: Floats) -> Floats:
     first_column, last_column, value = first_column[seen], last_column[seen], value[seen]
     np.maximum.at(found, first_column, value)
     np.maximum.at(found, last_column, value)
-    for begin, end, height in zip(*(each[last_column > first_column + 1] for each in (first_column, last_column, value)), strict=True):
+    wide = last_column > first_column + 1
+    for begin, end, height in zip(first_column[wide], last_column[wide], value[wide], strict=True):
         np.maximum(found[begin:end], height, out=found[begin:end])
     return found
 

@@ -18,14 +18,14 @@ from tspsim.result import PlanResult
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-#: What an engine does in a step, as logs name it.
-DECODE, MIXED, PREFILL = "decode", "mixed", "prefill"
+#: What an engine does in a step, as its log has it.
+DECODE, MIXED, PREFILL = 0, 1, 2
 KINDS = (PREFILL, MIXED, DECODE)
 
 
 @dataclass(frozen=True)
 class Requests:
-    """A run's requests, an entry each, in order of arrival; times in seconds of the run, nan where nothing came of it."""
+    """A run's requests in order of arrival, an entry each; seconds of the run, nan where nothing came of it."""
 
     arrival_s: Floats
     scheduled_s: Floats
@@ -72,7 +72,7 @@ class Steps:
     steps
         In it.
     kind
-        One of :data:`KINDS`, a text each.
+        One of :data:`KINDS` each.
     sequences
         That decode in each of its steps.
     chunk_tokens
@@ -84,7 +84,7 @@ class Steps:
     start_s: Floats
     end_s: Floats
     steps: Ints
-    kind: NDArray[np.str_]
+    kind: NDArray[np.int8]
     sequences: Ints
     chunk_tokens: Ints
     waiting: Ints
@@ -96,9 +96,10 @@ class Steps:
     def within(self, from_s: float, to_s: float) -> Steps:
         """Runs that are at work between two moments."""
         chosen = (self.end_s > from_s) & (self.start_s < to_s)
-        columns = (self.start_s, self.end_s, self.steps, self.kind, self.sequences, self.chunk_tokens, self.waiting,
-                   self.used_tokens)  # fmt: skip
-        return Steps(*(column[chosen] for column in columns))
+        return Steps(
+            self.start_s[chosen], self.end_s[chosen], self.steps[chosen], self.kind[chosen], self.sequences[chosen],
+            self.chunk_tokens[chosen], self.waiting[chosen], self.used_tokens[chosen],
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Published:
-    """A measured point of the same question: load, tokens/s a user, output tokens/s a GPU, mean waits; nan if unknown."""
+    """A measured point of the same question: its load, tokens/s a user and a GPU, mean waits; nan where unknown."""
 
     name: str
     load: float

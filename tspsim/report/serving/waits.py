@@ -10,6 +10,7 @@ import numpy as np
 from tspsim.report.figures import ALARM, plan_colour, value_axis
 from tspsim.report.numbers import label, seconds
 
+from .folded import folded
 from .thinning import packed, thinned
 from .view import Floats, Requests, Run, Served, ServingView
 
@@ -18,17 +19,15 @@ MOST_MARKS = 300
 #: Requests from which on shares are worth a line.
 LEAST = 2
 
-TEMPLATE = """
+TEMPLATE = (
+    """
 <div class="pair">
 {{ figure("ttft", "Share of requests whose first token came within a time." ~ limits, "Load") }}
 {{ figure("tpot", "Share of requests whose further tokens came, on average, within a time each." ~ limits, "Load") }}
 </div>
-<details><summary>The same as a table</summary><div class="scroll"><table class="plans">
-  <thead><tr><th scope="col">Plan</th>{% for column in columns %}<th scope="col">{{ column }}</th>{% endfor %}</tr></thead>
-  <tbody>{% for name, cells in rows %}<tr><th scope="row">{{ name }}</th>{% for cell in cells %}
-  <td data-label="{{ columns[loop.index0] }}">{{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody>
-</table></div></details>
 """
+    + folded("Plan")
+)
 COLUMNS = (
     "TTFT mean", "p50", "p90", "p99", "TPOT mean", "p50", "p90", "p99", "end to end, mean", "p99",
 )  # fmt: skip

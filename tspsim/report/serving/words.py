@@ -1,4 +1,4 @@
-"""The answer of a serving run in sentences: who serves best and by how much, what users see, what it costs, what limits."""
+"""The answer of a serving run in sentences: who serves best by how much, what users see, what it costs, what limits."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ def users(run: Run) -> str:
         return f"{text}."
     asides = _likely(run, "tpot_s")
     likely = f" ({asides[0]})" if asides else ""
-    return f"{text}, then one every {seconds(token)}{likely}: {digits(run.rate('tokens_per_s_per_user'))} tokens/s a user."
+    each = digits(run.rate("tokens_per_s_per_user"))
+    return f"{text}, then one every {seconds(token)}{likely}: {each} tokens/s a user."
 
 
 def _likely(run: Run, key: str) -> list[str]:
