@@ -7,7 +7,8 @@
 
 ``simulate(scenario)`` answers it; ``plan``, ``compare`` and ``sweep`` do what the commands of these names do. Answers
 show themselves in a notebook, as ``to_frame()`` and ``to_html(path)``. ``load_cluster`` and :mod:`tspsim.network` hold
-the fabric, ``load_device`` in :mod:`tspsim.hardware` the kernels. Everything is imported on first use.
+the fabric, ``load_device`` in :mod:`tspsim.hardware` the kernels, :mod:`tspsim.serving` requests over steps.
+Everything is imported on first use.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from . import hardware, network
+    from . import hardware, network, serving
     from .interface import compare, plan, sweep
     from .network import load_cluster
     from .scenario import load
@@ -32,6 +33,7 @@ __all__ = [
     "load_cluster",
     "network",
     "plan",
+    "serving",
     "simulate",
     "sweep",
 ]
@@ -49,7 +51,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-    if name in ("hardware", "network"):
+    if name in ("hardware", "network", "serving"):
         return importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -24,9 +23,11 @@ class Chunk(NamedTuple):
     ends: bool = True
 
 
-@dataclass(frozen=True)
 class Work:
     """Chunks of prompts and sequences that decode, in one step.
+
+    An engine knows how many sequences decode, their tokens together and the longest one without looking at each;
+    ``contexts`` are listed only for who asks, while the step is priced (:meth:`kept` is for later).
 
     Attributes
     ----------
@@ -36,41 +37,106 @@ class Work:
         Tokens in the cache of every sequence that decodes, before the step.
     queries
         Positions that each of them computes: one, and its drafts.
+    sequences
+        That decode.
+    context_tokens
+        In the caches of those that decode.
+    longest
+        Of their contexts; 0 where none decodes.
     """
 
-    chunks: tuple[Chunk, ...] = ()
-    contexts: tuple[int, ...] = ()
-    queries: int = 1
+    __slots__ = ("_contexts", "_listed", "chunks", "context_tokens", "longest", "queries", "sequences")
+
+    def __init__(self, chunks: Iterable[Chunk] = (), contexts: Iterable[int] = (), queries: int = 1) -> None:
+        self._contexts: tuple[int, ...] | None = tuple(contexts)
+        self._listed: Callable[[], tuple[int, ...]] | None = None
+        self.chunks = tuple(chunks)
+        self.queries = queries
+        self.sequences = len(self._contexts)
+        self.context_tokens = sum(self._contexts)
+        self.longest = max(self._contexts, default=0)
+
+    @classmethod
+    def counted(
+        cls,
+        chunks: tuple[Chunk, ...],
+        queries: int,
+        sequences: int,
+        context_tokens: int,
+        longest: int,
+        contexts: Callable[[], tuple[int, ...]],
+    ) -> Work:
+        """The same from sums; ``contexts`` lists them."""
+        work = cls.__new__(cls)
+        work._contexts, work._listed = None, contexts
+        work.chunks, work.queries = chunks, queries
+        work.sequences, work.context_tokens, work.longest = sequences, context_tokens, longest
+        return work
 
     @property
-    def sequences(self) -> int:
-        """That decode."""
-        return len(self.contexts)
+    def contexts(self) -> tuple[int, ...]:
+        if self._contexts is None:
+            assert self._listed is not None
+            self._contexts, self._listed = self._listed(), None
+        return self._contexts
 
-    @cached_property
-    def context_tokens(self) -> int:
-        """In the caches of those that decode."""
-        return sum(self.contexts)
+    def kept(self) -> Work:
+        """The same, good for ever: contexts are listed now."""
+        _ = self.contexts
+        return self
+
+    def later(self, tokens: int) -> Work:
+        """The work of a step when every sequence that decodes has so many more tokens in the cache."""
+        return Work.counted(
+            (),
+            self.queries,
+            self.sequences,
+            self.context_tokens + tokens * self.sequences,
+            self.longest + tokens if self.sequences else 0,
+            lambda: tuple([context + tokens for context in self.contexts]),
+        )
 
     @property
     def tokens(self) -> int:
         """That pass through the model."""
-        return sum(chunk.query_tokens for chunk in self.chunks) + self.queries * self.sequences
+        return sum([chunk.query_tokens for chunk in self.chunks]) + self.queries * self.sequences
 
     @property
     def outputs(self) -> int:
         """Tokens that go through the language-model head."""
-        return sum(chunk.ends for chunk in self.chunks) + self.queries * self.sequences
+        return sum([chunk.ends for chunk in self.chunks]) + self.queries * self.sequences
 
-    @cached_property
+    @property
     def batch(self) -> Batch:
         """As rows: equal contexts are one row, longest first, behind the chunks."""
-        counts: dict[int, int] = {}
-        for context in sorted(self.contexts, reverse=True):
-            counts[context] = counts.get(context, 0) + 1
         rows = [Row(chunk.query_tokens, chunk.context_tokens) for chunk in self.chunks]
-        rows += [Row(self.queries, context, count) for context, count in counts.items()]
-        return Batch(tuple(rows), outputs=self.outputs)
+        return Batch((*rows, *DecodeRows(self).after(0)), outputs=self.outputs)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Work):
+            return NotImplemented
+        return (self.chunks, self.contexts, self.queries) == (other.chunks, other.contexts, other.queries)
+
+    def __hash__(self) -> int:
+        return hash((self.chunks, self.contexts, self.queries))
+
+    def __repr__(self) -> str:
+        return f"Work(chunks={self.chunks!r}, contexts={self.contexts!r}, queries={self.queries})"
+
+
+class DecodeRows:
+    """The sequences of a work that decode, as rows of a batch: now, and after further tokens."""
+
+    def __init__(self, work: Work) -> None:
+        counts: dict[int, int] = {}
+        for context in sorted(work.contexts, reverse=True):
+            counts[context] = counts.get(context, 0) + 1
+        self._queries, self._contexts, self._counts = work.queries, list(counts), list(counts.values())
+
+    def after(self, tokens: int) -> Iterable[Row]:
+        """Rows when every sequence has so many more tokens in the cache."""
+        contexts = [context + tokens for context in self._contexts]
+        return map(tuple.__new__, repeat(Row), zip(repeat(self._queries), contexts, self._counts, strict=False))
 
 
 #: Seconds of a step over a batch; what a caller of :func:`tspsim.serving.replay` gives.
@@ -94,8 +160,17 @@ class StepCost(Protocol):
         ...
 
 
+@runtime_checkable
+class EachStepCost(StepCost, Protocol):
+    """A cost that is asked for every step, once and in order: nothing is priced ahead of what can still change."""
+
+    def decode_steps_s(self, works: Sequence[Work], advances: Iterable[int]) -> Iterable[float]:
+        """Seconds of one step after another, where contexts have grown by each of ``advances``."""
+        ...
+
+
 class CalledCost:
-    """A plain function of a batch as a cost: called for every step."""
+    """A plain function of a batch as a cost: called for every step that is run, once."""
 
     def __init__(self, step_s: StepFunction) -> None:
         self._step_s = step_s
@@ -103,9 +178,37 @@ class CalledCost:
     def seconds(self, works: Sequence[Work]) -> float:
         return max(float(self._step_s(work.batch)) for work in works if work.tokens)
 
+    def decode_steps_s(self, works: Sequence[Work], advances: Iterable[int]) -> Iterable[float]:
+        step_s = self._step_s
+        each = [(DecodeRows(work), work.outputs) for work in works if work.sequences]
+        for tokens in advances:
+            yield max([float(step_s(Batch(list(rows.after(tokens)), True, outputs))) for rows, outputs in each])
+
     def decode_ends_s(self, works: Sequence[Work], steps: int) -> Floats:
-        each = np.empty(steps)
-        for step in range(steps):
-            later = [Work((), tuple(context + step for context in work.contexts), work.queries) for work in works]
-            each[step] = self.seconds(later)
-        return np.cumsum(each)
+        return np.cumsum(list(self.decode_steps_s(works, range(steps))))
+
+
+class AffineCost:
+    """Seconds of a step that grow linearly with its tokens and with the tokens in its caches; of several attention
+    replicas the slowest counts.
+
+        t = step + token · tokens + cached · (contexts of decodes + contexts behind chunks)
+
+    >>> AffineCost(step_s=1e-2, token_s=1e-5).seconds([Work(contexts=(100, 200))])
+    0.01002
+    """
+
+    def __init__(self, step_s: float, token_s: float = 0.0, cached_s: float = 0.0) -> None:
+        self.step_s, self.token_s, self.cached_s = step_s, token_s, cached_s
+
+    def seconds(self, works: Sequence[Work]) -> float:
+        return self.step_s + max(map(self._own_s, works))
+
+    def _own_s(self, work: Work) -> float:
+        cached = work.context_tokens + sum([chunk.context_tokens for chunk in work.chunks])
+        return self.token_s * work.tokens + self.cached_s * cached
+
+    def decode_ends_s(self, works: Sequence[Work], steps: int) -> Floats:
+        after = np.arange(steps)
+        own = [self._own_s(work) + self.cached_s * work.sequences * after for work in works]
+        return np.cumsum(self.step_s + np.maximum.reduce(own))

@@ -1,0 +1,69 @@
+"""An engine as its user configures it: a scheduler, its options by their real names, and room for the cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..catalog import validate
+from ..errors import InputError, UnknownNameError, describe
+from .policies import POLICIES, Policy
+from .settings import Settings
+
+
+@dataclass(frozen=True, init=False)
+class Engine(Settings):
+    """A serving engine.
+
+    Parameters
+    ----------
+    scheduler
+        Name of a registered scheduler: ``vllm``, ``sglang``, ...
+    kv_tokens
+        Tokens that the cache of one attention replica holds; None: as many as are asked for.
+    block_tokens
+        Tokens of a block of it; None: as the scheduler's own option says.
+    options
+        Of the scheduler, by their real names.
+
+    Raises
+    ------
+    InputError
+        An option is unknown (with the nearest name) or out of range.
+
+    Examples
+    --------
+    >>> engine = Engine("vllm", max_num_seqs=8, kv_tokens=4096)
+    >>> engine.options.max_num_seqs, engine.block_tokens
+    (8, 16)
+    """
+
+    scheduler: str
+
+    def __init__(
+        self, scheduler: str = "vllm", *, kv_tokens: int | None = None, block_tokens: int | None = None, **options: Any
+    ) -> None:
+        policy = POLICIES.get(scheduler)
+        unknown = next((name for name in options if name not in policy.options.model_fields), None)
+        if unknown is not None:
+            raise UnknownNameError(f"option of {scheduler}", unknown, policy.options.model_fields)
+        if block_tokens is not None:
+            options.setdefault(policy.block_option, block_tokens)
+        object.__setattr__(self, "scheduler", scheduler)
+        object.__setattr__(self, "options", validate(options, policy.options))
+        object.__setattr__(self, "kv_tokens", _tokens(kv_tokens))
+        object.__setattr__(self, "block_tokens", getattr(self.options, policy.block_option))
+
+    @property
+    def policy(self) -> Policy:
+        """The scheduler."""
+        return POLICIES.get(self.scheduler)
+
+
+def _tokens(value: object) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or value < 1:
+        problem = f"{describe(value)} is not a number of tokens; it must be at least 1, or None"
+        raise InputError(problem, key="kv_tokens")
+    return None if value == float("inf") else int(value)

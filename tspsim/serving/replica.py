@@ -1,0 +1,269 @@
+"""One engine on a clock: steps follow each other while there is work, and runs of like decode steps are one event."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+import simpy
+from simpy.events import EventPriority
+
+from .engine import Engine
+from .lane import Lane, StepPlan
+from .lane import Sequence as Entry
+from .log import Kind, StepLog
+from .requests import Request
+from .work import EachStepCost, Floats, StepCost, Work
+
+#: Behind all that happens at the same time: a step sees what arrives when it begins.
+LATE = EventPriority(2)
+
+
+class Moment(simpy.Event):
+    """Something that happens at a time, whatever waits for it."""
+
+    def __init__(
+        self, env: simpy.Environment, at_s: float, action: Callable[[], None], priority: EventPriority = LATE
+    ) -> None:
+        super().__init__(env)
+        self._ok, self._value = True, None
+        self.callbacks.append(lambda _: action())
+        env.schedule(self, priority, max(0.0, at_s - env.now))
+
+
+@dataclass(slots=True)
+class Run:
+    """Steps under way, all alike: their plans, when they began and when each of them ends."""
+
+    plans: list[StepPlan]
+    start_s: float
+    ends_s: Floats
+    steps: int
+    row: tuple[int, int, int, int]
+
+
+class Replica:
+    """An engine of its own: requests are submitted, steps run one after another, callbacks say what came out.
+
+    A step begins when the one before has ended and something can run. Runs of decode steps that are planned alike are
+    one event, planned to the earliest of an end, a missing block and a time at which the engine looks for requests; a
+    request that arrives in the middle cuts the run at the end of the step under way.
+
+    Parameters
+    ----------
+    env
+        The clock.
+    engine
+        The scheduler, its options and its cache.
+    cost
+        Seconds of a step.
+    lanes
+        Attention replicas that step together (attention data parallelism): each has queues and a cache of its own, and
+        a step of all takes as long as ``cost`` says of one :class:`Work` each.
+    on_first_token, on_end
+        Called with the request when its first output is there, and its last.
+    every_step
+        One event a step.
+
+    Attributes
+    ----------
+    log
+        What ran, as a table.
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        engine: Engine,
+        cost: StepCost,
+        *,
+        lanes: int = 1,
+        on_first_token: Callable[[Request], None] | None = None,
+        on_end: Callable[[Request], None] | None = None,
+        every_step: bool = False,
+    ) -> None:
+        self.env, self.engine, self.cost = env, engine, cost
+        self.every_step = every_step
+        self.log = StepLog()
+        self._policy = engine.policy
+        self.lanes: tuple[Lane, ...] = tuple(self._policy.lane(engine) for _ in range(lanes))
+        self._on_first_token, self._on_end = on_first_token, on_end
+        self._each_step = cost if isinstance(cost, EachStepCost) else None
+        self._run: Run | None = None
+        #: Events of an older generation are void.
+        self._generation = 0
+        self._idle = True
+        self._due_s = inf
+
+    # --- what others ask ------------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> int:
+        """Requests that are not admitted."""
+        return sum([lane.queued for lane in self.lanes])
+
+    @property
+    def running(self) -> int:
+        """Requests that are admitted and have not ended."""
+        return sum([lane.present for lane in self.lanes]) - self.waiting
+
+    @property
+    def tokens_ahead(self) -> int:
+        """Tokens to be computed for the requests that are here: of prompts, and of answers."""
+        return sum([lane.tokens_ahead(self._steps_done()) for lane in self.lanes])
+
+    @property
+    def used_tokens(self) -> int:
+        """Tokens of the caches in use, of all attention replicas."""
+        return sum([lane.used_tokens(self._steps_done()) for lane in self.lanes])
+
+    @property
+    def capacity_tokens(self) -> int | None:
+        """Tokens that the caches hold; None: no limit."""
+        return None if self.engine.kv_tokens is None else self.engine.kv_tokens * len(self.lanes)
+
+    # --- arrivals -------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request, *, computed: int = 0) -> None:
+        """A request arrives now.
+
+        Parameters
+        ----------
+        request
+            What is asked.
+        computed
+            Tokens of its prompt whose keys and values are here already, over a link or from a tier; at least one is
+            computed anew.
+
+        Raises
+        ------
+        InputError
+            It can never be served: its cache does not fit.
+        """
+        self._policy.check(self.engine, request)
+        lane = self.lanes[0 if len(self.lanes) == 1 else self._policy.deal(self.lanes, request)]
+        lane.submit(Entry(request, computed))
+        if self._idle:
+            self._idle = False
+            self._at(self.env.now, self._begin)
+        elif self._run is not None:
+            self._cut(lane)
+
+    def _cut(self, lane: Lane) -> None:
+        """The run ends where the lane looks for what has arrived."""
+        run = self._run
+        assert run is not None
+        if run.steps == 1:
+            return
+        under_way = bisect_left(run.ends_s, self.env.now, 0, run.steps) + 1
+        steps = lane.seen_after(under_way)
+        if steps < run.steps:
+            run.steps = steps
+            self._at(float(run.ends_s[steps - 1]), self._settle)
+
+    # --- steps ----------------------------------------------------------------------------------------------
+
+    def _at(self, at_s: float, action: Callable[[], None]) -> None:
+        self._generation += 1
+        generation = self._generation
+
+        def still() -> None:
+            if generation == self._generation:
+                self._due_s = at_s
+                action()
+
+        Moment(self.env, at_s, still)
+
+    def _begin(self) -> None:
+        """The engine is idle, and something has arrived or is due."""
+        self._next(self.env.now, fresh=True)
+
+    def _next(self, start_s: float, fresh: bool) -> None:
+        """Plan and start the next step, or the next steps if they are alike."""
+        for lane in self.lanes:
+            lane.now_s = start_s
+            lane.open(fresh)
+        plans = self._policy.schedule(self.lanes)
+        if not _busy(plans):
+            seen = [lane.flush() for lane in self.lanes]
+            if any(seen):
+                plans = self._policy.schedule(self.lanes)
+        if not _busy(plans):
+            self._run, self._idle = None, True
+            wake_s = min([lane.wake_s() for lane in self.lanes])
+            if wake_s < inf:
+                self._at(wake_s, self._begin)
+            return
+        works = [lane.work(plan) for lane, plan in zip(self.lanes, plans, strict=True)]
+        chunk_tokens = sum([tokens for plan in plans for _, tokens in plan.chunks])
+        sequences = sum([work.sequences for work in works])
+        if chunk_tokens == 0:
+            ends_s = self._decode_ends(start_s, works, self._steps(plans))
+            kind = Kind.DECODE
+        else:
+            ends_s = np.array([start_s + self.cost.seconds(works)])
+            kind = Kind.MIXED if sequences else Kind.PREFILL
+        self._run = Run(plans, start_s, ends_s, len(ends_s), (kind, sequences, chunk_tokens, self.waiting))
+        self._at(float(ends_s[-1]), self._settle)
+
+    def _steps(self, plans: list[StepPlan]) -> int:
+        """Decode steps from now that are planned alike."""
+        if self.every_step or not all(plan.again for plan in plans):
+            return 1
+        return min([lane.steady() for lane, plan in zip(self.lanes, plans, strict=True) if plan.decodes])
+
+    def _decode_ends(self, start_s: float, works: list[Work], steps: int) -> Floats:
+        """When each of the next decode steps ends."""
+        if steps == 1:
+            return np.array([start_s + self.cost.seconds(works)])
+        advances = self.lanes[0].advances(steps)
+        if self._each_step is not None:
+            # Nothing happens before the next event of the clock: steps up to it are run for sure.
+            horizon_s, ends_s, end_s = self.env.peek(), [], start_s
+            for step_s in self._each_step.decode_steps_s(works, advances):
+                end_s += step_s
+                ends_s.append(end_s)
+                if end_s >= horizon_s:
+                    break
+            return np.array(ends_s)
+        return start_s + self.cost.decode_ends_s(works, steps)
+
+    def _settle(self) -> None:
+        """The run is over."""
+        run = self._run
+        assert run is not None
+        self._run = None
+        end_s = float(run.ends_s[run.steps - 1])
+        first: list[Entry] = []
+        ended: list[Entry] = []
+        used = 0
+        for lane, plan in zip(self.lanes, run.plans, strict=True):
+            used += lane.used_tokens(run.steps)
+            outs = lane.complete(plan, run.steps)
+            first += outs[0]
+            ended += outs[1]
+        kind, sequences, chunk_tokens, waiting = run.row
+        self.log.add(run.start_s, end_s, run.steps, kind, sequences, chunk_tokens, waiting, used)
+        for entry in first:
+            entry.request.first_token_s = end_s
+            if self._on_first_token is not None:
+                self._on_first_token(entry.request)
+        for entry in ended:
+            entry.request.end_s = end_s
+            if self._on_end is not None:
+                self._on_end(entry.request)
+        self._next(end_s, fresh=False)
+
+    def _steps_done(self) -> int:
+        """Whole steps of the run under way."""
+        run = self._run
+        if run is None or run.steps == 1:
+            return 0
+        return min(bisect_right(run.ends_s, self.env.now), run.steps - 1)
+
+
+def _busy(plans: list[StepPlan]) -> bool:
+    return any(plan.decodes or plan.chunks for plan in plans)
