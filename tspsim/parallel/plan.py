@@ -453,11 +453,9 @@ class Job:
         """What those are made of."""
         return DRAFTS.get(self.drafts.draft).block(self.model) if self.drafts else self.model.further_block
 
-    def drafting(self) -> Job:
-        """One pass of the drafter: a query of every sequence."""
-        assert self.drafts is not None
-        load = replace(self.work.load, speculation=replace(self.drafts, tokens=0))
-        return replace(self, work=replace(self.work, load=load))
+    def drafting(self, number: int = 0) -> Job:
+        """Pass ``number`` of the drafter: a query of every sequence."""
+        return replace(self, work=replace(self.work, load=self.work.load.drafting(number)))
 
     def at(self, index: int) -> Job:
         """The job in one pass of a serving step; any other is the same in all of its micro-batches."""
@@ -598,7 +596,8 @@ class Job:
             can = " or ".join(each.axes[0] for each in SCHEMES.values() if each.whole is not None)
             raise self._refuse(self.scheme.axes[0], f"{self.scheme.summary} does not run a {title}; use {can}")
         load = work.load
-        longest = {"context": max(load.contexts, default=0), "sequence": load.prompt + load.cached}
+        prompts = (row.query_tokens + row.context_tokens for row in load.kept)
+        longest = {"context": max(load.contexts, default=0), "sequence": max(prompts, default=0)}
         for key, tokens in longest.items():
             if model.max_context and tokens > model.max_context:
                 told = f"{tokens} tokens are more than the {model.max_context} that {model.name} was made for"

@@ -214,6 +214,10 @@ class AttentionKind(ABC):
 
     # --- work and cache -------------------------------------------------------------------------------------
 
+    def bends(self, model: Architecture, block: Block) -> tuple[int, ...]:
+        """Lengths of a context beyond which a query reads less of what is added, or chooses."""
+        return (block.window,) if block.window else ()
+
     @abstractmethod
     def cache(self, model: Architecture, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
         """What a layer keeps, ``state_type`` being that of a state; raises InputError for a type that this kind has no

@@ -128,6 +128,9 @@ class Chosen(Latent):
 
     # --- work and cache -------------------------------------------------------------------------------------
 
+    def bends(self, model: Architecture, block: Block) -> tuple[int, ...]:
+        return (indexing_of(model).topk,)
+
     def cache(self, model: Architecture, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
         """A latent and a rotary key a token, and the key of an indexer where the layer owns one."""
         shared = key_bytes(indexing_of(model)) if block.indexer else 0.0

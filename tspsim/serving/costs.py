@@ -1,0 +1,179 @@
+"""Costs of an engine's steps from the product's own programs, tabulated where they are asked.
+
+A step is written as a program and walked, or run by the engine (:mod:`.programs`): exactly what a question about that
+step alone answers. A run asks for many thousand steps that hardly differ, so what decoding takes is tabulated
+(:class:`Decodes`), and straight lines between tabulated points stay within :data:`~tspsim.serving.tables.EPSILON`.
+
+With a pipeline the seconds of a step of decoding are its period (:func:`tspsim.inference.turn_s`): as many parts of the
+batch are under way as there are stages.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from ..parallel import Plan, capacity
+from ..parallel.capacity import Capacity
+from ..question import Question
+from ..steps import Speculation
+from .decodes import Decodes
+from .programs import Priced, StepPrograms
+from .tables import Floats
+from .work import Work
+
+#: Steps with prompts whose seconds are kept.
+MOST_KEPT = 4096
+
+
+class ProgramCosts:
+    """What steps of one plan's engine cost (:class:`tspsim.serving.work.StepCost`).
+
+    Parameters
+    ----------
+    question, plan
+        Looked up; the step that the question's work names is of no account, but it must be one that serves.
+    speculation
+        What decoding sequences verify and draft in every step; None: nothing.
+    num_gpu_blocks
+        Blocks of the cache that a user states, instead of what the memory rule leaves.
+    """
+
+    def __init__(
+        self,
+        question: Question,
+        plan: Plan,
+        *,
+        speculation: Speculation | None = None,
+        num_gpu_blocks: int | None = None,
+    ) -> None:
+        self.question, self.plan, self.num_gpu_blocks = question, plan, num_gpu_blocks
+        self.programs = StepPrograms(question, plan, speculation)
+        self._decodes = Decodes(self.programs)
+        self._mixed: OrderedDict[Hashable, float] = OrderedDict()
+
+    # --- steps ------------------------------------------------------------------------------------------------
+
+    def seconds(self, works: Sequence[Work]) -> float:
+        """Of one step; of several lanes that step together, where all wait for the busiest."""
+        return max(self._seconds(work) for work in works if work.tokens)
+
+    def decode_ends_s(self, works: Sequence[Work], steps: int) -> Floats:
+        """Ends of the next ``steps`` steps of decoding, from now on: shape (steps,)."""
+        each = [self._decodes.steps_s(work.contexts, steps) for work in works if work.contexts]
+        return np.cumsum(each[0] if len(each) == 1 else np.max(each, axis=0))
+
+    def _seconds(self, work: Work) -> float:
+        if not work.chunks:
+            return float(self._decodes.steps_s(work.contexts, 1)[0])
+        key = work.chunks, work.sequences, work.context_tokens
+        if key not in self._mixed:
+            self._mixed[key] = self.programs.seconds(Work(work.chunks, evened(work)))
+            if len(self._mixed) > MOST_KEPT:
+                self._mixed.popitem(last=False)
+        return self._mixed[key]
+
+    def exact(self, work: Work) -> Priced:
+        """A step as its program says, not interpolated; of prompts that ranks divide the last piece."""
+        return self.programs.price(self.programs.of(work)[-1])
+
+    def breakdown(self, work: Work) -> dict[str, float]:
+        """Seconds of a step by what they are for: attention, experts, products, other kernels, collectives by their
+        kind, host and idle."""
+        parts: dict[str, float] = {}
+        for job in self.programs.of(work):
+            for name, seconds in self.programs.price(job).parts_s.items():
+                parts[name] = parts.get(name, 0.0) + seconds
+        return parts
+
+    # --- the engine -------------------------------------------------------------------------------------------
+
+    @property
+    def front_end_s(self) -> float:
+        """From a request's arrival to its first schedule, and from its first token to the client."""
+        return self.question.work.stack.engine.front_end.value
+
+    @cached_property
+    def capacity(self) -> Capacity:
+        """What the caches of one replica hold, by the engine's rule."""
+        job = self.programs.decoding((1,))
+        return capacity.capacity_of(job, self.question.device.visible_memory_bytes)
+
+    @cached_property
+    def block_tokens(self) -> int:
+        """Tokens of a block of the cache, over all ranks that share a context."""
+        return self.capacity.block_tokens * self.capacity.share.ranks
+
+    @cached_property
+    def capacity_tokens(self) -> int | None:
+        """Tokens that the cache of one replica holds, in whole blocks; None where caches do not grow."""
+        if self.num_gpu_blocks is not None:
+            return self.num_gpu_blocks * self.block_tokens
+        return self._tokens(self._longest)
+
+    @cached_property
+    def capacity_range_tokens(self) -> tuple[int, int] | None:
+        """Between which that is expected, nine times of ten; None where caches do not grow."""
+        if self.num_gpu_blocks is not None:
+            return self.num_gpu_blocks * self.block_tokens, self.num_gpu_blocks * self.block_tokens
+        if self.capacity_tokens is None:
+            return None
+        low, high = (int(each * self._longest) for each in self.capacity.sessions_range(self._longest))
+        return low, high
+
+    @property
+    def _longest(self) -> int:
+        """Tokens of a context over which blocks of a cache are counted."""
+        return self.question.model.max_context or 2**17
+
+    def _tokens(self, context: int) -> int | None:
+        sessions = self.capacity.sessions(context)
+        if sessions == float("inf"):
+            return None
+        return int(sessions * context) // self.block_tokens * self.block_tokens
+
+
+def evened(work: Work) -> tuple[int, ...]:
+    """As many contexts of the same sum, as equal as whole numbers are."""
+    if not work.contexts:
+        return ()
+    each, more = divmod(work.context_tokens, work.sequences)
+    return (each + 1,) * more + (each,) * (work.sequences - more)
+
+
+def costs_of(
+    question: Question,
+    plan: Plan,
+    *,
+    speculation: Speculation | None = None,
+    num_gpu_blocks: int | None = None,
+) -> ProgramCosts:
+    """The costs of a plan's steps; what is tabulated for one question is there for the next of the same content.
+
+    Raises
+    ------
+    InputError
+        The plan does not serve this model.
+    """
+    memo = question.cluster.memo
+    key = "step costs", *content(question, plan), speculation, num_gpu_blocks
+    if key not in memo:
+        # Devices and models are kept beside their costs, so that no other can come to have their numbers.
+        memo[key] = ProgramCosts(question, plan, speculation=speculation, num_gpu_blocks=num_gpu_blocks)
+    found: ProgramCosts = memo[key]
+    return found
+
+
+def content(question: Question, plan: Plan) -> tuple[Hashable, ...]:
+    """What costs depend on, beside the cluster that they are kept with."""
+    work = question.work
+    facts = [getattr(plan, name) for name in type(plan).__dataclass_fields__ if name != "name"]
+    plan_key = tuple(tuple(sorted(fact.items())) if isinstance(fact, dict) else fact for fact in facts)
+    slow = tuple((each.gpu, each.factor) for each in question.scenario.faults.slow_gpus)
+    work_key = (
+        work.precision, work.runtime_reserve_bytes, work.routing, repr(work.stack), repr(work.formats),
+    )  # fmt: skip
+    return question.model, id(question.device), work_key, plan_key, slow
