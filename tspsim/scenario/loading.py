@@ -181,4 +181,6 @@ def _with_known_names(scenario: Scenario, folder: Path | None) -> Scenario:
         ),
         "cluster": known_cluster(scenario.cluster, "cluster"),
     }
+    if scenario.traffic is not None:
+        update["traffic"] = scenario.traffic.with_files(folder)
     return scenario.model_copy(update=update)
