@@ -125,8 +125,8 @@ def plan(name: str, **more: Any) -> PlanResult:
 
 def shares() -> tuple[StepShare, ...]:
     return (
-        StepShare("decode of 1", {"gemm": 4e-3, "attention": 2e-4, "all_reduce": 1e-3, "host": 5e-4}),
-        StepShare("decode of 64", {"gemm": 9e-3, "attention": 3e-3, "all_reduce": 2e-3, "host": 5e-4}),
+        StepShare("decode of 1", {"products": 4e-3, "attention": 2e-4, "all_reduce": 1e-3, "host": 5e-4}),
+        StepShare("decode of 64", {"products": 9e-3, "attention": 3e-3, "all_reduce": 2e-3, "host": 5e-4}),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from tspsim.report.figures import bars_layout, colours, in_order, totals
@@ -19,13 +20,26 @@ TEMPLATE = (
     + folded("Step")
 )
 
+#: What kernels and the host are for; collectives have the colours that they have everywhere.
+PARTS = {
+    "products": "#0072b2", "experts": "#332288", "attention": "#56b4e9", "other kernels": "#8a94a6", "host": "#b9a7c9",
+}  # fmt: skip
+
+
+def ordered(families: Iterable[str]) -> list[str]:
+    """Kernels, then collectives, then what waits."""
+    found = list(dict.fromkeys(families))
+    kernels = [name for name in PARTS if name in found and name != "host"]
+    rest = in_order(name for name in found if name not in PARTS and name != "idle")
+    return [*kernels, *rest, *(name for name in ("host", "idle") if name in found)]
+
 
 def build(view: ServingView) -> dict[str, Any] | None:
     """A figure a plan, and all shares as a table."""
     told = [served for served in view.ranked if any(share.seconds > 0 for share in served.shares)]
     if not told:
         return None
-    families = in_order(family for served in told for share in served.shares for family in share.parts)
+    families = ordered(family for served in told for share in served.shares for family in share.parts)
     families = [f for f in families if any(share.parts.get(f, 0.0) > 0 for served in told for share in served.shares)]
     choices = [{"label": served.name, **drawn(served.shares, families)} for served in told]
     rows = [
@@ -48,7 +62,7 @@ def part(share: StepShare, family: str) -> str:
 def drawn(shares: tuple[StepShare, ...], families: list[str]) -> dict[str, Any]:
     """A bar a step."""
     names = [share.label for share in shares]
-    tones = colours(families)
+    tones = colours(families) | {name: tone for name, tone in PARTS.items() if name in families}
     data: list[dict[str, Any]] = [
         {
             "type": "bar", "orientation": "h", "name": words(family),
