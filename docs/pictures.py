@@ -47,7 +47,8 @@ class Panel:
     def line(self, points: Points, colour: str, *, steps: bool = False, dashed: bool = False) -> None:
         """A line through points, or steps that hold until the next."""
         if steps:
-            points = [each for a, b in zip(points, [*points[1:], points[-1]], strict=True) for each in (a, (b[0], a[1]))]
+            later = [*points[1:], points[-1]]
+            points = [each for a, b in zip(points, later, strict=True) for each in (a, (b[0], a[1]))]
         self.marks.append(("dashed" if dashed else "line", colour, points))
 
     def dots(self, points: Points, colour: str) -> None:
@@ -133,10 +134,7 @@ class Picture:
             low, high = self._scale(panel)
 
             def up(value: float) -> float:
-                if panel.log:
-                    share = math.log(max(value, low) / low) / math.log(high / low)
-                else:
-                    share = value / high
+                share = math.log(max(value, low) / low) / math.log(high / low) if panel.log else value / high
                 return bottom - panel.height * share
 
             for tick in decades(low, high) if panel.log else even(0.0, high, 4):

@@ -14,7 +14,7 @@ from helpers import serving_runs as made
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tspsim.report.serving import curves, engines, life, plans, shares, waits, words
+from tspsim.report.serving import compare_page, curves, engines, life, plans, shares, waits, words
 from tspsim.report.serving.page import page
 from tspsim.report.serving.thinning import columns, edges, largest, unpacked
 from tspsim.report.serving.view import (
@@ -339,3 +339,46 @@ def test_tables_have_columns_that_somebody_has_a_value_for(view: ServingView) ->
     built = plans.build(made.view())
     assert "Within the limits, requests/s" not in built["columns"] and "Preemptions" not in built["columns"]
     assert [row["name"] for row in built["rows"]] == ["B", "A"]
+
+
+# --- offers side by side ------------------------------------------------------------------------------------
+
+
+def offers() -> list[tuple[str, ServingView]]:
+    """Of a dear machine that is quick and a cheap one that is slow."""
+
+    def at(price: float, view: ServingView) -> ServingView:
+        served = []
+        for each in view.served:
+            runs = []
+            for run in each.runs:
+                usd = {"rental": price / run.rate("output_tokens_per_s")}
+                runs.append(replace(run, metrics={**run.metrics, "usd_per_million_output_tokens": usd}))
+            served.append(replace(each, runs=tuple(runs)))
+        return replace(view, served=tuple(served))
+
+    quick = ServingView((made.served("TP8", (1, 8, 32), token_s=5e-3),))
+    slow = ServingView((made.served("TP8", (1, 8, 32), token_s=9e-3),))
+    return [("Dear", at(3000.0, quick)), ("Cheap", at(900.0, slow))]
+
+
+def test_offers_are_compared_by_price_rate_and_speed() -> None:
+    text = compare_page.page(offers(), ("<p>{{ what }}</p>", {"what": "terms"}), title="one against the other")
+    assert "Cheap is cheapest: $" in text and "a million output tokens with TP8, 32 at once" in text
+    view = compare_page.joined(offers())
+    said = " ".join(compare_page.sentences(view, view.served[0].best))
+    assert "Cheapest at equal load, by requests at once: Cheap from 1 to 32." in said
+    assert "Quickest with 1 at once: TP8 on Dear, a token every " in said
+    assert "Most a GPU: TP8 on Dear" in said
+    (ratio,) = compare_page.answer(view, "", "", "")["ratios"]
+    assert ratio["name"] == "Dear (TP8)" and float(ratio["times"].removesuffix("×")) > 1.0
+
+
+def test_offers_without_prices_are_compared_by_rate() -> None:
+    def free(view: ServingView) -> ServingView:
+        unpriced = {"usd_per_million_output_tokens": {}}
+        runs = tuple(replace(run, metrics={**run.metrics, **unpriced}) for run in view.served[0].runs)
+        return replace(view, served=(replace(view.served[0], runs=runs),))
+
+    view = compare_page.joined([(name, free(each)) for name, each in offers()])
+    assert compare_page.answer(view, "", "", "")["headline"].startswith("TP8 on Dear serves most")

@@ -129,12 +129,12 @@ def leaders(view: ServingView) -> Iterator[str]:
             found.append((first, [load]))
     if len(found) < 2:
         return
-    told = [f"{name} {_span(loads)}" for name, loads in found]
+    told = [f"{name} {span(loads)}" for name, loads in found]
     what = "within the limits" if view.slo else "of outputs"
     yield f"Most {what}, by {'requests at once' if view.closed else 'requests/s sent'}: {', '.join(told)}."
 
 
-def _span(loads: Sequence[float]) -> str:
+def span(loads: Sequence[float]) -> str:
     first, last = f"{loads[0]:,.4g}", f"{loads[-1]:,.4g}"
     return f"at {first}" if first == last else f"from {first} to {last}"
 
