@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,10 @@ dotted line joins what nothing beats in both." ~ measured) }}{% endif %}
 
 @dataclass(frozen=True)
 class Measure:
-    """A figure of a run: how it is found, read and drawn; ``of`` and ``limit`` name its range and its limit."""
+    """A figure of a run: how it is found, read and drawn; ``of`` and ``limit`` name its range and its limit.
+
+    Where the range is of another measure in proportion to it, it is taken in proportion.
+    """
 
     title: str
     value: Callable[[Run], float]
@@ -49,7 +52,7 @@ def _plain(value: float) -> str:
 
 MEASURES: tuple[Measure, ...] = (
     Measure(
-        "output tokens/s a GPU", lambda run: each_gpu(run), compact,
+        "output tokens/s a GPU", lambda run: each_gpu(run), compact, of="output_tokens_per_s",
         measured=lambda point: point.per_gpu,
     ),
     Measure("output tokens/s", lambda run: run.rate("output_tokens_per_s"), compact, of="output_tokens_per_s"),
@@ -186,9 +189,9 @@ def curve(view: ServingView, measure: Measure) -> dict[str, Any] | None:
         known = [(run.load, measure.value(run), run) for run in served.runs if np.isfinite(measure.value(run))]
         if not known:
             continue
-        bounds = [run.ranges.get(measure.of) for *_, run in known]
-        if measure.of and all(bounds) and len(known) > 1:
-            traces += band([load for load, *_ in known], [each for each in bounds if each], plan_colour(place))
+        bounds = [ends for _, value, run in known if (ends := spread(run, measure.of, value)) is not None]
+        if len(bounds) == len(known) > 1:
+            traces += band([load for load, *_ in known], bounds, plan_colour(place))
         traces.append(
             {
                 "type": "scatter", "mode": "lines+markers", "name": label(served.name),
@@ -228,6 +231,15 @@ def curve(view: ServingView, measure: Measure) -> dict[str, Any] | None:
 
 def _log(measure: Measure) -> dict[str, Any]:
     return {"type": "log", "rangemode": "normal", "dtick": 1} if measure.log else {}
+
+
+def spread(run: Run, of: str, value: float) -> tuple[float, float] | None:
+    """The range of a measure that is ``value``, in proportion to that of ``of``."""
+    bounds = run.ranges.get(of)
+    whole = run.mean(of) if isinstance(run.metrics.get(of), Mapping) else run.rate(of)
+    if bounds is None or not whole > 0:
+        return None
+    return bounds[0] * value / whole, bounds[1] * value / whole
 
 
 def band(x: list[float], bounds: list[tuple[float, float]], colour: str) -> list[dict[str, Any]]:

@@ -78,8 +78,8 @@ def _price(_: Served, run: Run) -> tuple[str, str]:
     if not prices:
         return "–", ""
     both = list(bases(run, "usd_per_million_tokens").values())
-    spread = f"{prices[0]:.3g}" + (f" – {prices[-1]:.3g}" if prices[-1] != prices[0] else "")
-    return spread, f"{both[0]:.3g} with prompts" if both else ""
+    spread = f"{digits(prices[0])}" + (f" – {digits(prices[-1])}" if prices[-1] != prices[0] else "")
+    return spread, f"{digits(both[0])} with prompts" if both else ""
 
 
 def _cache(_: Served, run: Run) -> tuple[str, str]:

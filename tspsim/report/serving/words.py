@@ -142,7 +142,7 @@ def span(loads: Sequence[float]) -> str:
 def dollars(run: Run) -> str:
     """Prices of a million output tokens, by basis; empty without prices."""
     prices = bases(run, "usd_per_million_output_tokens")
-    return ", ".join(f"${value:.3g}{f' ({basis})' if basis else ''}" for basis, value in prices.items())
+    return ", ".join(f"${digits(value)}{f' ({basis})' if basis else ''}" for basis, value in prices.items())
 
 
 def bases(run: Run, key: str) -> dict[str, float]:
@@ -163,7 +163,7 @@ def cheapest(view: ServingView) -> Iterator[str]:
     best = view.ranked[0]
     mine = min(bases(best.best, key).values(), default=float("nan"))
     if cheap is not best and mine > TIE * least:
-        yield f"{cheap.name} is cheaper: ${least:.3g} a million output tokens, {mine / least:.2f} times less."
+        yield f"{cheap.name} is cheaper: ${digits(least)} a million output tokens, {mine / least:.2f} times less."
 
 
 def limits(best: Served, run: Run) -> Iterator[str]:
@@ -171,9 +171,10 @@ def limits(best: Served, run: Run) -> Iterator[str]:
     if best.plan.bottleneck:
         text = best.plan.bottleneck
         yield f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
+    else:
+        yield from engaged(run)
     yield from queued(run)
     yield from full(run)
-    yield from engaged(run)
 
 
 def queued(run: Run) -> Iterator[str]:
@@ -239,8 +240,8 @@ def tiles(view: ServingView) -> list[dict[str, str]]:
     if prices:
         (basis, price), *others = prices.items()
         named = f" ({basis})" if basis else ""
-        further = "".join(f"; ${other:.3g} {name}" for name, other in others)
-        tile("Cost", f"${price:.3g}", f"a million output tokens{named}{further}")
+        further = "".join(f"; ${digits(other)} {name}" for name, other in others)
+        tile("Cost", f"${digits(price)}", f"a million output tokens{named}{further}")
     kv = run.metrics.get("kv") or {}
     if kv.get("peak_share") is not None:
         sessions = f"room for {int(kv['sessions']):,} requests" if kv.get("sessions") else "of the room, at the peak"
