@@ -54,8 +54,8 @@ class Closed:
 class OneServer:
     """A replica that does one request after the other, each in ``seconds(request)``."""
 
-    def __init__(self, env: simpy.Environment, seconds: Callable[[Request], float], on_end: Any) -> None:
-        self.env, self.seconds, self.on_end = env, seconds, on_end
+    def __init__(self, env: simpy.Environment, seconds: Callable[[Request], float], on_end: Any, on_chunk: Any) -> None:
+        self.env, self.seconds, self.on_end, self.on_chunk = env, seconds, on_end, on_chunk
         self.queue: deque[Request] = deque()
         self.busy = False
         self.log: list[tuple[int, float]] = []
@@ -82,6 +82,8 @@ class OneServer:
         request = self.queue.popleft()
         request.first_scheduled_s = self.env.now
         due = self.env.timeout(self.seconds(request))
+        if self.on_chunk is not None:
+            self.on_chunk(request, 0, request.prompt_tokens, self.env.now + self.seconds(request))
         due.callbacks.append(lambda _event: self._end(request))
 
     def _end(self, request: Request) -> None:
@@ -99,8 +101,10 @@ class Servers(Members):
 
     seconds: Callable[[Request], float] = lambda request: float(request.output_tokens)
 
-    def build(self, env: simpy.Environment, on_first_token: Any, on_end: Any, every_step: bool) -> OneServer:
-        return OneServer(env, self.seconds, on_end)
+    def build(
+        self, env: simpy.Environment, on_end: Any, *, every_step: bool = False, on_chunk: Any = None
+    ) -> OneServer:
+        return OneServer(env, self.seconds, on_end, on_chunk)
 
 
 def servers(count: int, seconds: Callable[[Request], float] | None = None) -> Servers:

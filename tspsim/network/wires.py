@@ -46,20 +46,26 @@ class Way:
     ----------
     busy_s
         Seconds that it keeps each of its links busy, at the share of their bandwidth that messages reach.
-    busiest_bytes
-        That cross the link which is busy longest.
+    carried
+        Bytes that cross each.
     latency_s
         Of the longest route.
     """
 
     busy_s: Mapping[Link, float]
-    busiest_bytes: float
+    carried: Mapping[Link, float]
     latency_s: float
 
     @cached_property
     def fluid_s(self) -> float:
         """Seconds of the busiest link."""
         return max(self.busy_s.values(), default=0.0)
+
+    @cached_property
+    def busiest_bytes(self) -> float:
+        """That cross the link which is busy longest."""
+        busiest = max(self.busy_s, key=self.busy_s.__getitem__, default=None)
+        return 0.0 if busiest is None else self.carried[busiest]
 
     @property
     def alone_s(self) -> float:
@@ -115,7 +121,7 @@ class Wires:
             for link in route:
                 busy_s[link] = busy_s.get(link, 0.0) + size_bytes / self._rate(link)
                 carried[link] = carried.get(link, 0.0) + size_bytes
-        return Way(busy_s, carried[max(busy_s, key=busy_s.__getitem__)] if busy_s else 0.0, latency_s)
+        return Way(busy_s, carried, latency_s)
 
     def send(self, way: Way, share: float = 1.0, *, least_s: float = 0.0) -> Transfer:
         """Send ``share`` of the bytes of a way, from now on.

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveInt, StrictBool
+from pydantic import Field, PositiveInt, StrictBool, StrictInt
 
 from tspsim.provenance import Provenance
 from tspsim.units import Bytes, PositiveCount, Seconds, duration, gib
 
-from .serving_engine import Graphs, Limits, MemoryRule, Prior, ServingEngine, Sizes
+from .serving_engine import Graphs, Limits, MemoryRule, Prior, Scheduler, ServingEngine, Sizes
 from .stated import Expected, Section, Stated
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -88,6 +88,21 @@ class LimitsSpec(Section):
     sequences: PositiveCount
 
 
+class SchedulerSpec(Section):
+    """Who schedules requests, and how its options are called."""
+
+    source: str = Field(min_length=3, max_length=2000)
+    name: str = Field(min_length=1, max_length=60, description="a registered scheduler")
+    tokens: str = Field("", description="its option for the most tokens of a pass")
+    sequences: str = Field("", description="its option for the most sequences at once")
+    share: str = Field("", description="its option for the share of memory")
+    options: dict[str, StrictBool | StrictInt | float | str] = Field({}, description="others, as they are by default")
+
+    def scheduler(self) -> Scheduler:
+        """The same as engines read it."""
+        return Scheduler(self.name, self.tokens, self.sequences, self.share, dict(self.options))
+
+
 class EngineSpec(Section):
     """How a serving engine runs a model; what is left out costs nothing."""
 
@@ -108,6 +123,7 @@ class EngineSpec(Section):
     block: Stated[PositiveInt] | None = Field(None, description="tokens of a block of the cache")
     limits: Stated[tuple[LimitsSpec, ...]] | None = None
     slots: Stated[PositiveCount] | None = Field(None, description="sequences that may run at once, where stated")
+    scheduler: SchedulerSpec | None = Field(None, description="of requests; default: vLLM's")
 
     def engine(self, name: str) -> ServingEngine:
         """The same facts as programs and capacities read them."""
@@ -129,6 +145,7 @@ class EngineSpec(Section):
             "block_tokens": _value(self.block),
             "limits": self._limits(),
             "slots": _value(self.slots),
+            "scheduler": self.scheduler.scheduler() if self.scheduler else None,
         }
         assert values.keys() == {each.name for each in fields(ServingEngine)} - {"name"}
         return ServingEngine(name, **{key: value for key, value in values.items() if value is not None})
@@ -152,6 +169,9 @@ class EngineSpec(Section):
                 yield Provenance(what, value, entry.source, "library")
             elif isinstance(entry, MemorySpec):
                 yield Provenance(what, f"{entry.share:.0%}", entry.source, "library")
+            elif isinstance(entry, SchedulerSpec):
+                stated = [f"{name} {value}" for name, value in entry.options.items()]
+                yield Provenance(what, ", ".join([entry.name, *stated]), entry.source, "library")
             elif isinstance(entry, Stated):
                 yield Provenance(what, _text(key, entry), entry.source, _basis(entry))
 

@@ -130,6 +130,27 @@ class Limits:
     sequences: int
 
 
+@dataclass(frozen=True)
+class Scheduler:
+    """Who schedules requests, and what it calls what everybody has.
+
+    Attributes
+    ----------
+    name
+        A registered scheduler (:mod:`tspsim.serving.policies`).
+    tokens, sequences, share
+        Its options for the most tokens of a pass, sequences at once, and the share of memory; empty: it has none.
+    options
+        Others, as the engine has them by default.
+    """
+
+    name: str = "vllm"
+    tokens: str = ""
+    sequences: str = ""
+    share: str = ""
+    options: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+
+
 class Budget(NamedTuple):
     """Bytes for caches on a GPU, and between which nine of ten installations are expected."""
 
@@ -206,6 +227,8 @@ class ServingEngine:
         Passes' tokens and sequences by memory, ascending.
     slots
         Sequences that may run at once, where a script states it.
+    scheduler
+        Of requests.
     """
 
     name: str = "ideal"
@@ -226,6 +249,7 @@ class ServingEngine:
     block_tokens: int = 1
     limits: tuple[Limits, ...] = ()
     slots: int | None = None
+    scheduler: Scheduler = Scheduler()
 
     def __hash__(self) -> int:
         return hash((self.name, self.kernels, self.graphs, self.step, self.sequence, self.block_tokens, self.slots))

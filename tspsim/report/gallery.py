@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tspsim.answer import simulate
 from tspsim.files import atomic_write
 from tspsim.result import PlanResult, Result
 from tspsim.scenario import Scenario, load
-from tspsim.simulation import simulate
 from tspsim.studies.axes import choose
 from tspsim.studies.purchase import decide
 from tspsim.studies.purchase.offers import expand

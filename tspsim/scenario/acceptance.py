@@ -1,7 +1,7 @@
 """How many drafts are accepted: measured acceptance lengths by model and drafter (workloads/traffic/acceptance.yaml).
 
-L_k tokens a step with k drafts (L_0 = 1) are L_k = 1 + Σ_{i≤k} Π_{j≤i} a_j, where a_i is the share of drafts at position
-i that is accepted when all before it were; so a_i = (L_i − L_{i−1}) / (L_{i−1} − L_{i−2}), and a_1 = L_1 − 1.
+L_k tokens a step with k drafts (L_0 = 1) are L_k = 1 + Σ_{i≤k} Π_{j≤i} a_j, where a_i is the share of drafts at
+position i that is accepted when all before it were; so a_i = (L_i − L_{i−1}) / (L_{i−1} − L_{i−2}), and a_1 = L_1 − 1.
 """
 
 from __future__ import annotations

@@ -146,8 +146,8 @@ class Scenario(Section):
         """Plain data in the order of the fields, all defaults filled in, quantities as numbers in SI.
 
         A scenario that is no purchase has neither ``offers`` nor ``project``; of ``sequences_per_replica`` and
-        ``global_batch`` it has one; with ``traffic`` it has nothing that says how much a step is. A plan has ``expert_balance`` where it is not the usual one, and a cluster
-        ``gpus_per_node`` where not all are used.
+        ``global_batch`` it has one; with ``traffic`` it has nothing that says how much a step is. A plan has
+        ``expert_balance`` where it is not the usual one, and a cluster ``gpus_per_node`` where not all are used.
         """
         data = self.model_dump(mode="json", by_alias=True)
         workload = data["workload"]
@@ -162,7 +162,7 @@ class Scenario(Section):
             if isinstance(cluster, dict) and cluster["gpus_per_node"] is None:
                 del cluster["gpus_per_node"]
         for plan in data["plans"]:
-            if plan["expert_balance"] == Plan.model_fields["expert_balance"].default:
+            if plan.get("expert_balance") == Plan.model_fields["expert_balance"].default:
                 del plan["expert_balance"]
         return {key: value for key, value in data.items() if value or key not in ("offers", "project", "traffic")}
 

@@ -140,6 +140,12 @@ class Traffic(Section):
             _check_lengths(asked, longest)
         return asked
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Traces that it reads."""
+        named = (getattr(getattr(self, key), "file", None) for key in ("arrivals", "prompt", "output"))
+        return tuple(dict.fromkeys(file for file in named if file is not None))
+
     def at_rate(self, rate: float) -> Traffic:
         """The same at a rate, in requests/s."""
         return self.model_copy(update={"arrivals": self.arrivals.at(rate)})

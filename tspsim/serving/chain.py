@@ -49,6 +49,12 @@ class Exchanges:
         """Ranks of a group."""
         return prod(self.mesh.sizes[part] for part in self.mesh.parts(axis))
 
+    def seconds(self, asked: Collective) -> float:
+        """Of a collective of the first stage, whose groups do not get in each other's way."""
+        found = self.collective_s(asked, 0) if self.members(asked.axis) > 1 else 0.0
+        assert found is not None
+        return found
+
     def collective_s(self, asked: Collective, stage: int) -> float | None:
         """Of one collective; None where its groups get in each other's way."""
         how = asked.root, asked.algorithm, asked.tokens
@@ -207,8 +213,8 @@ class _Walk:
             if isinstance(instruction, Compute):
                 self.kernels = (self.kernels[0] if self.kernels else start, end)
         elif isinstance(instruction, Compute):
-            first, last = self.kernels or (start, end)
-            self.kernels = first, max(last, end)
+            began, last = self.kernels or (start, end)
+            self.kernels = began, max(last, end)
         if isinstance(instruction, SendReceive) and instruction.to is not None:
             self.sent_s = end
         streams[stream] = end
@@ -217,7 +223,7 @@ class _Walk:
 
     def _duration_s(self, instruction: Instruction, times: int) -> float | None:
         if isinstance(instruction, Compute):
-            total = 0.0
+            total: float = 0.0
             for operator in instruction.operators:
                 alone_s = self.cost(operator)
                 total += alone_s

@@ -21,6 +21,7 @@ from ..parallel.capacity import Capacity
 from ..question import Question
 from ..steps import Speculation
 from .decodes import Decodes
+from .mixed import Mixed
 from .programs import Priced, StepPrograms
 from .tables import Floats
 from .work import Work
@@ -53,7 +54,8 @@ class ProgramCosts:
         self.question, self.plan, self.num_gpu_blocks = question, plan, num_gpu_blocks
         self.programs = StepPrograms(question, plan, speculation)
         self._decodes = Decodes(self.programs)
-        self._mixed: OrderedDict[Hashable, float] = OrderedDict()
+        self._mixed = Mixed(self.programs, self._decodes.bends)
+        self._kept: OrderedDict[Hashable, float] = OrderedDict()
 
     # --- steps ------------------------------------------------------------------------------------------------
 
@@ -63,18 +65,21 @@ class ProgramCosts:
 
     def decode_ends_s(self, works: Sequence[Work], steps: int) -> Floats:
         """Ends of the next ``steps`` steps of decoding, from now on: shape (steps,)."""
-        each = [self._decodes.steps_s(work.contexts, steps) for work in works if work.contexts]
+        each = [self._decodes.steps_s(work, steps) for work in works if work.sequences]
         return np.cumsum(each[0] if len(each) == 1 else np.max(each, axis=0))
 
     def _seconds(self, work: Work) -> float:
         if not work.chunks:
-            return float(self._decodes.steps_s(work.contexts, 1)[0])
+            return float(self._decodes.steps_s(work, 1)[0])
+        found = self._mixed.seconds(work)
+        if found is not None:
+            return found
         key = work.chunks, work.sequences, work.context_tokens
-        if key not in self._mixed:
-            self._mixed[key] = self.programs.seconds(Work(work.chunks, evened(work)))
-            if len(self._mixed) > MOST_KEPT:
-                self._mixed.popitem(last=False)
-        return self._mixed[key]
+        if key not in self._kept:
+            self._kept[key] = self.programs.seconds(Work(work.chunks, evened(work)))
+            if len(self._kept) > MOST_KEPT:
+                self._kept.popitem(last=False)
+        return self._kept[key]
 
     def exact(self, work: Work) -> Priced:
         """A step as its program says, not interpolated; of prompts that ranks divide the last piece."""
@@ -138,7 +143,7 @@ class ProgramCosts:
 
 def evened(work: Work) -> tuple[int, ...]:
     """As many contexts of the same sum, as equal as whole numbers are."""
-    if not work.contexts:
+    if not work.sequences:
         return ()
     each, more = divmod(work.context_tokens, work.sequences)
     return (each + 1,) * more + (each,) * (work.sequences - more)

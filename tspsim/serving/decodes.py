@@ -13,12 +13,12 @@ indexer chooses, and others have not, the mean is over their values instead.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
 
 import numpy as np
 
 from .programs import StepPrograms
 from .tables import Curve, Floats
+from .work import Work
 
 #: Rows of the smallest tile of a product.
 TILE = 16
@@ -32,11 +32,10 @@ class Decodes:
     def __init__(self, programs: StepPrograms) -> None:
         self.programs = programs
         engine = programs.question.work.stack.engine
-        speculation = programs.speculation
-        self.queries = 1 + (speculation.tokens if speculation else 0)
+        self.queries = programs.queries
         sizes = engine.graphs.tokens(self.queries, engine.slots)
         self._sizes = [size // self.queries for size in sizes] if engine.graphs.pads else []
-        self._bends = bends(programs, self.queries)
+        self.bends = bends(programs, self.queries)
         self._curves: dict[int, Curve] = {}
 
     def cell(self, batch: int) -> tuple[int, int]:
@@ -50,19 +49,18 @@ class Decodes:
         low = (batch - 1) // wide * wide + 1
         return max(low, self._sizes[-1] + 1 if self._sizes else 1), low + wide - 1
 
-    def steps_s(self, contexts: Sequence[int], steps: int) -> Floats:
+    def steps_s(self, work: Work, steps: int) -> Floats:
         """Seconds of each of the next steps, where every context grows by one a step: shape (steps,)."""
-        batch = len(contexts)
+        batch = work.sequences
         low, high = self.cell(batch)
         later = np.arange(steps, dtype=np.float64)
-        shortest, longest = min(contexts), max(contexts)
-        if any(shortest < bend < longest + steps for bend in self._bends) and shortest < longest:
-            lengths, counts = np.unique(np.array(contexts), return_counts=True)
-            at = lengths[:, None] + later
-            weights = counts / batch
-        else:
-            at = (sum(contexts) / batch + later)[None, :]
-            weights = np.ones(1)
+        at, weights = (work.context_tokens / batch + later)[None, :], np.ones(1)
+        last = work.longest + steps
+        if self.bends and self.bends[0] < last:
+            shortest = min(work.contexts)
+            if shortest < work.longest and any(shortest < bend < last for bend in self.bends):
+                lengths, counts = np.unique(np.array(work.contexts), return_counts=True)
+                at, weights = lengths[:, None] + later, counts / batch
         found: Floats = weights @ self._curve(low)(at)
         if high > low:
             share = (batch - low) / (high - low)
@@ -75,7 +73,7 @@ class Decodes:
             def value(context: int) -> float:
                 return self.programs.price(self.programs.decoding((context,) * batch)).seconds
 
-            self._curves[batch] = Curve(value, self._bends)
+            self._curves[batch] = Curve(value, self.bends)
         return self._curves[batch]
 
 

@@ -21,12 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..traffic.kind import Floats, Ints
+from .log import Kind, StepLog
 from .traffic import Book
 
 PERCENTILES = (50, 90, 99)
@@ -94,23 +95,6 @@ class Waits:
         return kept
 
 
-class Log(Protocol):
-    """Runs of an engine's steps, in order: see :class:`tspsim.serving.log.StepLog`. ``kind`` is a text each."""
-
-    @property
-    def start_s(self) -> Any: ...
-    @property
-    def end_s(self) -> Any: ...
-    @property
-    def steps(self) -> Any: ...
-    @property
-    def kind(self) -> Any: ...
-    @property
-    def sequences(self) -> Any: ...
-    @property
-    def used_tokens(self) -> Any: ...
-
-
 def spread(values: Floats, mean: float | None = None) -> dict[str, float] | None:
     """Mean and percentiles; None of nothing."""
     values = values[np.isfinite(values)]
@@ -120,7 +104,7 @@ def spread(values: Floats, mean: float | None = None) -> dict[str, float] | None
     return found | {f"p{each}": float(np.percentile(values, each)) for each in PERCENTILES}
 
 
-def gaps(logs: Iterable[Log], from_s: float, to_s: float) -> tuple[Floats, Ints]:
+def gaps(logs: Iterable[StepLog], from_s: float, to_s: float) -> tuple[Floats, Ints]:
     """Seconds between tokens in engines' steps within a time, and how many sequences waited so long.
 
     A sequence that decodes in a step waited for it since its last token: since the step before, or where that read
@@ -129,9 +113,9 @@ def gaps(logs: Iterable[Log], from_s: float, to_s: float) -> tuple[Floats, Ints]
     seconds: list[Floats] = []
     counts: list[Ints] = []
     for log in logs:
-        start, end = np.asarray(log.start_s, dtype=float), np.asarray(log.end_s, dtype=float)
-        steps, sequences = np.asarray(log.steps, dtype=np.int64), np.asarray(log.sequences, dtype=np.int64)
-        decodes = (sequences > 0) & (np.asarray(log.kind) != "prefill")
+        columns: list[Any] = [log.column(name) for name in ("start_s", "end_s", "steps", "sequences", "kind")]
+        start, end, steps, sequences, kind = columns
+        decodes = (sequences > 0) & (kind != Kind.PREFILL)
         inside = decodes & (end > from_s) & (start < to_s)
         places = np.flatnonzero(inside)
         if not len(places):
@@ -155,7 +139,7 @@ def weighted_percentiles(values: Floats, weights: Ints) -> dict[str, float]:
     return {f"p{each}": float(values[order][place]) for each, place in zip(PERCENTILES, places, strict=True)}
 
 
-def itl(waits: Waits, logs: Sequence[Log], tokens_a_gap: float = 1.0) -> dict[str, float] | None:
+def itl(waits: Waits, logs: Sequence[StepLog], tokens_a_gap: float = 1.0) -> dict[str, float] | None:
     """Gaps between tokens: the mean of the requests' own, percentiles of the engines' steps.
 
     ``tokens_a_gap``: of a step with drafts several tokens come at once.
@@ -194,7 +178,7 @@ class Cache:
 
 def measure(
     waits: Waits,
-    logs: Sequence[Log],
+    logs: Sequence[StepLog],
     *,
     gpus: int,
     bill: Bill,
@@ -254,9 +238,9 @@ def measure(
     return told
 
 
-def peak_share(logs: Sequence[Log], capacity_tokens: float | None) -> float | None:
+def peak_share(logs: Sequence[StepLog], capacity_tokens: float | None) -> float | None:
     """The fullest that any engine's cache was, where engines are alike and have so much room together."""
     if not capacity_tokens or not logs:
         return None
     each = capacity_tokens / len(logs)
-    return float(max((np.max(log.used_tokens, initial=0) for log in logs), default=0.0)) / each
+    return float(max((np.max(log.column("used_tokens"), initial=0) for log in logs), default=0.0)) / each

@@ -6,15 +6,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from .. import inference, metrics
+from ..hardware.pricers import price
 from ..mesh import Mesh
 from ..operators import Operator, Role
 from ..parallel import Job, Plan, axes_of, build_mesh, scheme_of, write_program
+from ..parallel.serving_engine import Captured
+from ..program import Collective
 from ..question import Question
 from ..simulation import Costs, run, scheduled
 from ..steps import DECODE_STEP, MIXED_STEP, PREFILL_STEP, VERIFY_STEP, Load, Piece, Speculation, Step
 from .chain import Chain, Exchanges, Walker
+from .flat import Flat, Thing, flattened
 from .work import Work
 
 #: Of a step that stands for others where the schedule of a plan is chosen.
@@ -113,14 +118,14 @@ class StepPrograms:
         every piece of one."""
         if not work.chunks:
             return [self.decoding(work.contexts)]
-        if not work.contexts and self.divides_prompts:
+        if not work.sequences and self.divides_prompts:
             return [self._alone(Piece(*chunk)) for chunk in work.chunks]
         pieces = tuple(Piece(*chunk) for chunk in work.chunks)
         load = Load(
             prompts=len(pieces),
             pieces=pieces,
-            batch=len(work.contexts),
-            contexts=tuple(work.contexts),
+            batch=work.sequences,
+            contexts=work.contexts,
             speculation=self.speculation,
         )
         return [self.job(MIXED_STEP, load)]
@@ -131,6 +136,34 @@ class StepPrograms:
         parts = plan.token_shards * (2 if plan.partition == "zigzag" else 1)
         tokens = -(-piece.query_tokens // parts) * parts
         return self.job(PREFILL_STEP, Load(prompts=1, prompt=tokens, cached=piece.context_tokens))
+
+    # --- pieces of a step -------------------------------------------------------------------------------------
+
+    @cached_property
+    def queries(self) -> int:
+        """Positions that a sequence that decodes computes."""
+        return 1 + (self.speculation.tokens if self.speculation else 0)
+
+    def flat(self, job: Job) -> Flat:
+        """The program of a job of one stage."""
+        self.written += 1
+        return flattened(write_program(scheme_of(job.plan), job, {"pp": 0}))
+
+    def thing_s(self, thing: Thing, captured: Captured = Captured.NOTHING, *, kept: bool = True) -> float:
+        """Seconds of a kernel or a collective; ``kept``: the device remembers the kernel's."""
+        if isinstance(thing, Collective):
+            return self._walker.exchanges.seconds(thing)
+        best = self.costs if kept else self._price
+        return self.question.work.stack.cost(best, self.question.device, captured)(thing)
+
+    def _price(self, operator: Operator) -> float:
+        return float(price(self.question.device, operator).seconds)
+
+    def host_s(self, sequences: int, makespan_s: float) -> float:
+        """Seconds of the host after the programs of a step of one pass (:func:`tspsim.inference.host_s`)."""
+        stack = self.question.work.stack
+        hidden_s = max(0.0, stack.engine.hidden_s(sequences) - makespan_s)
+        return stack.step_s + stack.engine.host_s(sequences) + hidden_s
 
     # --- times ------------------------------------------------------------------------------------------------
 

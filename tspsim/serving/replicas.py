@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
 import simpy
 
+from .engine import Engine
+from .log import StepLog
+from .replica import ChunkNotice, Replica
 from .requests import Request
 from .routers import ROUTERS
 from .work import StepCost
-
-if TYPE_CHECKING:
-    from .engine import Engine
 
 #: What is called with a request when something has happened to it.
 Notice = Callable[[Request], None]
@@ -22,7 +23,8 @@ Notice = Callable[[Request], None]
 class Serves(Protocol):
     """What a replica is to whom it serves: see :class:`tspsim.serving.replica.Replica`."""
 
-    log: Any
+    @property
+    def log(self) -> StepLog: ...
 
     @property
     def waiting(self) -> int: ...
@@ -51,18 +53,12 @@ class Members:
     replicas: int = 1
     lanes: int = 1
 
-    def build(self, env: simpy.Environment, on_first_token: Notice, on_end: Notice, every_step: bool) -> Serves:
+    def build(
+        self, env: simpy.Environment, on_end: Notice, *, every_step: bool = False, on_chunk: ChunkNotice | None = None
+    ) -> Serves:
         """One of them, on a clock."""
-        from .replica import Replica
-
         return Replica(
-            env,
-            self.engine,
-            self.cost,
-            lanes=self.lanes,
-            on_first_token=on_first_token,
-            on_end=on_end,
-            every_step=every_step,
+            env, self.engine, self.cost, lanes=self.lanes, on_end=on_end, on_chunk=on_chunk, every_step=every_step
         )
 
 
@@ -76,39 +72,59 @@ class Pool:
     router
         A registered name.
     name
-        What its replicas are called by, with their number, where there are several pools.
+        What its replicas are called by, with their number.
 
     Attributes
     ----------
     replicas
         Once it is open.
     homes
-        Request's number → number of the replica it was last sent to.
+        By request's number, that of the replica it was last sent to; −1 before.
     """
 
-    def __init__(self, members: Sequence[Members], router: str = "round_robin", name: str = "") -> None:
+    def __init__(self, members: Sequence[Members], router: str = "round_robin", name: str = "replica") -> None:
         self.members = tuple(members)
         self.router = ROUTERS.get(router)
         self.name = name
         self.replicas: list[Serves] = []
-        self.homes: dict[int, int] = {}
+        self.homes = array("h")
 
-    def open(self, env: simpy.Environment, on_end: Notice, *, every_step: bool = False) -> None:
-        """Put its replicas on a clock; ``on_end`` is told of every request that has ended."""
+    def open(
+        self,
+        env: simpy.Environment,
+        on_end: Notice,
+        *,
+        every_step: bool = False,
+        on_chunk: ChunkNotice | None = None,
+    ) -> None:
+        """Put its replicas on a clock; ``on_end`` is told of every request that has ended, ``on_chunk`` of every piece
+        of a prompt when its step begins."""
         for each in self.members:
-            self.replicas += [each.build(env, _nothing, on_end, every_step) for _ in range(each.replicas)]
+            for _ in range(each.replicas):
+                self.replicas.append(each.build(env, on_end, every_step=every_step, on_chunk=on_chunk))
         self._route = self.router.open(self.replicas)
 
     def take(self, request: Request) -> None:
         """A request has come: it goes to the replica of the router's choice."""
         self.send(request)
 
-    def send(self, request: Request, *, computed: int = 0) -> int:
-        """The same for one of whose prompt ``computed`` tokens are known; returns the replica's number."""
-        number = self._route(request) if len(self.replicas) > 1 else 0
+    def send(self, request: Request) -> int:
+        """The same; returns the replica's number."""
+        number = self.choose(request)
+        self.give(number, request)
+        return number
+
+    def choose(self, request: Request) -> int:
+        """The replica that the router sends it to."""
+        return self._route(request) if len(self.replicas) > 1 else 0
+
+    def give(self, number: int, request: Request, *, computed: int = 0) -> None:
+        """To that replica, which knows ``computed`` tokens of its prompt already."""
+        missing = request.number + 1 - len(self.homes)
+        if missing > 0:
+            self.homes.extend([-1] * missing)
         self.homes[request.number] = number
         self.replicas[number].submit(request, computed=computed)
-        return number
 
     @property
     def transfers(self) -> tuple[()]:
@@ -118,9 +134,8 @@ class Pool:
     @property
     def named_replicas(self) -> list[tuple[str, Serves]]:
         """All, with their names."""
-        name = f"{self.name} " if self.name else "replica "
-        return [(f"{name}{number}", replica) for number, replica in enumerate(self.replicas)]
+        return [(self.name_of(number), replica) for number, replica in enumerate(self.replicas)]
 
-
-def _nothing(_request: Request) -> None:
-    """Nobody waits for it."""
+    def name_of(self, number: int) -> str:
+        """What a replica is called."""
+        return f"{self.name} {number}"

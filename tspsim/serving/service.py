@@ -5,12 +5,13 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import simpy
 from simpy.core import EmptySchedule
 
 from ..errors import TspsimError
+from .log import StepLog
 from .replicas import Notice, Serves
 from .requests import Request
 
@@ -100,7 +101,7 @@ class Outcome:
     """
 
     requests: Sequence[Request]
-    logs: tuple[Any, ...]
+    logs: tuple[StepLog, ...]
     transfers: tuple[Transfer, ...] = ()
     names: tuple[str, ...] = ()
     interrupted: bool = False
