@@ -363,7 +363,7 @@ def offers() -> list[tuple[str, ServingView]]:
 
 
 def test_offers_are_compared_by_price_rate_and_speed() -> None:
-    text = compare_page.page(offers(), ("<p>{{ what }}</p>", {"what": "terms"}), title="one against the other")
+    text = compare_page.page(offers(), [("terms", "Terms", "<p>{{ what }}</p>", {"what": "x"})], {}, title="both")
     assert "Cheap is cheapest: $" in text and "a million output tokens with TP8, 32 at once" in text
     view = compare_page.joined(offers())
     said = " ".join(compare_page.sentences(view, view.served[0].best))

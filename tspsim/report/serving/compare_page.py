@@ -31,7 +31,8 @@ def joined(offers: Sequence[tuple[str, ServingView]]) -> ServingView:
 
 def page(
     offers: Sequence[tuple[str, ServingView]],
-    sides: tuple[str, Mapping[str, Any]],
+    further: Sequence[Part],
+    drawn: dict[str, Any],
     *,
     title: str,
     description: str = "",
@@ -45,20 +46,18 @@ def page(
     ----------
     offers
         Name → what it serves.
-    sides
-        Template and values of the assumptions side by side.
+    further, drawn
+        Sections behind those of the runs, and their figures.
     links
         Offer → address of its own page.
     """
     view = joined(offers)
-    drawn: dict[str, Any] = {}
     parts: list[Part] = [("answer", "", step_answer.TEMPLATE, answer(view, title, description, kicker))]
     if view.served:
         parts += chapters(view, drawn)
     if links:
         parts.append(("pages", "Pages of the offers", LINKS, {"links": list(links.items()), "short": "Offers"}))
-    template, values = sides
-    parts.append(("assumptions", "Assumptions side by side", template, values))
+    parts += further
     return render_sections(parts, drawn, title=title, plotly_js=plotly_js)
 
 

@@ -13,6 +13,7 @@ from tspsim.report.view import View
 from tspsim.result import Result
 
 from . import curves, engines, life, plans, shares, waits, words
+from .adapter import kicker, view_of
 from .view import ServingView
 
 #: ``(key, heading, template, values)``, as :func:`tspsim.report.page.render_sections` takes it.
@@ -38,6 +39,11 @@ CHAPTERS: tuple[Chapter, ...] = (
     Chapter("life", "One request's life", "One life", life.build, life.TEMPLATE),
     Chapter("steps", "Where a step's time goes", "Steps", shares.build, shares.TEMPLATE),
 )
+
+
+def render(result: Result, plotly_js: str = "inline") -> str:
+    """The page of a result (see :func:`tspsim.report.render`)."""
+    return page(view_of(result), result, kicker(result), plotly_js)
 
 
 def page(view: ServingView, result: Result, kicker: str, plotly_js: str = "inline") -> str:
