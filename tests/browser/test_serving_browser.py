@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from helpers import serving_runs as made
 
+from tspsim.report.serving import compare_page
 from tspsim.report.serving.page import page
 from tspsim.report.serving.view import Served, ServingView
 
@@ -112,3 +113,14 @@ def test_one_request_draws_what_there_is(visit: Open, tmp_path: Path) -> None:
     drawn = visit(file).evaluate(DRAWN)
     assert set(drawn) == {f"figure-{name}" for name in ("engines", "lives", "step-shares", "memory")}
     assert all(count > 0 for count in drawn.values())
+
+
+@pytest.mark.parametrize("width", [1400, 400])
+def test_offers_with_long_names_stay_within_the_window(visit: Open, tmp_path: Path, width: int) -> None:
+    names = ("eight GPUs of the older kind, rented", "eight GPUs of the newer kind, bought")
+    offers = [(name, ServingView((made.served("DP8-EP8-in-halves", (1, 8)),))) for name in names]
+    file = tmp_path / "offers.html"
+    file.write_text(compare_page.page(offers, [], {}, title="offers"), encoding="utf-8")
+    shown = visit(file, width, "dark")
+    assert all(count > 0 for count in shown.evaluate(DRAWN).values())
+    assert shown.evaluate("() => document.documentElement.scrollWidth <= window.innerWidth")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tspsim.units import percent
+
 from . import comparison_figures as figures
 from .comparison_terms import SIDES, UNCERTAINTY, sides, uncertainty
 from .serving import adapter, compare_page
@@ -12,6 +14,18 @@ from .serving import adapter, compare_page
 if TYPE_CHECKING:
     from tspsim.result import Result
     from tspsim.studies.purchase.decision import Decision
+
+
+def how_sure(decision: Decision | None) -> str:
+    """The winner against the nearest, as a sentence; empty where nothing was weighed."""
+    if decision is None or decision.winner is None or not decision.verdicts:
+        return ""
+    nearest = decision.verdicts[0]
+    return (
+        f"{decision.winner.name} gives {nearest.ratio:.2f} times the tokens a dollar of {nearest.b} (nine times of ten "
+        f"{nearest.low:.2f} to {nearest.high:.2f}), and more with a probability of {percent(nearest.probability)}; the "
+        f"verdict turns when its GPU hour costs {nearest.break_even_price_ratio:.2f} times that of {nearest.b}."
+    )
 
 
 def page_of_requests(
@@ -39,6 +53,7 @@ def page_of_requests(
         offers,
         further,
         drawn,
+        sure=how_sure(decision),
         title=title or " · ".join(dict.fromkeys(names)),
         description=description,
         kicker=adapter.kicker(results[0]) if len(results) == 1 else adapter.traffic_in_words(results[0]),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tspsim.errors import TspsimError
+from tspsim.report.sections.answer import project_basis
+from tspsim.report.view import View
 from tspsim.result import PlanResult, Result
 from tspsim.serving.log import StepLog
 from tspsim.serving.runs import ServingRun
@@ -24,7 +27,7 @@ def view_of(result: Result) -> ServingView:
     ran = [plan for plan in result.plans if plan.ran]
     labels = [run.label for plan in ran for run in plan.runs]
     return ServingView(
-        tuple(Served(plan, runs_of(plan), _shares(result, plan)) for plan in ran),
+        tuple(Served(plan, runs_of(plan, project_basis(View(result))), _shares(result, plan)) for plan in ran),
         [plan for plan in result.plans if not plan.ran],
         all(CLOSED in label for label in labels),
         bounds_of(result),
@@ -47,13 +50,20 @@ def bounds_of(result: Result) -> dict[str, float]:
     return {name: float(stated[name]) for name in ("ttft", "tpot", "e2e") if isinstance(stated.get(name), int | float)}
 
 
-def runs_of(plan: PlanResult) -> tuple[Run, ...]:
-    """A plan's runs, by ascending load; of a result that was read from a file only the figures are there."""
+def runs_of(plan: PlanResult, basis: str = "") -> tuple[Run, ...]:
+    """A plan's runs, by ascending load; of a result that was read from a file only the figures are there.
+
+    Parameters
+    ----------
+    basis
+        Of prices, that ranks.
+    """
     if plan.runs:
         found = [run_of(run, plan) for run in plan.runs]
     else:
         found = [bare(point) for point in plan.curve or (plan.serving,)]
-    return tuple(sorted(found, key=lambda run: run.load if not np.isnan(run.load) else -1.0))
+    based = [replace(run, basis=basis) for run in found]
+    return tuple(sorted(based, key=lambda run: run.load if not np.isnan(run.load) else -1.0))
 
 
 def load_of(label: Mapping[str, Any]) -> float:

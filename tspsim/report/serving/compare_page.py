@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from tspsim.report.numbers import seconds
 from tspsim.report.page import render_sections
 from tspsim.report.sections import answer as step_answer
@@ -37,6 +39,7 @@ def page(
     title: str,
     description: str = "",
     kicker: str = "",
+    sure: str = "",
     links: Mapping[str, str] | None = None,
     plotly_js: str = "inline",
 ) -> str:
@@ -48,11 +51,13 @@ def page(
         Name → what it serves.
     further, drawn
         Sections behind those of the runs, and their figures.
+    sure
+        A sentence on how sure the verdict is.
     links
         Offer → address of its own page.
     """
     view = joined(offers)
-    parts: list[Part] = [("answer", "", step_answer.TEMPLATE, answer(view, title, description, kicker))]
+    parts: list[Part] = [("answer", "", step_answer.TEMPLATE, answer(view, title, description, kicker, sure))]
     if view.served:
         parts += chapters(view, drawn)
     if links:
@@ -61,7 +66,7 @@ def page(
     return render_sections(parts, drawn, title=title, plotly_js=plotly_js)
 
 
-def answer(view: ServingView, title: str, description: str, kicker: str) -> dict[str, Any]:
+def answer(view: ServingView, title: str, description: str, kicker: str, sure: str = "") -> dict[str, Any]:
     """The cheapest offer first where prices are known, else the one that does most."""
     told: dict[str, Any] = {
         "name": title, "description": description, "kicker": kicker, "spread": "", "sentences": [], "ratios": [],
@@ -83,11 +88,12 @@ def answer(view: ServingView, title: str, description: str, kicker: str) -> dict
         {"name": f"{other.offer} ({other.plan.name})", "times": f"{usd_other / usd:.2f}×"}
         for usd_other, other, _ in best[1:]
     ]
-    return told | {"sentences": [*sentences(view, run), *refusals], "tiles": tiles(view, best)}
+    return told | {"sentences": [*filter(None, [sure]), *sentences(view, run), *refusals], "tiles": tiles(view, best)}
 
 
 def cheapest(view: ServingView) -> list[tuple[float, Served, Run]]:
-    """Of every offer its plan and load that cost least a million output tokens, the cheapest offer first.
+    """Of every offer its plan and load that cost least a million output tokens by the basis that ranks, the cheapest
+    offer first.
 
     Under bounds the load counts at which a plan serves most within them; without, any load.
     """
@@ -95,10 +101,9 @@ def cheapest(view: ServingView) -> list[tuple[float, Served, Run]]:
     for served in view.served:
         runs = [served.best] if view.slo else served.runs
         for run in runs:
-            prices = words.bases(run, "usd_per_million_output_tokens")
-            if not prices:
+            usd = run.price()
+            if np.isnan(usd):
                 continue
-            usd = min(prices.values())
             if served.offer not in found or usd < found[served.offer][0]:
                 found[served.offer] = (usd, served, run)
     return sorted(found.values(), key=lambda entry: entry[0])
@@ -134,9 +139,9 @@ def by_load(view: ServingView) -> Iterator[str]:
     found: list[tuple[str, list[float]]] = []
     for load in view.loads:
         known = [
-            (min(prices.values()), each.offer)
+            (run.price(), each.offer)
             for each in view.served
-            if (run := each.at(load)) is not None and (prices := words.bases(run, "usd_per_million_output_tokens"))
+            if (run := each.at(load)) is not None and not np.isnan(run.price())
         ]
         if len({offer for _, offer in known}) < 2:
             continue

@@ -69,18 +69,9 @@ MEASURES: tuple[Measure, ...] = (
     Measure("tokens/s a user", lambda run: run.rate("tokens_per_s_per_user"), _plain,
             measured=lambda point: point.per_user),
     Measure("requests/s within the limits", lambda run: run.goodput, _plain),
-    Measure("$ a million output tokens", lambda run: price(run, "usd_per_million_output_tokens"), _plain),
+    Measure("$ a million output tokens", lambda run: run.price(), _plain),
     Measure("most of the cache in use (%)", lambda run: 100.0 * cache_share(run), _plain),
 )  # fmt: skip
-
-
-def price(run: Run, key: str) -> float:
-    """Dollars of the cheapest price basis, or the only one; nan without prices."""
-    value = run.metrics.get(key)
-    if isinstance(value, int | float):
-        return float(value)
-    known = [float(each) for each in (value or {}).values() if isinstance(each, int | float)]
-    return min(known, default=float("nan"))
 
 
 def cache_share(run: Run) -> float:

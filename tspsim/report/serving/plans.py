@@ -12,7 +12,6 @@ from tspsim.report.numbers import seconds
 from tspsim.units import compact, digits, gib, percent
 
 from .view import Run, Served, ServingView
-from .words import bases
 
 TEMPLATE = """
 {% if note %}<p class="note">{{ note }}</p>{% endif %}
@@ -74,12 +73,12 @@ def _goodput(_: Served, run: Run) -> tuple[str, str]:
 
 
 def _price(_: Served, run: Run) -> tuple[str, str]:
-    prices = list(bases(run, "usd_per_million_output_tokens").values())
+    prices = sorted(run.prices("usd_per_million_output_tokens").values())
     if not prices:
         return "–", ""
-    both = list(bases(run, "usd_per_million_tokens").values())
+    both = run.price("usd_per_million_tokens")
     spread = f"{digits(prices[0])}" + (f" – {digits(prices[-1])}" if prices[-1] != prices[0] else "")
-    return spread, f"{digits(both[0])} with prompts" if both else ""
+    return spread, "" if np.isnan(both) else f"{digits(both)} with prompts"
 
 
 def _cache(_: Served, run: Run) -> tuple[str, str]:

@@ -152,6 +152,19 @@ class Run:
     preempted: PutBack | None = None
     #: Place in ``engines`` of who answered each request; None where that is not known.
     answered_by: Ints | None = None
+    #: Price basis that ranks, where there are several; the cheapest where it is not among them.
+    basis: str = ""
+
+    def prices(self, key: str) -> dict[str, float]:
+        """Dollars by price basis, the one that ranks first; the only price has no name; empty without prices."""
+        value: Any = self.metrics.get(key)
+        stated: Mapping[str, Any] = {"": value} if isinstance(value, int | float) else value or {}
+        known = [(str(basis), float(price)) for basis, price in stated.items() if isinstance(price, int | float)]
+        return dict(sorted(known, key=lambda item: (item[0] != self.basis, item[1])))
+
+    def price(self, key: str = "usd_per_million_output_tokens") -> float:
+        """Dollars by the basis that ranks; nan without prices."""
+        return next(iter(self.prices(key).values()), float("nan"))
 
     def engine_of(self, place: int) -> Engine | None:
         """Who answered a request, if its log is at hand."""

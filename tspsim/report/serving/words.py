@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -141,27 +140,18 @@ def span(loads: Sequence[float]) -> str:
 
 def dollars(run: Run) -> str:
     """Prices of a million output tokens, by basis; empty without prices."""
-    prices = bases(run, "usd_per_million_output_tokens")
+    prices = run.prices("usd_per_million_output_tokens")
     return ", ".join(f"${digits(value)}{f' ({basis})' if basis else ''}" for basis, value in prices.items())
-
-
-def bases(run: Run, key: str) -> dict[str, float]:
-    """Dollars by price basis; the only price has no name."""
-    value: Any = run.metrics.get(key)
-    stated: Mapping[str, Any] = {"": value} if isinstance(value, int | float) else value or {}
-    known = {str(basis): float(price) for basis, price in stated.items() if isinstance(price, int | float)}
-    return dict(sorted(known.items(), key=lambda item: item[1]))
 
 
 def cheapest(view: ServingView) -> Iterator[str]:
     """Whose tokens cost least, where that is another plan than the best: machines differ in price."""
-    key = "usd_per_million_output_tokens"
-    priced = [(min(found.values()), each) for each in view.served if (found := bases(each.best, key))]
+    priced = [(each.best.price(), each) for each in view.served if not np.isnan(each.best.price())]
     if len(priced) < 2:
         return
     least, cheap = min(priced, key=lambda pair: pair[0])
     best = view.ranked[0]
-    mine = min(bases(best.best, key).values(), default=float("nan"))
+    mine = best.best.price()
     if cheap is not best and mine > TIE * least:
         yield f"{cheap.name} is cheaper: ${digits(least)} a million output tokens, {mine / least:.2f} times less."
 
@@ -236,7 +226,7 @@ def tiles(view: ServingView) -> list[dict[str, str]]:
     tile("A GPU", compact(run.rate("output_tokens_per_s_per_gpu")), f"output tokens/s; {best.plan.gpus:,} GPUs")
     if not np.isnan(run.goodput):
         tile("Goodput", digits(run.goodput), f"requests/s with {slo_in_words(view.slo)}")
-    prices = bases(run, "usd_per_million_output_tokens")
+    prices = run.prices("usd_per_million_output_tokens")
     if prices:
         (basis, price), *others = prices.items()
         named = f" ({basis})" if basis else ""
