@@ -93,14 +93,12 @@ class SchedulerSpec(Section):
 
     source: str = Field(min_length=3, max_length=2000)
     name: str = Field(min_length=1, max_length=60, description="a registered scheduler")
-    tokens: str = Field("", description="its option for the most tokens of a pass")
-    sequences: str = Field("", description="its option for the most sequences at once")
     share: str = Field("", description="its option for the share of memory")
     options: dict[str, StrictBool | StrictInt | float | str] = Field({}, description="others, as they are by default")
 
     def scheduler(self) -> Scheduler:
         """The same as engines read it."""
-        return Scheduler(self.name, self.tokens, self.sequences, self.share, dict(self.options))
+        return Scheduler(self.name, self.share, dict(self.options))
 
 
 class EngineSpec(Section):

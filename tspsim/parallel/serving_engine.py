@@ -138,15 +138,13 @@ class Scheduler:
     ----------
     name
         A registered scheduler (:mod:`tspsim.serving.policies`).
-    tokens, sequences, share
-        Its options for the most tokens of a pass, sequences at once, and the share of memory; empty: it has none.
+    share
+        Its option for the share of memory; empty: it has none.
     options
         Others, as the engine has them by default.
     """
 
     name: str = "vllm"
-    tokens: str = ""
-    sequences: str = ""
     share: str = ""
     options: Mapping[str, bool | int | float | str] = field(default_factory=dict)
 

@@ -17,11 +17,12 @@ from ..errors import InputError, shorten
 from .pools import EngineOptions, Pools
 from .section import Name, refuse
 from .spread import Placement, Spread
+from .workload import SpeculationSpec
 
 __all__ = ["Placement", "Plan"]
 
 #: Keys of plans that serve requests; a plan that states none has none in its plain data.
-SERVING = ("router", "engine", "pools")
+SERVING = ("router", "engine", "speculation", "pools")
 
 
 class Plan(Spread):
@@ -32,6 +33,9 @@ class Plan(Spread):
     name: str = Field(description="1 to 60 printable characters, unique in the scenario")
     router: Name = Field("round_robin", description="of requests: which replica one goes to, a registered router")
     engine: EngineOptions = Field({}, description="of requests: options of the serving engine by their own names")
+    speculation: SpeculationSpec | None = Field(
+        None, description="of requests: drafts that every step verifies, instead of the workload's; tokens: 0 for none"
+    )
     pools: Pools | None = Field(
         None, description="of requests: prompts are read and answers written on different GPUs; degrees stand there"
     )

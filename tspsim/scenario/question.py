@@ -12,7 +12,7 @@ from ..errors import UnknownNameError, did_you_mean, shorten
 from ..steps import STEPS
 from ..units import UsdPerHour, UsdPerKilowattHour
 from .cluster import ClusterChoice, ClusterInline, Faults
-from .plan import Plan
+from .plan import SERVING, Plan
 from .project import Parts, Project
 from .section import Name, Prose, Section, refuse
 from .traffic import Traffic
@@ -79,6 +79,16 @@ class Scenario(Section):
                 raise _wrong(cls, ("workload", key), told, workload[key])
         step = "verify" if workload.get("speculation") is not None else "decode"
         return {**data, "workload": {**workload, "pass": step, "batch": 1, "context": 1}}
+
+    @model_validator(mode="after")
+    def _plans_serve(self) -> Scenario:
+        """Keys of plans that serve requests stand beside traffic alone."""
+        for plan in self.plans if self.traffic is None else ():
+            stated = next((key for key in SERVING if key in plan.model_fields_set and key != "pools"), None)
+            if stated is not None:
+                told = f"{stated} is of a scenario with traffic; leave it out of a single step"
+                raise refuse(f"plan '{plan.name}': {told}")
+        return self
 
     @model_validator(mode="after")
     def _offers_name_plans(self) -> Scenario:

@@ -73,7 +73,9 @@ class Traffic(Section):
         None, description="tokens; default: those of the arrivals' trace"
     )
     requests: Annotated[PositiveCount, Field(le=MOST_REQUESTS)] | None = Field(
-        None, description="that count; default: what the protocol sends, ten a client of a closed loop, a whole trace"
+        None,
+        description="that count; default: what the protocol sends, ten a client of a closed loop and at least 100, or a "
+        "whole trace",
     )
     prefix: Annotated[Prefixes, OneKind(PREFIXES, prefixes_.shorthand)] = prefixes_.NOTHING
     slo: Slo | None = None

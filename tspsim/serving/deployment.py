@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from ..description import cost_of, settings_of, too_large
-from ..errors import InputError
+from ..errors import InputError, UnknownNameError
 from ..parallel import Plan, capacity, scheme_axes, served
 from ..parallel.serving_engine import Limits, ServingEngine
 from ..question import Question
@@ -19,8 +19,10 @@ from ..units import compact
 from .costs import ProgramCosts, costs_of
 from .engine import Engine
 from .metrics import Bill, Cache
+from .policies import POLICIES, Policy
 from .replicas import Members, Pool
 from .service import Desk
+from .speculation import Speculation as Drafts
 from .work import Floats, StepCost, Work
 
 #: Keys of ``engine`` that are no option of a scheduler: which one, and blocks or tokens of cache instead of the rule's.
@@ -71,7 +73,7 @@ class Deployment:
     def configured(self) -> Question:
         """The question with the engine's own limits as they are configured: graphs and memory follow them."""
         stack = self.question.work.stack
-        engine = configured(stack.engine, self.options)
+        engine = configured(stack.engine, self.policy, self.options)
         work = replace(self.question.work, stack=replace(stack, engine=engine))
         return replace(self.question, work=work)
 
@@ -91,26 +93,44 @@ class Deployment:
         InputError
             An option is unknown or out of range; it is told where it is stated.
         """
-        native = self.question.work.stack.engine
-        scheduler = native.scheduler
+        native, policy = self.question.work.stack.engine, self.policy
+        options: dict[str, Any] = {}
         limits = native.limits_on(self.question.device.visible_memory_bytes)
-        options: dict[str, Any] = dict(scheduler.options)
-        if limits is not None:
-            known = {scheduler.tokens: limits.tokens, scheduler.sequences: limits.sequences}
-            options |= {name: value for name, value in known.items() if name}
-        stated = {key: value for key, value in self.options.items() if key not in (POLICY, BLOCKS, TOKENS)}
-        stated.pop(scheduler.share, None)
-        policy = self.options.get(POLICY, scheduler.name)
-        if policy != scheduler.name:
-            options = {}
+        if policy.name == native.scheduler.name:
+            options |= native.scheduler.options
+            if limits is not None:
+                known = {policy.token_option: limits.tokens, policy.sequence_option: limits.sequences}
+                options |= {name: value for name, value in known.items() if name}
+        own = (POLICY, BLOCKS, TOKENS, native.scheduler.share)
+        options |= {key: value for key, value in self.options.items() if key not in own}
         tokens = self._whole(TOKENS) or self.costs.capacity_tokens
         block = self.costs.block_tokens if self.costs.block_tokens > 1 else None
+        drafts = self._drafts_of_engine
         try:
-            return Engine(str(policy), kv_tokens=tokens, block_tokens=block, **{**options, **stated})
+            return Engine(policy.name, kv_tokens=tokens, block_tokens=block, speculation=drafts, **options)
         except InputError as error:
             name = getattr(error, "name", None) or (error.key or "").split(".")[0]
             where = self.place.get(str(name)) or self.place.get(POLICY, "workload.stack")
             raise InputError(error.message, key=where) from None
+
+    @property
+    def policy(self) -> Policy:
+        """Who schedules; raises UnknownNameError."""
+        stated = self.options.get(POLICY)
+        try:
+            return POLICIES.get(str(stated or self.question.work.stack.engine.scheduler.name))
+        except UnknownNameError as error:
+            raise error.at(key=self.place.get(POLICY, "workload.stack")) from None
+
+    @property
+    def _drafts_of_engine(self) -> Drafts | None:
+        spec = self.speculation
+        if spec is None or self.drafts is None:
+            return None
+        scenario = self.question.scenario
+        assert scenario.traffic is not None
+        rates, _ = spec.rates(scenario.workload.model)
+        return Drafts(rates, spec.mode == "sampled", scenario.traffic.seed)
 
     def _whole(self, key: str) -> int | None:
         value = self.options.get(key)
@@ -207,12 +227,10 @@ class Scaled:
         return self.factor * self.cost.decode_ends_s(works, steps)
 
 
-def configured(engine: ServingEngine, options: Mapping[str, Any]) -> ServingEngine:
+def configured(engine: ServingEngine, policy: Policy, options: Mapping[str, Any]) -> ServingEngine:
     """An engine with the limits and the share of memory that its user states by their real names."""
-    scheduler = engine.scheduler
-    tokens, sequences, share = (
-        options.get(name) if name else None for name in (scheduler.tokens, scheduler.sequences, scheduler.share)
-    )
+    names = policy.token_option, policy.sequence_option, engine.scheduler.share
+    tokens, sequences, share = (options.get(name) if name else None for name in names)
     if isinstance(sequences, int):
         engine = replace(engine, slots=sequences)
     if isinstance(tokens, int) or isinstance(sequences, int):

@@ -9,6 +9,7 @@ from ..catalog import validate
 from ..errors import InputError, UnknownNameError, describe
 from .policies import POLICIES, Policy
 from .settings import Settings
+from .speculation import Speculation
 
 
 @dataclass(frozen=True, init=False)
@@ -23,6 +24,8 @@ class Engine(Settings):
         Tokens that the cache of one attention replica holds; None: as many as are asked for.
     block_tokens
         Tokens of a block of it; None: as the scheduler's own option says.
+    speculation
+        Drafts, and how many of them are kept; None: one token a step.
     options
         Of the scheduler, by their real names.
 
@@ -41,7 +44,13 @@ class Engine(Settings):
     scheduler: str
 
     def __init__(
-        self, scheduler: str = "vllm", *, kv_tokens: int | None = None, block_tokens: int | None = None, **options: Any
+        self,
+        scheduler: str = "vllm",
+        *,
+        kv_tokens: int | None = None,
+        block_tokens: int | None = None,
+        speculation: Speculation | None = None,
+        **options: Any,
     ) -> None:
         policy = POLICIES.get(scheduler)
         unknown = next((name for name in options if name not in policy.options.model_fields), None)
@@ -52,6 +61,7 @@ class Engine(Settings):
         object.__setattr__(self, "scheduler", scheduler)
         object.__setattr__(self, "options", validate(options, policy.options))
         object.__setattr__(self, "kv_tokens", _tokens(kv_tokens))
+        object.__setattr__(self, "speculation", speculation)
         object.__setattr__(self, "block_tokens", getattr(self.options, policy.block_option))
 
     @property

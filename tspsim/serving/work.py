@@ -164,8 +164,9 @@ class StepCost(Protocol):
 class EachStepCost(StepCost, Protocol):
     """A cost that is asked for every step, once and in order: nothing is priced ahead of what can still change."""
 
-    def decode_steps_s(self, works: Sequence[Work], advances: Iterable[int]) -> Iterable[float]:
-        """Seconds of one step after another, where contexts have grown by each of ``advances``."""
+    def decode_steps_s(self, works: Sequence[Work], advances: Iterable[Sequence[int]]) -> Iterable[float]:
+        """Seconds of one decode step after another; ``advances`` are, step by step, the tokens by which the contexts of
+        each of ``works`` have grown."""
         ...
 
 
@@ -178,14 +179,14 @@ class CalledCost:
     def seconds(self, works: Sequence[Work]) -> float:
         return max(float(self._step_s(work.batch)) for work in works if work.tokens)
 
-    def decode_steps_s(self, works: Sequence[Work], advances: Iterable[int]) -> Iterable[float]:
+    def decode_steps_s(self, works: Sequence[Work], advances: Iterable[Sequence[int]]) -> Iterable[float]:
         step_s = self._step_s
-        each = [(DecodeRows(work), work.outputs) for work in works if work.sequences]
+        each = [(index, DecodeRows(work), work.outputs) for index, work in enumerate(works) if work.sequences]
         for tokens in advances:
-            yield max([float(step_s(Batch(list(rows.after(tokens)), True, outputs))) for rows, outputs in each])
+            yield max([float(step_s(Batch(list(rows.after(tokens[i])), True, outputs))) for i, rows, outputs in each])
 
     def decode_ends_s(self, works: Sequence[Work], steps: int) -> Floats:
-        return np.cumsum(list(self.decode_steps_s(works, range(steps))))
+        return np.cumsum(list(self.decode_steps_s(works, [(step,) * len(works) for step in range(steps)])))
 
 
 class AffineCost:

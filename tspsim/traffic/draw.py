@@ -48,6 +48,8 @@ class Asked:
         Requests at the beginning and at the end that do not count.
     pauses
         Warm-up requests end before the others are sent.
+    spacing_s
+        Of a closed loop: between the first requests of two clients.
     """
 
     arrival_s: Floats | None
@@ -60,6 +62,7 @@ class Asked:
     warm_up: int = 0
     cool_down: int = 0
     pauses: bool = False
+    spacing_s: float = 0.0
 
     def __len__(self) -> int:
         return len(self.prompt_tokens)
@@ -138,4 +141,5 @@ def draw(
         warm_up,
         cool_down,
         pauses,
+        arrivals.spacing_s,
     )

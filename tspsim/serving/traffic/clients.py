@@ -36,7 +36,7 @@ class Clients:
         self._conversations = -(-len(asked) // asked.turns)
         self._first = -(-asked.warm_up // asked.turns) if asked.pauses else 0
         self._backlog: deque[int] = deque()
-        self._under_way = 0
+        self._under_way = self._coming = 0
 
     @property
     def requests(self) -> Book:
@@ -61,7 +61,7 @@ class Clients:
         elif self._closed and self._next < self._until:
             self._next += 1
             self._converse(self._next - 1)
-        elif not self._under_way and self._next == self._until < self._conversations:
+        elif not self._under_way and not self._coming and self._next == self._until < self._conversations:
             self._start(self._until, self._conversations)
 
     @property
@@ -76,8 +76,22 @@ class Clients:
             return
         most = until - first if self._asked.most is None else min(self._asked.most, until - first)
         self._next += most
+        if self._asked.spacing_s > 0.0:
+            self._coming = most
+            for number in range(first, first + most):
+                self._after((number - first) * self._asked.spacing_s, self._come(number))
+            return
         for number in range(first, first + most):
             self._converse(number)
+
+    def _come(self, number: int) -> Callable[[], None]:
+        """A client that begins later."""
+
+        def begin() -> None:
+            self._coming -= 1
+            self._converse(number)
+
+        return begin
 
     def _arrive(self) -> None:
         """All conversations that begin now, and a look at the next that begins later."""

@@ -46,6 +46,11 @@ class Arrivals(Kind):
         return False
 
     @property
+    def spacing_s(self) -> float:
+        """Of a closed loop: seconds between the first requests of two clients."""
+        return 0.0
+
+    @property
     def searches(self) -> bool:
         """Its rate is to be found."""
         return False

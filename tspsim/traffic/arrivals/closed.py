@@ -8,6 +8,7 @@ from typing import Annotated, Self
 import numpy as np
 from pydantic import BeforeValidator, Field
 
+from ...units import Seconds, duration
 from ..kind import Floats
 from .base import MOST_POINTS, Arrivals, Concurrency, several
 
@@ -31,6 +32,12 @@ class Closed(Arrivals):
     def most(self) -> int | None:
         return self.concurrency[0]
 
+    interval: Seconds = Field(0.0, description="between the first requests of two clients; default: all at once")
+
+    @property
+    def spacing_s(self) -> float:
+        return self.interval
+
     @property
     def closed(self) -> bool:
         return True
@@ -41,7 +48,8 @@ class Closed(Arrivals):
     def in_words(self) -> str:
         stated = [f"{clients:,}" for clients in self.concurrency]
         clients = " or ".join(filter(None, (", ".join(stated[:-1]), stated[-1])))
-        return f"{clients} clients send a request at the start, and the next when one ends"
+        begin = f"one every {duration(self.interval)}" if self.interval else "at the start"
+        return f"{clients} clients send a request {begin}, and the next when one ends"
 
 
 Arrivals.registry.register(Closed)

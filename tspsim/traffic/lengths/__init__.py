@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from . import fixed, listed, lognormal, uniform
+from . import fixed, listed, lognormal, mixture, uniform
 from .base import Lengths, shorthand
 
 LENGTHS = Lengths.registry
 
-__all__ = ["LENGTHS", "Lengths", "fixed", "listed", "lognormal", "shorthand", "uniform"]
+__all__ = ["LENGTHS", "Lengths", "fixed", "listed", "lognormal", "mixture", "shorthand", "uniform"]

@@ -11,8 +11,8 @@ from ..kind import Kind
 
 #: Requests of an open loop where nobody states how many: as of vLLM's benchmark.
 USUAL_REQUESTS = 1000
-#: Requests a client of a closed loop: as of InferenceX.
-REQUESTS_A_CLIENT = 10
+#: Requests a client of a closed loop, as of InferenceX; and of few clients at least so many.
+REQUESTS_A_CLIENT, FEWEST = 10, 100
 
 
 class Protocol(Kind):
@@ -37,7 +37,7 @@ class Protocol(Kind):
     def requests(self, arrivals: Arrivals) -> int:
         """Requests that are measured, where nobody states how many."""
         if arrivals.closed:
-            return REQUESTS_A_CLIENT * int(arrivals.most or 1)
+            return max(FEWEST, REQUESTS_A_CLIENT * int(arrivals.most or 1))
         trace = arrivals.trace()
         return len(trace) if trace is not None else USUAL_REQUESTS
 

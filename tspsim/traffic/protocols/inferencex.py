@@ -8,7 +8,7 @@ count.
 from __future__ import annotations
 
 from ..arrivals import Arrivals
-from .base import Protocol
+from .base import REQUESTS_A_CLIENT, Protocol
 
 
 class InferenceX(Protocol):
@@ -19,6 +19,9 @@ class InferenceX(Protocol):
 
     def refuses(self, arrivals: Arrivals) -> str | None:
         return None if arrivals.closed else "inferencex is a closed loop; use arrivals: {kind: closed, concurrency: …}"
+
+    def requests(self, arrivals: Arrivals) -> int:
+        return REQUESTS_A_CLIENT * int(arrivals.most or 1)
 
     def warm_up(self, arrivals: Arrivals) -> int:
         return 2 * int(arrivals.most or 1)
