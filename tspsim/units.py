@@ -202,6 +202,10 @@ def _examples(examples: Iterable[str]) -> str:
     return " or ".join(f"'{example}'" for example in examples)
 
 
+#: In the context of a model's dump: quantities are text that reads back, not plain numbers.
+WITH_UNITS = "units"
+
+
 @dataclass(frozen=True, slots=True)
 class Quantity:
     """Marks a pydantic field as a quantity: text with a unit outside, a number in SI inside.
@@ -229,7 +233,15 @@ class Quantity:
             except UnitError as error:
                 raise PydanticCustomError("quantity", "{reason}", {"reason": error.message}) from None
 
-        return core_schema.no_info_plain_validator_function(read)
+        def write(value: object, info: Any) -> object:
+            if value is None or not (info.context or {}).get(WITH_UNITS):
+                return value
+            unit = next((unit for unit, factor in _UNITS[self.dimension].items() if factor == 1 and unit), "")
+            return f"{value!r} {unit}" if unit else value
+
+        return core_schema.no_info_plain_validator_function(
+            read, serialization=core_schema.plain_serializer_function_ser_schema(write, info_arg=True)
+        )
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
         examples = list(self.examples or EXAMPLES[self.dimension])

@@ -22,13 +22,13 @@ def scenario(pools: object, **keys: object) -> Scenario:
 def placed(pools: object, gpus: int = 16) -> dict[str, range]:
     found = scenario(pools).plans[0].pools
     assert found is not None
-    return found.placed(gpus, "split")
+    return found.placed(gpus, 8, "split")
 
 
 def test_pools_stand_one_after_the_other_on_the_cluster():
     assert placed({"prefill": {"replicas": 2, "tp": 4}, "decode": {"replicas": 1, "tp": 8}}) == {
-        "prefill": range(8),
-        "decode": range(8, 16),
+        "decode": range(8),
+        "prefill": range(8, 16),
     }
 
 
@@ -57,6 +57,7 @@ def test_a_pool_on_a_cluster_of_its_own_counts_from_zero_there():
             r"plans\.split\.pools: pools take 20 GPUs \(prefill 12 and decode 8\), but the cluster has 16",
         ),
         ({"prefill": {"replicas": 1, "tp": 4}, "decode": {"replicas": 1, "tp": 8}}, "leave 4 of the cluster's 16 GPUs"),
+        ({"prefill": {"tp": 3, "replicas": 4}, "decode": {"tp": 4}}, "GPUs 7 to 9 would stand on two nodes of 8"),
         ({"prefill": {"tp": 4}, "decode": {"tp": 8}}, "leave `replicas` out; state one"),
         (
             {"prefill": {"tp": 8}, "decode": {"tp": 8, "cluster": {"device": "mi355x"}}},

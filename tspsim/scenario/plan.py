@@ -50,7 +50,7 @@ class Plan(Spread):
     @model_validator(mode="after")
     def _degrees_of_pools(self) -> Plan:
         if self.pools is not None:
-            beside = sorted(self.model_fields_set - {"name", "pools", "recomputation"})
+            beside = sorted(self.model_fields_set - {"name", "pools", "recomputation", "speculation"})
             if beside:
                 raise refuse(f"{beside[0]} stands beside pools; state it of each pool")
         return self
@@ -67,11 +67,8 @@ class Plan(Spread):
         Raises
         ------
         InputError
-            The replica does not divide the GPUs, a stated dp does not use them all, or each pool has degrees of its
-            own.
+            The replica does not divide the GPUs, or a stated dp does not use them all.
         """
-        if self.pools is not None:
-            raise InputError("pools serve requests; the scenario has no `traffic`", key=f"plans.{self.name}.pools")
         replica, remainder = self.ranks_per_replica, gpus % self.ranks_per_replica
         degrees = self._spread()
         stated = " x ".join(f"{axis} {degree}" for axis, degree in degrees.items() if degree > 1) or "1"

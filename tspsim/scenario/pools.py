@@ -41,6 +41,13 @@ class Pool(Spread):
         """GPUs of one replica."""
         return self.ranks_per_replica * (self.dp or 1)
 
+    @property
+    def degree_keys(self) -> dict[str, Any]:
+        """Degrees and switches as a plan of its own states them."""
+        told = self.model_fields_set - {"replicas", "cluster", "router", "engine"}
+        keys = {name: value for name in sorted(told) if (value := getattr(self, name)) is not None}
+        return {"recomputation": "none", **keys, "dp": self.dp or 1}
+
     @model_serializer(mode="wrap")
     def _as_stated(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """What differs from the defaults; replicas always."""
@@ -63,42 +70,56 @@ class Pools(Section):
     )
     fabric: Name | None = Field(None, description="that joins pools on clusters of their own; default: each one's")
 
-    def placed(self, gpus: int, plan: str) -> dict[str, range]:
-        """Ranks of every pool, by its name: of the scenario's cluster, ``gpus`` in all, one pool after the other; a
-        pool on a cluster of its own counts from 0 there, and as many replicas as it states.
+    def placed(self, gpus: int, gpus_per_node: int, plan: str) -> dict[str, range]:
+        """Ranks of every pool, by its name: of the scenario's cluster, one pool after the other, the one with the
+        larger replicas first so that they fill nodes; a pool on a cluster of its own counts from 0 there.
 
         Raises
         ------
         InputError
-            They do not fit the cluster, or leave GPUs over; a pool on its own cluster does not say how many replicas.
+            They do not fit the cluster, leave GPUs over, or a replica that fits a node would stand on two; a pool on
+            its own cluster does not say how many replicas.
         """
         key = f"plans.{plan}.pools"
         here = {name: pool for name, pool in self.members().items() if pool.cluster is None}
-        open_ = [name for name, pool in here.items() if pool.replicas is None]
-        if len(open_) > 1:
-            raise InputError("prefill and decode leave `replicas` out; state one of them", key=key)
-        taken = sum(pool.ranks * (pool.replicas or 0) for pool in here.values())
-        needed = {name: pool.ranks * (pool.replicas or 1) for name, pool in here.items()}
-        if sum(needed.values()) > gpus:
-            told = " and ".join(f"{name} {needed[name]}" for name in here)
-            raise InputError(
-                f"pools take {sum(needed.values())} GPUs ({told}), but the cluster has {gpus}; use fewer replicas or a "
-                "larger cluster",
-                key=key,
-            )
+        counts = self._replicas(here, gpus, key)
         placed, first = {}, 0
+        for name in sorted(here, key=lambda name: -here[name].ranks):
+            ranks, start = here[name].ranks, first
+            first += counts[name] * ranks
+            placed[name] = range(start, first)
+            for begin in range(start, first, ranks):
+                if ranks <= gpus_per_node and begin // gpus_per_node != (begin + ranks - 1) // gpus_per_node:
+                    told = f"a replica on GPUs {begin} to {begin + ranks - 1}"
+                    told += f" would stand on two nodes of {gpus_per_node}"
+                    raise InputError(f"{told}; use degrees that fill nodes", key=f"{key}.{name}")
         for name, pool in self.members().items():
             if pool.cluster is not None:
                 if pool.replicas is None:
                     raise InputError("is required of a pool on a cluster of its own", key=f"{key}.{name}.replicas")
                 placed[name] = range(pool.ranks * pool.replicas)
-                continue
-            replicas = pool.replicas or (gpus - taken) // pool.ranks
-            placed[name] = range(first, first + replicas * pool.ranks)
-            first += replicas * pool.ranks
-        if here and first != gpus:
-            raise InputError(f"pools leave {gpus - first} of the cluster's {gpus} GPUs without work", key=key)
         return placed
+
+    @staticmethod
+    def _replicas(here: Mapping[str, Pool], gpus: int, key: str) -> dict[str, int]:
+        """How many replicas each pool of one cluster has; together they take all GPUs."""
+        open_ = [name for name, pool in here.items() if pool.replicas is None]
+        if len(open_) > 1:
+            raise InputError("prefill and decode leave `replicas` out; state one of them", key=key)
+        needed = {name: pool.ranks * (pool.replicas or 1) for name, pool in here.items()}
+        if sum(needed.values()) > gpus:
+            told = " and ".join(f"{name} {size}" for name, size in needed.items())
+            raise InputError(
+                f"pools take {sum(needed.values())} GPUs ({told}), but the cluster has {gpus}; use fewer replicas or a "
+                "larger cluster",
+                key=key,
+            )
+        stated = sum(pool.ranks * (pool.replicas or 0) for pool in here.values())
+        counts = {name: pool.replicas or (gpus - stated) // pool.ranks for name, pool in here.items()}
+        left = gpus - sum(counts[name] * pool.ranks for name, pool in here.items())
+        if here and left:
+            raise InputError(f"pools leave {left} of the cluster's {gpus} GPUs without work", key=key)
+        return counts
 
     def members(self) -> dict[str, Pool]:
         """Both pools by their names."""

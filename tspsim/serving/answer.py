@@ -14,6 +14,7 @@ from ..statements import notes_of, served_in_words
 from ..units import digits, duration, percent
 from .deployment import Deployment
 from .points import Found, Point, highest_rate, point, served_rate
+from .pooled import pooled_deployment
 from .spread import BASIS
 
 #: Called with what is under way and the share that is done.
@@ -195,6 +196,8 @@ def deployment_of(question: Question, plan: Plan) -> Deployment:
     """A plan with its engine's options: the workload's, and its own over them."""
     scenario = question.scenario
     keys = scenario.plan(plan.name)
+    if keys.pools is not None:
+        return pooled_deployment(scenario, keys)
     own = dict(getattr(keys, "engine", {}) or {})
     options = {**scenario.workload.engine, **own}
     place = {name: f"plans.{plan.name}.engine.{name}" if name in own else f"workload.engine.{name}" for name in options}

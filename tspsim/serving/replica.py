@@ -217,7 +217,8 @@ class Replica:
             kind = Kind.DECODE
         else:
             ends_s = np.array([start_s + self.cost.seconds(works)])
-            kind = Kind.MIXED if sequences else Kind.PREFILL
+            alone = Kind.PREFILL if any(work.chunks for work in works) else Kind.DECODE
+            kind = Kind.MIXED if sequences and alone is Kind.PREFILL else alone
         if self._on_chunk is not None:
             for plan in plans:
                 for entry, tokens in plan.chunks:

@@ -17,7 +17,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 
 from ..errors import UnitError, did_you_mean
 from ..registry import Registry
-from ..units import parse
+from ..units import WITH_UNITS, parse
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -79,7 +79,9 @@ class OneKind:
     shorthand: Shorthand = lambda value: None
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        written = core_schema.plain_serializer_function_ser_schema(lambda value: dumped(value))
+        written = core_schema.plain_serializer_function_ser_schema(
+            lambda value, info: dumped(value, info.context), info_arg=True
+        )
         return core_schema.no_info_plain_validator_function(self.read, serialization=written)
 
     def __get_pydantic_json_schema__(
@@ -116,9 +118,10 @@ class OneKind:
         return found
 
 
-def dumped(value: Kind) -> dict[str, Any]:
-    """A kind as a scenario states it, defaults filled in."""
-    data = value.model_dump(mode="json", by_alias=True)
+def dumped(value: Kind, context: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A kind as a scenario states it, defaults filled in but where it is to be read back."""
+    again = bool((context or {}).get(WITH_UNITS))
+    data = value.model_dump(mode="json", by_alias=True, context=dict(context or {}), exclude_unset=again)
     alone = {key: item[0] if isinstance(item, list) and len(item) == 1 else item for key, item in data.items()}
     return {"kind": value.name, **{key: item for key, item in alone.items() if item is not None}}
 
