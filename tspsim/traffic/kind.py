@@ -99,11 +99,10 @@ class OneKind:
 
     def _schema(self, each: type[Kind]) -> dict[str, Any]:
         schema = each.model_json_schema(by_alias=True)
-        schema = inlined(schema, schema.pop("$defs", {}))
+        alone: dict[str, Any] = inlined(schema, schema.pop("$defs", {}))
         kind = {"const": each.name, "type": "string"}
-        schema["properties"] = {"kind": kind, **schema.get("properties", {})}
-        schema["required"] = ["kind", *schema.get("required", [])]
-        return schema
+        properties = {"kind": kind, **alone.get("properties", {})}
+        return alone | {"properties": properties, "required": ["kind", *alone.get("required", [])]}
 
     def read(self, value: Any) -> Kind:
         """The object that a scenario's value describes."""
