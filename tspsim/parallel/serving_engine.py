@@ -202,8 +202,8 @@ class ServingEngine:
     hidden
         Share of them that runs beside the device.
     layer, routed
-        Seconds a layer, and more of a layer with routed experts, of small kernels that no program counts: casts, copies,
-        scales, sorting.
+        Seconds a layer, and more of a layer with routed experts, of small kernels that no program counts: casts,
+        copies, scales, sorting.
     skew
         Seconds that a collective takes longer in a step than alone, for every doubling of its ranks: they wait for the
         slowest.
@@ -323,8 +323,8 @@ class ServingEngine:
         return (1.0 - self.hidden) * (self.step.low + low), (1.0 - self.hidden) * (self.step.high + high)
 
     def between_s(self, layers: int, routed: int, ranks: int) -> float:
-        """Seconds of a pass that are neither a counted kernel's nor a collective's own: of so many layers, of which some
-        have routed experts, on ``ranks`` that talk twice a layer."""
+        """Seconds of a pass that are neither a counted kernel's nor a collective's own: of so many layers, of which
+        some have routed experts, on ``ranks`` that talk twice a layer."""
         waits = 2 * layers * log2(ranks) * self.skew.value
         return layers * self.layer.value + routed * self.routed.value + waits
 

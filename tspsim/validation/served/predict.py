@@ -11,7 +11,8 @@ from tspsim.errors import InputError
 from . import published, silicon
 from .bands import Band, band_of
 from .groups import fitted, group_of
-from .replayed import Measures, replay
+from .measures import Measures
+from .replayed import replay
 from .run import ServedPlan, ServedRun
 
 if TYPE_CHECKING:
@@ -32,9 +33,11 @@ def with_runs(
     """What puts a table's runs beside its rows, and says what was mended."""
 
     def prepared(frame: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]:
+        import pandas as pd
+
         mended = mend(frame)
         out = frame.copy()
-        out[RUN] = mended.runs
+        out[RUN] = pd.Series(mended.runs, index=out.index, dtype=object)
         return out, dict(mended.notes)
 
     return prepared

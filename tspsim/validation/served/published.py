@@ -19,7 +19,7 @@ from .silicon import CLASSES, NVFP4, USUAL_NVFP4, Mended, activations_of
 if TYPE_CHECKING:
     import pandas as pd
 
-    from .replayed import Measures
+    from .measures import Measures
 
 #: What the first words of a name mean in the catalog, longest first.
 MODELS = {

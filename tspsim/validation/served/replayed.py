@@ -1,8 +1,8 @@
-"""A published run, replayed: the engine's scheduler over the product's own step costs, and what clients then measured."""
+"""A published run, replayed: the engine's scheduler over the product's own step costs, and what clients measure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -21,6 +21,8 @@ from tspsim.serving.traffic import Clients
 from tspsim.traffic import Asked
 from tspsim.traffic.prefixes import Shared
 
+from . import disaggregated
+from .measures import Measures
 from .question import QUESTIONS, question_of
 from .run import ServedPlan, ServedRun
 
@@ -29,20 +31,6 @@ SEED = 20260427
 #: Options that say how many tokens a pass takes and how many sequences run at once, by their names in any engine.
 TOKENS = ("max_num_batched_tokens", "chunked_prefill_size", "max_num_tokens")
 SEQUENCES = ("max_num_seqs", "max_running_requests", "max_batch_size")
-
-
-@dataclass(frozen=True)
-class Measures:
-    """What clients of a run measured; means are over requests."""
-
-    ttft_s: float
-    tpot_s: float
-    median_ttft_s: float
-    median_tpot_s: float
-    output_tokens_per_s: float
-    tokens_per_s: float
-    preemptions: int = 0
-    kv_tokens: int | None = None
 
 
 @lru_cache(QUESTIONS)
@@ -64,6 +52,8 @@ def replay(run: ServedRun) -> Measures:
     InputError
         The simulator does not cover the plan, or its caches do not hold one request.
     """
+    if run.prefill is not None:
+        return disaggregated.replay(run)
     costs = _costs(run.plan)
     asked = requests_of(run)
     tokens = kv_tokens(run, costs)
@@ -111,8 +101,9 @@ def requests_of(run: ServedRun) -> Asked:
     """Lengths of all requests, drawn."""
     random = np.random.default_rng([SEED, run.requests, run.prompt, run.output])
     lengths = []
-    for nominal in (run.prompt, run.output):
-        low = max(1, round(run.least * nominal))
+    shares = (run.least, run.least if run.least_output is None else run.least_output)
+    for nominal, least in zip((run.prompt, run.output), shares, strict=True):
+        low = max(1, round(least * nominal))
         lengths.append(random.integers(low, nominal + 1, run.requests))
     none = np.zeros(run.requests)
     return Asked(None, lengths[0], lengths[1], Shared(), none, most=run.concurrency)

@@ -68,8 +68,8 @@ class ServedRun:
         ``free_gpu_memory_fraction``); None: the engine's default.
     prompt, output
         Tokens, nominal.
-    least
-        Lengths are uniform from this share of the nominal on; 1: all are equal.
+    least, least_output
+        Prompts and outputs are uniform from this share of the nominal on; 1: all are equal; None: as prompts.
     concurrency
         Requests in a closed loop; None: all are sent at once (offline throughput).
     requests
@@ -87,6 +87,7 @@ class ServedRun:
     concurrency: int | None
     requests: int
     least: float = 1.0
+    least_output: float | None = None
     options: Options = ()
     memory: float | None = None
     replicas: int = 1

@@ -59,8 +59,8 @@ def _sglang(asked: Asked) -> Script:
     """Radix cache off in all."""
     polled = 30 if asked.concurrency >= 16 else 10
     if asked.model.startswith("glm"):
-        options = {"chunked_prefill_size": 32768, "max_prefill_tokens": 32768, "max_running_requests": asked.concurrency}
-        return Script(options, 0.85, "fp8")
+        options = {"chunked_prefill_size": 32768, "max_prefill_tokens": 32768}
+        return Script(options | {"max_running_requests": asked.concurrency}, 0.85, "fp8")
     if asked.model.startswith("qwen3.5"):
         if asked.device == "h200":
             options = {"chunked_prefill_size": 16384, "max_prefill_tokens": 16384, "max_running_requests": 128}

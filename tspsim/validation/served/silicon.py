@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -117,7 +116,7 @@ def _run(row: Row) -> ServedRun:
     model = MODELS.get(str(row["model_path"]))
     if model is None:
         raise InputError("no such model in the catalog")
-    doubt = next((why for test, why in DOUBTFUL if test(row, name)), None)
+    doubt = next((each.why for each in DOUBTFUL if each.of(row, name)), None)
     if doubt is not None:
         raise InputError(f"doubtful: {doubt}")
     prompt, output = count_of(row, "isl"), count_of(row, "osl")
@@ -127,7 +126,7 @@ def _run(row: Row) -> ServedRun:
         raise InputError("incomplete: lengths or concurrency not stated")
     engine = str(row["backend"])
     if engine == "trtllm" and model == "deepseek-r1" and name != "h200":
-        raise InputError("incomplete: whether drafts were verified is not recorded (equal rows differ up to 1.98 times)")
+        raise InputError("incomplete: drafts are not recorded, and equal rows differ up to 1.98 times")
     asked = Asked(model, name, tp * dp, prompt, output, concurrency)
     gap = "gap-analysis" in str(row["silicon_data_source"]) and "/" in str(row["silicon_data_source"])
     script = _script(engine, row, asked, gap)
@@ -142,6 +141,7 @@ def _run(row: Row) -> ServedRun:
         concurrency=concurrency,
         requests=10 * concurrency,
         least=1.0 if gap else 0.8,
+        least_output=0.8,
         options=tuple(sorted(script.options.items())),
         memory=script.memory,
     )
@@ -239,49 +239,52 @@ def activations_of(model: str, device: str) -> Options:
 # --- doubtful rows -----------------------------------------------------------------------------------------------
 
 
-def _doubtful() -> Iterator[tuple[object, str]]:
-    """What a row looks like that is not scored, and what is wrong with it."""
-    yield {"model": "deepseek", "device": "b300", "engine": "sglang", "precision": "fp8", "id": "cfg720"}, (
-        "DeepSeek-R1 on B300 under SGLang, 8k/1k: 3.4 times B200's time"
-    )
-    yield {"model": "qwen3-32b", "device": "gb200", "version": "1.3.0rc1"}, (
-        "Qwen3-32B on GB200 under TensorRT-LLM 1.3.0rc1: 21 to 169 ms a token"
-    )
-    yield {"model": "deepseek-r1-nvfp4", "device": "b200", "lengths": (4000, 1000)}, (
-        "DeepSeek-R1-NVFP4 on B200 under TensorRT-LLM, 4000/1000: 85 to 92 ms a token"
-    )
-    yield {"model": "qwen3-235b", "device": "h200", "version": "0.12.0"}, (
-        "Qwen3-235B on H200 under vLLM 0.12: two to three times too slow"
-    )
-    yield {"model": "gpt-oss-120b", "device": "h100", "lengths": (8192, 1024), "concurrency": 512}, (
-        "gpt-oss-120b on H100, 512 at once of 8k/1k: 4.4 ms a token behind 20 s of waiting"
-    )
-    yield {"model": "qwen3-32b-nvfp4", "lengths": (15000, 500)}, "Qwen3-32B-NVFP4, 15000/500: one row of its kind"
-    yield {"model": "llama-3.1-8b", "device": "h200", "version": "0.12.0", "output": 100}, (
-        "Llama-3.1-8B on H200 under vLLM 0.12, outputs of 100 tokens"
-    )
+@dataclass(frozen=True)
+class Doubt:
+    """Rows that are not scored, by what they all have, and what is wrong with them.
+
+    ``model`` and ``name`` are parts of the row's own words; what is None is not looked at.
+    """
+
+    why: str
+    model: str
+    device: str | None = None
+    version: str | None = None
+    lengths: tuple[int, int] | None = None
+    output: int | None = None
+    concurrency: int | None = None
+    name: str = ""
+
+    def of(self, row: Row, device: str) -> bool:
+        """Whether a row is one of them."""
+        stated = (
+            (self.device, device),
+            (self.version, row.get("backend_version")),
+            (self.lengths, (count_of(row, "isl"), count_of(row, "osl"))),
+            (self.output, count_of(row, "osl")),
+            (self.concurrency, concurrency_of(row)),
+        )
+        within = self.model in str(row.get("model_path")).lower() and self.name in str(row.get("id"))
+        return within and all(wanted is None or wanted == found for wanted, found in stated)
 
 
-def _matches(marks: dict[str, object], row: Row, device: str) -> bool:
-    found = {
-        "device": device,
-        "engine": row.get("backend"),
-        "precision": row.get("precision"),
-        "version": row.get("backend_version"),
-        "lengths": (count_of(row, "isl"), count_of(row, "osl")),
-        "output": count_of(row, "osl"),
-        "concurrency": concurrency_of(row),
-    }
-    within = {"model": str(row.get("model_path")).lower(), "id": str(row.get("id"))}
-    return all(
-        str(value) in within[mark] if mark in within else found[mark] == value for mark, value in marks.items()
-    )
-
-
-DOUBTFUL = tuple(
-    (lambda row, device, marks=marks: _matches(marks, row, device), why)  # type: ignore[misc]
-    for marks, why in _doubtful()
-)
+DOUBTFUL = (
+    Doubt("DeepSeek-R1 on B300 under SGLang, 8k/1k: 3.4 times B200's time", "deepseek", "b300", name="cfg720"),
+    Doubt("Qwen3-32B on GB200 under TensorRT-LLM 1.3.0rc1: 21 to 169 ms a token", "qwen3-32b", "gb200", "1.3.0rc1"),
+    Doubt(
+        "DeepSeek-R1-NVFP4 on B200 under TensorRT-LLM, 4000/1000: 85 to 92 ms a token",
+        "deepseek-r1-nvfp4", "b200", lengths=(4000, 1000),
+    ),
+    Doubt("Qwen3-235B on H200 under vLLM 0.12: two to three times too slow", "qwen3-235b", "h200", "0.12.0"),
+    Doubt(
+        "gpt-oss-120b on H100, 512 at once of 8k/1k: 4.4 ms a token behind 20 s of waiting",
+        "gpt-oss-120b", "h100", lengths=(8192, 1024), concurrency=512,
+    ),
+    Doubt("Qwen3-32B-NVFP4, 15000/500: one row of its kind", "qwen3-32b-nvfp4", lengths=(15000, 500)),
+    Doubt(
+        "Llama-3.1-8B on H200 under vLLM 0.12, outputs of 100 tokens", "llama-3.1-8b", "h200", "0.12.0", output=100
+    ),
+)  # fmt: skip
 
 
 # --- disaggregated rows ------------------------------------------------------------------------------------------
