@@ -38,6 +38,10 @@ class Compute:
     after: tuple[int, ...] = ()
     stream: str = "compute"
 
+    def at(self, layer: int, after: tuple[int, ...]) -> Compute:
+        """The same in another layer, waiting for others."""
+        return Compute(self.operators, self.name, self.part, layer, after, self.stream)
+
 
 class Tokens(NamedTuple):
     """What an all-to-all of an expert-parallel group carries: each rank's ``tokens`` of ``token_bytes`` to ``topk`` of
@@ -83,6 +87,13 @@ class Collective:
     stream: str = "communication"
     tokens: Tokens | None = None
 
+    def at(self, layer: int, after: tuple[int, ...]) -> Collective:
+        """The same in another layer, waiting for others."""
+        return Collective(
+            self.kind, self.axis, self.size_bytes, self.name, self.root, self.algorithm, self.part, layer, after,
+            self.stream, self.tokens,
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class SendReceive:
@@ -103,6 +114,13 @@ class SendReceive:
     after: tuple[int, ...] = ()
     stream: str = "communication"
 
+    def at(self, layer: int, after: tuple[int, ...]) -> SendReceive:
+        """The same in another layer, waiting for others."""
+        return SendReceive(
+            self.axis, self.size_bytes, self.name, self.to, self.source, self.wrap, self.part, layer, after,
+            self.stream,
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -117,6 +135,10 @@ class Launch:
     layer: int = -1
     after: tuple[int, ...] = ()
     stream: str = "host"
+
+    def at(self, layer: int, after: tuple[int, ...]) -> Launch:
+        """The same in another layer, waiting for others."""
+        return Launch(self.name, self.host_s, self.part, layer, after, self.stream)
 
 
 @dataclass(frozen=True, slots=True)

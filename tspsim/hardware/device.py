@@ -444,12 +444,12 @@ class Device:
         self, family: str, dtype: str, library: str | None = None, kv_dtype: str | None = None
     ) -> Kernel:
         """The kernel model that applies to a type and library, and where it is from."""
-        library = library or self._engine_library(family, dtype, kv_dtype)
         key = (family, dtype, library, kv_dtype)
         kernel = self._kernels.get(key)
         if kernel is None:
             if dtype not in DTYPE_BYTES:
                 raise UnknownNameError("type", dtype, DTYPE_BYTES)
+            library = library or self._engine_library(family, dtype, kv_dtype)
             kernel = self._kernels[key] = find(self.spec, self.relatives, family, dtype, library, kv_dtype)
         return kernel
 

@@ -61,7 +61,7 @@ MOST_BEFORE = 8
 
 def numbered(body: Sequence[Instruction], layer: int) -> list[Instruction]:
     """The instructions as those of another layer."""
-    return [each if each.layer in (-1, layer) else replace(each, layer=layer) for each in body]
+    return [each if each.layer in (-1, layer) else each.at(layer, each.after) for each in body]
 
 
 class ProgramBuilder:
@@ -287,9 +287,9 @@ class ProgramBuilder:
             earlier = self._left[-turns].get(what) if turns <= len(self._left) else None
             if earlier is not None:
                 crossing[consumer] = (*crossing.get(consumer, ()), earlier)
-        for index, instruction in enumerate(numbered(written.body, layer)):
-            waits = (*(start + other for other in instruction.after), *crossing.get(index, ()))
-            self._items.append(replace(instruction, after=waits))
+        for index, instruction in enumerate(written.body):
+            waits = (*[start + other for other in instruction.after], *crossing.get(index, ()))
+            self._items.append(instruction.at(layer if instruction.layer >= 0 else -1, waits))
         self._left.append(written.left(start))
         self._length += len(written.body)
         self._layer, self.part = -1, ""

@@ -132,21 +132,12 @@ class Limits:
 
 @dataclass(frozen=True)
 class Scheduler:
-    """Who schedules requests, and what it calls what everybody has.
-
-    Attributes
-    ----------
-    name
-        A registered scheduler (:mod:`tspsim.serving.policies`).
-    share
-        Its option for the share of memory; empty: it has none.
-    options
-        Others, as the engine has them by default.
-    """
+    """The scheduler of requests that an engine runs, by its name in :mod:`tspsim.serving`, options of it that differ
+    from the defaults there, and what the engine calls the ``share`` of memory (empty: it has no such option)."""
 
     name: str = "vllm"
+    options: Mapping[str, object] = field(default_factory=dict)
     share: str = ""
-    options: Mapping[str, bool | int | float | str] = field(default_factory=dict)
 
 
 class Budget(NamedTuple):
@@ -226,7 +217,7 @@ class ServingEngine:
     slots
         Sequences that may run at once, where a script states it.
     scheduler
-        Of requests.
+        Of requests, where the engine serves some.
     """
 
     name: str = "ideal"

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     BeforeValidator,
+    ConfigDict,
     Field,
     StrictBool,
     StrictInt,
@@ -194,10 +195,12 @@ class SpeculationSpec(Section):
 
 
 class Workload(Section):
-    """What every replica computes in one step."""
+    """What every replica computes in one step, or with traffic the model that it serves."""
+
+    model_config = ConfigDict(json_schema_extra=lambda schema: schema["required"].remove("pass"))
 
     model: Name = Field(description="catalog name, YAML file, or a Hugging Face config.json")
-    pass_: Annotated[str, OneOf(STEPS.names)] = Field(alias="pass")
+    pass_: Annotated[str, OneOf(STEPS.names)] = Field(alias="pass", description="required without traffic")
     sequence: PositiveCount = Field(1, description="tokens a sequence, or a prompt")
     sequences_per_replica: PositiveCount = Field(1, description="sequences, or prompts")
     chunk: PositiveCount | None = Field(None, description="prefill: tokens of a prompt a pass reads; default: all")

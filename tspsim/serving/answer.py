@@ -7,7 +7,7 @@ from typing import Any
 
 from ..description import cost_of, describe_cluster, describe_model, provenance
 from ..parallel import Plan
-from ..question import Question
+from ..question import FRESH, Lookups, Question
 from ..result import PlanResult, Range, Result
 from ..scenario.traffic import Traffic
 from ..statements import notes_of, served_in_words
@@ -120,7 +120,7 @@ def serve_plan(
         if found.rate is None:
             waits = ", ".join(f"{name[:-2].upper()} {duration(seconds)}" for name, seconds in found.alone.items())
             return refused(f"keeps the bounds at no rate: even alone requests take {waits}, mean")
-        points = [traffic.at_rate(float(f"{found.rate:.4g}"))]
+        points = [traffic.model_copy(update={"requests": found.requests}).at_rate(found.rate)]
     done: list[Point] = []
     notes = list(notes_of(deployment.costs.programs.decoding((1,))))
     for number, each in enumerate(points):
@@ -192,12 +192,12 @@ def result_of(
     )
 
 
-def deployment_of(question: Question, plan: Plan) -> Deployment:
+def deployment_of(question: Question, plan: Plan, lookups: Lookups = FRESH) -> Deployment:
     """A plan with its engine's options: the workload's, and its own over them."""
     scenario = question.scenario
     keys = scenario.plan(plan.name)
     if keys.pools is not None:
-        return pooled_deployment(scenario, keys)
+        return pooled_deployment(scenario, keys, lookups)
     own = dict(getattr(keys, "engine", {}) or {})
     options = {**scenario.workload.engine, **own}
     place = {name: f"plans.{plan.name}.engine.{name}" if name in own else f"workload.engine.{name}" for name in options}

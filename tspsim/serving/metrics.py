@@ -170,10 +170,14 @@ class Bill:
 
 @dataclass(frozen=True)
 class Cache:
-    """Room for caches: tokens of all engines together (None: no limit), and sessions of the run's mean length."""
+    """Room for caches: tokens of all engines together (None: no limit), and sessions of the run's mean length.
+
+    ``engines`` says whose: so many, the last of a run's; None: all.
+    """
 
     capacity_tokens: float | None
     sessions: float | None = None
+    engines: int | None = None
 
 
 def measure(
@@ -222,7 +226,7 @@ def measure(
         "usd_per_million_tokens": bill.usd_per_million(gpus, wall_s, outputs + prompts),
         "kv": {
             "capacity_tokens": cache.capacity_tokens,
-            "peak_share": peak_share(logs, cache.capacity_tokens),
+            "peak_share": peak_share(logs[-cache.engines :] if cache.engines else logs, cache.capacity_tokens),
             "sessions": cache.sessions,
         },
         "preemptions": int(waits.preemptions.sum()),

@@ -68,7 +68,7 @@ class PooledDeployment(Deployment):
         one, count = self.parts["decode"].cache(length), self.count("decode")
         if one.capacity_tokens is None or one.sessions is None:
             return one
-        return Cache(one.capacity_tokens * count, one.sessions * count)
+        return Cache(one.capacity_tokens * count, one.sessions * count, count * self.parts["decode"].replicas)
 
     @cached_property
     def memory(self) -> Memory:
