@@ -200,29 +200,37 @@ def head_of_line() -> str:
 
 
 def storm_picture() -> Picture:
-    (served,) = asked("storm").served
-    runs = served.runs
-    load = [run.load for run in runs]
-    rate = Panel("output tokens/s", 90)
-    rate.line(list(zip(load, [run.rate("output_tokens_per_s") for run in runs], strict=True)), "blue")
-    lost = Panel("preemptions of 240 requests", 90)
-    lost.line(list(zip(load, [run.rate("preemptions") for run in runs], strict=True)), "red")
-    first = Panel("time to the first token, mean, s", 90)
-    first.line(list(zip(load, [run.mean("ttft_s") for run in runs], strict=True)), "orange")
-    return Picture("Preemptions by load", "requests at once", (load[0], load[-1]), [rate, lost, first], ticks=load)
+    panels = Panel("output tokens/s", 90), Panel("preemptions of 240 requests", 90), Panel("TTFT, mean, s", 90)
+    load = asked("storm").loads
+    for served, colour in zip(asked("storm").served, ("blue", "orange"), strict=True):
+        for panel, value in zip(
+            panels,
+            (
+                lambda run: run.rate("output_tokens_per_s"),
+                lambda run: run.rate("preemptions"),
+                lambda run: run.mean("ttft_s"),
+            ),
+            strict=True,
+        ):
+            panel.line([(run.load, value(run)) for run in served.runs], colour)
+    legend = (("blue", "admits what has room for its prompt"), ("orange", "admits what has room to its last token"))
+    return Picture("Preemptions by load", "requests at once", (load[0], load[-1]), list(panels), legend, ticks=load)
 
 
 def storm() -> str:
     rows = []
-    (served,) = asked("storm").served
-    for run in served.runs:
-        requests, steps = told(run)
-        reading = float(np.sum(steps.chunk_tokens)) - float(np.sum(requests.prompt_tokens))
-        again = reading / float(np.sum(requests.prompt_tokens))
-        cells = [f"{run.rate('output_tokens_per_s'):,.0f}", f"{run.rate('preemptions'):,.0f}", f"{100 * again:.0f} %"]
-        waits = [seconds(run.mean("ttft_s")), seconds(run.mean("tpot_s"))]
-        rows.append([f"{run.load:.0f}", *cells, *waits])
-    return table(["at once", "output tokens/s", "preemptions", "read again, of the prompts", "TTFT", "TPOT"], rows)
+    for served in asked("storm").served:
+        for run in served.runs:
+            requests, steps = told(run)
+            prompts = float(np.sum(requests.prompt_tokens))
+            again = float(np.sum(steps.chunk_tokens)) / prompts - 1.0
+            counts = [run.rate(key) for key in ("output_tokens_per_s", "preemptions")]
+            cells = [*(f"{each:,.0f}" for each in counts), f"{100 * again:.0f} %"]
+            share = float(run.metrics["kv"]["peak_share"])
+            waits = [seconds(run.mean("ttft_s")), seconds(run.mean("tpot_s"))]
+            rows.append([f"{served.plan.name}, {run.load:.0f}", *cells, f"{100 * share:.0f} %", *waits])
+    header = ["plan, at once", "output tokens/s", "preemptions", "read again, of the prompts", "cache at its peak"]
+    return table([*header, "TTFT", "TPOT"], rows)
 
 
 # --- the cliff ----------------------------------------------------------------------------------------------
@@ -294,6 +302,41 @@ def lock_step() -> str:
     return table(["σ, plan", "output tokens/s", "time in steps with prompts", "TTFT", "TPOT"], rows)
 
 
+# --- where prefill and decode part --------------------------------------------------------------------------
+
+#: Bounds on a token, and on the first one, in seconds; and the share of requests that must keep both.
+TOKEN_S = (0.0115, 0.012, 0.013, 0.015, 0.0175, 0.02, 0.025, 0.03, 0.04, 0.05, 0.06)
+FIRST_S, SHARE = 2.0, 0.9
+
+
+def kept(run: Run, token_s: float) -> float:
+    """Requests/s served, if at least :data:`SHARE` of them keep the bounds; else none."""
+    assert run.requests is not None
+    good = (run.requests.ttft_s <= FIRST_S) & (run.requests.tpot_s <= token_s)
+    return run.rate("requests_per_s") if good.mean() >= SHARE else 0.0
+
+
+def crossover_picture() -> Picture:
+    panel = Panel("requests/s with the first token within 2 s and each further one within the bound", 190)
+    for served, colour in zip(asked("crossover").served, ("blue", "orange"), strict=True):
+        panel.line([(1e3 * s, max(kept(run, s) for run in served.runs)) for s in TOKEN_S], colour, steps=True)
+    legend = (("blue", "two replicas that do both"), ("orange", "one that reads, one that writes"))
+    ends = (1e3 * TOKEN_S[0], 1e3 * TOKEN_S[-1])
+    return Picture("Where prefill and decode part", "bound on a token, ms", ends, [panel], legend)
+
+
+def crossover() -> str:
+    both, parted = asked("crossover").served
+    rows = []
+    for a, b in zip(both.runs, parted.runs, strict=True):
+        waits = [seconds(run.mean(key)) for key in ("tpot_s", "ttft_s") for run in (a, b)]
+        sent = b.transfers
+        flight = "–" if sent is None else seconds(float(np.mean(sent.end_s - sent.start_s)))
+        rows.append([f"{a.load:g}", *waits, flight])
+    header = ["requests/s", "TPOT of two that do both", "of 1P1D", "TTFT of two that do both", "of 1P1D"]
+    return table([*header, "a cache on its way"], rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "kinds": kinds,
     "schedulers": schedulers,
@@ -302,6 +345,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "storm": storm,
     "cliff": cliff,
     "lock-step": lock_step,
+    "crossover": crossover,
 }
 PICTURES: dict[str, Callable[[], Picture]] = {
     "burst": burst_picture,
@@ -309,6 +353,7 @@ PICTURES: dict[str, Callable[[], Picture]] = {
     "storm": storm_picture,
     "cliff": cliff_picture,
     "lock-step": lock_step_picture,
+    "crossover": crossover_picture,
 }
 
 
