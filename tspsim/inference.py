@@ -17,12 +17,27 @@ def period_s(job: Job, submission: Submission) -> float:
     in turn (a closed tandem of equal jobs): each comes back after its own way through all of them, or after as many
     turns of the slowest stage, whichever is longer.
     """
+    parts = parts_of(job)
+    return turn_s(job, submission.makespan_s, slowest_stage_s(submission) if parts > 1 else 0.0)
+
+
+def parts_of(job: Job) -> int:
+    """Parts of a batch that a pipeline's stages work on at the same time."""
     step = job.step
     assert isinstance(step, ServingStep)
-    parts = step.in_flight(job.work.load, job.plan.pp)
-    if parts == 1:
-        return submission.makespan_s
-    return max(submission.makespan_s, parts * slowest_stage_s(submission))
+    return step.in_flight(job.work.load, job.plan.pp)
+
+
+def turn_s(job: Job, makespan_s: float, slowest_s: float) -> float:
+    """The same from how long one part takes, and the slowest stage for it."""
+    parts = parts_of(job)
+    return makespan_s if parts == 1 else max(makespan_s, parts * slowest_s)
+
+
+def host_s(job: Job, run_s: float, makespan_s: float) -> float:
+    """Seconds between the end of a step's programs and the next step: the host's, and a pipeline's wait for its slowest
+    stage (``run_s`` is :func:`period_s`, of a step that does not serve its makespan)."""
+    return job.work.stack.step_s + job.host_s + max(run_s, job.hidden_host_s) - makespan_s
 
 
 def slowest_stage_s(submission: Submission) -> float:

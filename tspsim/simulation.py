@@ -77,6 +77,7 @@ def simulate(
     )
 
 
+@no_collection()
 def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs: Costs | None = None) -> PlanResult:
     """One plan: refused with its memory where it does not fit, else simulated at ``costs`` (the device's own)."""
     cluster, device = question.cluster, question.device
@@ -99,8 +100,7 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
     costs.weigh(submission)
     serves = job.step.serves
     period_s = inference.period_s(job, submission) if serves else submission.makespan_s
-    period_s = max(period_s, job.hidden_host_s)
-    between_s = question.work.stack.step_s + job.host_s + period_s - submission.makespan_s
+    between_s = inference.host_s(job, period_s, submission.makespan_s)
     makespan_s = submission.makespan_s + between_s
     parts = metrics.breakdown(submission)
     tokens = job.work.counted_tokens * plan.dp

@@ -107,10 +107,17 @@ def test_only_decodes_alike_run_as_one_graph_and_other_passes_in_pieces_if_the_e
 
 
 def test_padding_is_rows_of_sequences_like_those_that_are_there() -> None:
-    assert engine("vllm").padding([(1, 4096, 5)]) == ((1, 1, 3),)
-    assert engine("vllm").padding([(4, 4096, 9)]) == ((4, 1, 1),)
-    assert engine("vllm").padding([(1, 4096, 8)]) == ServingEngine().padding([(1, 4096, 5)]) == ()
-    assert engine("vllm").padding([(100, 0, 1), (1, 7, 1)]) == ((1, 1, 3),)
+    assert engine("vllm").filled([(1, 4096, 5)]) == ((1, 4096, 5), (1, 1, 3))
+    assert engine("vllm").filled([(4, 4096, 9)]) == ((4, 4096, 9), (4, 1, 1))
+    assert engine("vllm").filled([(1, 4096, 8)]) == ((1, 4096, 8),)
+    assert ServingEngine().filled([(1, 4096, 5)]) == ((1, 4096, 5),)
+    assert engine("vllm").filled([(100, 0, 1), (1, 7, 1)]) == ((100, 0, 1), (1, 7, 1), (1, 1, 3))
+
+
+def test_prompts_in_pieces_are_padded_without_a_further_call_of_attention() -> None:
+    assert engine("vllm").filled([(17, 0, 1)]) == ((24, 0, 1),)
+    assert engine("vllm").filled([(33, 9, 2)]) == ((36, 9, 2),)
+    assert engine("vllm").filled([(7, 9, 1)], decoding=1) == ((7, 9, 1),)
 
 
 def test_without_padding_only_captured_sizes_run_as_a_graph() -> None:
@@ -168,13 +175,13 @@ def program_of(stack: str, pass_: str, **workload: Any) -> list[Any]:
 
 
 def test_only_what_no_graph_holds_is_launched() -> None:
-    """A captured decode has no launch, a prefill one for every kernel and collective, a mixed pass in pieces one for
-    every attention."""
+    """A captured decode has no launch, a prefill one for every kernel and collective (waits launch nothing), a mixed
+    pass in pieces one for every attention."""
     whole = program_of("vllm", "decode", batch=8, context=1024)
     assert not any(isinstance(each, Launch) for each in whole)
     eager = program_of("vllm", "prefill", sequence=4096)
     launched = [each for each in eager if isinstance(each, Launch)]
-    assert len(launched) == sum(isinstance(each, Compute | Collective) for each in eager)
+    assert len(launched) == sum(isinstance(each, Collective) or bool(getattr(each, "operators", ())) for each in eager)
     kernels = sum(len(each.operators) for each in eager if isinstance(each, Compute))
     collectives = sum(isinstance(each, Collective) for each in eager)
     assert sum(each.host_s for each in launched) == pytest.approx(kernels * 20e-6 + collectives * 16e-6)

@@ -115,6 +115,7 @@ class Writer:
             data.gather_table(builder, job, self.share.embedding(chunk), task, "embedding weights")
             builder.part = "embedding"
             pieces.embed(builder, job, self.layer)
+            self.wait([builder.length - 1])
 
         def layer(shard: LayerShard) -> list[int]:
             gathered = data.gather_weights(builder, job, self.share, shard.kind, task)
@@ -128,6 +129,7 @@ class Writer:
         elif job.model.vocab and job.head_tokens:
             data.gather_table(builder, job, self.share.head(chunk), task, "head weights")
             builder.part = "head"
+            self.wait(ready)
             self.head(builder, job, self.layer)
         for module in self.further_tokens(chunk):
             builder.compute("join with next token", *self.join(), after=ready)
@@ -138,19 +140,28 @@ class Writer:
         if chunk.has_head and job.drafts and job.model.vocab:
             self.draft(layer, task)
 
+    def wait(self, ready: list[int]) -> None:
+        """Kernels of a serving step go on when sums over ranks are complete, in front of layers and behind them."""
+        if self.job.step.serves:
+            self.builder.compute("rows here", after=ready)
+
     def draft(self, layer: Callable[[LayerShard], list[int]], task: Task) -> None:
         """The passes that make the next drafts, one token after the other."""
         whole = self.job
         layers = whole.draft_layers
-        for _ in range(whole.drafts.tokens if whole.drafts and layers else 0):
-            self.job = whole.drafting()
+        for number in range(whole.drafts.tokens if whole.drafts and layers else 0):
+            self.job = whole.drafting(number)
+            if not self.job.tokens:
+                break
             self.builder.capture = self.job.capture
             self.builder.part = "draft"
             self.builder.compute("join with next token", *self.join())
             self.builder.further_token = True
-            self.layers(Chunk(whole.model.layers, layers, False, True), layer, task)
+            ready = self.layers(Chunk(whole.model.layers, layers, False, True), layer, task)
             self.builder.part = "draft"
-            self.head(self.builder, self.job, self.layer)
+            self.wait(ready)
+            if self.job.head_tokens:
+                self.head(self.builder, self.job, self.layer)
             self.builder.further_token = False
         self.job = whole
         self.builder.capture = whole.capture

@@ -266,6 +266,12 @@ class Lane:
         self._edition += 1
         chunks = tuple([Chunk(n, s.computed, s.computed + n == s.target) for s, n in plan.chunks])
         extra = self.padded()
+        going_on = [index for index, (s, n) in enumerate(plan.chunks) if n == 1 == self.queries and s.given]
+        if going_on:
+            # One query behind a cache that came from elsewhere is what a sequence that decodes has.
+            rest = tuple([chunk for index, chunk in enumerate(chunks) if index not in going_on])
+            others = tuple([chunks[index].context_tokens for index in going_on])
+            return Work(rest, self._lister(plan, extra)() + others, self.queries)
         if not plan.decodes and not extra:
             return Work(chunks, (), self.queries)
         decoders = self.decoders

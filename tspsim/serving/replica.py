@@ -22,6 +22,10 @@ from .work import EachStepCost, Floats, StepCost, Work
 LATE = EventPriority(2)
 
 
+#: Called with a request, the tokens of its prompt from and up to which a step computes it, and when the step ends.
+ChunkNotice = Callable[[Request, int, int, float], None]
+
+
 class Moment(simpy.Event):
     """Something that happens at a time, whatever waits for it."""
 
@@ -65,6 +69,8 @@ class Replica:
         a step of all takes as long as ``cost`` says of one :class:`Work` each.
     on_first_token, on_end
         Called with the request when its first output is there, and its last.
+    on_chunk
+        Called for every piece of a prompt when the step that computes it begins.
     every_step
         One event a step.
 
@@ -83,6 +89,7 @@ class Replica:
         lanes: int = 1,
         on_first_token: Callable[[Request], None] | None = None,
         on_end: Callable[[Request], None] | None = None,
+        on_chunk: ChunkNotice | None = None,
         every_step: bool = False,
     ) -> None:
         self.env, self.engine, self.cost = env, engine, cost
@@ -91,7 +98,7 @@ class Replica:
         self._policy = engine.policy
         self._group = self._policy.group(engine, self._policy.lane, lanes)
         self.lanes: tuple[Lane, ...] = self._group.lanes
-        self._on_first_token, self._on_end = on_first_token, on_end
+        self._on_first_token, self._on_end, self._on_chunk = on_first_token, on_end, on_chunk
         self._each_step = cost if isinstance(cost, EachStepCost) else None
         self._run: Run | None = None
         #: Events of an older generation are void.
@@ -214,7 +221,12 @@ class Replica:
             kind = Kind.DECODE
         else:
             ends_s = np.array([start_s + self.cost.seconds(works)])
-            kind = Kind.MIXED if sequences else Kind.PREFILL
+            alone = Kind.PREFILL if any(work.chunks for work in works) else Kind.DECODE
+            kind = Kind.MIXED if sequences and alone is Kind.PREFILL else alone
+        if self._on_chunk is not None:
+            for plan in plans:
+                for entry, tokens in plan.chunks:
+                    self._on_chunk(entry.request, entry.computed, entry.computed + tokens, float(ends_s[-1]))
         self._run = Run(plans, start_s, ends_s, len(ends_s), (kind, sequences, chunk_tokens, self.waiting))
         self._at(float(ends_s[-1]), self._settle)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from .batch import Batch, Row
 from .decode import DECODE_STEP
 from .forward import FORWARD_STEP
-from .load import Load, Speculation
+from .load import Load, Piece, Speculation
 from .mixed import MIXED_STEP
 from .prefill import PREFILL_STEP
 from .serving import ServingStep
@@ -30,6 +30,7 @@ __all__ = [
     "WEIGHTS",
     "Batch",
     "Load",
+    "Piece",
     "Row",
     "ServingStep",
     "Speculation",

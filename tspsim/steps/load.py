@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from .batch import Row, dealt
 
@@ -27,11 +28,20 @@ class Speculation:
     draft: str = "mtp"
 
 
+class Piece(NamedTuple):
+    """``query_tokens`` of a prompt behind ``context_tokens`` of it; whether they ``end`` it."""
+
+    query_tokens: int
+    context_tokens: int
+    ends: bool = True
+
+
 @dataclass(frozen=True)
 class Load:
     """Of one replica: ``prompts`` of ``prompt`` tokens behind ``cached`` ones each, in pieces of ``chunk`` tokens, and
     a ``batch`` of sequences that decode, spread evenly over ``contexts``: tokens that each has in the cache, of the
-    longer ones one more where that does not come out even."""
+    longer ones one more where that does not come out even. ``pieces`` are those of prompts instead, where they are of
+    several lengths, as a scheduler puts them together."""
 
     prompts: int = 0
     prompt: int = 0
@@ -40,12 +50,15 @@ class Load:
     batch: int = 0
     contexts: tuple[int, ...] = ()
     speculation: Speculation | None = None
+    pieces: tuple[Piece, ...] = ()
 
     @property
     def in_words(self) -> str:
         """How much, for people."""
         said = []
-        if self.prompts:
+        if self.pieces:
+            said.append(f"{sum(piece.query_tokens for piece in self.pieces):,} tokens of {len(self.pieces)} prompts")
+        elif self.prompts:
             behind = f" behind {self.cached:,} cached" if self.cached else ""
             pieces = f" in chunks of {self.chunk:,}" if self.chunk else ""
             said.append(f"{self.prompts} × {self.prompt:,} prompt tokens{behind}{pieces}")
@@ -72,9 +85,28 @@ class Load:
 
     def chunks(self) -> list[tuple[Row, bool]]:
         """Pieces of the prompts, first to last, and whether their last tokens are in one."""
+        if self.pieces:
+            return [(Row(queries, context), ends) for queries, context, ends in self.pieces]
         rows, start = [], 0
         while start < self.prompt:
             size = min(self.chunk or self.prompt, self.prompt - start)
             rows.append((Row(size, self.cached + start, self.prompts), start + size == self.prompt))
             start += size
         return rows
+
+    @property
+    def kept(self) -> tuple[Row, ...]:
+        """Prompts as they are at the end of the step: tokens read, tokens before them, how many."""
+        if self.pieces:
+            return tuple(Row(queries, context) for queries, context, _ in self.pieces)
+        return (Row(self.prompt, self.cached, self.prompts),) if self.prompts else ()
+
+    def drafting(self, number: int) -> Load:
+        """The same in pass ``number`` of a drafter, which takes one query of every sequence; the first takes pieces of
+        prompts too, and later ones the last token of those that have ended."""
+        speculation = replace(self.speculation, tokens=0) if self.speculation else None
+        if not number:
+            return replace(self, speculation=speculation)
+        ended = tuple(Piece(1, queries + context - 1) for queries, context, ends in self.pieces if ends)
+        prompts = len(ended) if self.pieces else self.prompts
+        return replace(self, speculation=speculation, pieces=ended, prompts=prompts)

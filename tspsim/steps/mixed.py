@@ -11,7 +11,8 @@ from .step import STEPS
 
 
 class MixedStep(ServingStep):
-    """The last chunk of every prompt, behind what is cached of it, beside the decoding sequences."""
+    """The last chunk of every prompt, or pieces as a scheduler put them together, behind what is cached of them, beside
+    the decoding sequences."""
 
     name = "mixed"
     title = "mixed step"
@@ -20,11 +21,13 @@ class MixedStep(ServingStep):
     takes: ClassVar[tuple[str, ...]] = ("sequences_per_replica", "cached")
 
     def passes(self, load: Load, stages: int) -> tuple[Batch, ...]:
-        ((prompt, _),) = load.chunks()
-        return (Batch((prompt, *load.decoding()), outputs=load.prompts + load.batch),)
+        decoding, chunks = load.decoding(), load.chunks()
+        outputs = sum(row.sequences for row, ends in chunks if ends) + sum(row.tokens for row in decoding)
+        return (Batch((*(row for row, _ in chunks), *decoding), outputs=outputs),)
 
     def counted(self, load: Load) -> float:
-        return float(load.prompts * load.prompt + load.batch)
+        accepted = load.speculation.accepted if load.speculation else 1.0
+        return sum(row.tokens for row in load.kept) + load.batch * accepted
 
     def in_flight(self, load: Load, stages: int) -> int:
         return 1

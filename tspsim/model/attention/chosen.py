@@ -126,7 +126,14 @@ class Chosen(Latent):
         values = self._absorb(layer, tokens, latent.value_dim, latent.kv_rank, "values from latent")
         return values, layer.output(tokens)
 
+    def unpacked_width(self, layer: ServingLayer) -> int:
+        """None: prompts attend latents too."""
+        return 0
+
     # --- work and cache -------------------------------------------------------------------------------------
+
+    def bends(self, model: Architecture, block: Block) -> tuple[int, ...]:
+        return (indexing_of(model).topk,)
 
     def cache(self, model: Architecture, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
         """A latent and a rotary key a token, and the key of an indexer where the layer owns one."""

@@ -178,6 +178,10 @@ class Compressed(AttentionKind):
         """Bytes of a cached entry, of one token or of several."""
         return model.head_dim * self.element_bytes(cache_type)
 
+    def bends(self, model: Architecture, block: Block) -> tuple[int, ...]:
+        chosen = (indexing_of(model).topk * block.compression,) if block.indexer else ()
+        return facts_of(model).window, *chosen
+
     def cache(self, model: Architecture, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
         """An entry every few tokens with its indexer's key, and the window; what a compressor has begun is not
         counted."""

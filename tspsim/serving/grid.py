@@ -1,0 +1,127 @@
+"""Vectors over whole numbers, tabulated where they are asked, in cells that end where tiles of products do."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from itertools import pairwise
+
+from .tables import EPSILON, Floats
+
+#: Rows of the smallest tile of a product: within so many a table is straight but for small things.
+TILE = 16
+#: Rows of the largest cell.
+COARSE = 256
+
+Vector = Callable[[int], Floats]
+
+
+class Cells:
+    """A vector over n = 1, 2, …, straight inside cells (a, b] whose ends are multiples of :data:`TILE`.
+
+    A product's time is a staircase whose steps are tiles, so a cell has a value of its own at both ends, a + 1 and b. A
+    cell is halved until the values around its middle are within the error.
+
+    Parameters
+    ----------
+    value
+        The vector at a number.
+    least
+        Sum beside which an error counts, where the vector's own first element is less.
+    first
+        Numbers below have no value: the first cell begins here.
+    ends
+        Only these numbers are asked for; no cells are made.
+    """
+
+    def __init__(
+        self, value: Vector, least: float, *, first: int = 1, coarse: int = COARSE, ends: tuple[int, ...] = ()
+    ) -> None:
+        self._value, self._least, self._first, self._coarse = value, least, first, coarse
+        self._alone = bool(ends)
+        self._known: dict[int, Floats] = {}
+        self._cells: dict[int, tuple[int, int]] = {}
+
+    def __call__(self, n: int) -> Floats:
+        if self._alone:
+            return self._at(n)
+        low, high = self._cell(n)
+        start, end = self._at(low), self._at(high)
+        if high == low:
+            return start
+        return start + (end - start) * ((n - low) / (high - low))
+
+    def _cell(self, n: int) -> tuple[int, int]:
+        tile = (n - 1) // TILE
+        if tile not in self._cells:
+            self._split((n - 1) // self._coarse * self._coarse, self._coarse)
+        return self._cells[tile]
+
+    def _split(self, start: int, width: int) -> None:
+        low, high = max(start + 1, self._first), start + width
+        half = width // 2
+        if width > TILE and not (start + half > low and self._straight(low, start + half, high)):
+            self._split(start, half)
+            self._split(start + half, half)
+            return
+        for tile in range(start // TILE, (start + width) // TILE):
+            self._cells[tile] = min(low, high), high
+
+    def _straight(self, low: int, middle: int, high: int) -> bool:
+        start, end = self._at(low), self._at(high)
+        for n in (middle, middle + 1):
+            found = self._at(n)
+            line = start + (end - start) * ((n - low) / (high - low))
+            if abs(found - line).max() > EPSILON / 2 * max(float(found[0]), self._least):
+                return False
+        return True
+
+    def _at(self, n: int) -> Floats:
+        if n not in self._known:
+            self._known[n] = self._value(n)
+        return self._known[n]
+
+
+class Line:
+    """A vector over x ≥ 0, straight between knots: 0, powers of two, and middles as of
+    :class:`~tspsim.serving.tables.Curve`."""
+
+    def __init__(self, value: Vector, least: float, bends: tuple[int, ...] = ()) -> None:
+        self._value, self._least, self._bends = value, least, bends
+        self._stretches: dict[int, tuple[list[int], list[Floats]]] = {}
+        self._known: dict[int, Floats] = {}
+
+    def __call__(self, x: float) -> Floats:
+        knots, values = self._stretch(int(x))
+        index = min(max(1, bisect_right(knots, x)), len(knots) - 1)
+        low, high = knots[index - 1], knots[index]
+        start, end = values[index - 1], values[index]
+        return start if x == low else start + (end - start) * ((x - low) / (high - low))
+
+    def _stretch(self, x: int) -> tuple[list[int], list[Floats]]:
+        power = x.bit_length()
+        if power not in self._stretches:
+            low, high = (1 << power >> 1), 1 << power
+            knots = sorted({low, high, *(bend for bend in self._bends if low < bend < high)})
+            for left, right in pairwise(tuple(knots)):
+                self._refine(left, right, knots)
+            knots.sort()
+            self._stretches[power] = knots, [self._at(knot) for knot in knots]
+        return self._stretches[power]
+
+    def _refine(self, left: int, right: int, knots: list[int]) -> None:
+        low, high = self._at(left), self._at(right)
+        if right - left < 2:
+            return
+        middle = (left + right) // 2
+        found = self._at(middle)
+        knots.append(middle)
+        line = low + (high - low) * ((middle - left) / (right - left))
+        if abs(found - line).max() > EPSILON * max(float(found[0]), self._least):
+            self._refine(left, middle, knots)
+            self._refine(middle, right, knots)
+
+    def _at(self, x: int) -> Floats:
+        if x not in self._known:
+            self._known[x] = self._value(x)
+        return self._known[x]

@@ -1,0 +1,446 @@
+"""What steps with prompts cost, from the parts of their programs that depend on different things.
+
+In a chain of kernels and transfers beside a host that issues them,
+
+    seconds = max over i of ( H_i + Σ_{j ≥ i} d_j ) + what follows
+
+where d_j is what instruction j takes and H_i when the host has issued instruction i: the device waits for the host at
+the last i that decides, and for nothing behind it. All sums over j are linear in d, so that for every i the sum over
+the whole program is a sum of *parts*: what depends on tokens alone (products, experts, norms, all-reduces), on the
+tokens that are sampled, on the sequences that decode, or on the prompts. Each is tabulated by itself (:mod:`.grid`).
+Kernels that take all prompts, or all rows, at once are priced for every step.
+
+Which part an instruction belongs to is found out, not known: the program is written for a few compositions of a step
+that differ in one thing, and what changes with it depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from enum import Enum
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..model.attention.base import MOST_DECODED, Rows, prefilled
+from ..operators import Role
+from ..parallel import Job
+from ..parallel.serving_engine import Captured
+from ..program import Program
+from .flat import Layout, Thing, things_of
+from .grid import TILE, Cells, Line
+from .programs import StepPrograms
+from .tables import EPSILON, Floats
+from .work import Chunk, Work
+
+Rows2 = tuple[tuple[int, int], ...]
+
+#: Tokens of compositions that are compared, and to what their sums must meet the walk's.
+COMPARED, SURE = 2048, 1e-9
+#: Tokens in the cache of sequences that stand beside what is looked at.
+STANDING = 64
+#: Of those: tokens before the first piece of a prompt, and of the second piece; sequences that decode, their contexts.
+BEHIND, SECOND, BATCH, CONTEXT = 64, 160, 40, 4096
+
+
+class Part(Enum):
+    """What an instruction's time depends on."""
+
+    NOTHING = "nothing"
+    TOKENS = "tokens that pass"
+    EXPERTS = "tokens that pass, of all replicas that share experts"
+    OUTPUTS = "tokens that are sampled"
+    DECODING = "sequences that decode"
+    LENGTHS = "tokens that prompts have, together"
+    PROMPTS = "prompts"
+    CARRIED = "rows that it carries itself"
+
+
+class Change(Enum):
+    """In what a composition differs from the first."""
+
+    PROMPT_CONTEXT = "further tokens before a piece of a prompt"
+    DECODE_CONTEXT = "further tokens in the caches of those that decode"
+    FEWER = "fewer sequences decode"
+    SAME_TOKENS = "the same of one, and its tokens are a prompt's"
+    MORE_TOKENS = "further tokens of a prompt"
+    SAME_LENGTH = "the same, and as many less before them"
+    SPLIT = "the same of one prompt, and as many less of another"
+    MORE_OUTPUTS = "a prompt ends"
+
+
+#: A part's instructions change where all of the first do, and nowhere but in those and the second.
+PARTS: dict[Part, tuple[set[Change], set[Change]]] = {
+    Part.NOTHING: (set(), set()),
+    Part.TOKENS: ({Change.MORE_TOKENS, Change.SAME_LENGTH}, {Change.FEWER}),
+    Part.OUTPUTS: ({Change.MORE_OUTPUTS}, {Change.FEWER, Change.SAME_TOKENS}),
+    Part.DECODING: ({Change.FEWER, Change.SAME_TOKENS}, {Change.DECODE_CONTEXT}),
+    Part.LENGTHS: ({Change.PROMPT_CONTEXT, Change.MORE_TOKENS}, {Change.SAME_TOKENS}),
+    Part.PROMPTS: (
+        {Change.MORE_TOKENS, Change.SPLIT},
+        {Change.PROMPT_CONTEXT, Change.SAME_TOKENS, Change.SAME_LENGTH},
+    ),
+}
+
+
+def part_by(changed: set[Change]) -> Part | None:
+    """The part whose instructions change so; None where there is none."""
+    for part, (surely, perhaps) in PARTS.items():
+        if surely <= changed <= surely | perhaps:
+            return part
+    return None
+
+
+class Kind(NamedTuple):
+    """Steps whose programs have the same instructions."""
+
+    decodes: bool
+    outputs: bool
+    captured: Captured
+
+
+class Mixed:
+    """Steps of one plan with prompts, and sequences that decode or not.
+
+    Parameters
+    ----------
+    programs
+        Of the plan's engine.
+    plain
+        Of one that captures nothing: what no graph holds is the same whatever an engine's graphs are.
+    shapes
+        What is known of those; shared by all engines that differ in their graphs alone.
+    bends
+        Tokens of contexts where tables of those that decode have a knot.
+    serial
+        Take everything one after the other, also where streams overlap.
+    """
+
+    def __init__(
+        self,
+        programs: StepPrograms,
+        plain: StepPrograms,
+        shapes: dict[Kind, Shape | None],
+        bends: tuple[int, ...],
+        *,
+        serial: bool = False,
+    ) -> None:
+        self.programs, self.plain, self.bends, self.serial = programs, plain, bends, serial
+        self._plain_shapes = shapes
+        self._shapes: dict[Kind, Shape | None] = {}
+        engine = programs.question.work.stack.engine
+        self.sizes = engine.graphs.tokens(1, engine.slots) if engine.graphs.pieces and engine.graphs.pads else ()
+
+    def seconds(self, work: Work, expert_tokens: int | None = None) -> float | None:
+        """Of one step; None where it cannot be put together from parts. ``expert_tokens``: those of a replica, in the
+        mean of all that share experts with it; None: as many as its own."""
+        if any(chunk.query_tokens <= MOST_DECODED for chunk in work.chunks):
+            return None
+        pieces = bool(self.sizes) and work.tokens <= self.sizes[-1]
+        kind = Kind(work.sequences > 0, work.outputs > 0, Captured.PIECES if pieces else Captured.NOTHING)
+        shapes = self._shapes if pieces else self._plain_shapes
+        if kind not in shapes:
+            shapes[kind] = shape_of(self, kind)
+        shape = shapes[kind]
+        return None if shape is None else shape.seconds(work, expert_tokens)
+
+
+def compositions(kind: Kind, queries: int, more: int, tokens: int) -> dict[Change | None, Work]:
+    """The first, of ``tokens`` tokens, and those that differ from it in one thing, by ``more`` tokens of prompts where
+    it is that."""
+
+    def work(
+        *, add: int = 0, before: int = 0, less: int = 0, fewer: int = 0, context: int = CONTEXT, end: int = 0
+    ) -> Work:
+        batch = BATCH - fewer if kind.decodes else 0
+        first = tokens - SECOND - (BATCH * queries if kind.decodes else 0) + add
+        # Without any that decodes one piece ends at least.
+        ends = 0 if not kind.outputs else end + (not kind.decodes)
+        pieces = [Chunk(first, BEHIND + before, ends > 0), Chunk(SECOND - less, 0, ends > 1)]
+        return Work(pieces, (context,) * batch, queries)
+
+    found: dict[Change | None, Work] = {
+        None: work(),
+        Change.PROMPT_CONTEXT: work(before=more),
+        Change.MORE_TOKENS: work(add=more),
+        Change.SAME_LENGTH: work(add=more, before=-more),
+        Change.SPLIT: work(add=more, less=more),
+    }
+    if kind.outputs:
+        found[Change.MORE_OUTPUTS] = work(end=1)
+    if kind.decodes:
+        found[Change.DECODE_CONTEXT] = work(context=2 * CONTEXT)
+        found[Change.SAME_TOKENS] = work(add=queries, fewer=1)
+        found[Change.FEWER] = work(fewer=-(-more // queries))
+    return found
+
+
+def shape_of(mixed: Mixed, kind: Kind) -> Shape | None:
+    """What steps of a kind are made of; None where their programs are no chain of one stage, or their parts cannot be
+    told from each other."""
+    pieces = kind.captured is Captured.PIECES
+    programs, sizes = (mixed.programs, mixed.sizes) if pieces else (mixed.plain, ())
+    tokens, more = (sizes[-2], sizes[-1] - sizes[-2]) if sizes else (COMPARED, 1)
+    if tokens - SECOND - BATCH * programs.queries <= MOST_DECODED:
+        return None
+    written: dict[Change | None, tuple[Job, list[Thing]]] = {}
+    stages: list[Program] = []
+    for change, work in compositions(kind, programs.queries, more, tokens).items():
+        jobs = programs.of(work)
+        if len(jobs) != 1 or jobs[0].capture is not kind.captured or jobs[0].micro_batches > 1:
+            return None
+        each = programs.written_of(jobs[0])
+        stages = stages or each
+        written[change] = jobs[0], things_of(each)
+    every = [[thing.does for thing in things] for _, things in written.values()]
+    if any(len(each) != len(every[0]) for each in every):
+        return None
+    layout = Layout.of(stages, list(zip(*every, strict=True)))
+    parts: list[Part] = []
+    carriers: list[Carrier] = []
+    job, first = written[None]
+    for index in layout.where:
+        same = first[index].does
+        part = part_by({change for change, (_, its) in written.items() if its[index].does != same and change})
+        if part is Part.TOKENS and getattr(first[index].what, "role", Role.OTHER).routed:
+            part = Part.EXPERTS
+        if part in (None, Part.PROMPTS):
+            carrier = carrier_of([job for job, _ in written.values()], [its[index] for _, its in written.values()])
+            if carrier is not None:
+                part = Part.CARRIED
+                carriers.append(carrier)
+        if part is None:
+            return None
+        parts.append(part)
+    shape = Shape(programs, sizes, mixed.bends, layout, first, tuple(parts), carriers, kind)
+    if not mixed.serial:
+        priced = programs.walked(job)
+        if priced is None or not np.isclose(shape.plainly_s(first), priced.makespan_s, rtol=SURE, atol=0.0):
+            return None
+    return shape
+
+
+def segments_of(rows: Rows) -> Rows2:
+    """Prompts among some rows as a prefill kernel takes them."""
+    return tuple((queries, queries + context) for queries, context, count in prefilled(rows) for _ in range(count))
+
+
+def lengths_of(rows: Rows) -> Rows2:
+    """Prompts among some rows as a kernel that reads no context takes them."""
+    return tuple((queries, count) for queries, _, count in prefilled(rows))
+
+
+#: Fields of operators that take all rows of a pass, or all of its prompts: as what.
+CARRIERS: tuple[tuple[str, Callable[[Rows], Any]], ...] = (
+    ("segments", segments_of),
+    ("rows", tuple),
+    ("rows", lengths_of),
+)
+
+
+def carrier_of(jobs: Sequence[Job], things: Sequence[Thing]) -> Carrier | None:
+    """The field in which operators take rows of their passes; None where there is none."""
+    for name, of in CARRIERS:
+        if all(getattr(thing.what, name, None) == of(job.rows) for job, thing in zip(jobs, things, strict=True)):
+            return Carrier(things[0], name, of)
+    return None
+
+
+class Carrier(NamedTuple):
+    """An operator that takes rows of its pass itself, and how."""
+
+    thing: Thing
+    field: str
+    of: Callable[[Rows], Any]
+
+    def over(self, rows: Rows) -> Thing:
+        """The same over other rows."""
+        changed = {self.field: self.of(rows)}
+        return Thing(replace(self.thing.what, **changed), self.thing.stage)  # type: ignore[type-var]
+
+
+class Shape:
+    """Steps that are alike but for sizes."""
+
+    def __init__(
+        self,
+        programs: StepPrograms,
+        sizes: tuple[int, ...],
+        bends: tuple[int, ...],
+        layout: Layout,
+        things: list[Thing],
+        parts: tuple[Part, ...],
+        carriers: Sequence[Carrier],
+        kind: Kind,
+    ) -> None:
+        self.programs, self.layout, self.kind, self.bends, self._sizes = programs, layout, kind, bends, sizes
+        index = {part: [i for i, each in enumerate(parts) if each is part] for part in Part}
+        self._where = {part: [layout.where[i] for i in index[part]] for part in Part}
+        self._follows = {part: np.ascontiguousarray(layout.follows[:, index[part]]) for part in Part}
+        self._times = programs.times(kind.captured)
+        self._once = programs.times(kind.captured, kept=False)
+        self._carriers = carriers
+        self._beside = programs.queries if kind.decodes else 0
+        #: Tokens of a prompt's piece that stands beside what is looked at.
+        self._piece = (sizes[-1] - self._beside) if sizes else MOST_DECODED + 1
+        self._constant = layout.issued_s + self._sums(things, Part.NOTHING)
+        smallest = self._written(self._work(MOST_DECODED + 1 if not sizes else sizes[0] + MOST_DECODED))
+        least = self._least = sum(float(self._sums(smallest, part)[0]) for part in Part)
+        first = self._beside + MOST_DECODED + 1
+
+        def over_tokens(part: Part) -> Cells:
+            return Cells(lambda n: self._part(part, self._work(n - self._beside)), least, first=first, ends=sizes)
+
+        self._tokens, self._experts = over_tokens(Part.TOKENS), over_tokens(Part.EXPERTS)
+        self._outputs = Cells(lambda n: self._part(Part.OUTPUTS, self._sampling(n)), least, coarse=64)
+        self._lengths = Cells(lambda n: self._part(Part.LENGTHS, self._long(n)), least)
+        self._prompts: dict[int, Cells] = {}
+        self._decoding: dict[int, Line] = {}
+        # What a window leaves of several prompts costs what one prompt of all their tokens does.
+        half = self._piece // 2 if sizes else COMPARED // 2
+        apart = self._part(Part.PROMPTS, self._step((Chunk(half + 32, 0), Chunk(half - 32, 0))))
+        together = self._part(Part.PROMPTS, self._step((Chunk(2 * half, 0),)))
+        self._joins = bool(abs(apart - together).max() <= EPSILON / 2 * least)
+
+    def plainly_s(self, things: list[Thing]) -> float:
+        """Seconds of the program that consists of some things."""
+        taken = np.array([self._times(things[i]) for i in self.layout.where])
+        return self.layout.makespan_s(self.layout.issued_s + self.layout.follows @ taken)
+
+    # --- what is looked at ------------------------------------------------------------------------------------
+
+    def _work(self, tokens: int, cached: int = 0) -> Work:
+        """A piece of a prompt and, where any decodes, one sequence."""
+        return self._step((Chunk(tokens, cached),))
+
+    def _step(self, pieces: tuple[Chunk, ...]) -> Work:
+        """Pieces of prompts and, where any decodes, one sequence; the pieces end where something has to be sampled."""
+        ends = self.kind.outputs and not self.kind.decodes
+        contexts = (STANDING,) if self.kind.decodes else ()
+        return Work(tuple(piece._replace(ends=ends) for piece in pieces), contexts, self.programs.queries)
+
+    def _long(self, length: int) -> Work:
+        """A piece of a prompt that has so many tokens then, at least as many as the piece."""
+        return self._work(min(length, self._piece), max(0, length - self._piece))
+
+    def _sampling(self, outputs: int) -> Work:
+        """A step with so many tokens sampled, or as near as sequences come with all their queries."""
+        each = self.programs.queries
+        if not self.kind.decodes:
+            return Work(tuple(Chunk(self._piece, 0) for _ in range(outputs)), (), each)
+        batch = max(1, outputs // each)
+        tokens = max(MOST_DECODED + 1, self._piece - (batch - 1) * each)
+        return Work((Chunk(tokens, 0, outputs > batch * each),), (STANDING,) * batch, each)
+
+    def _written(self, work: Work) -> list[Thing]:
+        (job,) = self.programs.of(work)
+        return things_of(self.programs.written_of(job))
+
+    def _part(self, part: Part, work: Work) -> Floats:
+        return self._sums(self._written(work), part)
+
+    def _sums(self, things: list[Thing], part: Part) -> Floats:
+        """For every place, the seconds of a part's instructions from there on."""
+        taken = [self._times(things[i]) for i in self._where[part]]
+        sums: Floats = self._follows[part] @ np.array(taken)
+        return sums
+
+    # --- a step -----------------------------------------------------------------------------------------------
+
+    def seconds(self, work: Work, expert_tokens: int | None = None) -> float | None:
+        """Of a step of this shape; None where what it is padded with does not fit into a table."""
+        batch, context_tokens, tokens = work.sequences, work.context_tokens, work.tokens
+        if self._sizes:
+            # Padding is sequences of one token.
+            more = next(size for size in self._sizes if size >= tokens) - tokens
+            if more and not batch:
+                return None
+            tokens, batch, context_tokens = tokens + more, batch + more, context_tokens + more
+            if self._piece - (batch - 1) * self.programs.queries <= MOST_DECODED + TILE:
+                return None
+        total = self._constant + self._tokens(tokens)
+        if self._where[Part.EXPERTS]:
+            fewer = tokens if expert_tokens is None else max(expert_tokens, self._beside + MOST_DECODED + 1)
+            total = total + self._experts(fewer)
+        if self.kind.outputs:
+            total = total + self._outputs(work.outputs)
+        if self.kind.decodes:
+            total = total + self._decode(batch, context_tokens / batch)
+        if self._where[Part.LENGTHS]:
+            total = total + self._lengths(sum([queries + context for queries, context, _ in work.chunks]))
+        if self._where[Part.PROMPTS]:
+            total = total + self._read(work.chunks)
+        if self._carriers:
+            rows = rows_of(work, batch - work.sequences)
+            taken = [self._once(each.over(rows)) for each in self._carriers]
+            total = total + self._follows[Part.CARRIED] @ np.array(taken)
+        makespan_s = self.layout.makespan_s(total)
+        return makespan_s + self.programs.host_s(len(work.chunks) + work.sequences, makespan_s)
+
+    def _read(self, chunks: tuple[Chunk, ...]) -> Floats:
+        """What depends on prompts and takes no list of them as it is: of one piece between contexts straight, of
+        several from their program."""
+        if len(chunks) > 1 and not self._joins:
+            return self._part(Part.PROMPTS, self._step(chunks))
+        tokens, cached = sum([chunk.query_tokens for chunk in chunks]), min([chunk.context_tokens for chunk in chunks])
+        low, high = around(cached)
+        start = self._behind(low)(tokens)
+        if cached == low:
+            return start
+        return start + (self._behind(high)(tokens) - start) * ((cached - low) / (high - low))
+
+    def _behind(self, cached: int) -> Cells:
+        if cached not in self._prompts:
+
+            def value(tokens: int) -> Floats:
+                return self._part(Part.PROMPTS, self._work(tokens, cached))
+
+            self._prompts[cached] = Cells(value, self._least, first=MOST_DECODED + 1)
+        return self._prompts[cached]
+
+    def _decode(self, batch: int, mean: float) -> Floats:
+        """What depends on sequences that decode, between the ends of a cell of batches."""
+        wide = max(1, TILE // self.programs.queries)
+        low = (batch - 1) // wide * wide + 1
+        high = low + wide - 1
+        start = self._decoding_of(low)(mean)
+        if batch == low:
+            return start
+        return start + (self._decoding_of(high)(mean) - start) * ((batch - low) / (high - low))
+
+    def _decoding_of(self, batch: int) -> Line:
+        if batch not in self._decoding:
+            tokens = max(MOST_DECODED + 1, self._piece - (batch - 1) * self.programs.queries)
+
+            def value(context: int) -> Floats:
+                work = Work((Chunk(tokens, 0, False),), (max(1, context),) * batch, self.programs.queries)
+                return self._part(Part.DECODING, work)
+
+            self._decoding[batch] = Line(value, self._least, self.bends)
+        return self._decoding[batch]
+
+
+def around(cached: int) -> tuple[int, int]:
+    """Contexts of prompts that tables are for: two an octave.
+
+    >>> around(0), around(64), around(100), around(5000)
+    ((0, 0), (64, 96), (96, 128), (4096, 6144))
+    """
+    if not cached:
+        return 0, 0
+    power = 1 << (cached.bit_length() - 1)
+    middle = power + power // 2
+    return (power, max(middle, power + 1)) if cached < middle else (middle, 2 * power)
+
+
+def rows_of(work: Work, padding: int) -> Rows:
+    """Rows of a pass: of the sequences that decode the longest, and the others as equal as they come."""
+    rows = [(chunk.query_tokens, chunk.context_tokens, 1) for chunk in work.chunks]
+    if work.sequences:
+        longest, others = work.longest, work.sequences - 1
+        rows.append((work.queries, longest, 1))
+        if others:
+            each, more = divmod(work.context_tokens - longest, others)
+            rows += [(work.queries, each + add, count) for add, count in ((1, more), (0, others - more)) if count]
+    return (*rows, (1, 1, padding)) if padding else tuple(rows)

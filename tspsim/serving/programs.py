@@ -1,0 +1,252 @@
+"""What one step of an engine takes, from the product's own programs: exactly what a question about that step alone
+answers (:func:`tspsim.simulation.run_plan`)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import hypot
+
+from .. import inference, metrics
+from ..hardware.pricers import price
+from ..mesh import Mesh
+from ..operators import Operator, Role
+from ..parallel import Job, Plan, axes_of, build_mesh, scheme_of, write_program
+from ..parallel.serving_engine import Captured
+from ..program import Program
+from ..question import Question
+from ..simulation import Costs, run, scheduled
+from ..steps import DECODE_STEP, MIXED_STEP, PREFILL_STEP, VERIFY_STEP, Load, Piece, Speculation, Step
+from .chain import Chain, Exchanges, Walker
+from .flat import Thing
+from .work import Work
+
+#: What hides nothing: of a step that cannot be cut into two.
+ALONE = "none"
+#: Of a step that stands for others where the schedule of a plan is chosen.
+TYPICAL_CONTEXT, TYPICAL_BATCH = 8192, 32
+
+
+@dataclass(frozen=True)
+class Priced:
+    """One step.
+
+    Attributes
+    ----------
+    seconds
+        From its beginning to when the next may begin.
+    makespan_s
+        Of its programs.
+    compute_s
+        Seconds of kernels by family (:attr:`Operator.kind`), mean over ranks.
+    parts_s
+        Seconds by what they are for: attention, experts, products, other kernels, collectives by kind, host, idle.
+    chained
+        Found by a walk; otherwise the engine ran it.
+    """
+
+    seconds: float
+    makespan_s: float
+    compute_s: dict[str, float]
+    parts_s: dict[str, float]
+    chained: bool
+
+
+def part_of(operator: Operator) -> str:
+    """What a kernel's time is told as."""
+    if operator.role is Role.ATTENTION:
+        return "attention"
+    if operator.role.routed:
+        return "experts"
+    return "products" if operator.kind == "gemm" else "other kernels"
+
+
+class StepPrograms:
+    """Steps of one plan.
+
+    Parameters
+    ----------
+    question
+        Looked up; its work is of any step that serves.
+    plan
+        One of its plans.
+    speculation
+        What decoding sequences verify; None: nothing.
+    """
+
+    def __init__(self, question: Question, plan: Plan, speculation: Speculation | None = None) -> None:
+        self.question, self.plan, self.speculation = question, plan, speculation
+        self.costs = Costs(question.device)
+        cluster = question.cluster
+        self.mesh: Mesh = build_mesh(plan, cluster.gpus, cluster.gpus_per_node)
+        self._walker = Walker(Exchanges(cluster, self.mesh))
+        self._walks = not question.scenario.faults.slow_gpus
+        self._plans: dict[str, Plan] = {}
+        self.decode_step = VERIFY_STEP if speculation and speculation.tokens else DECODE_STEP
+        #: Programs written and runs of the engine so far.
+        self.written = self.ran = 0
+
+    # --- jobs -------------------------------------------------------------------------------------------------
+
+    def job(self, step: Step, load: Load) -> Job:
+        """One step of the plan, its schedule chosen as for a typical one."""
+        question = self.question
+        if step.name not in self._plans:
+            work = replace(question.work, pass_=step.name, load=self._typical(step))
+            chosen = scheduled(replace(question, work=work), self.plan)
+            chosen.check()
+            self._plans[step.name] = chosen.plan
+        plan = self._plans[step.name]
+        if plan.hiding.halves and load.batch + load.prompts < 2:
+            plan = replace(plan, expert_overlap=ALONE)
+        return Job(question.model, plan, replace(question.work, pass_=step.name, load=load))
+
+    def _typical(self, step: Step) -> Load:
+        longest = self.question.model.max_context or TYPICAL_CONTEXT
+        context = min(TYPICAL_CONTEXT, longest // 2)
+        load = Load(prompts=2, prompt=context) if "sequence" in step.needs else Load()
+        if "batch" in step.needs:
+            load = replace(load, batch=TYPICAL_BATCH, contexts=(context,), speculation=self.speculation)
+        return load
+
+    @property
+    def divides_prompts(self) -> bool:
+        """Whether ranks divide the tokens of a prompt that is read alone."""
+        return self.job(PREFILL_STEP, self._typical(PREFILL_STEP)).token_shards > 1
+
+    def decoding(self, contexts: Sequence[int]) -> Job:
+        """Every sequence puts out a token, or verifies drafts."""
+        load = Load(batch=len(contexts), contexts=tuple(contexts), speculation=self.speculation)
+        return self.job(self.decode_step, load)
+
+    def of(self, work: Work) -> list[Job]:
+        """The step of some work: one pass, or where ranks divide the tokens of prompts and nothing decodes, one for
+        every piece of one."""
+        if not work.chunks:
+            return [self.decoding(work.contexts)]
+        if not work.sequences and self.divides_prompts:
+            return [self._alone(Piece(*chunk)) for chunk in work.chunks]
+        pieces = tuple(Piece(*chunk) for chunk in work.chunks)
+        load = Load(
+            prompts=len(pieces),
+            pieces=pieces,
+            batch=work.sequences,
+            contexts=work.contexts,
+            speculation=self.speculation,
+        )
+        return [self.job(MIXED_STEP, load)]
+
+    def _alone(self, piece: Piece) -> Job:
+        """A piece whose tokens ranks divide evenly, padded where they do not come out even."""
+        plan = self._plans[PREFILL_STEP.name]
+        parts = plan.token_shards * (2 if plan.partition == "zigzag" else 1)
+        tokens = -(-piece.query_tokens // parts) * parts
+        return self.job(PREFILL_STEP, Load(prompts=1, prompt=tokens, cached=piece.context_tokens))
+
+    # --- pieces of a step -------------------------------------------------------------------------------------
+
+    @cached_property
+    def queries(self) -> int:
+        """Positions that a sequence that decodes computes."""
+        return 1 + (self.speculation.tokens if self.speculation else 0)
+
+    def written_of(self, job: Job) -> list[Program]:
+        """The programs of a job's stages."""
+        self.written += 1
+        return [write_program(scheme_of(job.plan), job, {"pp": stage}) for stage in range(job.plan.pp)]
+
+    def times(self, captured: Captured = Captured.NOTHING, *, kept: bool = True) -> Callable[[Thing], float]:
+        """Seconds of things in passes of which so much is captured; ``kept``: the device remembers its kernels."""
+        question = self.question
+        cost = question.work.stack.cost(self.costs if kept else self._price, question.device, captured)
+        exchanges = self._walker.exchanges
+
+        def seconds(thing: Thing) -> float:
+            what, stage = thing
+            return cost(what) if isinstance(what, Operator) else exchanges.seconds(what, stage)
+
+        return seconds
+
+    def _price(self, operator: Operator) -> float:
+        return float(price(self.question.device, operator).seconds)
+
+    def host_s(self, sequences: int, makespan_s: float) -> float:
+        """Seconds of the host after the programs of a step of one pass (:func:`tspsim.inference.host_s`)."""
+        stack = self.question.work.stack
+        hidden_s = max(0.0, stack.engine.hidden_s(sequences) - makespan_s)
+        return stack.step_s + stack.engine.host_s(sequences) + self._between_s + hidden_s
+
+    @cached_property
+    def _between_s(self) -> float:
+        """What a pass takes whatever is in it (:attr:`tspsim.parallel.Job.between_s`)."""
+        return self.decoding((1,)).between_s
+
+    # --- times ------------------------------------------------------------------------------------------------
+
+    def seconds(self, work: Work) -> float:
+        return sum(self.price(job).seconds for job in self.of(work))
+
+    def price(self, job: Job) -> Priced:
+        """One step, walked if it is a chain."""
+        return (self.walked(job) if self._walks else None) or self.simulated(job)
+
+    def walked(self, job: Job) -> Priced | None:
+        """Without the engine; None where programs are no chain."""
+        if set(axes_of(job)) != {"pp"}:
+            return None
+        cost = job.work.stack.cost(self.costs, self.question.device, job.capture)
+        chain = self._walker.chain(self.written_of(job), cost)
+        if chain is None:
+            return None
+        period_s = inference.turn_s(job, chain.end_s, max(chain.work_s))
+        seconds = chain.end_s + inference.host_s(job, period_s, chain.end_s)
+        return self._told(job, chain, seconds)
+
+    def _told(self, job: Job, chain: Chain, seconds: float) -> Priced:
+        stages = len(chain.operators_s)
+        compute: defaultdict[str, float] = defaultdict(float)
+        parts: defaultdict[str, float] = defaultdict(float)
+        for operators, transfers in zip(chain.operators_s, chain.transfers_s, strict=True):
+            for operator, taken in operators.items():
+                compute[operator.kind] += taken / stages
+                parts[part_of(operator)] += taken / stages
+            for kind, taken in transfers.items():
+                parts[kind] += taken / stages
+        host = job.work.stack.step_s + job.host_s
+        parts["host"] += host
+        parts["idle"] += max(0.0, seconds - sum(parts.values()))
+        return Priced(seconds, chain.end_s, dict(compute), dict(parts), chained=True)
+
+    def range_of(self, job: Job) -> tuple[float, float]:
+        """Low and high factor of a step's seconds, nine times of ten: as of a step asked about alone, and with the
+        range of the engine's host."""
+        costs, stack = Costs(self.question.device), job.work.stack
+        submission = run(self.question, self.mesh, job, costs, every_rank=False)
+        costs.weigh(submission)
+        makespan_s = submission.makespan_s
+        seconds = makespan_s + inference.host_s(job, inference.period_s(job, submission), makespan_s)
+        found = costs.range_of(1.0, seconds, metrics.breakdown(submission), stack)
+        sequences = sum(batch.sequences for batch in job.step.passes(job.work.load, job.plan.pp))
+        host_s, (least_s, most_s) = stack.engine.host_s(sequences), stack.engine.host_range_s(sequences)
+        faster = hypot(seconds - 1.0 / found.high, host_s - least_s)
+        slower = hypot(1.0 / found.low - seconds, most_s - host_s)
+        return max(0.0, 1.0 - faster / seconds), 1.0 + slower / seconds
+
+    def simulated(self, job: Job, *, every_rank: bool = False) -> Priced:
+        """By the engine."""
+        self.ran += 1
+        submission = run(self.question, self.mesh, job, self.costs, every_rank=every_rank)
+        makespan_s = submission.makespan_s
+        period_s = inference.period_s(job, submission)
+        between_s = inference.host_s(job, period_s, makespan_s)
+        found = metrics.breakdown(submission)
+        parts = dict(found.exposed_s)
+        names = {"gemm": "products", "memory_bound": "other kernels"}
+        for family, taken in found.compute_s.items():
+            name = names.get(family, family)
+            parts[name] = parts.get(name, 0.0) + taken
+        host = job.work.stack.step_s + job.host_s
+        parts |= {"host": host, "idle": max(0.0, between_s - host + found.idle_s)}
+        return Priced(makespan_s + between_s, makespan_s, dict(found.compute_s), parts, chained=False)
