@@ -132,8 +132,8 @@ def test_sglang_looks_for_requests_every_so_many_decode_steps():
 
 
 def test_sglang_keeps_room_for_a_share_of_the_outputs_to_come():
-    """Of 40 tokens the first has 10, and 19 outputs to come. The second needs 10 + 10: it is admitted if 40 − 10 − share
-    · 19 is more."""
+    """The first has 10 of 40 tokens and 19 outputs to come; the second needs 20, and waits until 40 − 10 − share · 19
+    is more."""
     rows = [(0.0, 10, 20), (0.5, 10, 10)]
     _, eager = run(Engine("sglang", kv_tokens=40, schedule_conservativeness=0.5, **SYNC), *rows)
     _, careful = run(Engine("sglang", kv_tokens=40, schedule_conservativeness=1.0, **SYNC), *rows)
