@@ -14,7 +14,7 @@ Kernels take sequences of unequal contexts as as many of their mean, for bytes d
 some contexts have reached a window, or what an indexer chooses, and others have not, f is the mean over sequences. And
 an indexer waits for the longest: with γ what a token more of it alone takes, γ · (longest − s) is added.
 
-A pipeline's stages each work on a part of the batch; cells are those of parts.
+A pipeline's stages each work on a part of the batch; cells are those of parts, or of halves that a batch is cut into.
 """
 
 from __future__ import annotations
@@ -79,6 +79,8 @@ class Decodes:
         last = work.longest + steps
         if self._stages > 1:
             return self._in_parts(batch, tokens / batch + later)
+        if self.programs.plan.hiding.halves:
+            return self._in_halves(batch, tokens / batch + later)
         low, high, padded = self.cell(batch)
         if not self.bends or last <= self.bends[0]:
             if padded:
@@ -113,6 +115,13 @@ class Decodes:
         low, high, padded = self.cell(part)
         ends = low * self._stages, high * self._stages
         return self._between(*ends, part * self._stages, at[None, :], np.ones(1), high if padded else 0)
+
+    def _in_halves(self, batch: int, at: Floats) -> Floats:
+        """Where a batch is cut into two, each of which runs as a graph of its own."""
+        low, high, padded = self.cell(-(-batch // 2))
+        # Of the smallest batch of a cell the smaller half belongs to another.
+        ends = (batch, batch) if batch < 2 * low else (2 * low, 2 * high)
+        return self._between(*ends, batch, at[None, :], np.ones(1), high if padded else 0)
 
     def _curve(self, batch: int, padded: int) -> Curve:
         """Over equal contexts of a batch; ``padded``: to what."""
