@@ -16,6 +16,7 @@ that differ in one thing, and what changes with it depends on it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
@@ -392,7 +393,7 @@ class Shape:
         if self._where[Part.PROMPTS]:
             total = total + self._read(work.chunks)
         if self._carriers:
-            rows = rows_of(work, batch - work.sequences)
+            rows = rows_of(work, batch - work.sequences, self.bends)
             taken = [self._once(each.over(rows)) for each in self._carriers]
             total = total + self._follows[Part.CARRIED] @ np.array(taken)
         makespan_s = self.layout.makespan_s(total)
@@ -454,13 +455,19 @@ def around(cached: int) -> tuple[int, int]:
     return (power, max(middle, power + 1)) if cached < middle else (middle, 2 * power)
 
 
-def rows_of(work: Work, padding: int) -> Rows:
-    """Rows of a pass: of the sequences that decode the longest, and the others as equal as they come."""
+def rows_of(work: Work, padding: int, bends: tuple[int, ...] = ()) -> Rows:
+    """Rows of a pass: of the sequences that decode the longest, and the others as equal as they come; each as it is
+    where some have more tokens than one of ``bends`` and others have not."""
     rows = [(chunk.query_tokens, chunk.context_tokens, 1) for chunk in work.chunks]
-    if work.sequences:
-        longest, others = work.longest, work.sequences - 1
+    longest, others = work.longest, work.sequences - 1
+    if any(bend < longest for bend in bends):
+        shortest = min(work.contexts, default=0)
+        if any(shortest < bend < longest for bend in bends):
+            rows += [(work.queries, context, count) for context, count in Counter(work.contexts).items()]
+            others = -1
+    if others >= 0:
         rows.append((work.queries, longest, 1))
-        if others:
-            each, more = divmod(work.context_tokens - longest, others)
-            rows += [(work.queries, each + add, count) for add, count in ((1, more), (0, others - more)) if count]
+    if others > 0:
+        each, more = divmod(work.context_tokens - longest, others)
+        rows += [(work.queries, each + add, count) for add, count in ((1, more), (0, others - more)) if count]
     return (*rows, (1, 1, padding)) if padding else tuple(rows)
