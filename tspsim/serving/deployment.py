@@ -200,6 +200,10 @@ class Deployment:
         """Prices and power of its GPUs."""
         return Bill(cost_of(self.question, 1.0, 1.0)["usd_per_gpu_hour"], self.question.device.all_in_watts)
 
+    def cost(self, wall_s: float, tokens: float) -> dict[str, Any]:
+        """Money and energy of so many tokens in so long (:func:`tspsim.description.cost_of`)."""
+        return cost_of(self.question, wall_s, tokens)
+
     def cache(self, length: int) -> Cache:
         """Room for caches of all replicas, and sessions of so many tokens."""
         tokens, caches = self.engine.kv_tokens, self.replicas * self.lanes
