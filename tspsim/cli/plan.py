@@ -29,6 +29,7 @@ from .outputs import Outputs, json_text, print_rich, progress_bar, terminal_widt
     "--budget", default="40 s", show_default=True, metavar="TIME", help="Processor time; none: as it takes."
 )
 @click.option("--write", "written", metavar="FILE", help="Write the best plan as a scenario that runs as it is.")
+@click.option("--emit", "engine", metavar="ENGINE", help="Print the best plan as a launch: vllm, sglang or trtllm.")
 @click.option("--map", "map_text", metavar="AXES", help="Where TSP wins: sequences=8Ki,128Ki,nodes=1,8,128.")
 def plan(
     scenario: str,
@@ -41,6 +42,7 @@ def plan(
     jobs: int | None,
     budget: str,
     written: str | None,
+    engine: str | None,
     map_text: str | None,
 ) -> None:
     """The best parallel plans for SCENARIO's cluster and workload, from all that are legal.
@@ -50,12 +52,14 @@ def plan(
     """
     from ..studies.planner import Planner, load_planned, planner_of, read_budget, read_map
     from ..studies.planner.written import scenario_text
-    from .plans import shown
+    from .plans import check_emitted, emitted, shown
 
     budget_s = read_budget(budget)
     points = read_map(map_text) if map_text is not None else None
     question, stated = load_planned(scenario, overrides)
     outputs = Outputs(html=html_file, json=json_file, write=written)
+    if engine is not None:
+        check_emitted(engine, question)
     with progress_bar() as progress:
         planner = planner_of(
             question,
@@ -76,7 +80,7 @@ def plan(
             "json": lambda: json_text(answer.to_json()),
             "write": lambda path: atomic_write(path, scenario_text(asked)),
         },
-        show=lambda: print_rich(*summary(terminal_width())),
+        show=lambda: click.echo(emitted(engine, asked), nl=False) if engine else print_rich(*summary(terminal_width())),
     )
     if answer.interrupted:
         raise KeyboardInterrupt

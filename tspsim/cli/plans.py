@@ -37,3 +37,26 @@ def shown(answer: Planned | ServingPlanned | TrafficPlanned) -> Shown:
         lambda _width: serving_plan.summary(step),
         step.best[0].asked,
     )
+
+
+def check_emitted(engine: str, scenario: Scenario) -> None:
+    """Raise InputError unless plans of this scenario can be launched by this engine."""
+    from ..errors import InputError
+    from ..studies.launch import LAUNCHERS
+
+    try:
+        LAUNCHERS.get(engine)
+    except InputError as error:
+        raise error.at(key="--emit") from None
+    if scenario.traffic is None:
+        raise InputError("launches plans that serve requests; the scenario has no `traffic`", key="--emit")
+
+
+def emitted(engine: str, asked: Scenario) -> str:
+    """The plan of a scenario as an engine's launch."""
+    from ..question import look_up
+    from ..serving.answer import deployment_of
+    from ..studies.launch import launch
+
+    question = look_up(asked)
+    return launch(engine, asked, deployment_of(question, question.plans[0]))

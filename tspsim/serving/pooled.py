@@ -50,6 +50,10 @@ class PooledDeployment(Deployment):
         """Replicas of a pool."""
         return len(self.placed[name]) // self.pools.members()[name].ranks
 
+    def engines(self) -> list[tuple[str, Deployment, int, bool]]:
+        pushes = self.pools.transfer == "push"
+        return [(name, part, self.count(name) * part.replicas, pushes) for name, part in self.parts.items()]
+
     @property
     def gpus(self) -> int:
         return sum(len(ranks) for ranks in self.placed.values())

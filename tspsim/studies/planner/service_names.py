@@ -26,7 +26,7 @@ def name_of_service(keys: Mapping[str, Any], gpus: int) -> str:
             pool = pools[name]
             counts += f"{pool.get('replicas') or '?'}{letter}"
             spread = [f"{axis.upper()}{pool[axis]}" for axis in ("tp", "dp", "ep") if int(pool.get(axis, 1)) > 1]
-            ways.append("-".join(spread) or "TP1")
+            ways.append(" ".join(filter(None, ("-".join(spread) or "TP1", pool.get("expert_dispatch")))))
         head = f"{counts} {'→'.join(ways)}" + (" pushed" if pools.get("transfer") == "push" else "")
     else:
         others = ("engine", "speculation", "recomputation", "name")

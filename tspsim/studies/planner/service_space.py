@@ -14,12 +14,14 @@ from ...serving.deployment import Deployment
 from ..query import Library
 from .limit import Limits
 from .rates import Demand, Engine, Expected, apart, best_of, loads, together, tried
-from .spreads import spreads
+from .spreads import spreads, with_experts
 
 #: Means that closed forms give may be so much above a bound that requests keep it all the same.
 SLACK = 1.25
 #: Replicas of a pool take no more GPUs than so many.
 MOST_RANKS = 64
+#: Sequences of a step that ways to decode are compared by.
+TYPICAL = 64
 
 
 @dataclass(frozen=True)
@@ -121,15 +123,16 @@ class ServiceSpace:
         found = []
         gpus, experts = self.cluster.gpus, self.question.model.experts is not None
         for size in loads(min(gpus // 2, MOST_RANKS)):
-            ways: list[dict[str, Any]] = [{"tp": size} if size > 1 else {}]
+            ways: list[list[dict[str, Any]]] = [[{"tp": size} if size > 1 else {}]]
             if experts and size > 1:
-                ways += [{"tp": size, "ep": size}]
-                ways += [{"dp": size, "ep": size}]
-            for keys in ways:
-                if self.limits.admits(keys):
-                    engine = self._engine(keys, name)
-                    if engine is not None:
-                        found.append((keys, engine))
+                ways.append([{"tp": size, "ep": size}])
+                ways.append([{"dp": size, **more} for more in with_experts({}, 1, size)])
+            for alike in ways:
+                made = [(keys, self._engine(keys, name)) for keys in alike if self.limits.admits(keys)]
+                able = [(keys, engine) for keys, engine in made if engine is not None]
+                # Of ways to bring tokens to experts the fastest for what the pool does.
+                fastest = min(able, key=lambda way: busy_s(way[1], name), default=None)
+                found += [fastest] if fastest else []
         return found
 
     def _engine(self, keys: dict[str, Any], name: str) -> Engine | None:
@@ -147,6 +150,11 @@ class ServiceSpace:
             return [] if refused is not None else [Engine(deployment, self.demand, 1)]
 
         return next(iter(tried(find)), None)
+
+
+def busy_s(engine: Engine, name: str) -> float:
+    """Seconds of what a pool's replica does: a prompt, or a step of many sequences."""
+    return engine.shared_read_s if name == "prefill" else engine.step_s(min(engine.most, TYPICAL))
 
 
 def ranks(keys: Mapping[str, Any]) -> int:

@@ -161,7 +161,7 @@ class TrafficPlanner:
             first.setdefault(tried.offer, tried)
         answer.by_offer = tuple(first.values())
         least = 0.0 if self.objective in OF_GOODPUT else self.traffic.share
-        answer.kept = not self.bounds or answer.best[0].share > 0.0 and answer.best[0].share >= least
+        answer.kept = not self.bounds or (answer.best[0].share > 0.0 and answer.best[0].share >= least)
         answer.front = tuple(
             sorted(
                 (each for name in first for each in front_of([t for t in ranked if t.offer == name], merits)),
