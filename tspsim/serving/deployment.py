@@ -80,9 +80,7 @@ class Deployment:
     @cached_property
     def costs(self) -> ProgramCosts:
         """Of its steps."""
-        return costs_of(
-            self.configured, self.plan, speculation=self.drafts, num_gpu_blocks=self._whole(BLOCKS)
-        )
+        return costs_of(self.configured, self.plan, speculation=self.drafts, num_gpu_blocks=self._whole(BLOCKS))
 
     @property
     def every_cost(self) -> tuple[ProgramCosts, ...]:
