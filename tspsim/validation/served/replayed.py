@@ -88,19 +88,18 @@ CACHES_OFF: dict[str, dict[str, bool]] = {
 def measured(waits: Waits, run: ServedRun) -> Measures:
     """What the benchmark's client says of all requests of a run, of which the first few were simulated.
 
-    In a closed loop those after the first of every client stand for all that follow. The time from the first send to the
+    In a closed loop those between the first and the last of every client stand for all that were left out. The time from the first send to the
     last end grows for each that was left out by what lies between two ends: the time of one request over the clients
     (Little's law), or offline the mean.
     """
     simulated, most = len(waits), run.concurrency or 0
     left_out = run.requests - simulated
     first = min(most, simulated)
-    weights = np.ones(simulated)
-    if left_out and simulated > first:
-        weights[first:] += left_out / (simulated - first)
-    each_s = waits.wall_s / simulated
+    weights, each_s = np.ones(simulated), waits.wall_s / simulated
     if most and simulated > 2 * first:
-        each_s = float(waits.e2e_s[first : simulated - first].mean()) / most
+        middle = slice(first, simulated - first)
+        weights[middle] += left_out / (simulated - 2 * first)
+        each_s = float(waits.e2e_s[middle].mean()) / most
     wall_s = waits.wall_s + left_out * each_s
     ttft, tpot = waits.ttft_s, waits.tpot_s
     outputs, prompts = (float((weights * tokens).sum()) for tokens in (waits.output_tokens, waits.prompt_tokens))
