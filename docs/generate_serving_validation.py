@@ -56,10 +56,14 @@ def silicon(tables: dict[str, Any]) -> list[str]:
 def published(tables: dict[str, Any]) -> list[str]:
     """Lines of the table of inference.csv."""
     by = tables["published/inference.csv"]["by"]["group, metric, fitted"]
-    lines = ["| `inference.csv`, not fitted on | metric | rows | median / mean | in range |", "|---|---|---:|---:|---:|"]
+    lines = [
+        "| `inference.csv`, not fitted on | metric | rows | median / mean | in range |",
+        "|---|---|---:|---:|---:|",
+    ]
     for group in BARS:
         for key, found in by.items():
-            name, metric, kind = key.rsplit(", ", 1)[0].split(", ", 1) + [key.rsplit(", ", 1)[1]]
+            rest, kind = key.rsplit(", ", 1)
+            name, metric = rest.split(", ", 1)
             if name == group and kind == "not fitted" and found["scored"]:
                 lines.append(
                     f"| {group} | {metric} | {found['scored']} | {percent(found['median_ape'])} / "

@@ -21,6 +21,7 @@ from tspsim.parallel.serving_engine import NONE, Prior, Saving
 from tspsim.program import Collective, Compute, Launch
 from tspsim.question import look_up
 from tspsim.result import PlanResult
+from tspsim.scenario import load
 
 ENGINES = ("vllm", "sglang", "trtllm", "atom")
 
@@ -283,3 +284,15 @@ def test_small_kernels_and_waits_come_on_top_of_every_pass() -> None:
     assert elsewhere.on("h100").skew.value == 4e-6
     assert elsewhere.on("b200").skew.value == 1e-6
     assert base.on("h200").skew.value > base.on("b200").skew.value
+
+
+def test_a_step_waits_in_its_collectives_as_its_device_does() -> None:
+    """Llama-3.1-8B on eight H100 under vLLM: 2 · 32 · log2(8) waits of 2.4 us more than on eight B200."""
+    asked = {
+        "name": "waits", "cluster": {"device": "h100", "nodes": 1},
+        "workload": {"model": "llama-3.1-8b", "pass": "decode", "batch": 4, "context": 1024, "stack": "vllm"},
+        "plans": [{"name": "TP8", "tp": 8}, {"name": "TP1", "tp": 1, "dp": 8}],
+    }  # fmt: skip
+    question = look_up(load(asked))
+    waits = [question.job(plan).between_s for plan in question.plans]
+    assert waits == pytest.approx([2 * 32 * 3 * 2.4e-6, 0.0])
