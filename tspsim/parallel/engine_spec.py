@@ -107,6 +107,9 @@ class EngineSpec(Section):
     step: Expected[Seconds] | None = Field(None, description="of the host, every step")
     sequence: Expected[Seconds] | None = Field(None, description="of the host, for every sequence of a step")
     hidden: Stated[Share] | None = Field(None, description="share of both that runs beside the device")
+    layer: Expected[Seconds] | None = Field(None, description="small kernels that no program counts, a layer")
+    routed: Expected[Seconds] | None = Field(None, description="and of a layer with routed experts")
+    skew: Expected[Seconds] | None = Field(None, description="waits in a collective, for every doubling of its ranks")
     front_end: Expected[Seconds] | None = Field(None, description="from arrival to schedule and first token to client")
     hosts: dict[str, Expected[Factor]] = Field({}, description="device → how much slower its host is")
     memory: MemorySpec | None = None
@@ -115,6 +118,9 @@ class EngineSpec(Section):
     graph_memory: Expected[Bytes] | None = Field(None, description="memory of captured graphs")
     logit: Expected[BytesPerLogit] | None = Field(None, description="bytes a logit while the largest pass samples")
     block: Stated[PositiveInt] | None = Field(None, description="tokens of a block of the cache")
+    context_workspace: Stated[PositiveCount] | None = Field(
+        None, description="most tokens of cached latents whose keys and values are made at once; whole contexts else"
+    )
     limits: Stated[tuple[LimitsSpec, ...]] | None = None
     slots: Stated[PositiveCount] | None = Field(None, description="sequences that may run at once, where stated")
     scheduler: SchedulerSpec | None = Field(None, description="of requests, and options of it")
@@ -129,6 +135,9 @@ class EngineSpec(Section):
             "step": _prior(self.step),
             "sequence": _prior(self.sequence),
             "hidden": _value(self.hidden),
+            "layer": _prior(self.layer),
+            "routed": _prior(self.routed),
+            "skew": _prior(self.skew),
             "front_end": _prior(self.front_end),
             "hosts": {device: _prior(each) for device, each in self.hosts.items()},
             "memory": self.memory.rule() if self.memory else None,
@@ -137,6 +146,7 @@ class EngineSpec(Section):
             "graph_bytes": _prior(self.graph_memory),
             "logit_bytes": _prior(self.logit),
             "block_tokens": _value(self.block),
+            "context_workspace": _value(self.context_workspace),
             "limits": self._limits(),
             "slots": _value(self.slots),
             "scheduler": self._scheduler(),

@@ -75,13 +75,19 @@ OPTIMIZERS: dict[str, dict[str, float]] = {
 class RoutingSpec(Section):
     """How evenly tokens fall on experts; all wait for the busiest rank (:mod:`tspsim.parallel.routing`)."""
 
-    load: Literal["balanced", "zipf", "dirichlet", "measured"] = "balanced"
+    load: Literal["balanced", "zipf", "dirichlet", "hot", "measured"] = "balanced"
     skew: Annotated[float, Field(ge=0, le=10)] = Field(
         0.0, description="Zipf exponent, or 1 / concentration; 0 is even"
     )
     seed: Annotated[StrictInt, Field(ge=0)] = 0
     shares: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(max_length=4096)] = Field(
         (), description="measured: tokens an expert, in any unit"
+    )
+    hot_experts: Annotated[PositiveCount, Field(le=4096)] | None = Field(
+        None, description="hot: the first so many experts, all on the first ranks, get the share below"
+    )
+    hot_share: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None, description="hot: of all assignments; the others are spread over the other experts"
     )
     capacity_factor: Annotated[float, Field(gt=0, le=100)] | None = Field(
         None, description="an expert takes at most this many times the mean, the rest is dropped; default: no limit"
@@ -91,6 +97,9 @@ class RoutingSpec(Section):
     def _complete(self) -> RoutingSpec:
         if (self.load == "measured") != bool(sum(self.shares)):
             raise refuse("load: measured needs shares, one number an expert, not all zero; other loads take none")
+        stated = (self.hot_experts is not None, self.hot_share is not None)
+        if stated != (self.load == "hot",) * 2:
+            raise refuse("load: hot needs hot_experts and hot_share; other loads take neither")
         return self
 
 

@@ -28,6 +28,7 @@ from .grid import Cells
 from .mixed import Kind, Mixed, Shape, around
 from .overlapped import Overlapped
 from .programs import ALONE, Priced, StepPrograms
+from .sampled import Deviation, Seen
 from .tables import Curve, Floats
 from .work import Chunk, Work
 
@@ -80,6 +81,8 @@ class ProgramCosts:
         serial = StepPrograms(question, *quiet), StepPrograms(capturing_nothing(question), *quiet)
         self._overlapped = Overlapped(self.programs, Mixed(*serial, known.serial, bends, serial=True))
         self._alone: dict[int, Cells] = {}
+        self._seen = Seen()
+        self._ranges: dict[Hashable, tuple[float, float]] = {}
         self._kept: OrderedDict[Hashable, float] = OrderedDict()
 
     # --- steps ------------------------------------------------------------------------------------------------
@@ -87,12 +90,17 @@ class ProgramCosts:
     def seconds(self, works: Sequence[Work]) -> float:
         """Of one step. Of several attention replicas that step together all wait for the busiest; experts see the
         tokens of all."""
+        self._seen.add(works)
+        return self._together(works)
+
+    def _together(self, works: Sequence[Work]) -> float:
         busy = [work for work in works if work.tokens]
         experts = -(-sum(work.tokens for work in busy) // len(works)) if len(works) > 1 else None
         return max(self._seconds(work, experts) for work in busy)
 
     def decode_ends_s(self, works: Sequence[Work], steps: int) -> Floats:
         """Ends of the next ``steps`` steps of decoding, from now on: shape (steps,)."""
+        self._seen.add(works, steps)
         each = [self._decodes.steps_s(work, steps) for work in works if work.sequences]
         return np.cumsum(each[0] if len(each) == 1 else np.max(each, axis=0))
 
@@ -142,6 +150,29 @@ class ProgramCosts:
             for name, seconds in self.programs.price(job).parts_s.items():
                 parts[name] = parts.get(name, 0.0) + seconds
         return parts
+
+    def range_of(self, work: Work) -> tuple[float, float]:
+        """Low and high factor of a step's seconds, nine times of ten: one a kernel family, one for exposed transfers,
+        one for the stack and one for the engine's host, independent (:meth:`tspsim.simulation.Costs.range_of`).
+
+        They are common to all steps of a kind, so that a run whose steps take as much less, or more, is at the end of
+        its range.
+        """
+        key = work.chunks, work.sequences, work.context_tokens
+        if key not in self._ranges:
+            self._ranges[key] = self.programs.range_of(self.programs.of(work)[-1])
+        return self._ranges[key]
+
+    def check(self, samples: int = 50, seed: int = 0) -> Deviation:
+        """Steps that were asked about, drawn with ``seed``, against every kernel of their programs on the cluster."""
+        found = []
+        for work in self._seen.some(samples, seed):
+            whole_s = sum(self.programs.simulated(job).seconds for job in self.programs.of(work))
+            found.append((abs(self._together([work]) / whole_s - 1.0), work))
+        if not found:
+            return Deviation(0)
+        most, worst = max(found, key=lambda each: each[0])
+        return Deviation(len(found), sum(off for off, _ in found) / len(found), most, worst)
 
     # --- the engine -------------------------------------------------------------------------------------------
 

@@ -218,6 +218,11 @@ class Lane:
         if self.prefixes is not None and sequence.trail is not None:
             self.prefixes.remember(sequence.trail, tokens // self.block)
 
+    def decode(self, plan: StepPlan, stalled: list[Sequence] | None = None) -> None:
+        """All that decode do so in the next step, except ``stalled`` ones; blocks are taken for it."""
+        plan.stalled = stalled or []
+        plan.decodes = self.decoders.begin(plan.stalled)
+
     def preempt(self, sequence: Sequence, *, at_head: bool = True) -> None:
         """Its blocks are freed and it waits again, to be computed anew with the outputs so far."""
         if sequence.decoding:

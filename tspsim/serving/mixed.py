@@ -16,13 +16,14 @@ that differ in one thing, and what changes with it depends on it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..model.attention.base import MOST_DECODED, prefilled
+from ..model.attention.base import MOST_DECODED, Rows, prefilled
 from ..operators import Role
 from ..parallel import Job
 from ..parallel.serving_engine import Captured
@@ -30,8 +31,10 @@ from ..program import Program
 from .flat import Layout, Thing, things_of
 from .grid import TILE, Cells, Line
 from .programs import StepPrograms
-from .tables import Floats
+from .tables import EPSILON, Floats
 from .work import Chunk, Work
+
+Rows2 = tuple[tuple[int, int], ...]
 
 #: Tokens of compositions that are compared, and to what their sums must meet the walk's.
 COMPARED, SURE = 2048, 1e-9
@@ -63,6 +66,7 @@ class Change(Enum):
     SAME_TOKENS = "the same of one, and its tokens are a prompt's"
     MORE_TOKENS = "further tokens of a prompt"
     SAME_LENGTH = "the same, and as many less before them"
+    SPLIT = "the same of one prompt, and as many less of another"
     MORE_OUTPUTS = "a prompt ends"
 
 
@@ -73,7 +77,10 @@ PARTS: dict[Part, tuple[set[Change], set[Change]]] = {
     Part.OUTPUTS: ({Change.MORE_OUTPUTS}, {Change.FEWER, Change.SAME_TOKENS}),
     Part.DECODING: ({Change.FEWER, Change.SAME_TOKENS}, {Change.DECODE_CONTEXT}),
     Part.LENGTHS: ({Change.PROMPT_CONTEXT, Change.MORE_TOKENS}, {Change.SAME_TOKENS}),
-    Part.PROMPTS: ({Change.MORE_TOKENS}, {Change.PROMPT_CONTEXT, Change.SAME_TOKENS, Change.SAME_LENGTH}),
+    Part.PROMPTS: (
+        {Change.MORE_TOKENS, Change.SPLIT},
+        {Change.PROMPT_CONTEXT, Change.SAME_TOKENS, Change.SAME_LENGTH},
+    ),
 }
 
 
@@ -143,12 +150,14 @@ def compositions(kind: Kind, queries: int, more: int, tokens: int) -> dict[Chang
     """The first, of ``tokens`` tokens, and those that differ from it in one thing, by ``more`` tokens of prompts where
     it is that."""
 
-    def work(*, add: int = 0, before: int = 0, fewer: int = 0, context: int = CONTEXT, end: int = 0) -> Work:
+    def work(
+        *, add: int = 0, before: int = 0, less: int = 0, fewer: int = 0, context: int = CONTEXT, end: int = 0
+    ) -> Work:
         batch = BATCH - fewer if kind.decodes else 0
         first = tokens - SECOND - (BATCH * queries if kind.decodes else 0) + add
         # Without any that decodes one piece ends at least.
         ends = 0 if not kind.outputs else end + (not kind.decodes)
-        pieces = [Chunk(first, BEHIND + before, ends > 0), Chunk(SECOND, 0, ends > 1)]
+        pieces = [Chunk(first, BEHIND + before, ends > 0), Chunk(SECOND - less, 0, ends > 1)]
         return Work(pieces, (context,) * batch, queries)
 
     found: dict[Change | None, Work] = {
@@ -156,6 +165,7 @@ def compositions(kind: Kind, queries: int, more: int, tokens: int) -> dict[Chang
         Change.PROMPT_CONTEXT: work(before=more),
         Change.MORE_TOKENS: work(add=more),
         Change.SAME_LENGTH: work(add=more, before=-more),
+        Change.SPLIT: work(add=more, less=more),
     }
     if kind.outputs:
         found[Change.MORE_OUTPUTS] = work(end=1)
@@ -187,19 +197,23 @@ def shape_of(mixed: Mixed, kind: Kind) -> Shape | None:
     if any(len(each) != len(every[0]) for each in every):
         return None
     layout = Layout.of(stages, list(zip(*every, strict=True)))
-    parts = []
+    parts: list[Part] = []
+    carriers: list[Carrier] = []
     job, first = written[None]
     for index in layout.where:
         same = first[index].does
         part = part_by({change for change, (_, its) in written.items() if its[index].does != same and change})
         if part is Part.TOKENS and getattr(first[index].what, "role", Role.OTHER).routed:
             part = Part.EXPERTS
-        if part in (None, Part.PROMPTS) and all(carries(job, its[index]) for job, its in written.values()):
-            part = Part.CARRIED
+        if part in (None, Part.PROMPTS):
+            carrier = carrier_of([job for job, _ in written.values()], [its[index] for _, its in written.values()])
+            if carrier is not None:
+                part = Part.CARRIED
+                carriers.append(carrier)
         if part is None:
             return None
         parts.append(part)
-    shape = Shape(programs, sizes, mixed.bends, layout, first, tuple(parts), kind)
+    shape = Shape(programs, sizes, mixed.bends, layout, first, tuple(parts), carriers, kind)
     if not mixed.serial:
         priced = programs.walked(job)
         if priced is None or not np.isclose(shape.plainly_s(first), priced.makespan_s, rtol=SURE, atol=0.0):
@@ -207,16 +221,43 @@ def shape_of(mixed: Mixed, kind: Kind) -> Shape | None:
     return shape
 
 
-def segments_of(rows: tuple[tuple[int, int, int], ...]) -> tuple[tuple[int, int], ...]:
+def segments_of(rows: Rows) -> Rows2:
     """Prompts among some rows as a prefill kernel takes them."""
     return tuple((queries, queries + context) for queries, context, count in prefilled(rows) for _ in range(count))
 
 
-def carries(job: Job, thing: Thing) -> bool:
-    """Whether an operator's rows are those of its pass, or its segments the pass's prompts."""
-    if hasattr(thing.what, "segments"):
-        return bool(thing.what.segments == segments_of(job.rows))
-    return getattr(thing.what, "rows", None) == job.rows
+def lengths_of(rows: Rows) -> Rows2:
+    """Prompts among some rows as a kernel that reads no context takes them."""
+    return tuple((queries, count) for queries, _, count in prefilled(rows))
+
+
+#: Fields of operators that take all rows of a pass, or all of its prompts: as what.
+CARRIERS: tuple[tuple[str, Callable[[Rows], Any]], ...] = (
+    ("segments", segments_of),
+    ("rows", tuple),
+    ("rows", lengths_of),
+)
+
+
+def carrier_of(jobs: Sequence[Job], things: Sequence[Thing]) -> Carrier | None:
+    """The field in which operators take rows of their passes; None where there is none."""
+    for name, of in CARRIERS:
+        if all(getattr(thing.what, name, None) == of(job.rows) for job, thing in zip(jobs, things, strict=True)):
+            return Carrier(things[0], name, of)
+    return None
+
+
+class Carrier(NamedTuple):
+    """An operator that takes rows of its pass itself, and how."""
+
+    thing: Thing
+    field: str
+    of: Callable[[Rows], Any]
+
+    def over(self, rows: Rows) -> Thing:
+        """The same over other rows."""
+        changed = {self.field: self.of(rows)}
+        return Thing(replace(self.thing.what, **changed), self.thing.stage)  # type: ignore[type-var]
 
 
 class Shape:
@@ -230,6 +271,7 @@ class Shape:
         layout: Layout,
         things: list[Thing],
         parts: tuple[Part, ...],
+        carriers: Sequence[Carrier],
         kind: Kind,
     ) -> None:
         self.programs, self.layout, self.kind, self.bends, self._sizes = programs, layout, kind, bends, sizes
@@ -238,7 +280,7 @@ class Shape:
         self._follows = {part: np.ascontiguousarray(layout.follows[:, index[part]]) for part in Part}
         self._times = programs.times(kind.captured)
         self._once = programs.times(kind.captured, kept=False)
-        self._carried = [things[i] for i in self._where[Part.CARRIED]]
+        self._carriers = carriers
         self._beside = programs.queries if kind.decodes else 0
         #: Tokens of a prompt's piece that stands beside what is looked at.
         self._piece = (sizes[-1] - self._beside) if sizes else MOST_DECODED + 1
@@ -255,6 +297,11 @@ class Shape:
         self._lengths = Cells(lambda n: self._part(Part.LENGTHS, self._long(n)), least)
         self._prompts: dict[int, Cells] = {}
         self._decoding: dict[int, Line] = {}
+        # What a window leaves of several prompts costs what one prompt of all their tokens does.
+        half = self._piece // 2 if sizes else COMPARED // 2
+        apart = self._part(Part.PROMPTS, self._step((Chunk(half + 32, 0), Chunk(half - 32, 0))))
+        together = self._part(Part.PROMPTS, self._step((Chunk(2 * half, 0),)))
+        self._joins = bool(abs(apart - together).max() <= EPSILON / 2 * least)
 
     def plainly_s(self, things: list[Thing]) -> float:
         """Seconds of the program that consists of some things."""
@@ -324,9 +371,9 @@ class Shape:
             total = total + self._lengths(sum([queries + context for queries, context, _ in work.chunks]))
         if self._where[Part.PROMPTS]:
             total = total + self._read(work.chunks)
-        if self._carried:
+        if self._carriers:
             rows = rows_of(work, batch - work.sequences)
-            taken = [self._once(over(each, rows)) for each in self._carried]
+            taken = [self._once(each.over(rows)) for each in self._carriers]
             total = total + self._follows[Part.CARRIED] @ np.array(taken)
         makespan_s = self.layout.makespan_s(total)
         return makespan_s + self.programs.host_s(len(work.chunks) + work.sequences, makespan_s)
@@ -334,9 +381,9 @@ class Shape:
     def _read(self, chunks: tuple[Chunk, ...]) -> Floats:
         """What depends on prompts and takes no list of them as it is: of one piece between contexts straight, of
         several from their program."""
-        if len(chunks) > 1:
+        if len(chunks) > 1 and not self._joins:
             return self._part(Part.PROMPTS, self._step(chunks))
-        ((tokens, cached, _),) = chunks
+        tokens, cached = sum([chunk.query_tokens for chunk in chunks]), min([chunk.context_tokens for chunk in chunks])
         low, high = around(cached)
         start = self._behind(low)(tokens)
         if cached == low:
@@ -387,7 +434,7 @@ def around(cached: int) -> tuple[int, int]:
     return (power, max(middle, power + 1)) if cached < middle else (middle, 2 * power)
 
 
-def rows_of(work: Work, padding: int) -> tuple[tuple[int, int, int], ...]:
+def rows_of(work: Work, padding: int) -> Rows:
     """Rows of a pass: of the sequences that decode the longest, and the others as equal as they come."""
     rows = [(chunk.query_tokens, chunk.context_tokens, 1) for chunk in work.chunks]
     if work.sequences:
@@ -397,9 +444,3 @@ def rows_of(work: Work, padding: int) -> tuple[tuple[int, int, int], ...]:
             each, more = divmod(work.context_tokens - longest, others)
             rows += [(work.queries, each + add, count) for add, count in ((1, more), (0, others - more)) if count]
     return (*rows, (1, 1, padding)) if padding else tuple(rows)
-
-
-def over(thing: Thing, rows: tuple[tuple[int, int, int], ...]) -> Thing:
-    """An operator that carries its rows over others."""
-    carried = {"segments": segments_of(rows)} if hasattr(thing.what, "segments") else {"rows": rows}
-    return Thing(replace(thing.what, **carried), thing.stage)  # type: ignore[type-var]

@@ -18,7 +18,7 @@ from .work import Chunk, Work
 #: Numbers of sequences that are looked at, and contexts of theirs.
 SEQUENCES, CONTEXT = (1, 8, 32, 128, 512, 2048), 2048
 #: Numbers of tokens an octave.
-OCTAVE = 2
+OCTAVE = 4
 
 
 class Overlapped:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import hypot
 
 from .. import inference, metrics
 from ..hardware.pricers import price
@@ -105,7 +106,7 @@ class StepPrograms:
     def _typical(self, step: Step) -> Load:
         longest = self.question.model.max_context or TYPICAL_CONTEXT
         context = min(TYPICAL_CONTEXT, longest // 2)
-        load = Load(prompts=1, prompt=context) if "sequence" in step.needs else Load()
+        load = Load(prompts=2, prompt=context) if "sequence" in step.needs else Load()
         if "batch" in step.needs:
             load = replace(load, batch=TYPICAL_BATCH, contexts=(context,), speculation=self.speculation)
         return load
@@ -175,7 +176,12 @@ class StepPrograms:
         """Seconds of the host after the programs of a step of one pass (:func:`tspsim.inference.host_s`)."""
         stack = self.question.work.stack
         hidden_s = max(0.0, stack.engine.hidden_s(sequences) - makespan_s)
-        return stack.step_s + stack.engine.host_s(sequences) + hidden_s
+        return stack.step_s + stack.engine.host_s(sequences) + self._between_s + hidden_s
+
+    @cached_property
+    def _between_s(self) -> float:
+        """What a pass takes whatever is in it (:attr:`tspsim.parallel.Job.between_s`)."""
+        return self.decoding((1,)).between_s
 
     # --- times ------------------------------------------------------------------------------------------------
 
@@ -212,6 +218,21 @@ class StepPrograms:
         parts["host"] += host
         parts["idle"] += max(0.0, seconds - sum(parts.values()))
         return Priced(seconds, chain.end_s, dict(compute), dict(parts), chained=True)
+
+    def range_of(self, job: Job) -> tuple[float, float]:
+        """Low and high factor of a step's seconds, nine times of ten: as of a step asked about alone, and with the
+        range of the engine's host."""
+        costs, stack = Costs(self.question.device), job.work.stack
+        submission = run(self.question, self.mesh, job, costs, every_rank=False)
+        costs.weigh(submission)
+        makespan_s = submission.makespan_s
+        seconds = makespan_s + inference.host_s(job, inference.period_s(job, submission), makespan_s)
+        found = costs.range_of(1.0, seconds, metrics.breakdown(submission), stack)
+        sequences = sum(batch.sequences for batch in job.step.passes(job.work.load, job.plan.pp))
+        host_s, (least_s, most_s) = stack.engine.host_s(sequences), stack.engine.host_range_s(sequences)
+        faster = hypot(seconds - 1.0 / found.high, host_s - least_s)
+        slower = hypot(1.0 / found.low - seconds, most_s - host_s)
+        return max(0.0, 1.0 - faster / seconds), 1.0 + slower / seconds
 
     def simulated(self, job: Job, *, every_rank: bool = False) -> Priced:
         """By the engine."""
