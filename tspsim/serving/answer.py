@@ -261,8 +261,8 @@ def notes_of_runs(deployment: Deployment, metrics: Sequence[Any], best: Point) -
 
 def deviation_notes(deployment: Deployment) -> Iterator[str]:
     """How far tabulated steps are off their whole programs."""
-    found = deployment.costs.check()
-    yield str(found)
+    for costs in deployment.every_cost:
+        yield str(costs.check())
 
 
 def assumptions(question: Question) -> Iterator[str]:

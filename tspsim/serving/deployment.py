@@ -84,6 +84,11 @@ class Deployment:
             self.configured, self.plan, speculation=self.drafts, num_gpu_blocks=self._whole(BLOCKS)
         )
 
+    @property
+    def every_cost(self) -> tuple[ProgramCosts, ...]:
+        """Of all its kinds of engines."""
+        return (self.costs,)
+
     @cached_property
     def engine(self) -> Engine:
         """The scheduler, its options, and its cache.

@@ -18,6 +18,7 @@ from ..scenario import Plan as PlanKeys
 from ..scenario import Scenario
 from ..scenario.pools import Pools
 from .carry import Holders, holders_of
+from .costs import ProgramCosts
 from .deployment import Deployment, Scaled
 from .disaggregation import Disaggregated, Handover
 from .metrics import Bill, Cache
@@ -49,6 +50,10 @@ class PooledDeployment(Deployment):
     def count(self, name: str) -> int:
         """Replicas of a pool."""
         return len(self.placed[name]) // self.pools.members()[name].ranks
+
+    @property
+    def every_cost(self) -> tuple[ProgramCosts, ...]:
+        return tuple(part.costs for part in self.parts.values())
 
     @property
     def gpus(self) -> int:
