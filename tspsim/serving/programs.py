@@ -106,7 +106,8 @@ class StepPrograms:
     def _typical(self, step: Step) -> Load:
         longest = self.question.model.max_context or TYPICAL_CONTEXT
         context = min(TYPICAL_CONTEXT, longest // 2)
-        load = Load(prompts=2, prompt=context) if "sequence" in step.needs else Load()
+        prompts = 2 if self.plan.hiding.halves else 1
+        load = Load(prompts=prompts, prompt=context) if "sequence" in step.needs else Load()
         if "batch" in step.needs:
             load = replace(load, batch=TYPICAL_BATCH, contexts=(context,), speculation=self.speculation)
         return load
