@@ -92,9 +92,7 @@ def step_s(rows):
     return 2.0**-7 * (1 + -(-tokens // 8)) + 2.0**-20 * context + 2.0**-24 * tokens * tokens
 
 
-lengths = st.lists(
-    st.tuples(st.integers(0, 60), st.integers(1, 70), st.integers(1, 40)), min_size=1, max_size=25
-)
+lengths = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 70), st.integers(1, 40)), min_size=1, max_size=25)
 
 
 @settings(max_examples=150)

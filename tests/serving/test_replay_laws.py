@@ -73,7 +73,9 @@ def settings_and_requests(draw):
     speculation = draw(SPECULATIONS)
     spare = draw(st.none() | st.integers(0, 60))
     kv_tokens = None if spare is None else max(p + o for _, p, o in rows) + 20 + spare
-    requests = pd.DataFrame([(a / 64, p, o) for a, p, o in rows], columns=["arrival_s", "prompt_tokens", "output_tokens"])
+    requests = pd.DataFrame(
+        [(a / 64, p, o) for a, p, o in rows], columns=["arrival_s", "prompt_tokens", "output_tokens"]
+    )
     return Engine(name, kv_tokens=kv_tokens, speculation=speculation, **options), requests
 
 

@@ -58,9 +58,7 @@ def test_vllm_admits_what_fits_whole_unless_told_otherwise():
     whole = Engine("vllm", kv_tokens=12, block_size=1, max_num_batched_tokens=5)
     steps, _ = run(whole, *rows)
     assert steps[1] == [(1, 4, 1)]  # 4 held, one more this step: 7 are free, 8 are needed
-    first_piece = Engine(
-        "vllm", kv_tokens=12, block_size=1, max_num_batched_tokens=5, scheduler_reserve_full_isl=False
-    )
+    first_piece = Engine("vllm", kv_tokens=12, block_size=1, max_num_batched_tokens=5, scheduler_reserve_full_isl=False)
     steps, _ = run(first_piece, *rows)
     assert steps[1] == [(4, 0, 1), (1, 4, 1)]
 
@@ -134,8 +132,8 @@ def test_sglang_looks_for_requests_every_so_many_decode_steps():
 
 
 def test_sglang_keeps_room_for_a_share_of_the_outputs_to_come():
-    """40 tokens; the first has 10 of them and 19 outputs to come. The second needs 10 + 10, and is admitted if 40 − 10 −
-    share · 19 is more than that."""
+    """The first has 10 of 40 tokens and 19 outputs to come; the second needs 20, and waits until 40 − 10 − share · 19
+    is more."""
     rows = [(0.0, 10, 20), (0.5, 10, 10)]
     _, eager = run(Engine("sglang", kv_tokens=40, schedule_conservativeness=0.5, **SYNC), *rows)
     _, careful = run(Engine("sglang", kv_tokens=40, schedule_conservativeness=1.0, **SYNC), *rows)
@@ -163,7 +161,7 @@ SYNC_TRT = {"disable_overlap_scheduler": True, "tokens_per_block": 1}
 
 def test_trtllm_admits_nobody_who_might_have_to_leave():
     rows = [(0.0, 4, 6), (0.0, 4, 6)]
-    steps, answer = run(Engine("trtllm", kv_tokens=19, **SYNC_TRT), *rows)
+    _, answer = run(Engine("trtllm", kv_tokens=19, **SYNC_TRT), *rows)
     assert answer.preemptions.sum() == 0
     assert answer.first_token_s.tolist() == [1.0, 7.0]
     _, both = run(Engine("trtllm", kv_tokens=20, **SYNC_TRT), *rows)

@@ -66,14 +66,15 @@ class StepLog:
     ) -> None:
         """A run; decode steps that go on like those before them are one run with them."""
         columns = self._columns
-        if kind is Kind.DECODE and self._last == (start_s, sequences, waiting):
+        decodes = kind is Kind.DECODE and chunk_tokens == 0
+        if decodes and self._last == (start_s, sequences, waiting):
             columns["end_s"][-1], columns["used_tokens"][-1] = end_s, used_tokens
             columns["steps"][-1] += steps
         else:
             row = (start_s, end_s, steps, kind, sequences, chunk_tokens, waiting, used_tokens)
             for column, value in zip(columns.values(), row, strict=True):
                 column.append(value)
-        self._last = (end_s, sequences, waiting) if kind is Kind.DECODE else None
+        self._last = (end_s, sequences, waiting) if decodes else None
 
     def __len__(self) -> int:
         return len(self._columns["steps"])

@@ -125,8 +125,12 @@ class Replica:
 
     @property
     def used_tokens(self) -> int:
-        """Tokens of the caches in use, of all attention replicas."""
-        return sum([lane.used_tokens(self._steps_done()) for lane in self.lanes])
+        """Tokens of the caches in use, of all attention replicas, the step under way included."""
+        if self._run is None:
+            return sum([lane.used_tokens() for lane in self.lanes])
+        begun = self._steps_done() + 1
+        plans = zip(self.lanes, self._run.plans, strict=True)
+        return sum([lane.used_tokens(begun if plan.decodes else 0) for lane, plan in plans])
 
     @property
     def capacity_tokens(self) -> int | None:
