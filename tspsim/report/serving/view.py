@@ -122,7 +122,7 @@ class Transfers:
 
 @dataclass(frozen=True)
 class PutBack:
-    """Preemptions: of which request (its place in :class:`Requests`), when it lost its cache, when it was let in again."""
+    """Preemptions: of which request (its place), when it lost its cache, and when it was let in again."""
 
     request: Ints
     start_s: Floats
