@@ -255,9 +255,7 @@ def costs_of(
         # Devices and models are kept beside their costs, so that no other can come to have their numbers.
         alike = "known steps", *content(capturing_nothing(question), plan), speculation
         known = memo.setdefault(alike, Known())
-        memo[key] = ProgramCosts(
-            question, plan, speculation=speculation, num_gpu_blocks=num_gpu_blocks, known=known
-        )
+        memo[key] = ProgramCosts(question, plan, speculation=speculation, num_gpu_blocks=num_gpu_blocks, known=known)
     found: ProgramCosts = memo[key]
     return found
 

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +40,8 @@ Rows2 = tuple[tuple[int, int], ...]
 
 #: Tokens of compositions that are compared, and to what their sums must meet the walk's.
 COMPARED, SURE = 2048, 1e-9
+#: Programs that are remembered beside the one asked about.
+LAST = 7
 #: Tokens in the cache of sequences that stand beside what is looked at.
 STANDING = 64
 #: Of those: tokens before the first piece of a prompt, and of the second piece; sequences that decode, their contexts.
@@ -296,6 +299,7 @@ class Shape:
         self._beside, self._before = programs.queries if kind.decodes else 0, int(kind.cached)
         #: Tokens of a prompt's piece that stands beside what is looked at.
         self._piece = (sizes[-1] - self._beside) if sizes else MOST_DECODED + 1
+        self._last: dict[Work, list[Thing]] = {}
         self._constant = layout.issued_s + self._sums(things, Part.NOTHING)
         smallest = self._written(self._work(MOST_DECODED + 1 if not sizes else sizes[0] + MOST_DECODED))
         least = self._least = sum(float(self._sums(smallest, part)[0]) for part in Part)
@@ -351,8 +355,11 @@ class Shape:
         return Work((Chunk(tokens, self._before, outputs > batch * each),), (STANDING,) * batch, each)
 
     def _written(self, work: Work) -> list[Thing]:
-        (job,) = self.programs.of(work)
-        return things_of(self.programs.written_of(job))
+        if work not in self._last:
+            # Parts are asked about one after the other.
+            (job,) = self.programs.of(work)
+            self._last = {work: things_of(self.programs.written_of(job)), **dict(islice(self._last.items(), LAST))}
+        return self._last[work]
 
     def _part(self, part: Part, work: Work) -> Floats:
         return self._sums(self._written(work), part)

@@ -226,4 +226,3 @@ def four_digits(rate: float) -> float:
     (12.35, 0.001235)
     """
     return float(f"{rate:.4g}")
-

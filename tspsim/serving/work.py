@@ -124,16 +124,30 @@ class Work:
         return f"Work(chunks={self.chunks!r}, contexts={self.contexts!r}, queries={self.queries})"
 
 
+#: Of fewer steps rows are made one by one.
+_FEW_STEPS = 8
+
+
 def decode_rows(work: Work, advances: Iterable[int]) -> Iterator[tuple[tuple[int, int, int], ...]]:
     """The sequences of a work that decode as rows of a batch, longest first, once for each of ``advances``: tokens by
     which their contexts have grown."""
-    counts: dict[int, int] = {}
-    for context in sorted(work.contexts, reverse=True):
-        counts[context] = counts.get(context, 0) + 1
-    # One iterator a row, over the steps: rows of a step are made without a loop in Python.
     grown = advances if isinstance(advances, range) else list(advances)
-    rows = [zip(repeat(work.queries), _grown(c, grown), repeat(n), strict=False) for c, n in counts.items()]
-    return zip(*rows, strict=True) if rows else repeat(())
+    queries, counts = work.queries, _counts(work.contexts)
+    if len(grown) < _FEW_STEPS or not counts:
+        return (tuple([(queries, context + n, count) for context, count in counts]) for n in grown)
+    # One iterator a row, over the steps: rows of a step are made without a loop in Python.
+    return zip(*[zip(repeat(queries), _grown(c, grown), repeat(n), strict=False) for c, n in counts], strict=True)
+
+
+def _counts(contexts: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Contexts, longest first, and how often each is there."""
+    ordered = sorted(contexts, reverse=True)
+    if len(set(ordered)) == len(ordered):
+        return [(context, 1) for context in ordered]
+    counts: dict[int, int] = {}
+    for context in ordered:
+        counts[context] = counts.get(context, 0) + 1
+    return list(counts.items())
 
 
 def _grown(context: int, tokens: range | list[int]) -> Iterable[int]:
