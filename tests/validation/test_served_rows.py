@@ -18,8 +18,8 @@ from tspsim.validation.served.scripts import Asked, inferencex
 
 DATA = Path(os.environ.get("TSPSIM_SHARED_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 SILICON, PUBLISHED = (DATA / "published" / name for name in ("serving_silicon.csv", "inference.csv"))
-needs_silicon = pytest.mark.skipif(not SILICON.is_file(), reason=f"the table of served runs is not at {SILICON}")
-needs_published = pytest.mark.skipif(not PUBLISHED.is_file(), reason=f"the table of published runs is not at {PUBLISHED}")
+needs_silicon = pytest.mark.skipif(not SILICON.is_file(), reason=f"no table of runs at {SILICON}")
+needs_published = pytest.mark.skipif(not PUBLISHED.is_file(), reason=f"no table of runs at {PUBLISHED}")
 
 ROW = {
     "id": "gpt_oss_120b_b200", "silicon_data_source": "source_file=2026-04-06.csv; silicon_concurrency=32",
@@ -74,7 +74,8 @@ def test_degrees_are_those_that_ran(stated: tuple[str, ...], run: tuple[int, int
 
 def test_an_engine_whose_experts_are_cut_by_two_and_two_keeps_its_ranks() -> None:
     """Of aiconfigurator's own runs, which leave attention's replicas out: nothing is wrong with them."""
-    assert silicon.degrees({"tp_size": "4", "attention_dp_size": "", "moe_tp_size": "2", "moe_ep_size": "2"}) == (4, 1, 2)
+    stated = {"tp_size": "4", "attention_dp_size": "", "moe_tp_size": "2", "moe_ep_size": "2"}
+    assert silicon.degrees(stated) == (4, 1, 2)
 
 
 @pytest.mark.parametrize("tp", silicon.WIDE)
@@ -108,8 +109,11 @@ def test_scripts_give_an_engine_its_options() -> None:
         for clients in (8, 16)
     ]
     assert polled == [10, 30]
-    budgets = [inferencex("vllm", Asked("minimax-m2.5", "b200", 4, tokens, 1024, 8)).options for tokens in (1024, 8192)]
-    assert [each["max_num_batched_tokens"] for each in budgets] == [2048, 16384]
+    budgets = [
+        inferencex("vllm", Asked("minimax-m2.5", "b200", 4, tokens, 1024, 8)).options["max_num_batched_tokens"]
+        for tokens in (1024, 8192)
+    ]
+    assert budgets == [2048, 16384]
 
 
 def test_disaggregated_rows_that_state_their_workers_are_two_pools() -> None:

@@ -28,7 +28,7 @@ from .question import QUESTIONS, question_of
 from .run import ServedPlan, ServedRun
 
 #: Requests of every client that are simulated, and the fewest in all.
-ROUNDS, FEWEST = 4, 200
+ROUNDS, FEWEST = 5, 200
 #: Of drawn lengths.
 SEED = 20260427
 #: Options that say how many tokens a pass takes and how many sequences run at once, by their names in any engine.
@@ -39,10 +39,10 @@ SEQUENCES = ("max_num_seqs", "max_running_requests", "max_batch_size")
 @lru_cache(QUESTIONS)
 def _costs(plan: ServedPlan) -> ProgramCosts:
     question = question_of(plan)
-    return costs_of(question, question.plans[0], speculation=_drafting(plan).served(plan.model).speculation())
+    return costs_of(question, question.plans[0], speculation=drafting(plan).served(plan.model).speculation())
 
 
-def _drafting(plan: ServedPlan) -> SpeculationSpec:
+def drafting(plan: ServedPlan) -> SpeculationSpec:
     """Drafts by the model's own module, accepted as often as measured, or at the rate that is assumed."""
     return SpeculationSpec(tokens=plan.drafts, draft="mtp")
 
@@ -56,11 +56,11 @@ def replay(run: ServedRun) -> Measures:
         The simulator does not cover the plan, or its caches do not hold one request.
     """
     if run.prefill is not None:
-        return disaggregated.replay(run)
+        return measured(disaggregated.waits_of(run, simulated(run, None)), run)
     costs = _costs(run.plan)
     tokens = kv_tokens(run, costs)
     asked = requests_of(run, simulated(run, tokens))
-    drafts = Speculation(_drafting(run.plan).rates(run.plan.model)[0]) if run.plan.drafts else None
+    drafts = Speculation(drafting(run.plan).rates(run.plan.model)[0]) if run.plan.drafts else None
     block = costs.block_tokens if costs.block_tokens > 1 else None
     options = {**costs.question.work.stack.engine.scheduler.options} if run.policy == own_policy(costs) else {}
     options |= CACHES_OFF.get(run.policy, {}) | dict(run.options)
@@ -88,17 +88,17 @@ CACHES_OFF: dict[str, dict[str, bool]] = {
 def measured(waits: Waits, run: ServedRun) -> Measures:
     """What the benchmark's client says of all requests of a run, of which the first few were simulated.
 
-    In a closed loop those between the first and the last of every client stand for all that were left out. The time from the first send to the
-    last end grows for each that was left out by what lies between two ends: the time of one request over the clients
-    (Little's law), or offline the mean.
+    In a closed loop those between the first two of every client, which still come in a burst, and the last stand for
+    all that were left out. The time from the first send to the last end grows for each of them by what lies between two
+    ends: the time of one request over the clients (Little's law), or offline the mean.
     """
     simulated, most = len(waits), run.concurrency or 0
     left_out = run.requests - simulated
     first = min(most, simulated)
     weights, each_s = np.ones(simulated), waits.wall_s / simulated
-    if most and simulated > 2 * first:
-        middle = slice(first, simulated - first)
-        weights[middle] += left_out / (simulated - 2 * first)
+    if most and simulated > 3 * first:
+        middle = slice(2 * first, simulated - first)
+        weights[middle] += left_out / (simulated - 3 * first)
         each_s = float(waits.e2e_s[middle].mean()) / most
     wall_s = waits.wall_s + left_out * each_s
     ttft, tpot = waits.ttft_s, waits.tpot_s
@@ -123,7 +123,7 @@ def _median(values: Floats, weights: Floats) -> float:
 
 
 def simulated(run: ServedRun, capacity_tokens: int | None) -> int:
-    """Requests of a run that are simulated: four of every client, of offline ones twice what the engine holds."""
+    """Requests of a run that are simulated: five of every client, of offline ones twice what the engine holds."""
     if run.concurrency is not None:
         return min(run.requests, max(FEWEST, ROUNDS * run.concurrency))
     slots = next((value for name, value in run.options if name in SEQUENCES), 256)
