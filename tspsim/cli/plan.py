@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +14,8 @@ from .grammar import jobs_option, json_option, set_option
 from .outputs import Outputs, json_text, print_rich, progress_bar, terminal_width
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from ..scenario import Scenario
 
 
@@ -58,7 +62,6 @@ def plan(
     from ..report.plan_page import write_page
     from ..steps import STEPS
     from ..studies.planner import Planner, load_planned, read_budget, read_map
-    from ..studies.planner.written import scenario_text
 
     budget_s = read_budget(budget)
     points = read_map(map_text) if map_text is not None else None
@@ -81,16 +84,7 @@ def plan(
             progress=progress,
         )
         answer = planner.run(points)
-    outputs.write(
-        {
-            "html": lambda path: write_page(answer, path),
-            "json": lambda: json_text(answer.to_json()),
-            "write": lambda path: atomic_write(path, scenario_text(answer.asked)),
-        },
-        show=lambda: print_rich(*shown.summary(answer, terminal_width())),
-    )
-    if answer.interrupted:
-        raise KeyboardInterrupt
+    deliver(outputs, answer, write_page, lambda: answer.asked, lambda: shown.summary(answer, terminal_width()))
 
 
 def plan_serving(
@@ -105,20 +99,34 @@ def plan_serving(
     """The best plans of a step of an inference engine."""
     from ..report import serving_plan
     from ..studies.planner import ServingPlanner
-    from ..studies.planner.written import scenario_text
 
     with progress_bar() as progress:
         planner = ServingPlanner(
             question, stated=stated, objective=objective, limits=limits, top=top, budget_s=budget_s, progress=progress
         )
         answer = planner.run()
+    deliver(
+        outputs, answer, serving_plan.write_page, lambda: answer.best[0].asked, lambda: serving_plan.summary(answer)
+    )
+
+
+def deliver(
+    outputs: Outputs,
+    answer: Any,
+    write_page: Callable[[Any, Path], object],
+    best: Callable[[], Scenario],
+    summary: Callable[[], Iterable[RenderableType]],
+) -> None:
+    """Write what was asked for and show the answer; what Ctrl-C ended ends so."""
+    from ..studies.planner.written import scenario_text
+
     outputs.write(
         {
-            "html": lambda path: serving_plan.write_page(answer, path),
+            "html": lambda path: write_page(answer, path),
             "json": lambda: json_text(answer.to_json()),
-            "write": lambda path: atomic_write(path, scenario_text(answer.best[0].asked)),
+            "write": lambda path: atomic_write(path, scenario_text(best())),
         },
-        show=lambda: print_rich(*serving_plan.summary(answer)),
+        show=lambda: print_rich(*summary()),
     )
     if answer.interrupted:
         raise KeyboardInterrupt
