@@ -127,14 +127,6 @@ class Device:
         return self.spec.compute_units.value
 
     @property
-    def clock_hz(self) -> float:
-        return self.spec.clock.value
-
-    @property
-    def l2_bytes(self) -> float:
-        return self.spec.l2.value
-
-    @property
     def tdp_watts(self) -> float:
         return self.spec.tdp.value
 
