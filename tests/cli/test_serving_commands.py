@@ -1,4 +1,4 @@
-"""Scenarios with traffic at the command line: what is printed, which files appear, the exit code, one line a mistake."""
+"""Scenarios with traffic at the command line: what is printed, which files appear, exit codes, one line a mistake."""
 
 from __future__ import annotations
 

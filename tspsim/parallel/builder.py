@@ -92,6 +92,7 @@ class ProgramBuilder:
         self.plan = job.plan
         self._lower = lowering_of(job.work)
         self._job = job
+        self._ranks: dict[str, int] = {}
         self.part = ""
         self.capture = job.capture
         self._items: list[Instruction | Repeat] = []
@@ -344,7 +345,7 @@ class ProgramBuilder:
         elif isinstance(instruction, SendReceive):
             host_s = stack.message_s
         else:
-            host_s = stack.exchange_s(self._job.ranks_along(instruction.axis), captured)
+            host_s = stack.exchange_s(self._ranks_along(instruction.axis), captured)
         if host_s == 0.0 and (isinstance(instruction, Compute) or stack.kernel_s == 0.0):
             index = self._put(instruction)
         else:
@@ -355,6 +356,11 @@ class ProgramBuilder:
             # the device, and no further.
             self._put(Launch(f"wait for {instruction.name}", 0.0, instruction.part, instruction.layer, (index,)))
         return index
+
+    def _ranks_along(self, axis: str) -> int:
+        if axis not in self._ranks:
+            self._ranks[axis] = self._job.ranks_along(axis)
+        return self._ranks[axis]
 
     def _put(self, instruction: Instruction) -> int:
         if self._layer < 0:

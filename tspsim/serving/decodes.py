@@ -14,13 +14,14 @@ Kernels take sequences of unequal contexts as as many of their mean, for bytes d
 some contexts have reached a window, or what an indexer chooses, and others have not, f is the mean over sequences. And
 an indexer waits for the longest: with γ what a token more of it alone takes, γ · (longest − s) is added.
 
-A pipeline's stages each work on a part of the batch; cells are those of parts.
+A pipeline's stages each work on a part of the batch; cells are those of parts, or of halves that a batch is cut into.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Hashable
+from functools import cached_property
 
 import numpy as np
 
@@ -33,7 +34,7 @@ from .tables import Curve, Floats
 from .work import Work
 
 #: Sequences up to which every batch that is not captured has a curve of its own: every expert more is felt.
-FEW = 32
+FEW = 64
 #: Context at which what depends on the batch alone is looked at; by how much the longest is longer where that is.
 REFERENCE, LONGER = 1024, 0.25
 
@@ -68,7 +69,7 @@ class Decodes:
             return (self._sizes[index - 1] + 1 if index else 1), self._sizes[index], True
         if batch <= FEW or batch in self._alone:
             return batch, batch, False
-        wide = max(1, TILE // self.queries)
+        wide = max(1, TILE // 2 // self.queries)
         low = (batch - 1) // wide * wide + 1
         return max(low, self._sizes[-1] + 1 if self._sizes else 1), low + wide - 1, False
 
@@ -79,22 +80,37 @@ class Decodes:
         last = work.longest + steps
         if self._stages > 1:
             return self._in_parts(batch, tokens / batch + later)
+        if self.programs.plan.hiding.halves:
+            return self._in_halves(batch, tokens / batch + later)
         low, high, padded = self.cell(batch)
-        if not self.bends or last <= self.bends[0]:
-            if padded:
-                found: Floats = self._curve(high, high)((tokens + high - batch + batch * later) / high)
-                return found + self._less(low, high) * ((high - batch) / max(1, high - low))
-            return self._between(low, high, batch, (tokens / batch + later)[None, :], np.ones(1))
-        at, weights = (tokens / batch + later)[None, :], np.ones(1)
-        shortest = min(work.contexts)
-        if shortest < work.longest and any(shortest < bend < last for bend in self.bends):
-            lengths, counts = np.unique(np.array(work.contexts), return_counts=True)
-            at, weights = lengths[:, None] + later, counts / batch
-        found = self._between(low, high, batch, at, weights, high if padded else 0)
-        if batch > 1 and work.longest * batch > tokens:
-            found = found + self._longer(high, high if padded else 0)(tokens / batch + later) * (
-                work.longest - tokens / batch
-            )
+        to = high if padded else 0
+        mean = tokens / batch + later
+        if not self.bends:
+            if not padded:
+                return self._between(low, high, batch, mean[None, :], np.ones(1))
+            found: Floats = self._curve(high, high)((tokens + high - batch + batch * later) / high)
+            return found + self._less(low, high) * ((high - batch) / max(1, high - low))
+        longest, chosen_of = work.longest + later, mean
+        found = self._between(low, high, batch, mean[None, :], np.ones(1), to)
+        last = work.longest + steps
+        if self.bends[0] < last:
+            shortest = min(work.contexts)
+            apart = np.zeros(steps, dtype=bool)
+            for bend in self.bends:
+                apart |= (shortest + later < bend) & (bend < longest)
+            if apart.any():
+                lengths, counts = np.unique(np.array(work.contexts), return_counts=True)
+                at, weights = lengths[:, None] + later[apart], counts / batch
+                found[apart] = self._between(low, high, batch, at, weights, to)
+                for bend in self.bends[1::2]:
+                    # Whatever starts where one of them is long enough starts for all.
+                    below = weights @ ((at < bend) & (longest[apart] >= bend))
+                    found[apart] += below * self._jump(high, to, bend)
+                chosen_of = mean.copy()
+                reached = max((bend for bend in self.bends if bend < last), default=0)
+                chosen_of[apart] = weights @ np.maximum(at, reached)
+        if self._waits and batch > 1 and work.longest * batch > tokens:
+            found = found + self._longer(high, to)(mean) * np.maximum(0.0, longest - chosen_of)
         return found
 
     def _between(self, low: int, high: int, batch: int, at: Floats, weights: Floats, padded: int = 0) -> Floats:
@@ -114,12 +130,31 @@ class Decodes:
         ends = low * self._stages, high * self._stages
         return self._between(*ends, part * self._stages, at[None, :], np.ones(1), high if padded else 0)
 
+    def _in_halves(self, batch: int, at: Floats) -> Floats:
+        """Where a batch is cut into two, each of which runs as a graph of its own."""
+        low, high, padded = self.cell(-(-batch // 2))
+        # Of the smallest batch of a cell the smaller half belongs to another.
+        ends = (batch, batch) if batch < 2 * low else (2 * low, 2 * high)
+        return self._between(*ends, batch, at[None, :], np.ones(1), high if padded else 0)
+
     def _curve(self, batch: int, padded: int) -> Curve:
         """Over equal contexts of a batch; ``padded``: to what."""
         key = "equal", batch, padded
         if key not in self._curves:
             self._curves[key] = Curve(lambda context: self._seconds((context,) * batch), self.bends)
         return self._curves[key]
+
+    @cached_property
+    def _waits(self) -> bool:
+        """Whether a step waits for the longest of its contexts: one of two takes longer than both at their mean."""
+        far = 4 * max(self.bends)
+        return self._seconds((far + far // 4, far - far // 4)) > self._seconds((far, far)) * (1.0 + 1e-9)
+
+    def _jump(self, batch: int, padded: int, bend: int) -> float:
+        """Seconds by which the first token beyond a length takes more than any other."""
+        curve = self._curve(batch, padded)
+        before, first, beyond = (float(curve(bend + more)) for more in (-1, 0, 1))
+        return max(0.0, (first - before) - (beyond - first))
 
     def _longer(self, batch: int, padded: int) -> Curve:
         """Seconds of a token more of the longest context, where all others are so much shorter that the mean stays."""
@@ -164,7 +199,7 @@ class Decodes:
                 known[number] = times(thing)
             return known[number]
 
-        taken = np.array([seconds(thing) for thing in things_of(programs.written_of(job))])
+        taken = np.array([seconds(thing) for thing in programs.things_of(job)])
         makespan_s = layout.makespan_s(layout.issued_s + layout.follows @ taken)
         (batch,) = job.step.passes(job.work.load, 1)
         return makespan_s + programs.host_s(batch.sequences, makespan_s)

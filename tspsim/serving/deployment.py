@@ -82,6 +82,11 @@ class Deployment:
         """Of its steps."""
         return costs_of(self.configured, self.plan, speculation=self.drafts, num_gpu_blocks=self._whole(BLOCKS))
 
+    @property
+    def every_cost(self) -> tuple[ProgramCosts, ...]:
+        """Of all its kinds of engines."""
+        return (self.costs,)
+
     @cached_property
     def engine(self) -> Engine:
         """The scheduler, its options, and its cache.
@@ -203,6 +208,15 @@ class Deployment:
     def bill(self) -> Bill:
         """Prices and power of its GPUs."""
         return Bill(cost_of(self.question, 1.0, 1.0)["usd_per_gpu_hour"], self.question.device.all_in_watts)
+
+    def engines(self) -> list[tuple[str, Deployment, int, bool]]:
+        """Engines to be started: the name of their pool (empty: there is one), one replica, how many there are, and
+        whether caches go on while prompts are read."""
+        return [("", self, self.replicas, False)]
+
+    def cost(self, wall_s: float, tokens: float) -> dict[str, Any]:
+        """Money and energy of so many tokens in so long (:func:`tspsim.description.cost_of`)."""
+        return cost_of(self.question, wall_s, tokens)
 
     def cache(self, length: int) -> Cache:
         """Room for caches of all replicas, and sessions of so many tokens."""

@@ -16,9 +16,11 @@ that differ in one thing, and what changes with it depends on it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +40,8 @@ Rows2 = tuple[tuple[int, int], ...]
 
 #: Tokens of compositions that are compared, and to what their sums must meet the walk's.
 COMPARED, SURE = 2048, 1e-9
+#: Programs that are remembered beside the one asked about.
+LAST = 7
 #: Tokens in the cache of sequences that stand beside what is looked at.
 STANDING = 64
 #: Of those: tokens before the first piece of a prompt, and of the second piece; sequences that decode, their contexts.
@@ -52,6 +56,8 @@ class Part(Enum):
     EXPERTS = "tokens that pass, of all replicas that share experts"
     OUTPUTS = "tokens that are sampled"
     DECODING = "sequences that decode"
+    READ = "tokens of prompts that pass"
+    CACHED = "tokens of prompts that were there before"
     LENGTHS = "tokens that prompts have, together"
     PROMPTS = "prompts"
     CARRIED = "rows that it carries itself"
@@ -76,6 +82,8 @@ PARTS: dict[Part, tuple[set[Change], set[Change]]] = {
     Part.TOKENS: ({Change.MORE_TOKENS, Change.SAME_LENGTH}, {Change.FEWER}),
     Part.OUTPUTS: ({Change.MORE_OUTPUTS}, {Change.FEWER, Change.SAME_TOKENS}),
     Part.DECODING: ({Change.FEWER, Change.SAME_TOKENS}, {Change.DECODE_CONTEXT}),
+    Part.READ: ({Change.MORE_TOKENS, Change.SAME_TOKENS, Change.SAME_LENGTH}, set()),
+    Part.CACHED: ({Change.PROMPT_CONTEXT, Change.SAME_LENGTH}, set()),
     Part.LENGTHS: ({Change.PROMPT_CONTEXT, Change.MORE_TOKENS}, {Change.SAME_TOKENS}),
     Part.PROMPTS: (
         {Change.MORE_TOKENS, Change.SPLIT},
@@ -84,10 +92,11 @@ PARTS: dict[Part, tuple[set[Change], set[Change]]] = {
 }
 
 
-def part_by(changed: set[Change]) -> Part | None:
-    """The part whose instructions change so; None where there is none."""
+def part_by(changed: set[Change], looked_at: set[Change]) -> Part | None:
+    """The part whose instructions change so, of what was looked at; None where there is none. Where two do, the first:
+    they depend on the same then."""
     for part, (surely, perhaps) in PARTS.items():
-        if surely <= changed <= surely | perhaps:
+        if surely & looked_at <= changed <= surely | perhaps and (changed or part is Part.NOTHING):
             return part
     return None
 
@@ -97,6 +106,7 @@ class Kind(NamedTuple):
 
     decodes: bool
     outputs: bool
+    cached: bool
     captured: Captured
 
 
@@ -138,7 +148,9 @@ class Mixed:
         if any(chunk.query_tokens <= MOST_DECODED for chunk in work.chunks):
             return None
         pieces = bool(self.sizes) and work.tokens <= self.sizes[-1]
-        kind = Kind(work.sequences > 0, work.outputs > 0, Captured.PIECES if pieces else Captured.NOTHING)
+        cached = any(chunk.context_tokens for chunk in work.chunks)
+        captured = Captured.PIECES if pieces else Captured.NOTHING
+        kind = Kind(work.sequences > 0, work.outputs > 0, cached, captured)
         shapes = self._shapes if pieces else self._plain_shapes
         if kind not in shapes:
             shapes[kind] = shape_of(self, kind)
@@ -157,16 +169,18 @@ def compositions(kind: Kind, queries: int, more: int, tokens: int) -> dict[Chang
         first = tokens - SECOND - (BATCH * queries if kind.decodes else 0) + add
         # Without any that decodes one piece ends at least.
         ends = 0 if not kind.outputs else end + (not kind.decodes)
-        pieces = [Chunk(first, BEHIND + before, ends > 0), Chunk(SECOND - less, 0, ends > 1)]
+        behind = BEHIND + before if kind.cached else 0
+        pieces = [Chunk(first, behind, ends > 0), Chunk(SECOND - less, 0, ends > 1)]
         return Work(pieces, (context,) * batch, queries)
 
     found: dict[Change | None, Work] = {
         None: work(),
-        Change.PROMPT_CONTEXT: work(before=more),
         Change.MORE_TOKENS: work(add=more),
-        Change.SAME_LENGTH: work(add=more, before=-more),
         Change.SPLIT: work(add=more, less=more),
     }
+    if kind.cached:
+        found[Change.PROMPT_CONTEXT] = work(before=more)
+        found[Change.SAME_LENGTH] = work(add=more, before=-more)
     if kind.outputs:
         found[Change.MORE_OUTPUTS] = work(end=1)
     if kind.decodes:
@@ -202,7 +216,8 @@ def shape_of(mixed: Mixed, kind: Kind) -> Shape | None:
     job, first = written[None]
     for index in layout.where:
         same = first[index].does
-        part = part_by({change for change, (_, its) in written.items() if its[index].does != same and change})
+        changed = {change for change, (_, its) in written.items() if its[index].does != same and change}
+        part = part_by(changed, {change for change in written if change})
         if part is Part.TOKENS and getattr(first[index].what, "role", Role.OTHER).routed:
             part = Part.EXPERTS
         if part in (None, Part.PROMPTS):
@@ -281,9 +296,10 @@ class Shape:
         self._times = programs.times(kind.captured)
         self._once = programs.times(kind.captured, kept=False)
         self._carriers = carriers
-        self._beside = programs.queries if kind.decodes else 0
+        self._beside, self._before = programs.queries if kind.decodes else 0, int(kind.cached)
         #: Tokens of a prompt's piece that stands beside what is looked at.
         self._piece = (sizes[-1] - self._beside) if sizes else MOST_DECODED + 1
+        self._last: dict[Work, list[Thing]] = {}
         self._constant = layout.issued_s + self._sums(things, Part.NOTHING)
         smallest = self._written(self._work(MOST_DECODED + 1 if not sizes else sizes[0] + MOST_DECODED))
         least = self._least = sum(float(self._sums(smallest, part)[0]) for part in Part)
@@ -294,6 +310,8 @@ class Shape:
 
         self._tokens, self._experts = over_tokens(Part.TOKENS), over_tokens(Part.EXPERTS)
         self._outputs = Cells(lambda n: self._part(Part.OUTPUTS, self._sampling(n)), least, coarse=64)
+        self._read_tokens = Cells(lambda n: self._part(Part.READ, self._work(n)), least, first=MOST_DECODED + 1)
+        self._cached = Cells(lambda n: self._part(Part.CACHED, self._work(self._piece, n)), least)
         self._lengths = Cells(lambda n: self._part(Part.LENGTHS, self._long(n)), least)
         self._prompts: dict[int, Cells] = {}
         self._decoding: dict[int, Line] = {}
@@ -315,7 +333,10 @@ class Shape:
         return self._step((Chunk(tokens, cached),))
 
     def _step(self, pieces: tuple[Chunk, ...]) -> Work:
-        """Pieces of prompts and, where any decodes, one sequence; the pieces end where something has to be sampled."""
+        """Pieces of prompts and, where any decodes, one sequence; the pieces end where something has to be sampled, and
+        one at least has some tokens cached where the kind's have."""
+        if self.kind.cached and not any(piece.context_tokens for piece in pieces):
+            pieces = (*pieces[:-1], pieces[-1]._replace(context_tokens=1))
         ends = self.kind.outputs and not self.kind.decodes
         contexts = (STANDING,) if self.kind.decodes else ()
         return Work(tuple(piece._replace(ends=ends) for piece in pieces), contexts, self.programs.queries)
@@ -328,14 +349,17 @@ class Shape:
         """A step with so many tokens sampled, or as near as sequences come with all their queries."""
         each = self.programs.queries
         if not self.kind.decodes:
-            return Work(tuple(Chunk(self._piece, 0) for _ in range(outputs)), (), each)
+            return Work(tuple(Chunk(self._piece, self._before) for _ in range(outputs)), (), each)
         batch = max(1, outputs // each)
         tokens = max(MOST_DECODED + 1, self._piece - (batch - 1) * each)
-        return Work((Chunk(tokens, 0, outputs > batch * each),), (STANDING,) * batch, each)
+        return Work((Chunk(tokens, self._before, outputs > batch * each),), (STANDING,) * batch, each)
 
     def _written(self, work: Work) -> list[Thing]:
-        (job,) = self.programs.of(work)
-        return things_of(self.programs.written_of(job))
+        if work not in self._last:
+            # Parts are asked about one after the other.
+            (job,) = self.programs.of(work)
+            self._last = {work: self.programs.things_of(job), **dict(islice(self._last.items(), LAST))}
+        return self._last[work]
 
     def _part(self, part: Part, work: Work) -> Floats:
         return self._sums(self._written(work), part)
@@ -367,12 +391,16 @@ class Shape:
             total = total + self._outputs(work.outputs)
         if self.kind.decodes:
             total = total + self._decode(batch, context_tokens / batch)
+        if self._where[Part.READ]:
+            total = total + self._read_tokens(sum([chunk.query_tokens for chunk in work.chunks]))
+        if self._where[Part.CACHED]:
+            total = total + self._cached(sum([chunk.context_tokens for chunk in work.chunks]))
         if self._where[Part.LENGTHS]:
             total = total + self._lengths(sum([queries + context for queries, context, _ in work.chunks]))
         if self._where[Part.PROMPTS]:
             total = total + self._read(work.chunks)
         if self._carriers:
-            rows = rows_of(work, batch - work.sequences)
+            rows = rows_of(work, batch - work.sequences, self.bends)
             taken = [self._once(each.over(rows)) for each in self._carriers]
             total = total + self._follows[Part.CARRIED] @ np.array(taken)
         makespan_s = self.layout.makespan_s(total)
@@ -414,7 +442,7 @@ class Shape:
             tokens = max(MOST_DECODED + 1, self._piece - (batch - 1) * self.programs.queries)
 
             def value(context: int) -> Floats:
-                work = Work((Chunk(tokens, 0, False),), (max(1, context),) * batch, self.programs.queries)
+                work = Work((Chunk(tokens, self._before, False),), (max(1, context),) * batch, self.programs.queries)
                 return self._part(Part.DECODING, work)
 
             self._decoding[batch] = Line(value, self._least, self.bends)
@@ -434,13 +462,19 @@ def around(cached: int) -> tuple[int, int]:
     return (power, max(middle, power + 1)) if cached < middle else (middle, 2 * power)
 
 
-def rows_of(work: Work, padding: int) -> Rows:
-    """Rows of a pass: of the sequences that decode the longest, and the others as equal as they come."""
+def rows_of(work: Work, padding: int, bends: tuple[int, ...] = ()) -> Rows:
+    """Rows of a pass: of the sequences that decode the longest, and the others as equal as they come; each as it is
+    where some have more tokens than one of ``bends`` and others have not."""
     rows = [(chunk.query_tokens, chunk.context_tokens, 1) for chunk in work.chunks]
-    if work.sequences:
-        longest, others = work.longest, work.sequences - 1
+    longest, others = work.longest, work.sequences - 1
+    if any(bend < longest for bend in bends):
+        shortest = min(work.contexts, default=0)
+        if any(shortest < bend < longest for bend in bends):
+            rows += [(work.queries, context, count) for context, count in Counter(work.contexts).items()]
+            others = -1
+    if others >= 0:
         rows.append((work.queries, longest, 1))
-        if others:
-            each, more = divmod(work.context_tokens - longest, others)
-            rows += [(work.queries, each + add, count) for add, count in ((1, more), (0, others - more)) if count]
+    if others > 0:
+        each, more = divmod(work.context_tokens - longest, others)
+        rows += [(work.queries, each + add, count) for add, count in ((1, more), (0, others - more)) if count]
     return (*rows, (1, 1, padding)) if padding else tuple(rows)

@@ -18,6 +18,7 @@ from ..scenario import Plan as PlanKeys
 from ..scenario import Scenario
 from ..scenario.pools import Pools
 from .carry import Holders, holders_of
+from .costs import ProgramCosts
 from .deployment import Deployment, Scaled
 from .disaggregation import Disaggregated, Handover
 from .metrics import Bill, Cache
@@ -50,6 +51,14 @@ class PooledDeployment(Deployment):
         """Replicas of a pool."""
         return len(self.placed[name]) // self.pools.members()[name].ranks
 
+    def engines(self) -> list[tuple[str, Deployment, int, bool]]:
+        pushes = self.pools.transfer == "push"
+        return [(name, part, self.count(name) * part.replicas, pushes) for name, part in self.parts.items()]
+
+    @property
+    def every_cost(self) -> tuple[ProgramCosts, ...]:
+        return tuple(part.costs for part in self.parts.values())
+
     @property
     def gpus(self) -> int:
         return sum(len(ranks) for ranks in self.placed.values())
@@ -62,6 +71,20 @@ class PooledDeployment(Deployment):
         prices = {basis: sum(share * bill.usd_per_gpu_hour[basis] for share, bill in bills) for basis in bases}
         watts = [share * bill.watts_per_gpu for share, bill in bills if bill.watts_per_gpu is not None]
         return Bill(prices, sum(watts) if len(watts) == len(bills) else None)
+
+    def cost(self, wall_s: float, tokens: float) -> dict[str, Any]:
+        """Of both pools together; of prices those bases that all devices have."""
+        every = []
+        for name, part in self.parts.items():
+            replicas = len(self.placed[name]) / part.gpus
+            every.append(part.cost(wall_s, tokens / replicas))
+        told: dict[str, Any] = {"usd_per_gpu_hour": dict(self.bill.usd_per_gpu_hour)}
+        each = [one["usd_per_million_tokens"] for one in every]
+        told["usd_per_million_tokens"] = {basis: sum(one[basis] for one in each) for basis in told["usd_per_gpu_hour"]}
+        for key in ("kwh_per_million_tokens", "electricity_usd_per_million_tokens"):
+            if all(key in one for one in every):
+                told[key] = sum(one[key] for one in every)
+        return told
 
     def cache(self, length: int) -> Cache:
         """Of the replicas that write answers."""
