@@ -20,10 +20,10 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from . import hardware, network, serving
+    from .answer import simulate
     from .interface import compare, plan, sweep
     from .network import load_cluster
     from .scenario import load
-    from .simulation import simulate
 
 __all__ = [
     "__version__",
@@ -43,7 +43,7 @@ _HOMES = {
     "load": "scenario",
     "load_cluster": "network",
     "plan": "interface",
-    "simulate": "simulation",
+    "simulate": "answer",
     "sweep": "interface",
 }
 

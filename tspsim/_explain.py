@@ -45,7 +45,7 @@ def _missing(findings: Sequence[Any], data: object, place: tuple[int | str, ...]
 
 
 def _rank(finding: Any) -> tuple[int, int]:
-    order = {"extra_forbidden": 0, "missing": 2}
+    order = {"extra_forbidden": 0, "missing": 2, "too_short": 3}  # a wrong entry of a list is not counted
     return order.get(finding["type"], 1), -len(finding["loc"])
 
 

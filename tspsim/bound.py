@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from .errors import InputError
 from .parallel import Job, axes_of, build_mesh, peak_memory, scheme_of, write_program
 from .parallel.memory import residual_tokens
 from .program import Compute
@@ -221,6 +222,9 @@ def bounds(question: Question | Scenario) -> Bounds:
         The scenario is wrong: a degree that divides nothing, an unknown name, ….
     """
     question = question if isinstance(question, Question) else look_up(question)
+    if question.scenario.traffic is not None:
+        problem = "ceilings are of one step; state `workload.pass` and how much it is, and leave traffic out"
+        raise InputError(problem, key="traffic")
     work, model, device = question.work, question.model, question.device
     return Bounds(
         scenario=question.scenario.name,

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._display import html_table
+from .answer import simulate
 from .errors import InputError
 from .result import SCHEMA_VERSION, PlanResult, Result
 from .scenario import Scenario, load
-from .simulation import simulate
 from .studies import Sweep, Table
 from .studies.planner import Planned, Planner, load_planned, read_budget
 from .studies.purchase import Decision, decide

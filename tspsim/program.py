@@ -71,6 +71,9 @@ class Collective:
         Position along the axis of a broadcast's source.
     algorithm
         A name from :mod:`tspsim.network`, or None: the cheapest.
+    slices
+        It is one of so many equal slices of one transfer, which starts and ends once: it takes 1/slices of the whole's
+        time, and the whole is ``slices`` times its bytes.
     tokens
         Of an all-to-all to experts and back: what an expert-parallel library needs to know beside the bytes.
     """
@@ -86,6 +89,7 @@ class Collective:
     after: tuple[int, ...] = ()
     stream: str = "communication"
     tokens: Tokens | None = None
+    slices: int = 1
 
     def at(self, layer: int, after: tuple[int, ...]) -> Collective:
         """The same in another layer, waiting for others."""

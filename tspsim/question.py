@@ -70,17 +70,10 @@ FRESH = Lookups()
 
 def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
     """Find the cluster, device and model a scenario names, and check every plan against them."""
-    if isinstance(scenario.cluster, ClusterInline):
-        inline = scenario.cluster
-        parts = (inline.device, inline.nodes, inline.fabric, inline.node, inline.oversubscription, inline.library)
-        try:
-            cluster = with_faults(lookups.build_cluster(*parts, inline.gpus_per_node), scenario.faults)
-        except UnknownNameError as error:  # the catalog's names are known by now
-            raise error.at(key="cluster.library") from None
-    else:
-        cluster = lookups.load_cluster(scenario.cluster)
+    cluster = cluster_of(scenario, lookups)
     workload = scenario.workload
-    first = scenario.plans[0].degrees(cluster.gpus)
+    entry = scenario.plans[0]
+    replicas = 1 if entry.pools is not None else entry.degrees(cluster.gpus)["dp"]
     try:
         stack = lookups.load_stack(workload.stack)
     except UnknownNameError as error:
@@ -98,7 +91,7 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
     work = Work(
         workload.pass_,
         workload.sequence,
-        workload.sequences_of(first["dp"], scenario.plans[0].name),
+        workload.sequences_of(replicas, entry.name),
         precision,
         Optimizer(**workload.optimizer.model_dump()),
         workload.runtime_reserve,
@@ -113,6 +106,9 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
     )
     plans = []
     for entry in scenario.plans:
+        if entry.pools is not None:
+            plans.append(first_of_pools(scenario, entry, cluster, lookups))
+            continue
         plan = Plan(
             entry.name,
             entry.degrees(cluster.gpus),
@@ -125,9 +121,76 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         workload.sequences_of(plan.dp, plan.name)
         plans.append(located(with_choices(plan, entry), cluster.gpus, cluster.gpus_per_node))
     question = Question(scenario, cluster, device, model, work, tuple(plans), workload.global_batch, stack.provenance())
-    for plan in plans:
-        question.job(plan).check()
+    for plan, entry in zip(plans, scenario.plans, strict=True):
+        if entry.pools is None:
+            question.job(plan).check()
     return question
+
+
+def first_of_pools(scenario: Scenario, entry: PlanKeys, cluster: Cluster, lookups: Lookups) -> Plan:
+    """What stands for a plan with pools among a question's plans: one replica of those that write answers."""
+    assert entry.pools is not None
+    if scenario.traffic is None:
+        raise InputError("pools serve requests, and the scenario has no `traffic`", key=f"plans.{entry.name}.pools")
+    entry.pools.placed(cluster.gpus, cluster.gpus_per_node, entry.name)
+    pools = {name: look_up_pool(scenario, entry, name, lookups) for name in entry.pools.members()}
+    return replace(pools["decode"].plans[0], name=entry.name)
+
+
+def look_up_pool(scenario: Scenario, entry: PlanKeys, name: str, lookups: Lookups = FRESH) -> Question:
+    """One replica of a pool, on as many GPUs as it takes of its cluster, as a question of its own.
+
+    Raises
+    ------
+    InputError
+        The replica does not fit its cluster's nodes, its plan is wrong, or the cluster has faults.
+    """
+    assert entry.pools is not None
+    pool, key = entry.pools.members()[name], f"plans.{entry.name}"
+    alone = scenario.model_copy(
+        update={
+            "cluster": pool.cluster if pool.cluster is not None else scenario.cluster,
+            "plans": (PlanKeys(name=entry.name, **pool.degree_keys),),
+        }
+    )
+    if alone.faults != Faults():
+        raise InputError("pools are not looked at on clusters with faults", key=f"{key}.pools")
+    whole = cluster_of(alone, lookups)
+    try:
+        part = replica_of(whole, pool.ranks)
+        return look_up(alone, replace(lookups, build_cluster=lambda *_: part, load_cluster=lambda _: part))
+    except InputError as error:
+        inside = (error.key or key).removeprefix(key).lstrip(".")
+        if error.key is not None and not error.key.startswith(key):
+            raise
+        raise InputError(error.message, key=".".join(filter(None, (key, "pools", name, inside)))) from None
+
+
+def cluster_of(scenario: Scenario, lookups: Lookups = FRESH) -> Cluster:
+    """The cluster of a scenario, with its faults."""
+    if not isinstance(scenario.cluster, ClusterInline):
+        return lookups.load_cluster(scenario.cluster)
+    inline = scenario.cluster
+    parts = (inline.device, inline.nodes, inline.fabric, inline.node, inline.oversubscription, inline.library)
+    try:
+        return with_faults(lookups.build_cluster(*parts, inline.gpus_per_node), scenario.faults)
+    except UnknownNameError as error:  # the catalog's names are known by now
+        raise error.at(key="cluster.library") from None
+
+
+def replica_of(cluster: Cluster, ranks: int) -> Cluster:
+    """As many GPUs of a cluster as one replica takes: of one node, or whole nodes; raises InputError."""
+    key = ("replica of", ranks)
+    if key not in cluster.memo:
+        nodes, more = divmod(ranks, cluster.gpus_per_node)
+        if nodes and more:
+            raise InputError(f"{ranks} GPUs a replica do not fill nodes of {cluster.gpus_per_node}")
+        node = cluster.node if nodes else cluster.node.part(more)
+        fabric = cluster.fabric if nodes > 1 else None
+        name = cluster.name if ranks == cluster.gpus else f"{ranks} GPUs of {cluster.name}"
+        cluster.memo[key] = replace(cluster, name=name, node=node, nodes=max(1, nodes), fabric=fabric, memo={})
+    found: Cluster = cluster.memo[key]
+    return found
 
 
 def states_library(scenario: Scenario) -> bool:

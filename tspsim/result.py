@@ -74,6 +74,13 @@ class Range:
     low: float
     high: float
     basis: str
+    #: Of other measures, by their names in ``serving``: (low, high).
+    others: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry ``range``."""
+        ends = {name: {"low": low, "high": high} for name, (low, high) in self.others.items()}
+        return {"low": self.low, "high": self.high, "basis": self.basis, **ends}
 
 
 @dataclass(frozen=True)
@@ -126,6 +133,14 @@ class PlanResult:
         ``(source, target)`` of every link of the cluster that carries nothing because it is dead.
     inference
         Of a serving step what its users see (:mod:`tspsim.inference`).
+    serving
+        Of requests served: waits, rates, caches, money (:mod:`tspsim.serving.metrics`). Then a *step* is the whole run:
+        ``step_time_s`` is its wall, ``tokens_per_step`` are the outputs, and ``tokens_per_s`` is outputs a second.
+    curve
+        One entry a point of a curve over concurrency or rate, each as ``serving`` with its own ``range``; empty where
+        there is one point.
+    runs
+        What the points were made of (:class:`tspsim.serving.runs.ServingRun`): requests and logs, for pages.
     """
 
     name: str
@@ -151,6 +166,9 @@ class PlanResult:
     bottleneck: str = ""
     notes: tuple[str, ...] = ()
     inference: Mapping[str, Any] = field(default_factory=dict)
+    serving: Mapping[str, Any] = field(default_factory=dict)
+    curve: tuple[Mapping[str, Any], ...] = ()
+    runs: tuple[Any, ...] = field(default=(), repr=False, compare=False)
     timeline: Timeline | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -165,6 +183,13 @@ class PlanResult:
     def tokens_per_s_per_gpu(self) -> float:
         return self.tokens_per_s / self.gpus if self.ran else 0.0
 
+    @property
+    def merit(self) -> float:
+        """What plans are ranked by: requests/s within the bounds where requests are served under some, else
+        tokens/s."""
+        good = self.serving.get("goodput_requests_per_s")
+        return self.tokens_per_s if good is None else float(good)
+
     def __repr__(self) -> str:
         return f"<PlanResult {self.name}: {self.in_a_line()}>"
 
@@ -173,6 +198,10 @@ class PlanResult:
         if self.error is not None:
             return f"refused: {self.error}"
         rate, step = compact(self.tokens_per_s, "tokens/s"), duration(self.step_time_s)
+        if self.serving:
+            waits = {"ttft_s": "first token after", "tpot_s": "a token every"}
+            told = [f"{word} {duration(self.serving[key]['mean'])}" for key, word in waits.items() if self.serving[key]]
+            return f"{compact(self.tokens_per_s, 'output tokens/s')}, {', '.join(told)}"
         if self.inference:
             waits = {"time_to_first_token_s": "first token after", "time_per_output_token_s": "a token every"}
             seen = [f"{words} {duration(self.inference[key])}" for key, words in waits.items() if key in self.inference]
@@ -189,6 +218,18 @@ class PlanResult:
         if self.error is not None:
             return entry | {"error": self.error, "memory": self.memory.to_json(), "notes": list(self.notes)}
         assert self.range is not None
+        if self.serving:
+            return entry | {
+                "tokens_per_s": self.tokens_per_s,
+                "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
+                "memory": self.memory.to_json(),
+                "cost": dict(self.cost),
+                "range": self.range.to_json(),
+                "bottleneck": self.bottleneck,
+                "notes": list(self.notes),
+                "serving": dict(self.serving),
+                **({"curve": [dict(point) for point in self.curve]} if self.curve else {}),
+            }
         return entry | {
             "tokens_per_s": self.tokens_per_s,
             "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
@@ -204,7 +245,7 @@ class PlanResult:
             "links": [vars(use) for use in self.links],
             "classes": [vars(cls) for cls in self.classes],
             "cost": dict(self.cost),
-            "range": vars(self.range),
+            "range": self.range.to_json(),
             "bottleneck": self.bottleneck,
             "notes": list(self.notes),
             **({"inference": dict(self.inference)} if self.inference else {}),
@@ -227,6 +268,8 @@ class Result:
     defaults: tuple[str, ...] = ()
     unexplained: tuple[str, ...] = ()
     asked: Scenario | None = field(default=None, repr=False, compare=False)
+    #: Somebody stopped it: what was finished is here.
+    interrupted: bool = False
 
     def plan(self, name: str) -> PlanResult:
         """The entry of one plan; raises UnknownNameError."""
@@ -237,8 +280,9 @@ class Result:
 
     @property
     def best(self) -> PlanResult | None:
-        """The plan with most tokens/s (the first of equals); None where no plan ran."""
-        return max((plan for plan in self.plans if plan.ran), key=lambda plan: plan.tokens_per_s, default=None)
+        """The plan with most tokens/s, or most requests/s within bounds (the first of equals); None where no plan
+        ran."""
+        return max((plan for plan in self.plans if plan.ran), key=lambda plan: plan.merit, default=None)
 
     def __repr__(self) -> str:
         shown = self.plans[:PLANS_SHOWN]
@@ -259,7 +303,9 @@ class Result:
     def _repr_html_(self) -> str:
         """The table of plans, for notebooks."""
         best = self.best
-        columns = ["plan", "tokens/s", "likely", "against the fastest", "step", "MFU", "memory a GPU"]
+        served = any(plan.serving for plan in self.plans)
+        times = ["first token", "a token every"] if served else ["step", "MFU"]
+        columns = ["plan", "tokens/s", "likely", "against the fastest", *times, "memory a GPU"]
         rows = []
         for plan in self.plans:
             memory = f"{gib(plan.memory.peak_bytes)} of {gib(plan.memory.capacity_bytes)}"
@@ -268,8 +314,11 @@ class Result:
                 continue
             likely = f"{compact(plan.range.low)} – {compact(plan.range.high)}" if plan.range else ""
             ratio = f"{plan.tokens_per_s / best.tokens_per_s:.2f}×"
-            rates = [compact(plan.tokens_per_s), likely, ratio, duration(plan.step_time_s), percent(plan.mfu)]
-            rows.append([plan.name, *rates, memory])
+            shown = [duration(plan.step_time_s), percent(plan.mfu)]
+            if served:
+                waits = (plan.serving.get(key) for key in ("ttft_s", "tpot_s"))
+                shown = [duration(wait["mean"]) if wait else "–" for wait in waits]
+            rows.append([plan.name, compact(plan.tokens_per_s), likely, ratio, *shown, memory])
         notes = [f"{plan.name} is refused: {plan.error}" for plan in self.plans if not plan.ran]
         return html_table(self._title(), columns, rows, notes)
 
@@ -341,6 +390,8 @@ def flat(plan: Mapping[str, Any]) -> dict[str, Cell]:
         cells |= {f"memory_{part}_bytes": float(size) for part, size in memory["parts"].items()}
     if "error" in plan:
         return cells | {"error": plan["error"]}
+    if "serving" in plan:
+        return cells | _of_requests(plan)
     parts = plan["breakdown_s"]
     exposed = parts["exposed_communication"]
     cells |= {name: float(plan[name]) for name in _RATES if isinstance(plan.get(name), int | float)}
@@ -358,12 +409,33 @@ def flat(plan: Mapping[str, Any]) -> dict[str, Cell]:
     cells |= {f"compute_{family}_s": seconds for family, seconds in plan["compute_by_kind_s"].items()}
     cells |= {f"exposed_{kind}_s": seconds for kind, seconds in exposed.items()}
     cells |= _served(plan.get("inference", {}))
-    for name, value in plan["cost"].items():
+    return cells | _costs(plan["cost"])
+
+
+def _costs(cost: Mapping[str, Any]) -> dict[str, Cell]:
+    """Money and energy; dollars a column a basis."""
+    cells: dict[str, Cell] = {}
+    for name, value in cost.items():
         if isinstance(value, Mapping):
             cells |= {f"{name}_{basis}": float(price) for basis, price in value.items()}
         else:
             cells[name] = float(value)
     return cells
+
+
+def _of_requests(plan: Mapping[str, Any]) -> dict[str, Cell]:
+    """An entry of requests served: means and percentiles a column each, ranges as ``_low`` and ``_high``."""
+    cells: dict[str, Cell] = {name: float(plan[name]) for name in ("tokens_per_s", "tokens_per_s_per_gpu")}
+    spread = plan["range"]
+    cells |= {"tokens_per_s_low": spread["low"], "tokens_per_s_high": spread["high"]}
+    for name, value in plan["serving"].items():
+        if isinstance(value, Mapping):
+            cells |= {f"{name}_{each}": number for each, number in value.items()}
+        elif value is not None:  # a column wall_s is the time that an answer took
+            cells["serving_wall_s" if name == "wall_s" else name] = value
+        if isinstance(spread.get(name), Mapping):
+            cells |= {f"{name}_{end}": spread[name][end] for end in ("low", "high")}
+    return cells | {"bottleneck": plan["bottleneck"]} | _costs(plan["cost"])
 
 
 def _served(inference: Mapping[str, Any]) -> dict[str, Cell]:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pydantic_core import CoreSchema
 
 Dimension = Literal[
-    "bytes", "bytes/s", "FLOP/s", "s", "Hz", "W", "count", "tokens/s", "USD", "USD/h", "USD/kWh"
+    "bytes", "bytes/s", "FLOP/s", "s", "Hz", "W", "count", "tokens/s", "requests/s", "USD", "USD/h", "USD/kWh"
 ]
 
 #: What a message offers for each dimension.
@@ -48,6 +48,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "W": ("750 W",),
     "count": ("128Ki", "8"),
     "tokens/s": ("173e6 tokens/s", "2.5 Mtokens/s"),
+    "requests/s": ("4 requests/s", "90 requests/min"),
     "USD": ("20000 USD",),
     "USD/h": ("1.12 USD/h",),
     "USD/kWh": ("0.08 USD/kWh",),
@@ -92,6 +93,7 @@ def _build_units() -> dict[str, dict[str, Fraction]]:
         "W": _prefixed("W", _DECIMAL),
         "count": _prefixed("", _DECIMAL, _BINARY),
         "tokens/s": _prefixed("tokens/s", _DECIMAL),
+        "requests/s": {"requests/s": one, "/s": one, "req/s": one, "": one, "requests/min": one / 60, "/min": one / 60},
         "USD": _prefixed("USD", _DECIMAL),
         "USD/h": {"USD/h": one, "USD/hour": one, "$/h": one},
         "USD/kWh": {"USD/kWh": one, "$/kWh": one},
@@ -200,6 +202,10 @@ def _examples(examples: Iterable[str]) -> str:
     return " or ".join(f"'{example}'" for example in examples)
 
 
+#: In the context of a model's dump: quantities are text that reads back, not plain numbers.
+WITH_UNITS = "units"
+
+
 @dataclass(frozen=True, slots=True)
 class Quantity:
     """Marks a pydantic field as a quantity: text with a unit outside, a number in SI inside.
@@ -227,7 +233,15 @@ class Quantity:
             except UnitError as error:
                 raise PydanticCustomError("quantity", "{reason}", {"reason": error.message}) from None
 
-        return core_schema.no_info_plain_validator_function(read)
+        def write(value: object, info: Any) -> object:
+            if value is None or not (info.context or {}).get(WITH_UNITS):
+                return value
+            unit = next((unit for unit, factor in _UNITS[self.dimension].items() if factor == 1 and unit), "")
+            return f"{value!r} {unit}" if unit else value
+
+        return core_schema.no_info_plain_validator_function(
+            read, serialization=core_schema.plain_serializer_function_ser_schema(write, info_arg=True)
+        )
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
         examples = list(self.examples or EXAMPLES[self.dimension])

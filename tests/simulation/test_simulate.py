@@ -32,9 +32,10 @@ from tspsim.operators import Operator
 from tspsim.parallel import Job
 from tspsim.program import Compute
 from tspsim.result import Result
+from tspsim.scenario import load
 from tspsim.simulation import Question, look_up, run, run_plan
 
-SCENARIOS = sorted(catalog.names("scenarios"))
+SCENARIOS = sorted(name for name in catalog.names("scenarios") if load(name).traffic is None)
 HEADLINE = "tsp-vs-tpsp-1024-mi300x"
 NAMES = ["TSP8", "TP8", "TP4-SP2", "TP2-SP4", "SP8", "TSP8-published"]
 

@@ -21,7 +21,7 @@ from tspsim.studies.purchase import Decision, decide, expand
 from tspsim.studies.purchase.fabric import Bill
 from tspsim.studies.uncertainty import Z_LOW
 
-PURCHASES = [name for name in catalog.names("scenarios") if load(name).offers]
+PURCHASES = [name for name in catalog.names("scenarios") if load(name).offers and load(name).traffic is None]
 
 
 def purchase(**changes: Any) -> dict[str, Any]:

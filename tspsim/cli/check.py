@@ -15,6 +15,7 @@ from .refusals import nothing_fits, placed
 if TYPE_CHECKING:
     from ..catalog import Kind
     from ..parallel import Plan
+    from ..question import Question
     from ..result import Memory
     from ..scenario import Scenario
 
@@ -68,6 +69,8 @@ def _asked(scenario: Scenario) -> tuple[list[str], list[tuple[str, Memory]]]:
     from ..units import gib
 
     question = look_up(scenario)
+    if scenario.traffic is not None:
+        return _served(question)
     cluster, workload = question.cluster, scenario.workload
     machine = f"{cluster.gpus:,} × {cluster.device_name} in {cluster.nodes:,} × {cluster.node.name}"
     asked = f"{question.model.name}, {workload.pass_}, {workload.sequence:,} tokens a sequence"
@@ -80,6 +83,30 @@ def _asked(scenario: Scenario) -> tuple[list[str], list[tuple[str, Memory]]]:
         fits = "fits" if memory.fits else "does not fit"
         lines.append(f"  {plan.name:<{width}}  {_degrees(plan)}: {used}, {fits}")
         memories.append((plan.name, memory))
+    return lines, memories
+
+
+def _served(question: Question) -> tuple[list[str], list[tuple[str, Memory]]]:
+    """Requests of which machine, and what every plan keeps and has room for."""
+    from ..serving.answer import deployment_of, longest_request
+    from ..units import compact, gib
+
+    cluster, traffic = question.cluster, question.scenario.traffic
+    assert traffic is not None
+    machine = f"{cluster.gpus:,} × {cluster.device_name} in {cluster.nodes:,} × {cluster.node.name}"
+    points = len(traffic.points())
+    lines = [f"{question.scenario.name}: {machine}; {question.model.name}, requests, {points} points of load"]
+    memories = []
+    width = max(len(plan.name) for plan in question.plans)
+    for plan in question.plans:
+        deployment = deployment_of(question, plan)
+        refusal = deployment.refusal(longest_request(deployment, traffic))
+        room = deployment.engine.kv_tokens
+        holds = "any number of tokens" if room is None else compact(room, "tokens")
+        used = f"{gib(deployment.memory.peak_bytes)} of {gib(deployment.memory.capacity_bytes)}"
+        told = f"{deployment.engine.scheduler}, {deployment.replicas} replicas, caches of each hold {holds}"
+        lines.append(f"  {plan.name:<{width}}  {_degrees(plan)}: {used}; {told}; {refusal or 'fits'}")
+        memories.append((plan.name, deployment.memory))
     return lines, memories
 
 

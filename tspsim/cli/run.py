@@ -12,8 +12,11 @@ from .outputs import Outputs, print_rich, progress_bar, report_file, terminal_wi
 from .refusals import nothing_runs, placed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import RenderableType
 
+    from ..report.view import View
     from ..result import Result
 
 
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 @json_option
 @click.option("--trace", "trace_file", metavar="FILE", help="Write the timelines as a trace for Perfetto.")
 @click.option("--every-rank", is_flag=True, help="Simulate every rank instead of one of each kind.")
+@click.option("--every-step", is_flag=True, help="With traffic: take every step by itself, not runs of equal ones.")
+@click.option("--every-kernel", is_flag=True, help="With traffic: compare drawn steps with their whole programs.")
 def run(
     scenario: str,
     overrides: tuple[str, ...],
@@ -31,20 +36,25 @@ def run(
     json_file: str | None,
     trace_file: str | None,
     every_rank: bool,
+    every_step: bool,
+    every_kernel: bool,
 ) -> None:
     """Answer one question: every plan of SCENARIO, and a report.
 
-    Without --html, --json or --trace the report goes to reports/NAME.html in the current folder.
+    Without --html, --json or --trace the report goes to reports/NAME.html in the current folder. Ctrl-C keeps the
+    points of a curve that were finished.
     """
     from .. import report
     from ..scenario import load
 
     question = load(scenario, overrides)
     outputs = Outputs(report_file(question.name), html=html_file, json=json_file, trace=trace_file)
-    from ..simulation import simulate
+    from ..answer import simulate
 
     with placed(question), progress_bar() as progress:
-        result = simulate(question, every_rank=every_rank, progress=progress)
+        result = simulate(
+            question, every_rank=every_rank, every_step=every_step, every_kernel=every_kernel, progress=progress
+        )
     outputs.write(
         {
             "html": lambda path: report.write_report(result, path),
@@ -53,33 +63,52 @@ def run(
         },
         show=lambda: _print_answer(result),
     )
+    if result.interrupted:
+        raise KeyboardInterrupt
     if not any(plan.ran for plan in result.plans):
         raise nothing_runs(result.plans)
 
 
 def _print_answer(result: Result) -> None:
-    """What was asked of which machine, the table, what limits the fastest plan, what a reader should know, what was
+    """What was asked of which machine, the table, what limits the best plan, what a reader should know, what was
     assumed."""
     from rich.padding import Padding
     from rich.text import Text
 
-    from ..report import served, table
+    from ..report import requests, table
     from ..report.sections.answer import kicker
     from ..report.view import View
 
-    best = result.best
     view = View(result)
-    parts: list[RenderableType] = [Text(kicker(view), style="bold"), "", table(result, terminal_width()), ""]
-    if best is not None and view.load is not None:
-        parts.append(Text(f"{served.headline(view, best)}.", style="bold"))
-        parts += [*(Text(sentence) for sentence in served.sentences(view, best))]
-        parts += [Text(f"{best.bottleneck[:1].upper()}{best.bottleneck[1:]}."), ""]
-    elif best is not None:
-        fastest = " is the fastest" if len(result.plans) > 1 else ""
-        parts += [Text(f"{best.name}{fastest}: {best.bottleneck}."), ""]
+    serves = requests.serves([result])
+    shown = requests.table([result], terminal_width()) if serves else table(result, terminal_width())
+    parts: list[RenderableType] = [Text(kicker(view), style="bold"), "", shown, ""]
+    parts += _of_the_best(result, view, serves)
     notes = [f"{plan.name}: {note}" for plan in result.plans for note in plan.notes]
     for title, sentences in (("Worth knowing", notes), ("Assumed; each can be switched", result.defaults)):
         if sentences:
             indented = (Padding(Text(sentence), (0, 0, 0, 2)) for sentence in sentences)
             parts += [Text(title, style="bold"), *indented, ""]
     print_rich(*parts)
+
+
+def _of_the_best(result: Result, view: View, serves: bool) -> Iterator[RenderableType]:
+    """What the best plan does, and what limits it."""
+    from rich.text import Text
+
+    from ..report import requests, served
+
+    best = result.best
+    if best is None:
+        return
+    if serves:
+        yield Text(requests.headline(best, len(result.plans) == 1), style="bold")
+        yield from map(Text, requests.sentences(best))
+    elif view.load is not None:
+        yield Text(f"{served.headline(view, best)}.", style="bold")
+        yield from map(Text, served.sentences(view, best))
+        yield Text(f"{best.bottleneck[:1].upper()}{best.bottleneck[1:]}.")
+    else:
+        fastest = " is the fastest" if len(result.plans) > 1 else ""
+        yield Text(f"{best.name}{fastest}: {best.bottleneck}.")
+    yield ""

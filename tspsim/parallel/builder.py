@@ -7,11 +7,21 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..model.layer import gradients
-from ..operators import Gemm, Operator
+from ..operators import Gemm, Operator, Part
 from ..program import Collective, Compute, Instruction, Launch, Program, Repeat, SendReceive, Tokens
 from .lowering import lowering_of
 from .plan import Job
 from .serving_engine import Captured
+
+
+class Slice(NamedTuple):
+    """The ``number``-th of ``of`` equal slices of a kernel or a transfer that begins and ends once."""
+
+    number: int = 0
+    of: int = 1
+
+
+WHOLE = Slice()
 
 
 class Buffers:
@@ -97,8 +107,24 @@ class ProgramBuilder:
         self.weight_gradients = True
         self.exchanged_gradients: list[int] = []
 
-    def compute(self, name: str, *operators: Operator, after: Iterable[int] = (), stream: str = "compute") -> int:
-        return self._add(Compute(self._lower(operators), name, self._part(), self._layer, tuple(after), stream))
+    def compute(
+        self,
+        name: str,
+        *operators: Operator,
+        after: Iterable[int] = (),
+        stream: str = "compute",
+        slice_of: Slice = WHOLE,
+    ) -> int:
+        """Kernels; or one slice of each, launched with the first."""
+        kernels = self._lower(operators)
+        if slice_of.of > 1:
+            kernels = tuple(Part(kernel, slice_of.of) for kernel in kernels)
+        step = Compute(kernels, name, self._part(), self._layer, tuple(after), stream)
+        return self._put(step) if slice_of.number else self._add(step)
+
+    def host(self, name: str, seconds: float, *, after: Iterable[int] = ()) -> int:
+        """Work of the host that kernels and transfers may wait for."""
+        return self._put(Launch(name, seconds, self._part(), self._layer, tuple(after)))
 
     def gradients(self, product: Gemm) -> tuple[Gemm, ...]:
         """Both gradients of a product, or only its input's while the weights' are put off."""
@@ -117,22 +143,24 @@ class ProgramBuilder:
         stream: str = "",
         algorithm: str | None = None,
         tokens: Tokens | None = None,
+        slice_of: Slice = WHOLE,
     ) -> int:
-        return self._add(
-            Collective(
-                kind,
-                axis,
-                round(size_bytes),
-                name,
-                root,
-                self.plan.algorithms.get(kind, algorithm),
-                self._part(),
-                self._layer,
-                tuple(after),
-                stream or "communication",
-                tokens,
-            )
+        """A collective of ``size_bytes``; or one slice of it, issued with the first."""
+        moved = Collective(
+            kind,
+            axis,
+            round(size_bytes / slice_of.of),
+            name,
+            root,
+            self.plan.algorithms.get(kind, algorithm),
+            self._part(),
+            self._layer,
+            tuple(after),
+            stream or "communication",
+            tokens,
+            slice_of.of,
         )
+        return self._put(moved) if slice_of.number else self._add(moved)
 
     def send(self, axis: str, offset: int, size_bytes: float, name: str, *, after: Iterable[int], wrap: bool) -> int:
         """To the rank ``offset`` positions on, on a stream of its own; nothing where there is none."""

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tspsim.errors import printable
+from tspsim.result import flat
 from tspsim.units import GIB, compact, percent
 
-from . import served
+from . import requests, served
 from .numbers import seconds
 from .view import dollars_per_million_tokens, price_range
 
@@ -58,6 +59,8 @@ def table(results: Sequence[Result]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
+    if requests.serves(results):
+        return requests.table(results)
     shown = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     shown.add_column("scenario", overflow="fold")
     shown.add_column("GPUs")
@@ -131,6 +134,15 @@ _CSV = (
 )
 #: Behind them where a plan serves.
 _CSV_SERVED = ("time_to_first_token_s", "time_per_output_token_s", "tokens_per_s_per_user", "sessions")
+#: Behind them where requests are served: of the point that is told of a curve.
+_CSV_REQUESTS = (
+    "ttft_s_mean",
+    "ttft_s_p99",
+    "tpot_s_mean",
+    "requests_per_s",
+    "goodput_requests_per_s",
+    "tokens_per_s_per_user",
+)
 
 
 def csv(results: Sequence[Result]) -> str:
@@ -141,7 +153,8 @@ def csv(results: Sequence[Result]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     every = rows(results)
-    further = _CSV_SERVED if any(row.plan.inference for row in every) else ()
+    further: tuple[str, ...] = _CSV_SERVED if any(row.plan.inference for row in every) else ()
+    further = _CSV_REQUESTS if requests.serves(results) else further
     writer.writerow([*_CSV, *further])
     for row in every:
         plan = row.plan
@@ -155,6 +168,7 @@ def csv(results: Sequence[Result]) -> str:
         cost = [prices[0], prices[-1]] if prices else ["", ""]
         start = [row.scenario, row.gpus, row.device, plan.name]
         seen = {**plan.inference, **plan.inference.get("capacity", {})}
+        seen |= flat(plan.to_json()) if plan.serving else {}
         last = [_cell(plan.error or ""), *(seen.get(key, "") for key in further)]
         writer.writerow([*map(_cell, start), *rates, *memory, *cost, *last])
     return text.getvalue()

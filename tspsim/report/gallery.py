@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tspsim.answer import simulate
 from tspsim.files import atomic_write
 from tspsim.result import PlanResult, Result
 from tspsim.scenario import Scenario, load
-from tspsim.simulation import simulate
 from tspsim.studies.axes import choose
 from tspsim.studies.purchase import decide
 from tspsim.studies.purchase.offers import expand
@@ -71,7 +71,7 @@ def write_gallery(folder: Path, names: Sequence[str] = SHOWN) -> list[Entry]:
 
 
 def _write(scenario: Scenario, folder: Path) -> Entry:
-    from .page import render
+    from .pages import render
 
     questions = expand(scenario)
     results = [simulate(question) for question in questions]

@@ -11,6 +11,7 @@ from .. import catalog
 from ..errors import InputError, UnknownNameError, describe, shorten
 from ..units import parse
 from .cluster import ClusterInline
+from .plan import Plan
 from .question import Scenario, origin_of
 
 
@@ -169,6 +170,16 @@ def _with_known_names(scenario: Scenario, folder: Path | None) -> Scenario:
             raise UnknownNameError("cluster", cluster, known, key=key)
         return cluster
 
+    def known_pools(plan: Plan) -> Plan:
+        if plan.pools is None:
+            return plan
+        update: dict[str, Any] = {"fabric": located("fabrics", plan.pools.fabric, f"plans.{plan.name}.pools.fabric")}
+        for name, pool in plan.pools.members().items():
+            if pool.cluster is not None:
+                own = known_cluster(pool.cluster, f"plans.{plan.name}.pools.{name}.cluster")
+                update[name] = pool.model_copy(update={"cluster": own})
+        return plan.model_copy(update={"pools": plan.pools.model_copy(update=update)})
+
     workload = {
         "model": located("models", scenario.workload.model, "workload.model"),
         "stack": located("stacks", scenario.workload.stack, "workload.stack"),
@@ -180,5 +191,8 @@ def _with_known_names(scenario: Scenario, folder: Path | None) -> Scenario:
             for offer in scenario.offers
         ),
         "cluster": known_cluster(scenario.cluster, "cluster"),
+        "plans": tuple(known_pools(plan) for plan in scenario.plans),
     }
+    if scenario.traffic is not None:
+        update["traffic"] = scenario.traffic.with_files(folder)
     return scenario.model_copy(update=update)

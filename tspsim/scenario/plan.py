@@ -2,118 +2,43 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any
 
 from pydantic import (
-    BeforeValidator,
     ConfigDict,
     Field,
-    StrictBool,
-    StrictInt,
-    TypeAdapter,
-    ValidationError,
+    SerializerFunctionWrapHandler,
     field_validator,
+    model_serializer,
     model_validator,
 )
-from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from ..errors import InputError, shorten
-from ..network import ALGORITHMS, KINDS
-from ..parallel import CONTEXT_METHODS, SCHEMES, WEIGHT_TRANSPORTS, Option, context, mesh_axes, scheme_axes
-from ..parallel.balance import BALANCES
-from ..parallel.dispatch import DISPATCHES, OVERLAPS
-from ..parallel.pipeline import ORDERS
-from ..parallel.registries import scheme_name
-from ..registry import Registry
-from ..units import PositiveCount
-from .section import Degree, OneOf, Section, refuse
+from .pools import EngineOptions, Pools
+from .section import Name, refuse
+from .spread import Placement, Spread
+from .workload import SpeculationSpec
 
-Axis = Annotated[str, OneOf(mesh_axes)]
-Value = TypeVar("Value")
-#: A key that the simulator chooses where it is not stated, or stated as ``auto``.
-Chosen = Annotated[Value | None, BeforeValidator(lambda value: None if value == "auto" else value)]
-Recomputation = Literal["none", "selective", "cheap", "full"]
+__all__ = ["Placement", "Plan"]
+
+#: Keys of plans that serve requests; a plan that states none has none in its plain data.
+SERVING = ("router", "engine", "speculation", "pools")
 
 
-CollectiveKind = Annotated[str, OneOf(KINDS.names)]
-CollectiveAlgorithm = Annotated[str, OneOf(ALGORITHMS.names)]
-
-
-class Placement(Section):
-    """Which axes run along the node, and which along rails across nodes; the first named is innermost."""
-
-    node: tuple[Axis, ...] = ()
-    rails: tuple[Axis, ...] = ()
-
-    @model_validator(mode="after")
-    def _once(self) -> Placement:
-        axes = (*self.node, *self.rails)
-        twice = next((axis for axis in axes if axes.count(axis) > 1), None)
-        if twice:
-            raise refuse(f"axis '{twice}' is placed twice; name each axis once, in node or in rails")
-        return self
-
-
-class Plan(Section):
+class Plan(Spread):
     """One way to spread the model over the cluster. Degrees left out are one, dp the GPUs that are left."""
 
-    # Axes and options of registered objects are keys as well, and so is cp.
     model_config = ConfigDict(extra="allow", json_schema_extra=lambda schema: Plan.complete(schema))
 
     name: str = Field(description="1 to 60 printable characters, unique in the scenario")
-    tsp: Degree = Field(1, description="folded tensor and sequence parallelism")
-    tp: Degree = Field(1, description="tensor parallelism")
-    sp: Degree = Field(1, description="sequence (context) parallelism")
-    pp: Degree = Field(1, description="pipeline stages")
-    vpp: Degree = Field(1, description="virtual stages a pipeline rank")
-    ep: Degree = Field(1, description="ranks that experts are spread over, taken from tp, tsp, sp and dp in this order")
-    dp: Degree | None = Field(None, description="replicas; the GPUs that are left when not stated")
-    partition: Literal["zigzag", "contiguous"] = "zigzag"
-    exchange: Annotated[str, OneOf(CONTEXT_METHODS.names)] = "all_gather"
-    sequence_regions: StrictBool = Field(False, description="reduce-scatter and all-gather around the norms")
-    overlap: StrictBool | None = Field(None, description="exchanges beside compute; default: the scheme's")
-    overlap_chunks: Annotated[PositiveCount, Field(le=1024)] = 4
-    recomputation: Recomputation | None = Field(None, description="default: full in training, else none")
-    micro_batch: PositiveCount | None = Field(None, description="sequences; default: 1 in training, else all")
-    schedule: Annotated[str, OneOf(ORDERS.names)] = Field(
-        "1f1b", description="of a pipeline; interleaved with vpp > 1"
+    router: Name = Field("round_robin", description="of requests: which replica one goes to, a registered router")
+    engine: EngineOptions = Field({}, description="of requests: options of the serving engine by their own names")
+    speculation: SpeculationSpec | None = Field(
+        None, description="of requests: drafts that every step verifies, instead of the workload's; tokens: 0 for none"
     )
-    stage_layers: tuple[Annotated[StrictInt, Field(ge=0)], ...] = Field(
-        (), description="layers of every chunk; the first may be the embedding alone, the last the head; default: even"
+    pools: Pools | None = Field(
+        None, description="of requests: prompts are read and answers written on different GPUs; degrees stand there"
     )
-    zero: Annotated[int, Field(ge=0, le=3)] = Field(0, description="what replicas divide: 3 is FSDP")
-    shard_group: Degree | None = Field(None, description="ranks that divide it (hybrid sharding); default: all")
-    expert_dispatch: Annotated[str, OneOf(DISPATCHES.names)] = Field(
-        "ranks", description="a token travels once to each rank of its experts by a library or at the links' rate, or "
-        "once to each expert"
-    )  # fmt: skip
-    expert_overlap: Annotated[str, OneOf(OVERLAPS.names)] = Field(
-        "none", description="what hides dispatch and combine: shared experts, and a backward behind another's forward"
-    )
-    expert_balance: Annotated[str, OneOf(BALANCES.names)] = Field(
-        "busiest", description="what ranks get of an uneven load; busiest: all are counted as the one that has most"
-    )
-    tsp_schedule: Literal["auto", "published"] = Field(
-        "auto", description="what the keys below are where they are not stated: fastest here, or TSP word by word"
-    )
-    weight_transport: Chosen[Annotated[str, OneOf(WEIGHT_TRANSPORTS.names)]] = Field(
-        None, description="how TSP brings the MLP's weights: round a ring, round several, or gathered in pieces"
-    )
-    mlp_pieces: Chosen[Annotated[PositiveCount, Field(le=1024)]] = Field(
-        None, description="pieces that gather brings them in"
-    )
-    head_groups: Chosen[Degree] = Field(None, description="groups of heads that TSP attends; published: one a rank")
-    context_transport: Chosen[Annotated[str, OneOf(lambda: context.ring.TRANSPORTS)]] = Field(
-        None, description="exchange: ring over one link of a GPU, or in pieces over all of them"
-    )
-    overlap_by: Chosen[Literal["heads", "blocks"]] = Field(
-        None, description="what overlapped gathers of K and V are cut by: heads, or blocks of tokens"
-    )
-    algorithms: dict[CollectiveKind, CollectiveAlgorithm] = Field({}, description="kind of collective: its algorithm")
-    placement: Placement | None = None
 
     @field_validator("name")
     @classmethod
@@ -122,89 +47,19 @@ class Plan(Section):
             raise refuse(f"'{shorten(value)}' is not allowed; a name has 1 to 60 printable characters")
         return value
 
-    @model_validator(mode="before")
-    @classmethod
-    def _further_keys(cls, data: Any) -> Any:
-        """Keys that are no fields: ``cp``, and what registered objects bring, each by its own type."""
-        if not isinstance(data, Mapping):
-            return data
-        if "cp" in data and "sp" in data:
-            raise refuse("cp and sp are one axis; state one of them")
-        keys = {"sp" if key == "cp" else key: value for key, value in data.items()}
-        further, wrong = {each.name: each for each in cls.further()}, []
-        for key in [key for key in keys if key not in cls.model_fields]:
-            try:
-                if key not in further:
-                    raise PydanticCustomError("extra_forbidden", "unknown key")
-                keys[key] = TypeAdapter(further[key].type).validate_python(keys[key])
-            except PydanticCustomError as error:
-                wrong.append(InitErrorDetails(type=error, loc=(key,), input=keys[key]))
-            except ValidationError as error:
-                first = error.errors(include_url=False)[0]
-                told = PydanticCustomError(first["type"], first["msg"], first.get("ctx"))
-                wrong.append(InitErrorDetails(type=told, loc=(key, *first["loc"]), input=first["input"]))
-        if wrong:
-            raise ValidationError.from_exception_data(cls.__name__, wrong)
-        return keys
-
     @model_validator(mode="after")
-    def _one_scheme(self) -> Plan:
-        scheme = SCHEMES.get(self.scheme)
-        beside = [axis for axis in scheme_axes() if axis not in scheme.axes]
-        if any(self.degree(axis) > 1 for axis in beside):
-            axis, others = scheme.axes[0], " and ".join(axis for axis in beside if axis in type(self).model_fields)
-            raise refuse(f"{axis}: {self.degree(axis)} {scheme.alone}; leave {others} out beside it")
-        for other in SCHEMES.values():
-            strange = [each.name for each in other.options if getattr(self, each.name, None) is not None]
-            strange = [name for name in strange if name not in {each.name for each in scheme.options}]
-            if strange:
-                raise refuse(f"{strange[0]} is a key of {other.summary}; leave it out of {scheme.summary}")
+    def _degrees_of_pools(self) -> Plan:
+        if self.pools is not None:
+            beside = sorted(self.model_fields_set - {"name", "pools", "recomputation", "speculation"})
+            if beside:
+                raise refuse(f"{beside[0]} stands beside pools; state it of each pool")
         return self
 
-    @classmethod
-    def further(cls) -> Iterator[Option]:
-        """Keys of registered objects that are no fields: axes and options."""
-        for axis in scheme_axes():
-            if axis not in cls.model_fields:
-                yield Option(axis, Degree, 1)
-        of_schemes = [option for scheme in SCHEMES.values() for option in scheme.options]
-        of_methods = [option for method in CONTEXT_METHODS.values() for option in method.options]
-        for option in (*of_schemes, *of_methods):
-            names = option.type
-            yield replace(option, type=Annotated[str, OneOf(names.names)]) if isinstance(names, Registry) else option
-
-    @classmethod
-    def complete(cls, schema: dict[str, Any]) -> None:
-        """Give the JSON Schema the keys that are no fields."""
-        schema["additionalProperties"] = False
-        schema["properties"]["cp"] = schema["properties"]["sp"] | {"description": "another spelling of sp"}
-        for each in cls.further():
-            told = {"default": each.default, **({"description": each.summary} if each.summary else {})}
-            schema["properties"][each.name] = TypeAdapter(each.type).json_schema() | told
-
-    def degree(self, axis: str) -> int:
-        """Ranks along a mesh axis."""
-        return int(getattr(self, axis, None) or 1)
-
-    def _spread(self) -> dict[str, int]:
-        return {axis: self.degree(axis) for axis in (*scheme_axes(), "pp")}
-
-    @property
-    def scheme(self) -> str:
-        """The scheme that its degrees ask for."""
-        return scheme_name(self._spread())
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What it states of the keys that its scheme and its context method bring, and their defaults."""
-        brought = (*SCHEMES.get(self.scheme).options, *CONTEXT_METHODS.get(self.exchange).options)
-        values = {each.name: getattr(self, each.name, each.default) for each in brought}
-        return {name: value for name, value in values.items() if value is not None}
-
-    @property
-    def ranks_per_replica(self) -> int:
-        """GPUs one copy of the model takes."""
-        return math.prod(self._spread().values())
+    @model_serializer(mode="wrap")
+    def _of_its_kind(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """All keys; those of serving where they are stated, and beside pools no others."""
+        data, told = handler(self), self.model_fields_set
+        return {key: value for key, value in data.items() if key in told or not (self.pools or key in SERVING)}
 
     def degrees(self, gpus: int) -> dict[str, int]:
         """The size of every axis on ``gpus`` GPUs, dp filled in; the product of all but ``ep`` is ``gpus``.

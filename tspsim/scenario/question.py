@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic_core import InitErrorDetails
 
 from ..errors import UnknownNameError, did_you_mean, shorten
 from ..steps import STEPS
 from ..units import UsdPerHour, UsdPerKilowattHour
 from .cluster import ClusterChoice, ClusterInline, Faults
-from .plan import Plan
+from .plan import SERVING, Plan
 from .project import Parts, Project
 from .section import Name, Prose, Section, refuse
+from .traffic import Traffic
 from .workload import Workload
 
 MOST_PLANS = 100
@@ -45,6 +47,7 @@ class Scenario(Section):
     description: Prose = ""
     cluster: ClusterChoice = Field(description="the first offer's when left out")
     workload: Workload
+    traffic: Traffic | None = Field(None, description="requests to be served; without it a scenario is one step")
     plans: Annotated[tuple[Plan, ...], Field(min_length=1, max_length=MOST_PLANS)]
     prices: Prices = Prices()
     offers: Annotated[tuple[Offer, ...], Field(max_length=MOST_PLANS)] = Field((), description="what could be bought")
@@ -53,6 +56,39 @@ class Scenario(Section):
     _remarks: tuple[str, ...] = PrivateAttr(())
     _file: str | None = PrivateAttr(None)
     _overridden: tuple[str, ...] = PrivateAttr(())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _serves_or_steps(cls, data: Any) -> Any:
+        """With traffic steps are what an engine makes of it: a workload states none, and what looks a model up is told
+        of one sequence that decodes."""
+        if not isinstance(data, Mapping):
+            return data
+        workload = data.get("workload")
+        if not isinstance(workload, Mapping):
+            return data
+        if data.get("traffic") is None:
+            if workload.get("engine"):
+                told = refuse("is of a scenario with traffic; leave it out of a single step")
+                raise _wrong(cls, ("workload", "engine"), told, workload["engine"])
+            return data
+        amounts = dict.fromkeys(key for step in STEPS.values() for key in (*step.needs, *step.takes))
+        for key in ("pass", *amounts):
+            if workload.get(key) is not None and key != "speculation":
+                told = refuse("says how much a single step is; leave it out beside traffic")
+                raise _wrong(cls, ("workload", key), told, workload[key])
+        step = "verify" if workload.get("speculation") is not None else "decode"
+        return {**data, "workload": {**workload, "pass": step, "batch": 1, "context": 1}}
+
+    @model_validator(mode="after")
+    def _plans_serve(self) -> Scenario:
+        """Keys of plans that serve requests stand beside traffic alone."""
+        for plan in self.plans if self.traffic is None else ():
+            stated = next((key for key in SERVING if key in plan.model_fields_set and key != "pools"), None)
+            if stated is not None:
+                told = f"{stated} is of a scenario with traffic; leave it out of a single step"
+                raise refuse(f"plan '{plan.name}': {told}")
+        return self
 
     @model_validator(mode="after")
     def _offers_name_plans(self) -> Scenario:
@@ -88,7 +124,16 @@ class Scenario(Section):
     def in_words(self) -> tuple[str, ...]:
         """Sentences on what a reader may not expect of the numbers and the cluster that were stated."""
         stated = self.cluster.in_words() if isinstance(self.cluster, ClusterInline) else ()
-        return (*self._remarks, *stated)
+        asked = self.traffic.in_words(self.workload.model) if self.traffic is not None else ()
+        return (*self._remarks, *stated, *asked)
+
+    def points(self) -> Iterator[Scenario]:
+        """One a point of its traffic's curve; of a single step itself."""
+        if self.traffic is None:
+            yield self
+            return
+        for traffic in self.traffic.points():
+            yield self.model_copy(update={"traffic": traffic})
 
     def read_from(self, file: str | None, overridden: Sequence[str], remarks: Sequence[str]) -> Scenario:
         """The same question, with its file, the keys that options set, and sentences on how its numbers were read."""
@@ -111,18 +156,32 @@ class Scenario(Section):
         """Plain data in the order of the fields, all defaults filled in, quantities as numbers in SI.
 
         A scenario that is no purchase has neither ``offers`` nor ``project``; of ``sequences_per_replica`` and
-        ``global_batch`` it has one. A plan has ``expert_balance`` where it is not the usual one, and a cluster
-        ``gpus_per_node`` where not all are used.
+        ``global_batch`` it has one; with ``traffic`` it has nothing that says how much a step is. A plan has
+        ``expert_balance`` where it is not the usual one, and a cluster ``gpus_per_node`` where not all are used.
         """
         data = self.model_dump(mode="json", by_alias=True)
-        del data["workload"]["global_batch" if self.workload.global_batch is None else "sequences_per_replica"]
+        workload = data["workload"]
+        if self.traffic is None:
+            del workload["global_batch" if self.workload.global_batch is None else "sequences_per_replica"]
+            del workload["engine"]
+        else:
+            for key in ("pass", *dict.fromkeys(key for step in STEPS.values() for key in (*step.needs, *step.takes))):
+                if key != "speculation":
+                    workload.pop(key, None)
         for cluster in (data["cluster"], *(offer["cluster"] for offer in data["offers"])):
             if isinstance(cluster, dict) and cluster["gpus_per_node"] is None:
                 del cluster["gpus_per_node"]
         for plan in data["plans"]:
-            if plan["expert_balance"] == Plan.model_fields["expert_balance"].default:
+            if plan.get("expert_balance") == Plan.model_fields["expert_balance"].default.policy:
                 del plan["expert_balance"]
-        return {key: value for key, value in data.items() if value or key not in ("offers", "project")}
+        return {key: value for key, value in data.items() if value or key not in ("offers", "project", "traffic")}
+
+
+def _wrong(cls: type[Scenario], place: tuple[str, ...], error: Any, value: object) -> ValidationError:
+    """One finding at a place of its own."""
+    return ValidationError.from_exception_data(
+        cls.__name__, [InitErrorDetails(type=error, loc=place, input=value)]
+    )
 
 
 def origin_of(key: str, overridden: Sequence[str], file: str | None) -> str | None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     BeforeValidator,
+    ConfigDict,
     Field,
     StrictBool,
     StrictInt,
@@ -22,6 +23,7 @@ from ..model.formats import WEIGHT_BYTES, WeightClass
 from ..parallel.draft import DRAFTS
 from ..steps import STEPS, Load, Speculation
 from ..units import Bytes, Count, PositiveCount
+from . import acceptance
 from .section import Name, OneOf, Section, refuse
 
 Precision = Literal["bf16", "fp8", "fp8_block", "mxfp8", "mxfp4", "nvfp4"]
@@ -73,13 +75,19 @@ OPTIMIZERS: dict[str, dict[str, float]] = {
 class RoutingSpec(Section):
     """How evenly tokens fall on experts; all wait for the busiest rank (:mod:`tspsim.parallel.routing`)."""
 
-    load: Literal["balanced", "zipf", "dirichlet", "measured"] = "balanced"
+    load: Literal["balanced", "zipf", "dirichlet", "hot", "measured"] = "balanced"
     skew: Annotated[float, Field(ge=0, le=10)] = Field(
         0.0, description="Zipf exponent, or 1 / concentration; 0 is even"
     )
     seed: Annotated[StrictInt, Field(ge=0)] = 0
     shares: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(max_length=4096)] = Field(
         (), description="measured: tokens an expert, in any unit"
+    )
+    hot_experts: Annotated[PositiveCount, Field(le=4096)] | None = Field(
+        None, description="hot: the first so many experts, all on the first ranks, get the share below"
+    )
+    hot_share: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None, description="hot: of all assignments; the others are spread over the other experts"
     )
     capacity_factor: Annotated[float, Field(gt=0, le=100)] | None = Field(
         None, description="an expert takes at most this many times the mean, the rest is dropped; default: no limit"
@@ -89,6 +97,9 @@ class RoutingSpec(Section):
     def _complete(self) -> RoutingSpec:
         if (self.load == "measured") != bool(sum(self.shares)):
             raise refuse("load: measured needs shares, one number an expert, not all zero; other loads take none")
+        stated = (self.hot_experts is not None, self.hot_share is not None)
+        if stated != (self.load == "hot",) * 2:
+            raise refuse("load: hot needs hot_experts and hot_share; other loads take neither")
         return self
 
 
@@ -142,7 +153,15 @@ class SpeculationSpec(Section):
         None, description="tokens a sequence advances a step, mean; default: with the rate below"
     )
     rate: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.7, description="share of drafts accepted at every position, where `accepted` is not stated"
+        0.7,
+        description="share of drafts accepted at every position, where `accepted` is not stated; with traffic what was "
+        "measured of the model, where it was",
+    )
+    positions: Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(max_length=15)] | None = Field(
+        None, description="instead: share of drafts accepted at each position where all before it were"
+    )
+    mode: Literal["expected", "sampled"] = Field(
+        "expected", description="traffic: a sequence advances by the mean every step, or by drawn numbers"
     )
     draft: Annotated[str, OneOf(DRAFTS.names)] = Field("mtp", description="who drafts")
 
@@ -150,19 +169,47 @@ class SpeculationSpec(Section):
     def _possible(self) -> SpeculationSpec:
         if self.accepted is not None and self.accepted > self.tokens + 1:
             raise refuse(f"accepted: {self.accepted:g} is more than the {self.tokens} drafts and one")
+        if self.positions is not None:
+            if len(self.positions) != self.tokens:
+                raise refuse(f"positions: {len(self.positions)} shares for {self.tokens} drafts; state one a draft")
+            beside = next((name for name in ("accepted", "rate") if name in self.model_fields_set), None)
+            if beside and getattr(self, beside) is not None:
+                raise refuse(f"{beside} and positions both say how many drafts are accepted; leave one out")
         return self
+
+    def rates(self, model: str) -> tuple[tuple[float, ...], str]:
+        """Share of drafts accepted at each position where all before it were, and who says so: whoever asks, somebody
+        who measured the model, or nobody."""
+        if self.positions is not None:
+            return self.positions, "stated"
+        if self.accepted is not None:
+            return (acceptance.rate_of(self.accepted, self.tokens),) * self.tokens, "stated"
+        known = None if "rate" in self.model_fields_set else acceptance.measured(model, self.draft)
+        if known is not None:
+            return known.rates(self.tokens), known.source
+        return (self.rate,) * self.tokens, "stated" if "rate" in self.model_fields_set else "assumed"
+
+    def served(self, model: str) -> SpeculationSpec:
+        """The same with the acceptance that holds for a model written out."""
+        if self.accepted is not None:
+            return self
+        length = acceptance.length_of(self.rates(model)[0])
+        return self.model_copy(update={"accepted": min(length, self.tokens + 1.0)})
 
     def speculation(self) -> Speculation:
         """1 + Σ rate^i tokens where nothing is stated."""
-        expected = sum(self.rate**i for i in range(self.tokens + 1))
+        rates = self.positions if self.positions is not None else (self.rate,) * self.tokens
+        expected = acceptance.length_of(rates)
         return Speculation(self.tokens, expected if self.accepted is None else self.accepted, self.draft)
 
 
 class Workload(Section):
-    """What every replica computes in one step."""
+    """What every replica computes in one step, or with traffic the model that it serves."""
+
+    model_config = ConfigDict(json_schema_extra=lambda schema: schema["required"].remove("pass"))
 
     model: Name = Field(description="catalog name, YAML file, or a Hugging Face config.json")
-    pass_: Annotated[str, OneOf(STEPS.names)] = Field(alias="pass")
+    pass_: Annotated[str, OneOf(STEPS.names)] = Field(alias="pass", description="required without traffic")
     sequence: PositiveCount = Field(1, description="tokens a sequence, or a prompt")
     sequences_per_replica: PositiveCount = Field(1, description="sequences, or prompts")
     chunk: PositiveCount | None = Field(None, description="prefill: tokens of a prompt a pass reads; default: all")
@@ -184,6 +231,11 @@ class Workload(Section):
     )
     adapters: AdaptersSpec | None = Field(None, description="low-rank adapters; the model itself is frozen")
     stack: Name = Field("ideal", description="the software, from the catalog of stacks, or a YAML file")
+    engine: dict[Name, StrictBool | StrictInt | float | str] = Field(
+        {},
+        description="traffic: options of the serving engine by their own names, such as max_num_seqs; `policy` names "
+        "another scheduler than the stack's",
+    )
     optimizer: OptimizerSpec = OptimizerSpec(name="adamw", **OPTIMIZERS["adamw"])
     runtime_reserve: Bytes = Field(
         float(2 * 2**30), description="a GPU's context, collective buffers and fragmentation; default 2 GiB"

@@ -1,12 +1,17 @@
-"""Blocks of a cache of keys and values: who holds how many, and what those that nobody holds still remember."""
+"""Blocks of a cache of keys and values: how many are held, and what those that nobody holds still remember."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Hashable
 from math import inf
+from typing import NamedTuple
+
+from .requests import Request
 
 
 class BlockPool:
-    """Blocks of ``block_tokens`` tokens each.
+    """Blocks of ``block_tokens`` tokens each, which forget when they are freed.
 
     Attributes
     ----------
@@ -32,3 +37,190 @@ class BlockPool:
     def give_back(self, blocks: int) -> None:
         """Hold so many less."""
         self.used -= blocks
+
+
+class Node:
+    """Blocks in a row whose content is known, behind those of its parent.
+
+    Attributes
+    ----------
+    key
+        What they hold, given what all before them hold.
+    blocks
+        How many there are.
+    cached
+        Of them, from the first on, those that still hold it.
+    holders
+        Sequences that hold them.
+    """
+
+    __slots__ = ("blocks", "cached", "children", "holders", "key", "parent")
+
+    def __init__(self, parent: Node | None, key: Hashable, blocks: int) -> None:
+        self.parent, self.key, self.blocks = parent, key, blocks
+        self.cached = self.holders = 0
+        self.children: dict[Hashable, Node] = {}
+
+
+class Trail:
+    """What a sequence's blocks hold, first to last: runs of blocks by key, and what it shares of them.
+
+    A run of a request's own ``blocks`` ends at the last whole block of the cache inside it.
+
+    Attributes
+    ----------
+    keys, ends
+        Of every run, and the block behind it.
+    nodes
+        Of the first runs: nodes that it holds.
+    shared
+        Its first blocks, which are those of the nodes.
+    """
+
+    __slots__ = ("ends", "keys", "nodes", "shared")
+
+    def __init__(self, request: Request, block_tokens: int) -> None:
+        self.keys: list[Hashable] = []
+        self.ends: list[int] = []
+        self.nodes: list[Node] = []
+        self.shared = 0
+        # Identities of less than a block go together, so that every run has a block.
+        together = -(-block_tokens // request.block_tokens)
+        for first in range(0, len(request.blocks) - together + 1, together):
+            self.keys.append(request.blocks[first] if together == 1 else request.blocks[first : first + together])
+            self.ends.append((first + together) * request.block_tokens // block_tokens)
+
+
+class Match(NamedTuple):
+    """Of a sequence's blocks those that are remembered: nodes, how many blocks, and blocks that nobody holds so far."""
+
+    nodes: tuple[Node, ...] = ()
+    blocks: int = 0
+    idle: int = 0
+
+
+NO_MATCH = Match()
+
+
+class PrefixPool(BlockPool):
+    """Blocks that remember what they hold until they are taken for something else: the least recently used first, and
+    of a chain the last first.
+
+    A sequence that has computed what another one has computed meanwhile frees its own copy.
+
+    Parameters
+    ----------
+    in_turn
+        Freed blocks are taken in the order in which they were freed, whether they remember anything or not (vLLM);
+        otherwise those that do not come first.
+    """
+
+    def __init__(self, capacity: float, block_tokens: int, *, in_turn: bool) -> None:
+        super().__init__(capacity, block_tokens)
+        self._in_turn = in_turn and capacity != inf
+        self._root = Node(None, None, 0)
+        #: Freed blocks, those of longest ago first: of a node, or some that hold nothing known.
+        self._idle: OrderedDict[object, int] = OrderedDict()
+        self._idle_blocks = 0
+
+    @property
+    def remembered(self) -> int:
+        """Blocks that nobody holds and whose content is known."""
+        return sum([blocks for freed, blocks in self._idle.items() if isinstance(freed, Node)])
+
+    def take(self, blocks: int) -> None:
+        self.used += blocks
+        missing = self.used + self._idle_blocks - self.capacity
+        if missing > 0:
+            self._forget(int(missing))
+
+    def _forget(self, blocks: int) -> None:
+        self._idle_blocks -= blocks
+        while blocks:
+            freed, count = next(iter(self._idle.items()))
+            taken = min(count, blocks)
+            blocks -= taken
+            if taken < count:
+                self._idle[freed] = count - taken
+            else:
+                del self._idle[freed]
+            if isinstance(freed, Node):
+                freed.cached -= taken
+                if freed.cached == 0 and freed.parent is not None:
+                    del freed.parent.children[freed.key]
+
+    def give_back(self, blocks: int) -> None:
+        self.used -= blocks
+        if self._in_turn and blocks:
+            self._idle[object()] = blocks
+            self._idle_blocks += blocks
+
+    # --- what is known --------------------------------------------------------------------------------------
+
+    def find(self, trail: Trail, most: int) -> Match:
+        """The longest chain from a sequence's beginning that is remembered, of at most ``most`` blocks."""
+        node, nodes, blocks, idle, start = self._root, [], 0, 0, 0
+        for key, end in zip(trail.keys, trail.ends, strict=True):
+            child = node.children.get(key)
+            if child is None or start >= most:
+                break
+            nodes.append(child)
+            blocks = min(start + child.cached, most)
+            if not child.holders:
+                idle += child.cached
+            if child.cached < end - start:
+                break
+            node, start = child, end
+        return Match(tuple(nodes), blocks, idle) if nodes else NO_MATCH
+
+    def share(self, trail: Trail, match: Match) -> None:
+        """A sequence holds what was found."""
+        for node in match.nodes:
+            self._hold(trail, node)
+        trail.shared = match.blocks
+
+    def remember(self, trail: Trail, blocks: int, *, part: bool = False) -> None:
+        """A sequence has computed its first ``blocks`` blocks: whole runs of them are known from now on; with ``part``
+        what it has of the next run too."""
+        index = len(trail.nodes)
+        if index and trail.shared < trail.ends[index - 1]:
+            index -= 1
+        while index < len(trail.ends):
+            start, end = (trail.ends[index - 1] if index else 0), trail.ends[index]
+            known = min(end, blocks)
+            if known <= max(start, trail.shared) or (known < end and not part):
+                break
+            self._know(trail, index, start, known)
+            index += 1
+
+    def _know(self, trail: Trail, index: int, start: int, known: int) -> None:
+        if index == len(trail.nodes):
+            parent = trail.nodes[-1] if trail.nodes else self._root
+            node = parent.children.get(trail.keys[index])
+            if node is None:
+                node = parent.children[trail.keys[index]] = Node(parent, trail.keys[index], trail.ends[index] - start)
+            self._hold(trail, node)
+        node = trail.nodes[index]
+        twice = min(start + node.cached, known) - max(start, trail.shared)
+        node.cached = max(node.cached, known - start)
+        trail.shared = known
+        self.give_back(max(0, twice))
+
+    def release(self, trail: Trail) -> None:
+        """A sequence holds its nodes no more; they can be found until their blocks are taken."""
+        for node in reversed(trail.nodes):
+            node.holders -= 1
+            if node.holders == 0:
+                self.used -= node.cached
+                self._idle[node] = node.cached
+                self._idle_blocks += node.cached
+        trail.nodes.clear()
+        trail.shared = 0
+
+    def _hold(self, trail: Trail, node: Node) -> None:
+        if node.holders == 0 and node.cached:
+            del self._idle[node]
+            self._idle_blocks -= node.cached
+            self.used += node.cached
+        node.holders += 1
+        trail.nodes.append(node)

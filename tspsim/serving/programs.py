@@ -196,7 +196,12 @@ class StepPrograms:
         """Seconds of the host after the programs of a step of one pass (:func:`tspsim.inference.host_s`)."""
         stack = self.question.work.stack
         hidden_s = max(0.0, stack.engine.hidden_s(sequences) - makespan_s)
-        return stack.step_s + stack.engine.host_s(sequences) + hidden_s
+        return stack.step_s + stack.engine.host_s(sequences) + self._between_s + hidden_s
+
+    @cached_property
+    def _between_s(self) -> float:
+        """What a pass takes whatever is in it (:attr:`tspsim.parallel.Job.between_s`)."""
+        return self.decoding((1,)).between_s
 
     # --- times ------------------------------------------------------------------------------------------------
 

@@ -13,13 +13,17 @@ from simpy.events import EventPriority
 
 from .engine import Engine
 from .lane import Lane, StepPlan
-from .lane import Sequence as Entry
 from .log import Kind, StepLog
 from .requests import Request
+from .sequence import Sequence
 from .work import EachStepCost, Floats, StepCost, Work
 
 #: Behind all that happens at the same time: a step sees what arrives when it begins.
 LATE = EventPriority(2)
+
+
+#: Called with a request, the tokens of its prompt from and up to which a step computes it, and when the step ends.
+ChunkNotice = Callable[[Request, int, int, float], None]
 
 
 class Moment(simpy.Event):
@@ -42,7 +46,7 @@ class Run:
     start_s: float
     ends_s: Floats
     steps: int
-    row: tuple[int, int, int, int]
+    row: tuple[Kind, int, int, int]
 
 
 class Replica:
@@ -65,6 +69,8 @@ class Replica:
         a step of all takes as long as ``cost`` says of one :class:`Work` each.
     on_first_token, on_end
         Called with the request when its first output is there, and its last.
+    on_chunk
+        Called for every piece of a prompt when the step that computes it begins.
     every_step
         One event a step.
 
@@ -83,14 +89,16 @@ class Replica:
         lanes: int = 1,
         on_first_token: Callable[[Request], None] | None = None,
         on_end: Callable[[Request], None] | None = None,
+        on_chunk: ChunkNotice | None = None,
         every_step: bool = False,
     ) -> None:
         self.env, self.engine, self.cost = env, engine, cost
         self.every_step = every_step
         self.log = StepLog()
         self._policy = engine.policy
-        self.lanes: tuple[Lane, ...] = tuple(self._policy.lane(engine) for _ in range(lanes))
-        self._on_first_token, self._on_end = on_first_token, on_end
+        self._group = self._policy.group(engine, self._policy.lane, lanes)
+        self.lanes: tuple[Lane, ...] = self._group.lanes
+        self._on_first_token, self._on_end, self._on_chunk = on_first_token, on_end, on_chunk
         self._each_step = cost if isinstance(cost, EachStepCost) else None
         self._run: Run | None = None
         #: Events of an older generation are void.
@@ -117,8 +125,12 @@ class Replica:
 
     @property
     def used_tokens(self) -> int:
-        """Tokens of the caches in use, of all attention replicas."""
-        return sum([lane.used_tokens(self._steps_done()) for lane in self.lanes])
+        """Tokens of the caches in use, of all attention replicas, the step under way included."""
+        if self._run is None:
+            return sum([lane.used_tokens() for lane in self.lanes])
+        begun = self._steps_done() + 1
+        plans = zip(self.lanes, self._run.plans, strict=True)
+        return sum([lane.used_tokens(begun if plan.decodes else 0) for lane, plan in plans])
 
     @property
     def capacity_tokens(self) -> int | None:
@@ -144,8 +156,8 @@ class Replica:
             It can never be served: its cache does not fit.
         """
         self._policy.check(self.engine, request)
-        lane = self.lanes[0 if len(self.lanes) == 1 else self._policy.deal(self.lanes, request)]
-        lane.submit(Entry(request, computed))
+        lane = self.lanes[0] if len(self.lanes) == 1 else self._group.deal(request)
+        lane.submit(Sequence(request, computed, self.env.now))
         if self._idle:
             self._idle = False
             self._at(self.env.now, self._begin)
@@ -160,7 +172,7 @@ class Replica:
             return
         under_way = bisect_left(run.ends_s, self.env.now, 0, run.steps) + 1
         steps = lane.seen_after(under_way)
-        if steps < run.steps:
+        if steps is not None and steps < run.steps:
             run.steps = steps
             self._at(float(run.ends_s[steps - 1]), self._settle)
 
@@ -186,26 +198,35 @@ class Replica:
         for lane in self.lanes:
             lane.now_s = start_s
             lane.open(fresh)
-        plans = self._policy.schedule(self.lanes)
+        plans = self._group.schedule()
         if not _busy(plans):
             seen = [lane.flush() for lane in self.lanes]
             if any(seen):
-                plans = self._policy.schedule(self.lanes)
+                plans = self._group.schedule()
         if not _busy(plans):
             self._run, self._idle = None, True
             wake_s = min([lane.wake_s() for lane in self.lanes])
             if wake_s < inf:
                 self._at(wake_s, self._begin)
             return
+        self._idle = False
         works = [lane.work(plan) for lane, plan in zip(self.lanes, plans, strict=True)]
         chunk_tokens = sum([tokens for plan in plans for _, tokens in plan.chunks])
         sequences = sum([work.sequences for work in works])
         if chunk_tokens == 0:
             ends_s = self._decode_ends(start_s, works, self._steps(plans))
+            wake_s = min([lane.wake_s() for lane in self.lanes])
+            if wake_s < inf:
+                ends_s = ends_s[: bisect_left(ends_s, wake_s) + 1]
             kind = Kind.DECODE
         else:
             ends_s = np.array([start_s + self.cost.seconds(works)])
-            kind = Kind.MIXED if sequences else Kind.PREFILL
+            alone = Kind.PREFILL if any(work.chunks for work in works) else Kind.DECODE
+            kind = Kind.MIXED if sequences and alone is Kind.PREFILL else alone
+        if self._on_chunk is not None:
+            for plan in plans:
+                for entry, tokens in plan.chunks:
+                    self._on_chunk(entry.request, entry.computed, entry.computed + tokens, float(ends_s[-1]))
         self._run = Run(plans, start_s, ends_s, len(ends_s), (kind, sequences, chunk_tokens, self.waiting))
         self._at(float(ends_s[-1]), self._settle)
 
@@ -213,23 +234,29 @@ class Replica:
         """Decode steps from now that are planned alike."""
         if self.every_step or not all(plan.again for plan in plans):
             return 1
-        return min([lane.steady() for lane, plan in zip(self.lanes, plans, strict=True) if plan.decodes])
+        return min([lane.steady() for lane in self.lanes])
 
     def _decode_ends(self, start_s: float, works: list[Work], steps: int) -> Floats:
         """When each of the next decode steps ends."""
         if steps == 1:
             return np.array([start_s + self.cost.seconds(works)])
-        advances = self.lanes[0].advances(steps)
+        if self._each_step is None and self.engine.speculation is None:
+            return start_s + self.cost.decode_ends_s(works, steps)
+        advances = [lane.decoders.advances(steps) for lane in self.lanes]
         if self._each_step is not None:
-            # Nothing happens before the next event of the clock: steps up to it are run for sure.
-            horizon_s, ends_s, end_s = self.env.peek(), [], start_s
-            for step_s in self._each_step.decode_steps_s(works, advances):
-                end_s += step_s
-                ends_s.append(end_s)
-                if end_s >= horizon_s:
-                    break
-            return np.array(ends_s)
-        return start_s + self.cost.decode_ends_s(works, steps)
+            seconds = self._each_step.decode_steps_s(works, advances)
+        else:
+            cost = self.cost
+            later = zip(*advances, strict=True)
+            seconds = (cost.seconds([w.later(n) for w, n in zip(works, each, strict=True)]) for each in later)
+        # Nothing happens before the next event of the clock: steps up to it are run for sure.
+        horizon_s, ends_s, end_s = self.env.peek(), [], start_s
+        for step_s in seconds:
+            end_s += step_s
+            ends_s.append(end_s)
+            if end_s >= horizon_s:
+                break
+        return np.array(ends_s)
 
     def _settle(self) -> None:
         """The run is over."""
@@ -237,8 +264,8 @@ class Replica:
         assert run is not None
         self._run = None
         end_s = float(run.ends_s[run.steps - 1])
-        first: list[Entry] = []
-        ended: list[Entry] = []
+        first: list[Sequence] = []
+        ended: list[Sequence] = []
         used = 0
         for lane, plan in zip(self.lanes, run.plans, strict=True):
             used += lane.used_tokens(run.steps)
@@ -247,14 +274,14 @@ class Replica:
             ended += outs[1]
         kind, sequences, chunk_tokens, waiting = run.row
         self.log.add(run.start_s, end_s, run.steps, kind, sequences, chunk_tokens, waiting, used)
-        for entry in first:
-            entry.request.first_token_s = end_s
+        for sequence in first:
+            sequence.request.first_token_s = end_s
             if self._on_first_token is not None:
-                self._on_first_token(entry.request)
-        for entry in ended:
-            entry.request.end_s = end_s
+                self._on_first_token(sequence.request)
+        for sequence in ended:
+            sequence.request.end_s = end_s
             if self._on_end is not None:
-                self._on_end(entry.request)
+                self._on_end(sequence.request)
         self._next(end_s, fresh=False)
 
     def _steps_done(self) -> int:

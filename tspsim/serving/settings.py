@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..scenario.section import Section
 from .requests import Request
+from .speculation import Speculation
 
 
 @dataclass(frozen=True)
@@ -20,11 +21,14 @@ class Settings:
         Tokens that the cache of one attention replica holds; None: as many as are asked for.
     block_tokens
         Tokens of a block of it.
+    speculation
+        Drafts, and how many of them are kept; None: one token a step.
     """
 
     options: Section
     kv_tokens: int | None
     block_tokens: int
+    speculation: Speculation | None
 
     @property
     def capacity_blocks(self) -> int | None:
@@ -32,5 +36,7 @@ class Settings:
         return None if self.kv_tokens is None else self.kv_tokens // self.block_tokens
 
     def most_tokens(self, request: Request) -> int:
-        """Tokens that a request has in the cache at most: the last output is never computed on."""
-        return request.prompt_tokens + request.output_tokens - 1
+        """Tokens that a request has room for in the cache at most: the last output is never computed on, and drafts
+        are written beyond the outputs."""
+        drafts = 0 if self.speculation is None else self.speculation.drafts
+        return request.prompt_tokens + request.output_tokens - 1 + 2 * drafts

@@ -17,6 +17,7 @@ from .. import question, simulation
 from .._version import __version__
 from ..errors import InputError
 from ..scenario import Scenario
+from ..traffic import read_trace
 
 if TYPE_CHECKING:
     from ..hardware import Device
@@ -97,6 +98,8 @@ class Library:
         document["device"] = self._digest(asked.device, _device_content)
         document["workload"]["model"] = self._digest(asked.model, asdict)
         document["workload"]["stack"] = repr(asked.work.stack)
+        if asked.scenario.traffic is not None:
+            document["traces"] = [_hash(_trace_content(name)) for name in asked.scenario.traffic.files]
         document["version"] = __version__
         return _hash(document)
 
@@ -134,6 +137,12 @@ def _cluster_content(cluster: Cluster) -> dict[str, Any]:
 
 def _device_content(device: Device) -> list[Any]:
     return [spec.model_dump(mode="json") for spec in (device.spec, *device.relatives)]
+
+
+def _trace_content(name: str) -> list[Any]:
+    trace = read_trace(name)
+    columns = (trace.arrival_s, trace.prompt_tokens, trace.output_tokens)
+    return [*(hashlib.sha256(column.tobytes()).hexdigest() for column in columns), trace.hashes]
 
 
 def _hash(document: Any) -> str:

@@ -174,6 +174,22 @@ def plan_result(document: Mapping[str, Any]) -> PlanResult:
     }
     if "error" in plan:
         return PlanResult(**common, error=plan["error"])
+    spread = {name: value for name, value in plan["range"].items() if not isinstance(value, Mapping)}
+    others = {
+        name: (value["low"], value["high"]) for name, value in plan["range"].items() if isinstance(value, Mapping)
+    }
+    if "serving" in plan:
+        return PlanResult(
+            **common,
+            step_time_s=plan["serving"]["wall_s"],
+            tokens_per_step=plan["serving"]["output_tokens"],
+            gpus=document["gpus"],
+            cost=plan["cost"],
+            bottleneck=plan["bottleneck"],
+            range=Range(**spread, others=others),
+            serving=plan["serving"],
+            curve=tuple(plan.get("curve", ())),
+        )
     same = (
         "step_time_s",
         "tokens_per_step",
@@ -191,7 +207,7 @@ def plan_result(document: Mapping[str, Any]) -> PlanResult:
         dropped_share=plan.get("dropped_share", 0.0),  # stores of before it was told have none
         gpus=document["gpus"],
         inference=plan.get("inference", {}),
-        range=Range(**plan["range"]),
+        range=Range(**spread),
     )
 
 

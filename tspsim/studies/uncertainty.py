@@ -332,6 +332,29 @@ def offer_from(
     )
 
 
+def offer_served(
+    question: simulation.Question, answer: PlanResult, *, name: str, basis: str = "neocloud"
+) -> Offer:
+    """A plan that served requests: all steps faster or slower together, by the range of its rate."""
+    device, spread = question.device.name, answer.range
+    assert spread is not None
+    usd, prices = _price(question, basis)
+    steps, price = f"{device} steps", f"{device} price" if prices else None
+    rate = answer.tokens_per_s
+    factors = {steps: Factor(rate / spread.high, rate / spread.low)}
+    factors |= {price: prices} if price and prices else {}
+    return Offer(
+        name,
+        answer.tokens_per_step,
+        answer.step_time_s,
+        {steps: answer.step_time_s},
+        factors,
+        question.cluster.gpus,
+        usd,
+        price,
+    )
+
+
 def _price(question: simulation.Question, basis: str) -> tuple[float, Factor | None]:
     """USD a GPU hour and its doubt."""
     stated = question.scenario.prices.gpu_hour

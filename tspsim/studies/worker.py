@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from .. import simulation
+from ..answer import run_plan
 from ..errors import InputError, shorten
 from .query import Library, Query
 
@@ -62,7 +63,7 @@ def _answer(question: Query) -> Answer:
     begin_s = time.perf_counter()
     asked = _familiar(question)
     try:
-        result = simulation.run_plan(asked, asked.plans[0])
+        result = run_plan(asked, asked.plans[0])
         entry = result.to_json()
     except InputError as error:
         entry = {"name": asked.plans[0].name, "error": str(error)}

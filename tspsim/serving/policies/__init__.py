@@ -1,9 +1,13 @@
 """Schedulers of serving engines: one file each, registered under the engine's name."""
 
+from . import atom as _atom
+from . import sglang as _sglang
+from . import static as _static
+from . import trtllm as _trtllm
 from . import vllm as _vllm
-from .base import POLICIES, Policy
+from .base import POLICIES, Group, Policy
 
-__all__ = ["POLICIES", "Policy"]
+__all__ = ["POLICIES", "Group", "Policy"]
 
-for _each in (_vllm.VLLM,):
+for _each in (_vllm.VLLM, _sglang.SGLANG, _trtllm.TRTLLM, _atom.ATOM, _static.STATIC):
     POLICIES.register(_each)

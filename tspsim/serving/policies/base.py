@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
 from ...errors import InputError
@@ -11,6 +10,34 @@ from ...scenario.section import Section
 from ..lane import Lane, StepPlan
 from ..requests import Request
 from ..settings import Settings
+
+
+class Group:
+    """Attention replicas of one engine, which step together.
+
+    Attributes
+    ----------
+    settings
+        Of the engine.
+    lanes
+        One an attention replica; mostly one.
+    """
+
+    def __init__(self, settings: Settings, lane: type[Lane], count: int) -> None:
+        self.settings = settings
+        self.lanes = tuple(lane(settings) for _ in range(count))
+
+    def deal(self, request: Request) -> Lane:
+        """Who serves a request: the replica with fewest, the first of equals."""
+        return min(self.lanes, key=_present)
+
+    def schedule(self) -> list[StepPlan]:
+        """What each does in the next step."""
+        return [lane.schedule() for lane in self.lanes]
+
+
+def _present(lane: Lane) -> int:
+    return lane.present
 
 
 @dataclass(frozen=True)
@@ -24,15 +51,22 @@ class Policy:
     options
         Its options by their real names, with their defaults.
     lane
-        Makes one attention replica's queues.
+        Queues of one attention replica, and what its next step does.
     block_option
         Which option says how many tokens a block of the cache has.
+    token_option, sequence_option
+        And how many tokens a step has at most, and how many requests run at once; empty: none does.
+    group
+        Several replicas that step together.
     """
 
     name: str
     options: type[Section]
     lane: type[Lane]
     block_option: str
+    token_option: str = ""
+    sequence_option: str = ""
+    group: type[Group] = Group
 
     def check(self, settings: Settings, request: Request) -> None:
         """Whether a request can ever be served; raises InputError with why not."""
@@ -41,14 +75,6 @@ class Policy:
         if capacity is not None and -(-most // block) > capacity:
             lengths = f"a prompt of {request.prompt_tokens} tokens and {request.output_tokens} outputs"
             raise InputError(f"{lengths} take {most} tokens of cache, and there are {capacity * block} (kv_tokens)")
-
-    def deal(self, lanes: SequenceOf[Lane], request: Request) -> int:
-        """Which of several attention replicas serves a request: the one with fewest here, the first of equals."""
-        return min(range(len(lanes)), key=lambda index: (lanes[index].present, index))
-
-    def schedule(self, lanes: SequenceOf[Lane]) -> list[StepPlan]:
-        """What all attention replicas of an engine do in the next step."""
-        return [lane.schedule() for lane in lanes]
 
 
 POLICIES: Registry[Policy] = Registry("scheduler", "tspsim.schedulers")

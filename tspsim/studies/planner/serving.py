@@ -8,18 +8,16 @@ so that the largest batch that keeps the limits, and has room, is the best of a 
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...bound import plan_bound
 from ...description import describe_cluster, describe_model, provenance
 from ...errors import InfeasibleError, InputError, UnknownNameError
-from ...parallel import SCHEMES, capacity, scheme_axes
-from ...parallel.dispatch import DISPATCHES
+from ...parallel import capacity, scheme_axes
 from ...question import Question
 from ...result import SCHEMA_VERSION, PlanResult
 from ...scenario import Plan as PlanKeys
@@ -29,6 +27,7 @@ from ...statements import defaults_in_words
 from ..front import front_of
 from ..query import Library
 from .limit import LIMITS, Limit, Limits, limit_texts
+from .spreads import spreads
 
 #: What a plan may be chosen by → its merit, of which more is better.
 OBJECTIVES: Mapping[str, Callable[[PlanResult], float]] = {
@@ -166,7 +165,8 @@ class ServingPlanner:
         self.sequences = load.batch * first
         self.prompts = load.prompts * first
         self.free_batch = bool(load.batch) and any(limit.name in ("tpot", "step") for limit in self.limits)
-        self.candidates = [keys for keys in self._candidates() if self.admits(keys)]
+        spread = spreads(question.model, question.work.step, gpus)
+        self.candidates = [keys for keys in spread if self.admits(keys)]
         searched = dict.fromkeys(key for keys in self.candidates for key in keys)
         names = ("dp", *searched, *(["batch"] if self.free_batch else []))
         self.answer = ServingPlanned(scenario, question, objective, self.limits, names)
@@ -213,38 +213,6 @@ class ServingPlanner:
             said = " and ".join(f"{each.name} {each.compare} {each.value:g}" for each in self.limits)
             return f"no plan keeps {said}; {self.answer.simulated} were simulated"
         return f"no plan fits; {refused[0][0]}: {refused[0][1]}" if refused else "no plan is legal"
-
-    # --- what there is ----------------------------------------------------------------------------------------
-
-    def _candidates(self) -> Iterator[dict[str, Any]]:
-        """Keys of plans, simplest first; not all of them legal."""
-        gpus = self.question.cluster.gpus
-        divisors = [degree for degree in range(1, gpus + 1) if gpus % degree == 0]
-        experts = self.question.model.experts is not None
-        for scheme in sorted(SCHEMES.values(), key=lambda each: not each.usual):
-            for sizes in itertools.product(divisors, repeat=len(scheme.axes)):
-                spread = {axis: size for axis, size in zip(scheme.axes, sizes, strict=True) if size > 1}
-                if not (spread or scheme.usual):
-                    continue
-                for pp in divisors:
-                    replica = math.prod(sizes) * pp
-                    if gpus % replica or pp > self.question.model.layers:
-                        continue
-                    keys = spread | ({"pp": pp} if pp > 1 else {})
-                    for further in scheme.serving_variants(self.question.work.step, keys):
-                        yield keys | dict(further)
-                        if experts:
-                            yield from self._with_experts(keys | dict(further), math.prod(sizes), gpus // replica)
-
-    @staticmethod
-    def _with_experts(keys: dict[str, Any], ranks: int, replicas: int) -> Iterator[dict[str, Any]]:
-        """Experts over the ranks of a replica, and over all replicas with every way to get there."""
-        if ranks > 1:
-            yield keys | {"ep": ranks}
-        if replicas > 1:
-            for dispatch in DISPATCHES.values():
-                if dispatch.gathers or dispatch.phases is not None:
-                    yield keys | {"ep": ranks * replicas, "expert_dispatch": dispatch.name}
 
     # --- one plan -----------------------------------------------------------------------------------------------
 

@@ -8,6 +8,8 @@ from typing import Any
 import yaml
 
 from ...scenario import Scenario
+from ...steps import STEPS
+from ...units import WITH_UNITS
 
 #: Columns that no line of keys reaches: nothing is folded.
 WIDE = 10_000
@@ -26,7 +28,12 @@ def keys_text(keys: Mapping[str, Any]) -> str:
 
 def scenario_text(asked: Scenario) -> str:
     """A scenario as it was stated, without offers: a file that loads to the same question."""
-    data = asked.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
+    data = asked.model_dump(
+        mode="json", by_alias=True, exclude_unset=True, exclude_none=True, context={WITH_UNITS: True}
+    )
+    if asked.traffic is not None:  # then steps are what an engine makes of it
+        amounts = {key for step in STEPS.values() for key in (*step.needs, *step.takes)} - {"speculation"}
+        data["workload"] = {key: value for key, value in data["workload"].items() if key not in {"pass", *amounts}}
     return _text({key: value for key, value in data.items() if value or key not in ("offers", "project")})
 
 

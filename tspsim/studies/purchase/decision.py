@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from ...answer import run_plan
 from ...errors import TspsimError, UnknownNameError
 from ...result import PlanResult, Result
 from ...scenario import Scenario
 from ...scenario.project import DAY_S, Project
-from ...simulation import run_plan
 from .. import uncertainty
 from ..executors import answers, executor_of
 from ..query import Library, Query, ask
@@ -155,6 +155,7 @@ def decide(
         A device has no price on the project's basis.
     """
     tell = progress or (lambda _what, _share: None)
+    curves = curves and all(scenario.traffic is None for scenario in scenarios)  # those are of single steps
     library = Library()
     rows = []
     for index, (scenario, result) in enumerate(zip(scenarios, results, strict=True)):
@@ -225,12 +226,15 @@ def _priced(need: Need, library: Library) -> Need:
 
 def _row(scenario: Scenario, result: Result, library: Library) -> Row:
     question = library.look_up(scenario)
-    best = max((plan for plan in result.plans if plan.ran), key=lambda plan: plan.tokens_per_s, default=None)
+    best = result.best
     rates = rates_of(scenario, question.cluster, question.device)
     if best is None:
         return Row(scenario.name, result, None, rates)
     basis = scenario.project.price if scenario.project else "neocloud"
-    offer = uncertainty.offer_of(scenario, best.name, basis=basis, name=scenario.name, lookups=library.lookups)
+    if scenario.traffic is not None:
+        offer = uncertainty.offer_served(question, best, basis=basis, name=scenario.name)
+    else:
+        offer = uncertainty.offer_of(scenario, best.name, basis=basis, name=scenario.name, lookups=library.lookups)
     outcome = None
     if scenario.project is not None and scenario.project.tokens is not None:
         work_s = scenario.project.tokens / best.tokens_per_s

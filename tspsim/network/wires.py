@@ -1,0 +1,179 @@
+"""Messages over the links of clusters while a clock runs: what is sent now shares with what is still under way.
+
+:func:`tspsim.network.finish_times` answers for flows that are all known; here whoever lives on the clock sends when it
+likes. Several clusters that stand side by side reach each other over their NICs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+from typing import NamedTuple
+
+import numpy as np
+import simpy
+
+from ..errors import InputError
+from .cluster import Cluster
+from .fluid import Calendar, Channel, Fluid, Transfer
+
+#: Which cluster, and which of its links.
+Link = tuple[int, int]
+
+
+class Place(NamedTuple):
+    """A GPU of one of the clusters."""
+
+    cluster: int
+    gpu: int
+
+
+class Message(NamedTuple):
+    """Bytes from one GPU to another."""
+
+    source: Place
+    destination: Place
+    size_bytes: float
+
+
+@dataclass(frozen=True)
+class Way:
+    """Where a bundle of messages goes, and how long it takes alone.
+
+    Attributes
+    ----------
+    busy_s
+        Seconds that it keeps each of its links busy, at the share of their bandwidth that messages reach.
+    carried
+        Bytes that cross each.
+    latency_s
+        Of the longest route.
+    """
+
+    busy_s: Mapping[Link, float]
+    carried: Mapping[Link, float]
+    latency_s: float
+
+    @cached_property
+    def fluid_s(self) -> float:
+        """Seconds of the busiest link."""
+        return max(self.busy_s.values(), default=0.0)
+
+    @cached_property
+    def busiest_bytes(self) -> float:
+        """That cross the link which is busy longest."""
+        busiest = max(self.busy_s, key=self.busy_s.__getitem__, default=None)
+        return 0.0 if busiest is None else self.carried[busiest]
+
+    @property
+    def alone_s(self) -> float:
+        """Seconds until the last byte has come, where nothing else moves."""
+        return self.latency_s + self.fluid_s
+
+
+class Wires:
+    """The links of some clusters on a clock.
+
+    The messages of one :meth:`send` go together: each gets the same share of its time alone, so that they end
+    together. Sends that meet on links share them max-min fairly, by bytes (:mod:`tspsim.network.sharing`).
+
+    Parameters
+    ----------
+    env
+        The clock.
+    clusters
+        One, or several beside each other. Messages between two of them go from NIC to NIC: each side's fabric has as
+        many ports as it has NICs, and what joins the fabrics is as wide as all of them.
+
+    Raises
+    ------
+    InputError
+        There are several clusters, and one of them has no fabric: it has no NICs to reach the others by.
+
+    Notes
+    -----
+    Messages are one-sided writes (RDMA), not a collective library's: a route takes the latency of its links once, and
+    its bytes move at the fabric's efficiency between nodes and at that of the node's point-to-point messages inside.
+    """
+
+    def __init__(self, env: simpy.Environment, clusters: Sequence[Cluster]) -> None:
+        for each in clusters:
+            if len(clusters) > 1 and each.fabric is None:
+                raise InputError(f"{each.name} has no fabric to reach other clusters by; give its cluster a `fabric`")
+        self.env = env
+        self.clusters = tuple(clusters)
+        self._fluid = Fluid(env, Calendar(env))
+        self._numbers: dict[Hashable, int] = {}
+        self._following = count()
+
+    def way(self, messages: Iterable[Message]) -> Way:
+        """The links that some messages take together."""
+        busy_s: dict[Link, float] = {}
+        carried: dict[Link, float] = {}
+        latency_s = 0.0
+        for source, destination, size_bytes in messages:
+            if source == destination or size_bytes <= 0.0:
+                continue
+            route = self._route(source, destination)
+            latency_s = max(latency_s, sum(self._latency_s(link) for link in route))
+            for link in route:
+                busy_s[link] = busy_s.get(link, 0.0) + size_bytes / self._rate(link)
+                carried[link] = carried.get(link, 0.0) + size_bytes
+        return Way(busy_s, carried, latency_s)
+
+    def send(self, way: Way, share: float = 1.0, *, least_s: float = 0.0) -> Transfer:
+        """Send ``share`` of the bytes of a way, from now on.
+
+        Parameters
+        ----------
+        least_s
+            Seconds that they take at least: bytes that are still being made cannot move faster than they are.
+
+        Returns
+        -------
+        Transfer
+            A SimPy event that happens when the last byte has come; there is nothing else to wait for.
+        """
+        alone_s = way.fluid_s * share
+        fluid_s = max(alone_s, least_s)
+        scale = share / fluid_s if fluid_s > 0.0 else 0.0
+        # Rounded, so that bundles of the same proportions are known as the same, whatever they weigh.
+        usage: dict[Hashable, float] = {link: round(busy_s * scale, 12) for link, busy_s in way.busy_s.items()}
+        weight = float(f"{fluid_s / (way.busiest_bytes * share):.12g}") if alone_s > 0.0 else 1.0
+        number = next(self._following)
+        if fluid_s == alone_s:
+            number = self._numbers.setdefault((weight, *usage.items()), number)
+        channel = Channel(number, way.latency_s, fluid_s, usage, weight, (), "", parties=1)
+        return self._fluid.arrive(channel, 0)
+
+    def _route(self, source: Place, destination: Place) -> list[Link]:
+        if source.cluster == destination.cluster:
+            cluster = self.clusters[source.cluster]
+            return [(source.cluster, link) for link in cluster.route(source.gpu, destination.gpu)]
+        return [*self._outside(source, 0), *self._outside(destination, 1)]
+
+    def _outside(self, place: Place, direction: int) -> list[Link]:
+        """Between a GPU and its port on the fabric: up (0) or down (1), in the order in which bytes pass."""
+        layout = self.clusters[place.cluster].layout
+        host = layout.host_start + 2 * place.gpu + direction
+        nic = layout.nic_start + 2 * int(layout.nic_of(np.array(place.gpu))) + direction
+        links = [(place.cluster, host), (place.cluster, nic)]
+        return links if direction == 0 else links[::-1]
+
+    def _latency_s(self, link: Link) -> float:
+        return float(self.clusters[link[0]].latency_s[link[1]])
+
+    def _rate(self, link: Link) -> float:
+        """Bytes/s that messages reach on a link."""
+        cluster = self.clusters[link[0]]
+        inside = link[1] < cluster.layout.host_start
+        efficiencies = cluster.node.collectives.efficiency
+        reached = efficiencies.get("point_to_point", efficiencies["default"]).value if inside else outside(cluster)
+        return float(cluster.bandwidth_bytes_per_s[link[1]]) * reached
+
+
+def outside(cluster: Cluster) -> float:
+    """Share of its links' bandwidth that a cluster's fabric reaches."""
+    return cluster.fabric.efficiency.value if cluster.fabric else 1.0

@@ -1,0 +1,168 @@
+"""Requests served, on the terminal: a row a point of every plan's curve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tspsim.result import PlanResult, Result
+from tspsim.units import compact, digits, percent
+
+from .numbers import seconds
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+#: Columns of a terminal from which on all is told.
+WIDE = 130
+Point = Mapping[str, Any]
+#: What points of a curve are told by, and their headings.
+LABELS = {"concurrency": "clients", "rate": "requests/s"}
+
+
+def serves(results: Sequence[Result]) -> bool:
+    """Whether these are answers to requests."""
+    return any(plan.serving for result in results for plan in result.plans) or any(
+        result.scenario.get("traffic") for result in results
+    )
+
+
+def points(plan: PlanResult) -> list[Point]:
+    """Those of a plan: of its curve, or the only one, with its range beside."""
+    if plan.curve:
+        return list(plan.curve)
+    return [{**plan.serving, "range": plan.range.to_json() if plan.range else {}}]
+
+
+def wait(key: str, which: str = "mean") -> Callable[[Point], str]:
+    """A column of a wait."""
+    return lambda point: seconds(point[key][which]) if point.get(key) else "–"
+
+
+def rate(point: Point) -> str:
+    """Output tokens/s with their range."""
+    ends = point.get("range", {}).get("output_tokens_per_s")
+    told = compact(point["output_tokens_per_s"])
+    return f"{told} ({compact(ends['low'])} – {compact(ends['high'])})" if ends else told
+
+
+def price(point: Point) -> str:
+    """Dollars a million output tokens, the cheapest and the dearest basis."""
+    prices = sorted(point["usd_per_million_output_tokens"].values())
+    if not prices:
+        return "–"
+    return f"{prices[0]:.3g}" + (f" – {prices[-1]:.3g}" if prices[-1] > prices[0] else "")
+
+
+def good(point: Point) -> str:
+    """Requests/s within bounds, and which share that is."""
+    value, share = point["goodput_requests_per_s"], point["good_share"]
+    return "–" if value is None or share is None else f"{digits(value)} ({percent(share, decimals=0)})"
+
+
+def user(point: Point) -> str:
+    value = point["tokens_per_s_per_user"]
+    return "–" if value is None else digits(value)
+
+
+def full(point: Point) -> str:
+    share = point["kv"]["peak_share"]
+    return "–" if share is None else percent(share, decimals=0)
+
+
+#: Heading wide and narrow, cell, whether a narrow terminal has it.
+Column = tuple[str, str, Callable[[Point], str], bool]
+
+
+def columns(shown: Sequence[Point]) -> Iterator[Column]:
+    """Those that the points have an answer for."""
+    yield "output tokens/s", "tok/s", rate, True
+    yield "a GPU", "a GPU", lambda point: compact(point["output_tokens_per_s_per_gpu"]), True
+    yield "TTFT", "TTFT", wait("ttft_s"), True
+    yield "99 %", "99 %", wait("ttft_s", "p99"), False
+    yield "TPOT", "TPOT", wait("tpot_s"), True
+    yield "tokens/s\na user", "a user", user, True
+    if any(point["goodput_requests_per_s"] is not None for point in shown):
+        yield "good\nrequests/s", "good/s", good, True
+    yield "cache", "KV", full, False
+    if any(point["usd_per_million_output_tokens"] for point in shown):
+        yield "$ a million\noutput tokens", "$/M", price, True
+
+
+def table(results: Sequence[Result], width: int = 160) -> Table:
+    """Every plan of every result, point by point; refused plans say why below.
+
+    Parameters
+    ----------
+    width
+        Columns of the terminal; under 130 headings are short, and the range, tails and caches are left out.
+    """
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    wide = width >= WIDE
+    ran = [plan for result in results for plan in result.plans if plan.ran]
+    every = [point for plan in ran for point in points(plan)]
+    told = [column for column in columns(every) if wide or column[3]]
+    labels = [key for key in LABELS if any(key in point for point in every)]
+    answer = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
+    if len(results) > 1:
+        answer.add_column("scenario", overflow="fold")
+    answer.add_column("plan", no_wrap=True, max_width=24 if wide else 14)
+    for heading in (*(LABELS[key] for key in labels), *(column[0] if wide else column[1] for column in told)):
+        answer.add_column(heading, justify="right", no_wrap=True)
+    best = max(ran, key=lambda plan: plan.merit, default=None)
+    refused = []
+    for result in results:
+        answer.add_section()
+        for plan in result.plans:
+            start = [str(result.scenario["name"]), plan.name] if len(results) > 1 else [plan.name]
+            if not plan.ran:
+                answer.add_row(*map(Text, [*start, "refused"]), style="yellow")
+                refused.append(f"{': '.join(start)} is refused: {plan.error}")
+                continue
+            for number, point in enumerate(points(plan)):
+                names = start if number == 0 else [""] * len(start)
+                cells = [f"{point[key]:g}" if key in point else "" for key in labels]
+                values = [column[2](point) for column in told]
+                if not wide:
+                    values[0] = compact(point["output_tokens_per_s"])
+                answer.add_row(*map(Text, [*names, *cells, *values]), style="bold" if plan is best else "")
+    if refused:
+        answer.caption = Text("\n".join(refused), "yellow")
+        answer.caption_justify = "left"
+    return answer
+
+
+def headline(plan: PlanResult, alone: bool) -> str:
+    """The best plan and what it does, in a sentence."""
+    point = plan.serving
+    lead = "serves" if alone else "serves best" if point["goodput_requests_per_s"] is not None else "puts out most"
+    load = next((f" with {point['concurrency']:g} clients" for key in point if key == "concurrency"), "")
+    load = load or next((f" of {point['rate']:g} requests/s" for key in point if key == "rate"), "")
+    told = f"{plan.name} {lead}{load}: {compact(point['output_tokens_per_s'], 'output tokens/s')}"
+    if point["goodput_requests_per_s"] is not None:
+        told += f", {digits(point['goodput_requests_per_s'])} requests/s within the bounds"
+    return f"{told}."
+
+
+def sentences(plan: PlanResult) -> Iterator[str]:
+    """What users wait for, what it costs, what is full."""
+    point = plan.serving
+    if "highest_rate_requests_per_s" in point:
+        yield f"The highest rate within the bounds is {digits(point['highest_rate_requests_per_s'])} requests/s."
+    if point["ttft_s"]:
+        told = f"First tokens come after {wait('ttft_s')(point)} (99 % within {wait('ttft_s', 'p99')(point)})"
+        if point["tpot_s"]:
+            told += f", then one every {wait('tpot_s')(point)}: {user(point)} tokens/s a user"
+        yield f"{told}."
+    room = point["kv"]["capacity_tokens"]
+    if room:
+        sessions = f", {digits(point['kv']['sessions'])} sessions as long as these" if point["kv"]["sessions"] else ""
+        yield f"Caches hold {compact(room, 'tokens')}{sessions}; at most {full(point)} are used."
+    if point["prefix_hit_share"]:
+        yield f"{percent(point['prefix_hit_share'], decimals=1)} of prompt tokens were in a cache."
+    if plan.cost.get("usd_per_million_tokens"):
+        yield f"A million output tokens cost ${price(point)}."
+    yield f"{plan.bottleneck[:1].upper()}{plan.bottleneck[1:]}."

@@ -1,0 +1,142 @@
+"""Pools of a serving plan: replicas that only read prompts, and replicas that only write answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+
+from ..errors import InputError
+from ..units import PositiveNumber, Seconds
+from .cluster import ClusterChoice
+from .section import MOST_RANKS, Name, Section, refuse
+from .spread import Spread
+
+#: Options of a serving engine by their own names, such as ``max_num_seqs``.
+EngineOptions = dict[Name, bool | int | float | str]
+
+
+class Pool(Spread):
+    """Equal replicas that do one part of the work. Degrees are those of one replica, ``dp`` its attention replicas."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra=lambda schema: Pool.complete(schema))
+
+    replicas: Annotated[PositiveNumber, Field(le=MOST_RANKS)] | None = Field(
+        None, description="how many; as many as the GPUs that are left hold when not stated"
+    )
+    cluster: ClusterChoice | None = Field(None, description="GPUs of its own; those of the scenario's when left out")
+    router: Name = Field("round_robin", description="which replica a request goes to: a registered router")
+    engine: EngineOptions = Field({}, description="options of the serving engine by their own names")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_name(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and "name" in data:
+            raise refuse("a pool has no name of its own; the plan has one")
+        return data
+
+    @property
+    def ranks(self) -> int:
+        """GPUs of one replica."""
+        return self.ranks_per_replica * (self.dp or 1)
+
+    @property
+    def degree_keys(self) -> dict[str, Any]:
+        """Degrees and switches as a plan of its own states them."""
+        told = self.model_fields_set - {"replicas", "cluster", "router", "engine"}
+        keys = {name: value for name in sorted(told) if (value := getattr(self, name)) is not None}
+        return {"recomputation": "none", **keys, "dp": self.dp or 1}
+
+    @model_serializer(mode="wrap")
+    def _as_stated(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """What differs from the defaults; replicas always."""
+        return stated(handler(self), self, keep=("replicas",))
+
+
+class Pools(Section):
+    """Prompts are read in one pool and answers written in another; caches go from the first to the second."""
+
+    prefill: Pool
+    decode: Pool
+    transfer: Literal["push", "pull"] = Field(
+        "pull", description="caches go layer by layer while the prompt is read, or as a whole afterwards"
+    )
+    handshake: Seconds = Field(
+        1e-3, description="from the end of a prompt until its cache is asked for; only where it is pulled"
+    )
+    first_token: Literal["prefill", "decode"] = Field(
+        "decode", description="who streams it: prefill at once, or decode together with the second"
+    )
+    fabric: Name | None = Field(None, description="that joins pools on clusters of their own; default: each one's")
+
+    def placed(self, gpus: int, gpus_per_node: int, plan: str) -> dict[str, range]:
+        """Ranks of every pool, by its name: of the scenario's cluster, one pool after the other, the one with the
+        larger replicas first so that they fill nodes; a pool on a cluster of its own counts from 0 there.
+
+        Raises
+        ------
+        InputError
+            They do not fit the cluster, leave GPUs over, or a replica that fits a node would stand on two; a pool on
+            its own cluster does not say how many replicas.
+        """
+        key = f"plans.{plan}.pools"
+        here = {name: pool for name, pool in self.members().items() if pool.cluster is None}
+        counts = self._replicas(here, gpus, key)
+        placed, first = {}, 0
+        for name in sorted(here, key=lambda name: -here[name].ranks):
+            ranks, start = here[name].ranks, first
+            first += counts[name] * ranks
+            placed[name] = range(start, first)
+            for begin in range(start, first, ranks):
+                if ranks <= gpus_per_node and begin // gpus_per_node != (begin + ranks - 1) // gpus_per_node:
+                    told = f"a replica on GPUs {begin} to {begin + ranks - 1}"
+                    told += f" would stand on two nodes of {gpus_per_node}"
+                    raise InputError(f"{told}; use degrees that fill nodes", key=f"{key}.{name}")
+        for name, pool in self.members().items():
+            if pool.cluster is not None:
+                if pool.replicas is None:
+                    raise InputError("is required of a pool on a cluster of its own", key=f"{key}.{name}.replicas")
+                placed[name] = range(pool.ranks * pool.replicas)
+        return placed
+
+    @staticmethod
+    def _replicas(here: Mapping[str, Pool], gpus: int, key: str) -> dict[str, int]:
+        """How many replicas each pool of one cluster has; together they take all GPUs."""
+        open_ = [name for name, pool in here.items() if pool.replicas is None]
+        if len(open_) > 1:
+            raise InputError("prefill and decode leave `replicas` out; state one of them", key=key)
+        needed = {name: pool.ranks * (pool.replicas or 1) for name, pool in here.items()}
+        if sum(needed.values()) > gpus:
+            told = " and ".join(f"{name} {size}" for name, size in needed.items())
+            raise InputError(
+                f"pools take {sum(needed.values())} GPUs ({told}), but the cluster has {gpus}; use fewer replicas or a "
+                "larger cluster",
+                key=key,
+            )
+        stated = sum(pool.ranks * (pool.replicas or 0) for pool in here.values())
+        counts = {name: pool.replicas or (gpus - stated) // pool.ranks for name, pool in here.items()}
+        left = gpus - sum(counts[name] * pool.ranks for name, pool in here.items())
+        if here and left:
+            raise InputError(f"pools leave {left} of the cluster's {gpus} GPUs without work", key=key)
+        return counts
+
+    def members(self) -> dict[str, Pool]:
+        """Both pools by their names."""
+        return {"prefill": self.prefill, "decode": self.decode}
+
+    @model_serializer(mode="wrap")
+    def _as_stated(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """What differs from the defaults."""
+        return stated(handler(self), self)
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> Pools:
+        if self.prefill.cluster is not None and self.decode.cluster is not None:
+            raise refuse("both pools have a cluster of their own; state one of them as the scenario's")
+        return self
+
+
+def stated(data: dict[str, Any], section: Section, keep: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Of a section's plain data what was stated, and ``keep``."""
+    return {key: value for key, value in data.items() if key in keep or key in section.model_fields_set}

@@ -1,0 +1,207 @@
+"""The traffic of a scenario: what is asked of a service, and which waits are good enough.
+
+Its presence makes a question one of serving: :mod:`tspsim.serving` answers it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, StrictInt, model_validator
+
+from ..errors import InputError
+from ..traffic import (
+    ARRIVALS,
+    LENGTHS,
+    PREFIXES,
+    PROTOCOLS,
+    Arrivals,
+    Asked,
+    Lengths,
+    OneKind,
+    Prefixes,
+    Protocol,
+    locate_trace,
+)
+from ..traffic import draw as drawn
+from ..traffic import lengths as lengths_
+from ..traffic import prefixes as prefixes_
+from ..traffic import protocols as protocols_
+from ..units import PositiveCount, Quantity, duration
+from .section import Section, refuse
+
+PositiveSeconds = Annotated[float, Quantity("s", positive=True)]
+Share = Annotated[float, Field(gt=0, le=1)]
+MOST_REQUESTS = 10_000_000
+#: Share of requests within bounds from which on a rate is served, where nothing says: as in DistServe (OSDI 2024, §6).
+USUAL_SHARE = 0.9
+
+
+class Slo(Section):
+    """Bounds on a request's waits: goodput counts the requests that keep them all."""
+
+    ttft: PositiveSeconds | None = Field(None, description="to the first token")
+    tpot: PositiveSeconds | None = Field(None, description="a token after the first, mean of a request")
+    e2e: PositiveSeconds | None = Field(None, description="to the last token")
+    share: Share | None = Field(
+        None, description="of requests that must keep them for a rate to be served; default: the protocol's, else 0.9"
+    )
+
+    @model_validator(mode="after")
+    def _bounds_something(self) -> Slo:
+        if not self.bounds:
+            raise refuse("states no bound; state ttft, tpot or e2e")
+        return self
+
+    @property
+    def bounds(self) -> dict[str, float]:
+        """Seconds by name."""
+        stated = {"ttft": self.ttft, "tpot": self.tpot, "e2e": self.e2e}
+        return {name: seconds for name, seconds in stated.items() if seconds is not None}
+
+
+class Traffic(Section):
+    """Requests: when they come, how long they are, what they share, and how they are counted."""
+
+    arrivals: Annotated[Arrivals, OneKind(ARRIVALS)]
+    prompt: Annotated[Lengths, OneKind(LENGTHS, lengths_.shorthand)] | None = Field(
+        None, description="tokens; default: those of the arrivals' trace"
+    )
+    output: Annotated[Lengths, OneKind(LENGTHS, lengths_.shorthand)] | None = Field(
+        None, description="tokens; default: those of the arrivals' trace"
+    )
+    requests: Annotated[PositiveCount, Field(le=MOST_REQUESTS)] | None = Field(
+        None,
+        description="that count; default: what the protocol sends, ten a client of a closed loop and at least 100, a "
+        "whole trace",
+    )
+    prefix: Annotated[Prefixes, OneKind(PREFIXES, prefixes_.shorthand)] = prefixes_.NOTHING
+    slo: Slo | None = None
+    protocol: Annotated[Protocol, OneKind(PROTOCOLS, protocols_.shorthand)] = protocols_.plain.Plain()
+    seed: Annotated[StrictInt, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _together(self) -> Traffic:
+        for name in ("prompt", "output"):
+            if getattr(self, name) is None and self.arrivals.name != "trace":
+                raise refuse(f"{name} is required: state its lengths, such as {name}: {{kind: fixed, of: 1Ki}}")
+        refused = self.protocol.refuses(self.arrivals)
+        if refused is not None:
+            raise refuse(refused)
+        if self.prefix.name == "hash_ids" and self.arrivals.name != "trace":
+            raise refuse(f"{self.prefix.needs(None)}")
+        if self.arrivals.searches and not (self.slo or self.protocol.share):
+            raise refuse("the highest rate needs bounds; state slo: {ttft: …, tpot: …}")
+        return self
+
+    def bounds(self, model: str) -> dict[str, float]:
+        """Seconds by name that a request keeps to be good: stated, else those of the protocol for a model."""
+        return self.slo.bounds if self.slo is not None else dict(self.protocol.bounds(model))
+
+    @property
+    def share(self) -> float:
+        """Of requests that must keep the bounds for a rate to be served."""
+        stated = self.slo.share if self.slo is not None else None
+        return stated or self.protocol.share or USUAL_SHARE
+
+    def points(self) -> tuple[Traffic, ...]:
+        """One a point of a curve; mostly itself alone."""
+        return tuple(self.model_copy(update={"arrivals": arrivals}) for arrivals in self.arrivals.points())
+
+    def draw(self, longest: int | None = None) -> Asked:
+        """Its requests; of a curve its single points are drawn.
+
+        Parameters
+        ----------
+        longest
+            Tokens of a prompt and its output together that the model has positions for.
+
+        Raises
+        ------
+        InputError
+            A trace is wrong or too short, or a request is longer than ``longest``.
+        """
+        problem = self.prefix.needs(self.arrivals.trace())
+        if problem is not None:
+            raise InputError(problem, key="traffic.prefix")
+        try:
+            asked = drawn(
+                self.arrivals,
+                self.prompt,
+                self.output,
+                self.prefix,
+                self.protocol,
+                requests=self.requests,
+                seed=self.seed,
+            )
+        except InputError as error:
+            raise error.at(key="traffic") from None
+        if longest is not None:
+            _check_lengths(asked, longest)
+        return asked
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Traces that it reads."""
+        named = (getattr(getattr(self, key), "file", None) for key in ("arrivals", "prompt", "output"))
+        return tuple(dict.fromkeys(file for file in named if file is not None))
+
+    def at_rate(self, rate: float) -> Traffic:
+        """The same at a rate, in requests/s."""
+        return self.model_copy(update={"arrivals": self.arrivals.at(rate)})
+
+    def with_files(self, folder: Path | None) -> Traffic:
+        """With traces beside the scenario's file made reachable from here.
+
+        Raises
+        ------
+        InputError
+            A trace is nowhere; the nearest name is offered.
+        """
+        update: dict[str, Any] = {}
+        for key in ("arrivals", "prompt", "output"):
+            file = getattr(getattr(self, key), "file", None)
+            if file is None:
+                continue
+            try:
+                path = locate_trace(file, folder)
+            except InputError as error:
+                raise error.at(key=f"traffic.{key}.file") from None
+            if "/" in file or file.endswith(path.suffix):
+                update[key] = getattr(self, key).model_copy(update={"file": str(path)})
+        return self.model_copy(update=update)
+
+    def in_words(self, model: str) -> Iterator[str]:
+        """What is asked, and how it is counted, as sentences."""
+        yield f"{_upper(self.arrivals.in_words())} (`traffic.arrivals`, seed {self.seed})."
+        if self.prompt is not None or self.output is not None:
+            told = [f"{what}s {lengths.in_words()}" for what, lengths in self._lengths().items()]
+            yield f"{_upper('; '.join(told))} (`traffic.prompt`, `traffic.output`)."
+        yield f"{_upper(self.prefix.in_words())} (`traffic.prefix`)."
+        yield f"{_upper(self.protocol.in_words())} (`traffic.protocol`)."
+        bounds = self.bounds(model)
+        if bounds:
+            told = [f"{name.upper()} ≤ {duration(seconds)}" for name, seconds in bounds.items()]
+            yield f"A request is good with {', '.join(told)} (`traffic.slo`)."
+
+    def _lengths(self) -> Mapping[str, Lengths]:
+        both = {"prompt": self.prompt, "output": self.output}
+        return {name: lengths for name, lengths in both.items() if lengths is not None}
+
+
+def _upper(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _check_lengths(asked: Asked, longest: int) -> None:
+    whole = asked.prompt_tokens + asked.output_tokens
+    worst = int(whole.argmax())
+    if whole[worst] > longest:
+        prompt, output = int(asked.prompt_tokens[worst]), int(asked.output_tokens[worst])
+        raise InputError(
+            f"request {worst + 1:,} has {prompt:,} prompt and {output:,} output tokens, {prompt + output:,} in all, "
+            f"but the model has {longest:,} positions; shorten them, or state a cap",
+            key="traffic.prompt",
+        )

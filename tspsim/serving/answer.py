@@ -1,0 +1,298 @@
+"""From a scenario with traffic to its answer: every plan serves the requests, at every point of a curve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ..description import cost_of, describe_cluster, describe_model, provenance
+from ..parallel import Plan
+from ..question import FRESH, Lookups, Question
+from ..result import PlanResult, Range, Result
+from ..scenario.traffic import Traffic
+from ..statements import notes_of, served_in_words
+from ..units import digits, duration, percent
+from .deployment import Deployment
+from .points import Found, Point, highest_rate, point, served_rate
+from .pooled import pooled_deployment
+from .spread import BASIS
+
+#: Called with what is under way and the share that is done.
+Progress = Callable[[str, float], None]
+#: A cache is full from this share on.
+FULL = 0.98
+
+
+def answer(
+    question: Question, *, every_step: bool = False, every_kernel: bool = False, progress: Progress | None = None
+) -> Result:
+    """Serve the scenario's requests with every plan, in their order.
+
+    An interrupt (Ctrl-C) ends the run; points that were finished are kept.
+
+    Parameters
+    ----------
+    question
+        Looked up; its scenario has traffic.
+    every_step
+        Every step by itself instead of runs of equal ones.
+    every_kernel
+        Compare steps drawn from the run with their whole programs, and say how far they are off.
+    progress
+        Called with a plan's name and the share of all done.
+
+    Raises
+    ------
+    InputError
+        The traffic or the engine's options are wrong.
+    KeyboardInterrupt
+        No point was finished.
+    """
+    plans: list[PlanResult] = []
+    interrupted = False
+    for index, plan in enumerate(question.plans):
+
+        def told(share: float, index: int = index, name: str = plan.name) -> None:
+            if progress is not None:
+                progress(name, (index + share) / len(question.plans))
+
+        told(0.0)
+        try:
+            found = serve_plan(question, plan, every_step=every_step, every_kernel=every_kernel, progress=told)
+        except KeyboardInterrupt:
+            if not any(each.ran for each in plans):
+                raise
+            interrupted = True
+            break
+        plans.append(found)
+        if any(note.startswith(INTERRUPTED) for note in found.notes):
+            interrupted = True
+            break
+    scenario = question.scenario
+    assert scenario.traffic is not None
+    return Result(
+        scenario=scenario.to_dict() | {"model": describe_model(question.model)},
+        cluster=describe_cluster(question.cluster, question.device),
+        plans=tuple(plans),
+        provenance=(*provenance(question), *_more_provenance(question)),
+        defaults=(*scenario.in_words(), *assumptions(question)),
+        unexplained=UNEXPLAINED,
+        asked=scenario,
+        interrupted=interrupted,
+    )
+
+
+#: What the notes of a plan begin with whose points are not all there.
+INTERRUPTED = "interrupted"
+
+
+def serve_plan(
+    question: Question,
+    plan: Plan,
+    *,
+    every_step: bool = False,
+    every_kernel: bool = False,
+    progress: Callable[[float], None] | None = None,
+) -> PlanResult:
+    """One plan: refused with its memory where it cannot serve, else every point of the traffic.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        Before the first point was finished.
+    """
+    deployment = deployment_of(question, plan)
+    scenario = question.scenario
+    traffic = scenario.traffic
+    assert traffic is not None
+
+    def refused(error: str, notes: Sequence[str] = ()) -> PlanResult:
+        return PlanResult(plan.name, deployment.degrees, deployment.memory, settings, error=error, notes=tuple(notes))
+
+    settings = deployment.settings
+    error = deployment.refusal(longest_request(deployment, traffic))
+    if error is not None:
+        return refused(error)
+    found: Found | None = None
+    points = list(traffic.points())
+    if traffic.arrivals.searches:
+        found = highest_rate(deployment, traffic, progress=progress)
+        if found.rate is None:
+            waits = ", ".join(f"{name[:-2].upper()} {duration(seconds)}" for name, seconds in found.alone.items())
+            return refused(f"keeps the bounds at no rate: even alone requests take {waits}, mean")
+        points = [traffic.model_copy(update={"requests": found.requests}).at_rate(found.rate)]
+    done: list[Point] = []
+    notes = list(notes_of(deployment.costs.programs.decoding((1,))))
+    for number, each in enumerate(points):
+
+        def told(share: float, number: int = number) -> None:
+            if progress is not None:
+                progress((number + share) / len(points))
+
+        try:
+            one = point(deployment, each, every_step=every_step, progress=told)
+        except KeyboardInterrupt:
+            if not done:
+                raise
+            one = None
+        if one is None or one.interrupted:
+            if not done:
+                raise KeyboardInterrupt
+            notes.insert(0, f"{INTERRUPTED}: {len(done)} of {len(points)} points were finished")
+            break
+        done.append(one)
+    if len(points) == 1 and found is None:
+        rate = points[0].arrivals.mean_rate
+        most = served_rate(done[0].run.waits, rate) if rate and traffic.arrivals.trace() is None else None
+        if rate and most is not None:
+            come = f"requests come at {digits(rate)}/s, and it serves about {digits(most)}/s at most"
+            return refused(f"{come}: the queue grows as long as they come", notes)
+    best = max(done, key=lambda one: _merit(one.run.metrics))
+    notes += notes_of_runs(deployment, [each.run.metrics for each in done], best)
+    if every_kernel:
+        notes += deviation_notes(deployment)
+    return result_of(deployment, best, done, found, notes)
+
+
+def _merit(metrics: dict[str, Any] | Any) -> float:
+    good = metrics["goodput_requests_per_s"]
+    return float(metrics["output_tokens_per_s"] if good is None else good)
+
+
+def result_of(
+    deployment: Deployment, best: Point, done: Sequence[Point], found: Found | None, notes: Sequence[str]
+) -> PlanResult:
+    """The plan's entry: its best point, and the curve."""
+    question, run = deployment.question, best.run
+    rate = run.metrics["output_tokens_per_s"]
+    ranges = dict(run.ranges)
+    low, high = ranges.pop("output_tokens_per_s", (rate, rate))
+    serving = {**run.label, **run.metrics}
+    if found is not None:
+        serving |= {"highest_rate_requests_per_s": found.rate, "runs_to_find_it": found.runs}
+    step = best.typical.decode
+    if step is not None:
+        parts = deployment.costs.breakdown(step)
+        serving["decode_step"] = {"sequences": step.sequences, "context": step.contexts[0], "parts_s": parts}
+    return PlanResult(
+        name=deployment.plan.name,
+        degrees=deployment.degrees,
+        memory=deployment.memory,
+        settings=deployment.settings,
+        step_time_s=run.metrics["wall_s"],
+        tokens_per_step=run.metrics["output_tokens"],
+        gpus=question.cluster.gpus,
+        cost=cost_of(question, run.metrics["wall_s"], max(1, run.metrics["output_tokens"])),
+        range=Range(low, high, BASIS, ranges | {"output_tokens_per_s": (low, high)}),
+        bottleneck=bottleneck(serving),
+        notes=tuple(dict.fromkeys(notes)),
+        serving=serving,
+        curve=tuple(each.run.to_json() for each in done) if len(done) > 1 else (),
+        runs=tuple(each.run for each in done),
+    )
+
+
+def deployment_of(question: Question, plan: Plan, lookups: Lookups = FRESH) -> Deployment:
+    """A plan with its engine's options: the workload's, and its own over them."""
+    scenario = question.scenario
+    keys = scenario.plan(plan.name)
+    if keys.pools is not None:
+        return pooled_deployment(scenario, keys, lookups)
+    own = dict(getattr(keys, "engine", {}) or {})
+    options = {**scenario.workload.engine, **own}
+    place = {name: f"plans.{plan.name}.engine.{name}" if name in own else f"workload.engine.{name}" for name in options}
+    speculation = getattr(keys, "speculation", None) or scenario.workload.speculation
+    return Deployment(
+        question, plan, options, place, speculation, router=getattr(keys, "router", None) or "round_robin"
+    )
+
+
+def longest_request(deployment: Deployment, traffic: Traffic) -> int:
+    """Tokens of the longest prompt and its output together; raises InputError where the model has fewer positions."""
+    first = traffic.points()[0]
+    if first.arrivals.searches:
+        first = first.at_rate(1.0)
+    asked = first.draw(deployment.question.model.max_context or None)
+    return int((asked.prompt_tokens + asked.output_tokens).max())
+
+
+# --- in words -----------------------------------------------------------------------------------------------------
+
+
+def bottleneck(serving: dict[str, Any]) -> str:
+    """Where an engine's time goes, and a step's, in a sentence."""
+    seconds = serving["engine_s"]
+    total = sum(seconds.values()) or 1.0
+    read, idle = (seconds["mixed"] + seconds["prefill"]) / total, seconds["idle"] / total
+    shares = {"steps that read prompts": read, "steps that decode alone": seconds["decode"] / total, "waiting": idle}
+    name, share = max(shares.items(), key=lambda item: item[1])
+    if name == "waiting":
+        told = f"engines wait for requests {percent(share, decimals=0)} of the time"
+    else:
+        told = f"{name} take {percent(share, decimals=0)} of an engine's time"
+        told += f", waiting {percent(idle, decimals=0)}" if idle > 0.05 else ""
+    step = serving.get("decode_step")
+    if step is None:
+        return told
+    parts = sorted(step["parts_s"].items(), key=lambda item: -item[1])
+    whole = sum(step["parts_s"].values()) or 1.0
+    largest = ", ".join(f"{part.replace('_', '-')} {percent(taken / whole, decimals=0)}" for part, taken in parts[:3])
+    return f"{told}; a step that decodes {step['sequences']} sequences of {step['context']:,} tokens is {largest}"
+
+
+def notes_of_runs(deployment: Deployment, metrics: Sequence[Any], best: Point) -> Iterator[str]:
+    """What a reader of this plan should know of its points."""
+    if len(metrics) > 1:
+        label = ", ".join(f"{name} {value:g}" for name, value in best.run.label.items())
+        yield f"of {len(metrics)} points the one at {label} is told"
+    fullest = max((each["kv"]["peak_share"] or 0.0 for each in metrics), default=0.0)
+    preempted = sum(each["preemptions"] for each in metrics)
+    if preempted:
+        yield f"caches ran full: {preempted:,} times a request lost its cache and was read again"
+    elif fullest >= FULL:
+        yield "caches ran full: requests waited for room"
+    spec = deployment.speculation
+    if spec is not None and deployment.drafts is not None:
+        rates, source = spec.rates(deployment.question.scenario.workload.model)
+        told = ", ".join(f"{100 * rate:.0f} %" for rate in rates)
+        accepted = f"{deployment.drafts.accepted:.3g}"
+        yield f"of {spec.tokens} drafts ({spec.draft}) a step puts out {accepted} tokens, mean: {told} ({source})"
+
+
+def deviation_notes(deployment: Deployment) -> Iterator[str]:
+    """How far tabulated steps are off their whole programs."""
+    found = deployment.costs.check()
+    yield str(found)
+
+
+def assumptions(question: Question) -> Iterator[str]:
+    """Sentences that decide the answer; each can be switched."""
+    for sentence in served_in_words(question, question.plans):
+        if not any(word in sentence for word in ("Every replica decodes a batch", "Only the last token")):
+            yield sentence
+    yield (
+        "A step's time is that of its program on the cluster, tabulated over batch and context; steps between two "
+        "events are added up in closed form (`--every-step` takes them one by one)."
+    )
+    front = question.work.stack.engine.front_end.value
+    if front:
+        yield f"The front end takes {duration(front)} a request, in TTFT and E2E (the stack's `front_end`)."
+
+
+def _more_provenance(question: Question) -> Iterator[dict[str, str]]:
+    """What traffic rests on besides."""
+    spec = question.scenario.workload.speculation
+    if spec is not None:
+        rates, source = spec.rates(question.scenario.workload.model)
+        value = ", ".join(f"{rate:.3g}" for rate in rates)
+        basis = "assumed" if source == "assumed" else "stated"
+        yield {"what": f"drafts accepted ({spec.draft})", "value": value, "source": source, "basis": basis}
+
+
+#: What the model knowingly leaves out.
+UNEXPLAINED = (
+    "What prompts say: neither the acceptance of drafts nor the routing to experts changes within a run.",
+    "Clients that give up, retries, failures, and engines that start or stop.",
+    "Experts that move or are doubled for balance; adapters; grammars and penalties of a sampler.",
+    "Stragglers and clock drift between GPUs; with the ideal stack also a host that launches too slowly.",
+)

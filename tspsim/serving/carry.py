@@ -1,0 +1,169 @@
+"""Which rank gives which part of a cache to which other, from ranks that read a prompt to ranks that write its answer.
+
+A replica of either pool divides caches in its own way: layers over stages, heads over tensor-parallel ranks as far as
+there are any (one latent, and keys of an indexer, are whole on every rank), tokens over ranks that share contexts. A
+rank that writes takes from those that read exactly what it will hold; where several have the same, the receivers take
+turns among them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from ..model.attention import CacheUse
+from ..network.wires import Link, Message, Place, Way, Wires
+from ..parallel import Job, build_mesh, served
+from ..parallel.decode import ContextShare
+
+#: Part of something: an interval within [0, 1].
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Holders:
+    """The ranks of one attention replica, and how they divide a request's cache.
+
+    Attributes
+    ----------
+    places
+        By stage, in the order of the plan's mesh.
+    uses
+        Layers of each stage by what they keep.
+    neighbours
+        Ranks that share contexts stand beside each other; otherwise those that divide heads do.
+    """
+
+    places: tuple[tuple[Place, ...], ...]
+    uses: tuple[Mapping[CacheUse, int], ...]
+    share: ContextShare
+    neighbours: bool = False
+
+    @cached_property
+    def all_uses(self) -> Counter[CacheUse]:
+        """Layers of the model by what they keep."""
+        total: Counter[CacheUse] = Counter()
+        for each in self.uses:
+            total.update(each)
+        return total
+
+    def layers(self, stage: int) -> Interval:
+        """The stage's share of all layers."""
+        counts = [sum(each.values()) for each in self.uses]
+        return sum(counts[:stage]) / sum(counts), sum(counts[: stage + 1]) / sum(counts)
+
+    def heads(self, position: int, heads: int) -> Interval:
+        """Of ``heads`` heads, those of the rank at a position of its stage: every rank has whole ones."""
+        share = self.share
+        place = position // share.ranks if self.neighbours else position
+        parts = min(share.attended, heads)
+        part = place % share.attended * parts // share.attended
+        return part / parts, (part + 1) / parts
+
+    def tokens(self, position: int) -> Interval:
+        """Its share of the tokens."""
+        place = position if self.neighbours else position // self.share.attended
+        part = place % self.share.ranks
+        return part / self.share.ranks, (part + 1) / self.share.ranks
+
+
+def holders_of(job: Job, gpus: int, gpus_per_node: int, cluster: int, first: int, lane: int = 0) -> Holders:
+    """One attention replica of a serving plan whose mesh begins at rank ``first`` of a cluster."""
+    mesh = build_mesh(job.plan, gpus, gpus_per_node)
+    ranks, positions = mesh.ranks.reshape(-1), mesh.positions
+    mine = ranks[positions["dp"][ranks] == lane]
+    places, uses = [], []
+    for stage in range(job.plan.pp):
+        members = sorted(mine[positions["pp"][mine] == stage].tolist())
+        places.append(tuple(Place(cluster, first + rank) for rank in members))
+        uses.append(served.cache_uses(job, job.chunks(stage)))
+    share = job.scheme.context(job.plan)
+    return Holders(tuple(places), tuple(uses), share, share.axis in job.plan.groups)
+
+
+def overlap(one: Interval, other: Interval) -> float:
+    """Length of what two intervals share."""
+    return max(0.0, min(one[1], other[1]) - max(one[0], other[0]))
+
+
+def messages(giver: Holders, taker: Holders, heads: int, size_bytes: float = 1.0) -> Iterator[Message]:
+    """Who sends how much of ``size_bytes`` that ``heads`` heads divide."""
+    for stage, takers in enumerate(taker.places):
+        for turn, destination in enumerate(takers):
+            wanted = taker.heads(turn, heads), taker.tokens(turn)
+            for other, givers in enumerate(giver.places):
+                layers = overlap(taker.layers(stage), giver.layers(other))
+                for pieces, having in grouped(giver, givers, heads).items():
+                    amount = layers * prod(overlap(want, piece) for want, piece in zip(wanted, pieces, strict=True))
+                    if amount > 1e-12:
+                        yield Message(having[turn % len(having)], destination, amount * size_bytes)
+
+
+def grouped(giver: Holders, places: Sequence[Place], heads: int) -> dict[tuple[Interval, Interval], list[Place]]:
+    """The ranks of a stage by the heads and the tokens that they hold."""
+    found: dict[tuple[Interval, Interval], list[Place]] = {}
+    for position, place in enumerate(places):
+        found.setdefault((giver.heads(position, heads), giver.tokens(position)), []).append(place)
+    return found
+
+
+class Carrier:
+    """The way of caches between two attention replicas.
+
+    What goes is a sum of a few kinds of bytes, each divided in one way: those of heads (by how many there are), those
+    that every rank has, and states.
+    """
+
+    def __init__(self, wires: Wires, giver: Holders, taker: Holders) -> None:
+        self.wires = wires
+        self._uses = tuple(giver.all_uses.items())
+        self._one: dict[int, Way] = {}
+        self._holders = giver, taker
+        #: Bytes that arrive, of one byte that so many heads divide: copies count.
+        self._arriving: dict[int, float] = {}
+        self.layers = sum(giver.all_uses.values())
+
+    def of(self, first: int, last: int, *, ends: bool = True) -> tuple[Way, float]:
+        """The way of the tokens from ``first`` up to ``last`` of a sequence, with its states where those end its
+        prompt; and the bytes that arrive."""
+        sizes: dict[int, float] = {}
+        for use, layers in self._uses:
+            before = divided(use, first)
+            for heads, size in divided(use, last).items():
+                sizes[heads] = sizes.get(heads, 0.0) + layers * max(0.0, size - before[heads])
+            if ends and use.sequence_bytes:
+                sizes[use.state_heads] = sizes.get(use.state_heads, 0.0) + layers * use.sequence_bytes
+        return self._bundle({heads: size for heads, size in sizes.items() if size > 0.0})
+
+    def _bundle(self, sizes: Mapping[int, float]) -> tuple[Way, float]:
+        busy_s: dict[Link, float] = {}
+        latency_s, arriving = 0.0, 0.0
+        carried: dict[Link, float] = {}
+        for heads, size in sizes.items():
+            one = self._of_one(heads)
+            arriving += size * self._arriving[heads]
+            latency_s = max(latency_s, one.latency_s)
+            for link, busy in one.busy_s.items():
+                busy_s[link] = busy_s.get(link, 0.0) + busy * size
+            for link, each in one.carried.items():
+                carried[link] = carried.get(link, 0.0) + each * size
+        return Way(busy_s, carried, latency_s), arriving
+
+    def _of_one(self, heads: int) -> Way:
+        if heads not in self._one:
+            sent = list(messages(*self._holders, heads))
+            self._one[heads] = self.wires.way(sent)
+            self._arriving[heads] = sum(message.size_bytes for message in sent)
+        return self._one[heads]
+
+
+def divided(use: CacheUse, tokens: int) -> dict[int, float]:
+    """Bytes that a layer keeps of so many tokens, by the heads that divide them: 1 where every rank has them whole."""
+    kept = min(tokens, use.window) if use.window else tokens
+    whole = tokens * use.shared_token_bytes + min(tokens, use.latest) * use.latest_token_bytes
+    found = {use.heads: kept * use.token_bytes}
+    found[1] = found.get(1, 0.0) + whole
+    return found

@@ -1,0 +1,253 @@
+"""Sequences that decode together, without a look at each of them.
+
+All move on by the same number of tokens a step. They are kept in coordinates that do not change meanwhile: ``counter``
+counts tokens, a sequence keeps the difference of its context from it (``offset``) and its value at the sequence's end
+(``end_at``). Sums, the longest context, the next end and the blocks that further steps take follow:
+
+    Σ contexts = Σ offsets + B · counter
+    the token at counter c is the first of a block for the sequences with (offset + c) mod block = 0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from heapq import heapify, heappop, heappush
+from math import inf
+
+from .blocks import BlockPool
+from .sequence import Sequence
+from .speculation import Speculation
+
+
+class Decoders:
+    """Those of one attention replica.
+
+    Attributes
+    ----------
+    count
+        How many they are.
+    counter
+        Tokens that each has put out since the beginning of time.
+    queries
+        Positions of each that a step computes: one, and its drafts.
+    slack
+        Tokens that its blocks hold beyond its context: room for drafts.
+    """
+
+    def __init__(self, pool: BlockPool, speculation: Speculation | None) -> None:
+        self.pool, self.block = pool, pool.block_tokens
+        self.limited = pool.capacity != inf
+        self.speculation = speculation
+        self.sampled = speculation is not None and speculation.sampled
+        self.queries = 1 if speculation is None else speculation.queries
+        self.slack = self.queries - 1
+        self.count = self.counter = 0
+        self._sequences: dict[int, Sequence] = {}
+        self._offsets = self._ends_sum = 0
+        self._ends: list[tuple[int, int, Sequence]] = []
+        self._tall: list[tuple[int, int, Sequence]] = []
+        #: How many there are by (offset + slack) mod block; and the counter up to which their blocks are held.
+        self._phases = [0] * self.block
+        self._level = 0
+        #: Steps since none decoded, whose tokens have a fraction that is carried.
+        self._carried = 0
+
+    # --- who they are ---------------------------------------------------------------------------------------
+
+    def start(self, sequence: Sequence) -> None:
+        """It decodes from the next step on."""
+        if not self.count:
+            self._carried = 0
+        sequence.decoding = True
+        sequence.offset = sequence.computed - self.counter
+        sequence.end_at = self.counter + sequence.request.output_tokens - sequence.made
+        self.count += 1
+        self._sequences[sequence.place] = sequence
+        self._enter(sequence)
+
+    def drop(self, sequence: Sequence) -> None:
+        """It decodes no more; what it has computed, made and held is written down."""
+        sequence.decoding = False
+        del self._sequences[sequence.place]
+        self.count -= 1
+        self._leave(sequence)
+        sequence.made = sequence.request.output_tokens - max(0, sequence.end_at - self.counter)
+        sequence.computed = sequence.offset + self.counter
+        sequence.held = self._held(sequence)
+
+    def _enter(self, sequence: Sequence) -> None:
+        self._offsets += sequence.offset
+        self._ends_sum += sequence.end_at
+        self._phases[(sequence.offset + self.slack) % self.block] += 1
+        heappush(self._ends, (sequence.end_at, sequence.place, sequence))
+        heappush(self._tall, (-sequence.offset, sequence.place, sequence))
+
+    def _leave(self, sequence: Sequence) -> None:
+        self._offsets -= sequence.offset
+        self._ends_sum -= sequence.end_at
+        self._phases[(sequence.offset + self.slack) % self.block] -= 1
+
+    def _shift(self, sequence: Sequence, tokens: int) -> int:
+        """It is ``tokens`` further than by the counter; blocks that it needs less."""
+        before = self._held(sequence)
+        self._leave(sequence)
+        sequence.offset += tokens
+        sequence.end_at -= tokens
+        self._enter(sequence)
+        return before - self._held(sequence)
+
+    def _held(self, sequence: Sequence) -> int:
+        return -(-(sequence.offset + self.slack + self._level) // self.block)
+
+    def sequences(self) -> list[Sequence]:
+        """In the order in which they began to decode."""
+        return list(self._sequences.values())
+
+    # --- their contexts -------------------------------------------------------------------------------------
+
+    @property
+    def context_tokens(self) -> int:
+        """Of all together."""
+        return self._offsets + self.count * self.counter
+
+    @property
+    def tokens_left(self) -> int:
+        """Outputs that they have still to make."""
+        return self._ends_sum - self.count * self.counter
+
+    def context(self, sequence: Sequence) -> int:
+        """Of one of them, or of one that was among them."""
+        return sequence.offset + self.counter
+
+    @property
+    def longest(self) -> int:
+        """Their longest context; 0 of none."""
+        if not self.count:
+            return 0
+        if len(self._tall) > 4 * self.count + 64:
+            self._tall = [(-each.offset, each.place, each) for each in self._sequences.values()]
+            heapify(self._tall)
+        tall = self._tall
+        while True:
+            offset, place, sequence = tall[0]
+            if sequence.decoding and sequence.offset == -offset and sequence.place == place:
+                return self.counter - offset
+            heappop(tall)
+
+    # --- their steps ----------------------------------------------------------------------------------------
+
+    def advance(self, steps: int) -> int:
+        """Tokens that the next ``steps`` steps put out for each; sampled, the most that one step may."""
+        if self.speculation is None:
+            return steps
+        if self.sampled:
+            return self.queries * steps
+        return self.speculation.tokens(self._carried + steps) - self.speculation.tokens(self._carried)
+
+    def advances(self, steps: int) -> range | list[int]:
+        """Tokens by which contexts have grown before each of the next ``steps`` steps."""
+        if self.speculation is None:
+            return range(steps)
+        return [self.advance(step) for step in range(steps)]
+
+    def steps_to_end(self) -> int:
+        """Steps until the next of them ends; there is one."""
+        ends = self._ends
+        while True:
+            end_at, place, sequence = ends[0]
+            if sequence.decoding and sequence.end_at == end_at and sequence.place == place:
+                break
+            heappop(ends)
+        tokens = end_at - self.counter
+        if self.speculation is None:
+            return tokens
+        if self.sampled:
+            return 1
+        return self.speculation.steps_for(self.speculation.tokens(self._carried) + tokens) - self._carried
+
+    def steps_with_room(self) -> int:
+        """Steps until a block is missing, the one included whose blocks are held already."""
+        tokens = self._level - self.counter + self._room()
+        if self.speculation is None:
+            return tokens
+        return self.speculation.steps_within(self.speculation.tokens(self._carried) + tokens) - self._carried
+
+    def run(self, steps: int, stalled: list[Sequence]) -> list[Sequence]:
+        """They have decoded ``steps`` steps, except those that stood still: those that have ended."""
+        self._grow_to(self.counter + self.advance(steps))
+        self.counter = self._level
+        self._carried += steps
+        if self.sampled:
+            self._draw(stalled)
+        ended = []
+        ends, counter = self._ends, self.counter
+        while ends and ends[0][0] <= counter:
+            end_at, place, sequence = heappop(ends)
+            if sequence.decoding and sequence.end_at == end_at and sequence.place == place:
+                self.drop(sequence)
+                ended.append(sequence)
+        return ended
+
+    def _draw(self, stalled: list[Sequence]) -> None:
+        """All were counted as if all drafts were right: they fall back to what was."""
+        assert self.speculation is not None
+        still = {sequence.place for sequence in stalled}
+        for sequence in self.sequences():
+            if sequence.place not in still:
+                if sequence.draws is None:
+                    sequence.draws = self.speculation.draws(sequence.request)
+                self.pool.give_back(self._shift(sequence, next(sequence.draws) - self.queries))
+
+    # --- their blocks ---------------------------------------------------------------------------------------
+
+    def blocks(self) -> int:
+        """That one more step of all takes."""
+        return self._growth(self.counter + self.advance(1))
+
+    def blocks_of(self, sequence: Sequence) -> int:
+        """And of one of them."""
+        tokens = sequence.offset + self.slack + self.counter
+        return -(-(tokens + self.advance(1)) // self.block) - -(-tokens // self.block)
+
+    def begin(self, stalled: SequenceOf[Sequence] = ()) -> bool:
+        """Hold the blocks of the next step, in which ``stalled`` ones stand still; whether any goes on."""
+        if self.count == len(stalled):
+            return False
+        for sequence in stalled:
+            self.pool.used -= self._shift(sequence, -self.advance(1))
+        self._grow_to(self.counter + self.advance(1))
+        return True
+
+    def blocks_after(self, steps: int) -> int:
+        """That ``steps`` steps take beyond those that are held."""
+        return self._growth(self.counter + self.advance(steps)) if steps else 0
+
+    def _grow_to(self, level: int) -> None:
+        self.pool.take(self._growth(level))
+        self._level = level
+
+    def _growth(self, to: int) -> int:
+        """Blocks that they take from the level to another value of the counter."""
+        level = self._level
+        if not self.count or to <= level:
+            return 0
+        cycles, rest = divmod(to - level, self.block)
+        blocks = cycles * self.count
+        if rest:
+            # Phase −c mod block begins a block at counter c = level, …, level + rest − 1: neighbours, in a circle.
+            last, phases = -(level + rest - 1) % self.block, self._phases
+            blocks += sum(phases[last : last + rest]) + sum(phases[: max(0, last + rest - self.block)])
+        return blocks
+
+    def _room(self) -> int:
+        """Tokens by which the counter may move on from the level until a block is missing."""
+        cycles, left = divmod(int(self.pool.free), self.count)
+        tokens = cycles * self.block
+        phases, block, level = self._phases, self.block, self._level + tokens
+        for _ in range(block):
+            left -= phases[-level % block]
+            if left < 0:
+                break
+            level += 1
+            tokens += 1
+        return tokens

@@ -1,0 +1,247 @@
+"""A plan as replicas that serve: its engine as the user configures it, room for caches, costs, or why it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from ..description import cost_of, settings_of, too_large
+from ..errors import InputError, UnknownNameError
+from ..parallel import Plan, capacity, scheme_axes, served
+from ..parallel.serving_engine import Limits, ServingEngine
+from ..question import Question
+from ..result import Memory
+from ..scenario.workload import SpeculationSpec
+from ..steps import Speculation
+from ..units import compact
+from .costs import ProgramCosts, costs_of
+from .engine import Engine
+from .metrics import Bill, Cache
+from .policies import POLICIES, Policy
+from .replicas import Members, Pool
+from .service import Desk
+from .speculation import Speculation as Drafts
+from .work import Floats, StepCost, Work
+
+#: Keys of ``engine`` that are no option of a scheduler: which one, and blocks or tokens of cache instead of the rule's.
+POLICY, BLOCKS, TOKENS = "policy", "num_gpu_blocks", "kv_tokens"
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """One plan of a question with traffic.
+
+    Attributes
+    ----------
+    question
+        Looked up, with the speculation of this plan and the engine as it is configured.
+    plan
+        Of the question.
+    options
+        Of the engine by their real names, as stated: the workload's, and the plan's over them.
+    place
+        Where options are stated, for messages: key → path.
+    """
+
+    question: Question
+    plan: Plan
+    options: Mapping[str, Any]
+    place: Mapping[str, str]
+    speculation: SpeculationSpec | None = None
+    router: str = "round_robin"
+
+    @cached_property
+    def lanes(self) -> int:
+        """Attention replicas that step together: those that share experts."""
+        return (self.plan.expert_parts or {}).get("dp", 1) if self.plan.ep > 1 else 1
+
+    @property
+    def replicas(self) -> int:
+        """Engines of their own."""
+        return self.plan.dp // self.lanes
+
+    @cached_property
+    def drafts(self) -> Speculation | None:
+        """What decoding sequences verify, with the acceptance that holds for the model."""
+        if self.speculation is None or not self.speculation.tokens:
+            return None
+        return self.speculation.served(self.question.scenario.workload.model).speculation()
+
+    @cached_property
+    def configured(self) -> Question:
+        """The question with the engine's own limits as they are configured: graphs and memory follow them."""
+        stack = self.question.work.stack
+        engine = configured(stack.engine, self.policy, self.options)
+        work = replace(self.question.work, stack=replace(stack, engine=engine))
+        return replace(self.question, work=work)
+
+    @cached_property
+    def costs(self) -> ProgramCosts:
+        """Of its steps."""
+        return costs_of(self.configured, self.plan, speculation=self.drafts, num_gpu_blocks=self._whole(BLOCKS))
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The scheduler, its options, and its cache.
+
+        Raises
+        ------
+        InputError
+            An option is unknown or out of range; it is told where it is stated.
+        """
+        native, policy = self.question.work.stack.engine, self.policy
+        options: dict[str, Any] = {}
+        limits = native.limits_on(self.question.device.visible_memory_bytes)
+        if policy.name == native.scheduler.name:
+            options |= native.scheduler.options
+            if limits is not None:
+                known = {policy.token_option: limits.tokens, policy.sequence_option: limits.sequences}
+                options |= {name: value for name, value in known.items() if name}
+        own = (POLICY, BLOCKS, TOKENS, native.scheduler.share)
+        options |= {key: value for key, value in self.options.items() if key not in own}
+        tokens = self._room
+        block = self.costs.block_tokens if self.costs.block_tokens > 1 else None
+        drafts = self._drafts_of_engine
+        try:
+            kept = None if tokens is None else max(1, tokens)  # of a plan without room, so that its options are told
+            return Engine(policy.name, kv_tokens=kept, block_tokens=block, speculation=drafts, **options)
+        except InputError as error:
+            name = getattr(error, "name", None) or (error.key or "").split(".")[0]
+            where = self.place.get(str(name)) or self.place.get(POLICY, "workload.stack")
+            raise InputError(error.message, key=where) from None
+
+    @property
+    def _room(self) -> int | None:
+        """Tokens that the cache of an attention replica holds."""
+        return self._whole(TOKENS) or self.costs.capacity_tokens
+
+    @property
+    def policy(self) -> Policy:
+        """Who schedules; raises UnknownNameError."""
+        stated = self.options.get(POLICY)
+        try:
+            return POLICIES.get(str(stated or self.question.work.stack.engine.scheduler.name))
+        except UnknownNameError as error:
+            raise error.at(key=self.place.get(POLICY, "workload.stack")) from None
+
+    @property
+    def _drafts_of_engine(self) -> Drafts | None:
+        spec = self.speculation
+        if spec is None or self.drafts is None:
+            return None
+        scenario = self.question.scenario
+        assert scenario.traffic is not None
+        rates, _ = spec.rates(scenario.workload.model)
+        return Drafts(rates, spec.mode == "sampled", scenario.traffic.seed)
+
+    def _whole(self, key: str) -> int | None:
+        value = self.options.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InputError(f"'{value}' is not a whole number of at least one", key=self.place[key])
+        return value
+
+    @cached_property
+    def memory(self) -> Memory:
+        """What a started engine takes of a GPU: weights, the largest pass, graphs, runtime, room for caches."""
+        configured_, plan = self.configured, self.plan
+        job = self.costs.programs.decoding((1,))
+        engine, visible = configured_.work.stack.engine, configured_.device.visible_memory_bytes
+        stages = [job.chunks(stage) for stage in range(plan.pp)]
+        budgets = [capacity.budget_of(job, visible, chunks).size_bytes for chunks in stages]
+        fullest = min(range(plan.pp), key=lambda stage: budgets[stage])
+        ranks = configured_.cluster.gpus // plan.dp
+        context = engine.context_bytes.value or configured_.work.runtime_reserve_bytes
+        parts = {
+            "weights": served.weight_bytes(job, job.scheme.residency.weight_shards(job), stages[fullest]),
+            "activations": capacity.activation_bytes(job, visible, stages[fullest]),
+            "graphs": engine.graph_bytes.value,
+            "context": context + engine.peer_bytes.value * (ranks - 1),
+            "kv_cache": budgets[fullest],
+        }
+        return Memory(parts, visible)
+
+    @property
+    def degrees(self) -> dict[str, int]:
+        """Sizes of its axes."""
+        return {axis: self.plan.degree(axis) for axis in (*scheme_axes(), "pp", "ep", "dp")}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Its switches, and how its engine is set."""
+        options = self.engine.options.model_dump(mode="json")
+        told = {"scheduler": self.engine.scheduler, **options, "kv_tokens": self.engine.kv_tokens}
+        drafts = self.speculation.model_dump(mode="json") if self.speculation else None
+        return settings_of(self.plan) | {
+            "engine": told,
+            "replicas": self.replicas,
+            "attention_replicas": self.lanes,
+            "router": self.router,
+            "speculation": drafts,
+        }
+
+    def refusal(self, longest: int) -> str | None:
+        """Why it cannot serve requests of up to so many tokens; None where it can."""
+        if not self.memory.fits:
+            return too_large(self.memory)
+        room = self._room
+        if room is not None and longest - 1 > room:
+            least = "" if room else ": weights, activations and graphs take all the engine's share of memory"
+            held = f"the caches of a replica, which hold {compact(room)}{least}"
+            return f"a request of {longest:,} tokens does not fit {held}"
+        return None
+
+    @property
+    def gpus(self) -> int:
+        """All that it takes."""
+        return self.question.cluster.gpus
+
+    @property
+    def bill(self) -> Bill:
+        """Prices and power of its GPUs."""
+        return Bill(cost_of(self.question, 1.0, 1.0)["usd_per_gpu_hour"], self.question.device.all_in_watts)
+
+    def cache(self, length: int) -> Cache:
+        """Room for caches of all replicas, and sessions of so many tokens."""
+        tokens, caches = self.engine.kv_tokens, self.replicas * self.lanes
+        if tokens is None:
+            return Cache(None)
+        return Cache(tokens * caches, self.costs.capacity.sessions(length) * caches)
+
+    def desk(self, factor: float = 1.0) -> Desk:
+        """Its replicas behind their router, with steps that take ``factor`` times as long."""
+        cost = self.costs if factor == 1.0 else Scaled(self.costs, factor)
+        return Pool([Members(self.engine, cost, self.replicas, self.lanes)], self.router)
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A cost (:class:`~tspsim.serving.work.StepCost`) times a factor."""
+
+    cost: StepCost
+    factor: float
+
+    def seconds(self, works: Sequence[Work]) -> float:
+        return self.factor * self.cost.seconds(works)
+
+    def decode_ends_s(self, works: Sequence[Work], steps: int) -> Floats:
+        return self.factor * self.cost.decode_ends_s(works, steps)
+
+
+def configured(engine: ServingEngine, policy: Policy, options: Mapping[str, Any]) -> ServingEngine:
+    """An engine with the limits and the share of memory that its user states by their real names."""
+    names = policy.token_option, policy.sequence_option, engine.scheduler.share
+    tokens, sequences, share = (options.get(name) if name else None for name in names)
+    if isinstance(sequences, int):
+        engine = replace(engine, slots=sequences)
+    if isinstance(tokens, int) or isinstance(sequences, int):
+        limits = tuple(
+            Limits(each.memory_bytes, tokens or each.tokens, sequences or each.sequences) for each in engine.limits
+        )
+        engine = replace(engine, limits=limits)
+    if isinstance(share, float):
+        engine = replace(engine, memory=replace(engine.memory, share=share))
+    return engine

@@ -1,0 +1,228 @@
+"""One plan under one load, and the highest load that keeps the bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..scenario.traffic import Traffic
+from .deployment import Deployment
+from .metrics import Waits, measure
+from .runs import ServingRun
+from .service import Outcome, Service
+from .spread import MOST_AGAIN, Typical, factors
+from .traffic import Clients
+
+Progress = Callable[[float], None]
+#: Growth of waits over the time in which requests come, from which on a queue only grows.
+GROWS = 0.1
+#: A rate is found to this share of itself, in so many runs at most.
+CLOSE, MOST_RUNS = 0.02, 24
+#: Requests of a run that looks for a rate.
+REQUESTS_TO_FIND = 2000
+
+
+@dataclass(frozen=True)
+class Point:
+    """A run, what its steps were like, and whether somebody interrupted it."""
+
+    run: ServingRun
+    typical: Typical
+    interrupted: bool = False
+
+
+def serve(
+    deployment: Deployment,
+    traffic: Traffic,
+    *,
+    factor: float = 1.0,
+    front_end_s: float | None = None,
+    every_step: bool = False,
+    progress: Progress | None = None,
+) -> tuple[Waits, Outcome]:
+    """Serve the requests of one point.
+
+    Parameters
+    ----------
+    factor
+        On the seconds of every step.
+    front_end_s
+        Instead of the stack's.
+
+    Raises
+    ------
+    InputError
+        A request is longer than the model's positions, or a trace is wrong.
+    """
+    costs = deployment.costs
+    asked = traffic.draw(deployment.question.model.max_context or None)
+    clients = Clients(asked, costs.front_end_s if front_end_s is None else front_end_s)
+    outcome = Service(clients, deployment.desk(factor), every_step=every_step, progress=progress).run()
+    return Waits.of(clients.book), outcome
+
+
+def point(
+    deployment: Deployment,
+    traffic: Traffic,
+    *,
+    every_step: bool = False,
+    ranges: bool = True,
+    progress: Progress | None = None,
+) -> Point:
+    """One point of a curve, with its ranges."""
+    waits, outcome = serve(deployment, traffic, every_step=every_step, progress=progress)
+    label = dict(traffic.arrivals.label)
+    typical = Typical.of(waits, outcome.logs, deployment.lanes)
+    metrics = measured(deployment, traffic, waits, outcome)
+    metrics["engine_s"] = engine_s(typical, waits, outcome)
+    found: Mapping[str, tuple[float, float]] = {}
+    if ranges and len(waits) and not outcome.interrupted:
+        found = ranges_of(deployment, traffic, metrics, typical)
+    run = ServingRun(
+        label,
+        metrics,
+        found,
+        waits,
+        outcome.names,
+        outcome.logs,
+        outcome.transfers,
+        deployment.engine.kv_tokens,
+    )
+    return Point(run, typical, outcome.interrupted)
+
+
+def measured(deployment: Deployment, traffic: Traffic, waits: Waits, outcome: Outcome) -> dict[str, Any]:
+    """The entry ``serving`` of a run."""
+    length = int((waits.prompt_tokens + waits.output_tokens).mean()) if len(waits) else 1
+    drafts = deployment.drafts
+    return measure(
+        waits,
+        outcome.logs,
+        gpus=deployment.gpus,
+        bill=deployment.bill,
+        cache=deployment.cache(max(1, length)),
+        bounds=traffic.bounds(deployment.question.scenario.workload.model),
+        tokens_a_gap=drafts.accepted if drafts else 1.0,
+    )
+
+
+def engine_s(typical: Typical, waits: Waits, outcome: Outcome) -> dict[str, float]:
+    """Seconds of an engine by what it does, mean over engines; they add up to the wall where every request counts."""
+    engines = max(1, len(outcome.logs))
+    busy = {kind: seconds / engines for kind, seconds in typical.seconds.items()}
+    return busy | {"idle": max(0.0, waits.wall_s - sum(busy.values()))}
+
+
+def ranges_of(
+    deployment: Deployment, traffic: Traffic, metrics: Mapping[str, Any], typical: Typical
+) -> dict[str, tuple[float, float]]:
+    """(low, high) of the means of waits and of the rate, from runs with faster and slower steps.
+
+    Of many requests the first are served again, and how their waits change is taken for all.
+    """
+    low, high = factors(deployment.costs, typical)
+    front_end = deployment.question.work.stack.engine.front_end
+    count = int(metrics["requests"])
+    again = traffic if count <= MOST_AGAIN else traffic.model_copy(update={"requests": MOST_AGAIN})
+    base = _means(metrics) if count <= MOST_AGAIN else _means_of(serve(deployment, again)[0])
+    faster = _means_of(serve(deployment, again, factor=low, front_end_s=front_end.low)[0])
+    slower = _means_of(serve(deployment, again, factor=high, front_end_s=front_end.high)[0])
+    found = {}
+    for name, value in _means(metrics).items():
+        ends = sorted((faster.get(name, 0.0), slower.get(name, 0.0)))
+        if value > 0.0 and base.get(name):
+            share = value / base[name]
+            found[name] = (min(value, ends[0] * share), max(value, ends[1] * share))
+    return found
+
+
+def _means(metrics: Mapping[str, Any]) -> dict[str, float]:
+    waits = {name: metrics[name]["mean"] for name in ("ttft_s", "tpot_s") if metrics[name]}
+    return waits | {"output_tokens_per_s": metrics["output_tokens_per_s"]}
+
+
+def _means_of(waits: Waits) -> dict[str, float]:
+    wall_s, tpot = waits.wall_s, waits.tpot_s
+    found = {"ttft_s": float(waits.ttft_s.mean())} if len(waits) else {}
+    if np.isfinite(tpot).any():
+        found["tpot_s"] = float(np.nanmean(tpot))
+    return found | {"output_tokens_per_s": float(waits.output_tokens.sum()) / wall_s if wall_s else 0.0}
+
+
+# --- rates --------------------------------------------------------------------------------------------------------
+
+
+def served_rate(waits: Waits, rate: float) -> float | None:
+    """The rate that is served where requests come faster, so that waits grow as long as they come; None where not.
+
+    With r requests/s sent and m served, the wait of one that comes at t is t·(r/m − 1).
+    """
+    span_s = float(waits.sent_s[-1] - waits.sent_s[0]) if len(waits) else 0.0
+    few = max(1, len(waits) // 20)
+    if span_s <= 0.0 or len(waits) < 40:
+        return None
+    ttft = waits.ttft_s
+    growth = float(np.median(ttft[-few:]) - np.median(ttft[:few])) / span_s
+    return rate / (1.0 + growth) if growth > GROWS else None
+
+
+@dataclass(frozen=True)
+class Found:
+    """The highest rate that keeps the bounds (None where none does), of so many requests, and what requests that are
+    nearly alone wait."""
+
+    rate: float | None
+    requests: int
+    runs: int
+    alone: Mapping[str, Any]
+
+
+def highest_rate(deployment: Deployment, traffic: Traffic, *, progress: Progress | None = None) -> Found:
+    """The highest rate at which the stated share of requests keeps the bounds, by bisection to two per cent.
+
+    The same requests come at every rate, closer together or farther apart.
+    """
+    bounds = traffic.bounds(deployment.question.scenario.workload.model)
+    trace = traffic.arrivals.trace()
+    requests = traffic.requests or (min(len(trace), REQUESTS_TO_FIND) if trace is not None else REQUESTS_TO_FIND)
+    traffic = traffic.model_copy(update={"requests": requests})
+    runs = 0
+
+    def keeps(rate: float) -> bool:
+        nonlocal runs
+        runs += 1
+        if progress is not None:
+            progress(min(0.99, runs / MOST_RUNS))
+        waits, outcome = serve(deployment, traffic.at_rate(rate))
+        if outcome.interrupted:
+            raise KeyboardInterrupt
+        good = float(waits.good(bounds).mean()) if len(waits) else 0.0
+        return good >= traffic.share and served_rate(waits, rate) is None
+
+    waits, _ = serve(deployment, traffic.model_copy(update={"requests": min(64, requests)}).at_rate(1e-3))
+    alone = {"ttft_s": float(waits.ttft_s.mean()), "e2e_s": float(waits.e2e_s.mean())}
+    if float(waits.good(bounds).mean()) < traffic.share:
+        return Found(None, requests, 1, alone)
+    low, high = 0.0, four_digits(1.0 / alone["e2e_s"])
+    while keeps(high) and runs < MOST_RUNS:
+        low, high = high, 2.0 * high
+    if not low:
+        low = four_digits(high / 2.0)
+        while not keeps(low) and runs < MOST_RUNS:
+            low, high = four_digits(low / 2.0), low
+    while high / low > 1.0 + CLOSE and runs < MOST_RUNS:
+        middle = four_digits((low * high) ** 0.5)
+        low, high = (middle, high) if keeps(middle) else (low, middle)
+    return Found(low, requests, runs, alone)
+
+
+def four_digits(rate: float) -> float:
+    """A rate that people can write down.
+
+    >>> four_digits(12.34567), four_digits(0.00123456)
+    (12.35, 0.001235)
+    """
+    return float(f"{rate:.4g}")

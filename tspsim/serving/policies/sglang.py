@@ -1,0 +1,264 @@
+"""SGLang: prompts first, decodes stand still meanwhile; a radix cache; admission by a guess of what outputs will need.
+
+Source: sgl-project/sglang, python/sglang/srt/managers/scheduler.py, schedule_policy.py (PrefillAdder, read at 00550cd),
+schedule_batch.py (retract_decode), scheduler_recv_skipper.py, server_args.py.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, StrictBool
+
+from ...errors import InputError
+from ...scenario.section import Section
+from ..blocks import Match
+from ..lane import Lane, StepPlan
+from ..requests import Request
+from ..sequence import Sequence
+from ..settings import Settings
+from .base import Group, Policy
+
+#: Outputs that admission reckons with at most for a request (SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION).
+CLIP = 4096
+#: Share of outputs to come that admission keeps room for at first, its least as a share of that, and decode steps from
+#: one to the other (SGLANG_INIT_NEW_TOKEN_RATIO, ..._MIN_NEW_TOKEN_RATIO_FACTOR, ..._NEW_TOKEN_RATIO_DECAY_STEPS).
+FIRST_RATIO, LEAST_RATIO, DECAY_STEPS = 0.7, 0.14, 600
+#: Steps that must have room after a retraction (SGLANG_RETRACT_DECODE_STEPS).
+ROOM_STEPS = 20
+#: With more that wait, they are not sorted by what the cache has of them.
+MOST_SORTED = 128
+
+
+class SglangOptions(Section):
+    """Options of SGLang by their real names."""
+
+    chunked_prefill_size: int = Field(8192, ge=-1, description="tokens of prompts in a step; -1: prompts are not cut")
+    max_prefill_tokens: PositiveInt = Field(16384, description="tokens of prompts in a step, unless one is longer")
+    max_running_requests: PositiveInt = Field(2048, description="requests that run at once")
+    page_size: PositiveInt = Field(1, description="tokens of a block of the cache")
+    disable_radix_cache: StrictBool = Field(False, description="equal beginnings are computed anew")
+    schedule_policy: Literal["fcfs", "lpm"] = Field("fcfs", description="lpm: longest prefix in the cache first")
+    schedule_conservativeness: PositiveFloat = Field(1.0, description="factor on the room kept for outputs to come")
+    scheduler_recv_interval: PositiveInt = Field(
+        1, description="decode steps from one look at new requests to the next"
+    )
+    enable_mixed_chunk: StrictBool = Field(False, description="decodes go on beside prompts")
+    disable_overlap_schedule: StrictBool = Field(False, description="steps are not planned ahead")
+    load_balance_method: Literal["round_robin", "total_requests"] = Field(
+        "round_robin", description="how attention replicas get requests"
+    )
+
+
+class SglangLane(Lane):
+    """If requests wait and there is room, the next step computes prompts, one of them cut at the end; otherwise all
+    decode. Room is kept for a share of the outputs to come, which shrinks while all goes well; when the cache is full,
+    requests with fewest outputs are retracted and wait behind all others."""
+
+    def __init__(self, settings: Settings) -> None:
+        options = settings.options
+        assert isinstance(options, SglangOptions)
+        overlap = not options.disable_overlap_schedule
+        super().__init__(settings, remembers=not options.disable_radix_cache, overlap=overlap, wastes=overlap)
+        self._options = options
+        self._chunk = options.chunked_prefill_size if options.chunked_prefill_size > 0 else None
+        self._interval = options.scheduler_recv_interval
+        self._first_ratio = min(1.0, FIRST_RATIO * options.schedule_conservativeness)
+        self._least_ratio = self._first_ratio * LEAST_RATIO
+        self._ratio, self._decayed = self._first_ratio, 0
+        #: Decode steps since new requests were looked for.
+        self._unseen = 0
+        #: Nobody else has room until one leaves.
+        self._full = False
+        #: Requests with more outputs than admission reckons with are here, or were.
+        self._clips = False
+
+    # --- arrivals -------------------------------------------------------------------------------------------
+
+    def submit(self, sequence: Sequence) -> None:
+        super().submit(sequence)
+        self._clips = self._clips or sequence.request.output_tokens > CLIP
+
+    def open(self, fresh: bool) -> None:
+        if fresh:
+            self._ratio, self._decayed, self._unseen = self._first_ratio, 0, 0
+            super().open(fresh)
+            return
+        self.waiting.extend(self.noted)
+        self.noted.clear()
+        if self._unseen >= self._interval:
+            self._unseen = 0
+            if self.overlap:
+                self.noted, self.mailbox = self.mailbox, self.noted
+            else:
+                self.waiting.extend(self.mailbox)
+                self.mailbox.clear()
+
+    def seen_after(self, steps: int) -> int | None:
+        if self._full and not self.overlap and self._interval == 1:
+            return None
+        return steps + -(self._unseen + steps) % self._interval
+
+    def steady(self) -> int:
+        if self.noted or (self.lingering and self.overlap):
+            return 1
+        steps = self.steady_decodes()
+        return max(1, min(steps, self._interval - self._unseen)) if self.mailbox else steps
+
+    # --- a step ---------------------------------------------------------------------------------------------
+
+    def schedule(self) -> StepPlan:
+        plan = StepPlan()
+        decoders = self.decoders
+        if not self._full or self.prefilling:
+            self._compute_prompts(plan)
+        if plan.chunks:
+            if self._options.enable_mixed_chunk and decoders.count and decoders.blocks() <= self.pool.free:
+                self.decode(plan)
+            return plan
+        if decoders.count:
+            if decoders.blocks() > self.pool.free:
+                self._retract()
+                plan.again = False
+            self.decode(plan)
+        return plan
+
+    def complete(self, plan: StepPlan, steps: int) -> tuple[list[Sequence], list[Sequence]]:
+        if plan.chunks:
+            self._unseen = self._interval
+        else:
+            self._unseen = (self._unseen + steps - 1) % self._interval + 1
+            self._decayed += steps if plan.again else 0
+        return super().complete(plan, steps)
+
+    def computed_more(self, sequence: Sequence) -> None:
+        self.remember(sequence, sequence.computed)
+
+    def release(self, sequence: Sequence) -> None:
+        super().release(sequence)
+        self._full = False
+
+    # --- prompts --------------------------------------------------------------------------------------------
+
+    def _compute_prompts(self, plan: StepPlan) -> None:
+        """The prompt that was cut goes on, then those that wait have their turn while they have room."""
+        decodes = self.decoders.count * self.queries if self._options.enable_mixed_chunk else 0
+        chunk_left = None if self._chunk is None else self._chunk - decodes
+        input_left = self._options.max_prefill_tokens - decodes
+        kept = float(decodes) + self._outputs_to_come()
+        for sequence in self.prefilling.values():
+            tokens = sequence.target - sequence.computed
+            if chunk_left is not None:
+                tokens = min(tokens, self._paged(chunk_left, tokens))
+            tokens = min(tokens, int(self.pool.free) * self.block) if self.decoders.limited else tokens
+            if tokens <= 0:
+                return
+            self._compute(plan, sequence, tokens)
+            input_left -= tokens
+            chunk_left = None if chunk_left is None else chunk_left - tokens
+            if sequence.computed + tokens < sequence.target:
+                return
+            kept += self._outputs_of(sequence)
+        if self._options.schedule_policy == "lpm" and 1 < len(self.waiting) <= MOST_SORTED:
+            ordered = sorted(self.waiting, key=lambda sequence: -self.find(sequence).blocks)
+            self.waiting.clear()
+            self.waiting.extend(ordered)
+        while self.waiting and (chunk_left is None or chunk_left > 0) and input_left > 0:
+            if len(self.running) >= self._options.max_running_requests:
+                self._full = True
+                return
+            sequence = self.waiting[0]
+            match = self.find(sequence)
+            extend = sequence.target - self.computed_by(sequence, match)
+            if extend + self._outputs_of(sequence) >= self._free_tokens(match) - kept:
+                self._full = True
+                return
+            if extend >= input_left and plan.chunks:
+                return
+            tokens = extend if chunk_left is None else min(extend, self._paged(chunk_left, extend))
+            if tokens <= 0:
+                return
+            self.admit(sequence, match)
+            self._compute(plan, sequence, tokens)
+            input_left -= tokens
+            chunk_left = None if chunk_left is None else chunk_left - tokens
+            if tokens < extend:
+                return
+            kept += self._outputs_of(sequence)
+
+    def _compute(self, plan: StepPlan, sequence: Sequence, tokens: int) -> None:
+        self.hold(sequence, sequence.computed + tokens)
+        plan.chunks.append((sequence, tokens))
+
+    def _paged(self, tokens: int, rest: int) -> int:
+        """As much of a rest as fits: a piece that is not the last has whole pages."""
+        return rest if rest <= tokens else tokens - tokens % self.block
+
+    def _free_tokens(self, match: Match) -> float:
+        return (self.pool.free - match.idle) * self.block
+
+    def _outputs_of(self, sequence: Sequence) -> int:
+        return min(sequence.request.output_tokens - sequence.made, CLIP)
+
+    def _outputs_to_come(self) -> float:
+        """Tokens that are kept free for those that decode."""
+        decoders = self.decoders
+        if self._clips:
+            lefts = [each.end_at - decoders.counter for each in decoders.sequences()]
+            return self.ratio * sum([min(left, CLIP) for left in lefts])
+        return self.ratio * decoders.tokens_left
+
+    @property
+    def ratio(self) -> float:
+        """Share of the outputs to come that room is kept for (new_token_ratio)."""
+        decay = (self._first_ratio - self._least_ratio) / DECAY_STEPS
+        return max(self._least_ratio, self._ratio - decay * self._decayed)
+
+    def _retract(self) -> None:
+        """Those with fewest outputs, of them those with the longest prompts, leave until the others have room for some
+        steps."""
+        decoders = self.decoders
+        left = sorted(
+            decoders.sequences(),
+            key=lambda each: (each.request.output_tokens - each.end_at + decoders.counter, -each.request.prompt_tokens),
+            reverse=True,
+        )
+        while len(left) > 1:
+            self.preempt(left.pop(), at_head=False)
+            if self.pool.free * self.block >= len(left) * ROOM_STEPS and decoders.blocks() <= self.pool.free:
+                break
+        outputs = sum([each.request.output_tokens for each in left])
+        made = outputs - decoders.tokens_left
+        self._ratio, self._decayed = min(1.0, (made + ROOM_STEPS * len(left)) / outputs), 0
+
+
+class SglangPolicy(Policy):
+    def check(self, settings: Settings, request: Request) -> None:
+        super().check(settings, request)
+        blocks = settings.capacity_blocks
+        needed = request.prompt_tokens + min(request.output_tokens, CLIP)
+        if blocks is not None and needed >= blocks * settings.block_tokens:
+            lengths = f"a prompt of {request.prompt_tokens} tokens and {request.output_tokens} outputs"
+            raise InputError(f"{lengths} are never admitted to {blocks * settings.block_tokens} tokens (kv_tokens)")
+
+
+class SglangGroup(Group):
+    """Attention replicas that get requests in turn, or that with fewest."""
+
+    def __init__(self, settings: Settings, lane: type[Lane], count: int) -> None:
+        super().__init__(settings, lane, count)
+        options = settings.options
+        assert isinstance(options, SglangOptions)
+        self._in_turn = options.load_balance_method == "round_robin"
+        self._dealt = 0
+
+    def deal(self, request: Request) -> Lane:
+        if not self._in_turn:
+            return super().deal(request)
+        self._dealt += 1
+        return self.lanes[(self._dealt - 1) % len(self.lanes)]
+
+
+SGLANG = SglangPolicy(
+    "sglang", SglangOptions, SglangLane, "page_size", "chunked_prefill_size", "max_running_requests", SglangGroup
+)

@@ -1,0 +1,163 @@
+"""TensorRT-LLM: prompts and decodes in one step; by default nobody is admitted who might have to leave again.
+
+Source: NVIDIA/TensorRT-LLM, tensorrt_llm/llmapi/llm_args.py, cpp/tensorrt_llm/batch_manager/capacityScheduler.cpp and
+microBatchScheduler.cpp, tensorrt_llm/_torch/pyexecutor/py_executor.py (_balance_adp_requests).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt, StrictBool
+
+from ...errors import InputError
+from ...scenario.section import Section
+from ..blocks import NO_MATCH, Match
+from ..lane import Lane, StepPlan
+from ..requests import Request
+from ..sequence import Sequence
+from ..settings import Settings
+from .base import Group, Policy
+from .budget import BudgetLane
+
+
+class AttentionDpOptions(Section):
+    """``attention_dp_config``: whether attention replicas begin prompts together."""
+
+    enable_balance: StrictBool = Field(False, description="prompts wait until every replica has one")
+    timeout_iters: NonNegativeInt = Field(50, description="steps that they wait at most")
+    batching_wait_iters: NonNegativeInt = Field(10, description="further steps, for more of them")
+
+
+class TrtllmOptions(Section):
+    """Options of TensorRT-LLM by their real names."""
+
+    max_batch_size: PositiveInt = Field(2048, description="requests that run at once")
+    max_num_tokens: PositiveInt = Field(8192, description="tokens of a step")
+    enable_chunked_prefill: StrictBool = Field(False, description="a prompt may be computed in several steps")
+    capacity_scheduler_policy: Literal["GUARANTEED_NO_EVICT", "MAX_UTILIZATION"] = Field(
+        "GUARANTEED_NO_EVICT", description="admit with room for all outputs, or for the next step"
+    )
+    enable_block_reuse: StrictBool = Field(True, description="blocks of equal beginnings are shared")
+    disable_overlap_scheduler: StrictBool = Field(False, description="steps are not planned ahead")
+    tokens_per_block: PositiveInt = Field(32, description="tokens of a block of the cache")
+    attention_dp_config: AttentionDpOptions = AttentionDpOptions()
+
+
+class TrtllmLane(BudgetLane):
+    """With GUARANTEED_NO_EVICT a request is admitted if its prompt and all its outputs have room beside what was
+    promised to others; with MAX_UTILIZATION if its next step has, and the last that was admitted pauses when it has
+    not."""
+
+    def __init__(self, settings: Settings) -> None:
+        options = settings.options
+        assert isinstance(options, TrtllmOptions)
+        overlap = not options.disable_overlap_scheduler
+        super().__init__(settings, remembers=options.enable_block_reuse, overlap=overlap, wastes=overlap)
+        self.budget, self.seats = options.max_num_tokens, options.max_batch_size
+        self.most, self.chunked = self.budget, options.enable_chunked_prefill
+        self.unit = options.tokens_per_block
+        self._evicts = options.capacity_scheduler_policy == "MAX_UTILIZATION"
+        self._promised = 0
+
+    def has_room(self, sequence: Sequence, tokens: int, match: Match) -> bool:
+        if self._evicts:
+            return self.blocks_to(sequence, tokens, match) <= self.pool.free
+        return self._promised + self._promise(sequence, match) <= self.pool.capacity
+
+    def _promise(self, sequence: Sequence, match: Match) -> int:
+        """Blocks to its end that nobody else holds."""
+        request = sequence.request
+        tokens = request.prompt_tokens + request.output_tokens + self.slack
+        return -(-(tokens + self.slack) // self.block) - match.blocks + match.idle
+
+    def admit(self, sequence: Sequence, match: Match = NO_MATCH) -> None:
+        sequence.promised = self._promise(sequence, match)
+        self._promised += sequence.promised
+        super().admit(sequence, match)
+
+    def release(self, sequence: Sequence) -> None:
+        super().release(sequence)
+        self._promised -= sequence.promised
+
+    def computed_more(self, sequence: Sequence) -> None:
+        self.remember(sequence, sequence.computed)
+
+    def could_begin(self) -> bool:
+        """Whether a prompt would be computed in the next step."""
+        if self.prefilling:
+            return True
+        if not self.waiting or len(self.running) >= self.seats:
+            return False
+        sequence = self.waiting[0]
+        match = self.find(sequence)
+        computed = self.computed_by(sequence, match)
+        tokens = self._piece(sequence, computed, self.budget - self.decoders.count * self.queries)
+        return tokens > 0 and self.has_room(sequence, computed + tokens, match)
+
+
+class TrtllmGroup(Group):
+    """Attention replicas that, with ``enable_balance``, begin prompts together: a replica whose decodes could have a
+    prompt beside them waits until all have one, so that no step is long for the sake of one replica."""
+
+    def __init__(self, settings: Settings, lane: type[Lane], count: int) -> None:
+        super().__init__(settings, lane, count)
+        options = settings.options
+        assert isinstance(options, TrtllmOptions)
+        self._options = options.attention_dp_config
+        self._waited = self._batched = 0
+
+    def schedule(self) -> list[StepPlan]:
+        if not self._options.enable_balance or len(self.lanes) == 1:
+            return super().schedule()
+        lanes = [lane for lane in self.lanes if isinstance(lane, TrtllmLane)]
+        for lane in lanes:
+            lane.still = False
+        could = [lane.could_begin() for lane in lanes]
+        still = any(could) and self._wait(lanes, all(could))
+        for lane in lanes:
+            lane.still = still
+        plans = super().schedule()
+        for plan in plans:
+            plan.again = plan.again and not still
+        return plans
+
+    def _wait(self, lanes: list[TrtllmLane], all_could: bool) -> bool:
+        """Whether prompts stand still in this step."""
+        all_decode = all(lane.decoders.count for lane in lanes)
+        if all_could and all(lane.decoders.count < lane.seats for lane in lanes):
+            self._waited = 0
+            if all_decode and self._batched < self._options.batching_wait_iters:
+                self._batched += 1
+                return True
+            self._batched = 0
+            return False
+        self._waited += 1
+        if self._waited >= self._options.timeout_iters or not all_decode:
+            self._waited = 0
+            return False
+        return True
+
+
+class TrtllmPolicy(Policy):
+    def check(self, settings: Settings, request: Request) -> None:
+        super().check(settings, request)
+        options = settings.options
+        assert isinstance(options, TrtllmOptions)
+        tokens, blocks = request.prompt_tokens + request.output_tokens, settings.capacity_blocks
+        evicts = options.capacity_scheduler_policy == "MAX_UTILIZATION"
+        longest = tokens - 1 if evicts and blocks is not None else request.prompt_tokens
+        if not options.enable_chunked_prefill and longest > options.max_num_tokens:
+            problem = f"{longest} tokens to compute at once are more than max_num_tokens"
+            raise InputError(f"{problem} ({options.max_num_tokens}) and enable_chunked_prefill is off")
+        if options.enable_chunked_prefill and options.tokens_per_block > options.max_num_tokens:
+            raise InputError("a block is more than a step computes", key="max_num_tokens")
+        slack = 0 if settings.speculation is None else 2 * settings.speculation.drafts
+        if not evicts and blocks is not None and -(-(tokens + slack) // settings.block_tokens) > blocks:
+            room = f"{blocks * settings.block_tokens} (kv_tokens)"
+            raise InputError(f"{tokens} tokens of a prompt and its outputs never have room: there are {room}")
+
+
+TRTLLM = TrtllmPolicy(
+    "trtllm", TrtllmOptions, TrtllmLane, "tokens_per_block", "max_num_tokens", "max_batch_size", TrtllmGroup
+)

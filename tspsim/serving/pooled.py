@@ -1,0 +1,165 @@
+"""A plan with pools as a deployment: two engines, the ranks of their replicas, and the links between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from .. import catalog
+from ..errors import InputError
+from ..network import Cluster
+from ..network.specs import FabricSpec
+from ..network.wires import Wires
+from ..question import FRESH, Lookups, cluster_of, look_up_pool
+from ..result import Memory
+from ..scenario import Plan as PlanKeys
+from ..scenario import Scenario
+from ..scenario.pools import Pools
+from .carry import Holders, holders_of
+from .deployment import Deployment, Scaled
+from .disaggregation import Disaggregated, Handover
+from .metrics import Bill, Cache
+from .replicas import Members, Pool
+from .service import Desk
+
+
+@dataclass(frozen=True, kw_only=True)
+class PooledDeployment(Deployment):
+    """Prompts and answers on different GPUs. What it inherits is of one replica of those that write answers.
+
+    Attributes
+    ----------
+    parts
+        One replica of each pool, by its name.
+    pools
+        As the scenario states them.
+    placed
+        Ranks of each pool on its cluster.
+    clusters
+        The scenario's, and a pool's own.
+    """
+
+    parts: Mapping[str, Deployment]
+    pools: Pools
+    placed: Mapping[str, range]
+    clusters: tuple[Cluster, ...]
+
+    def count(self, name: str) -> int:
+        """Replicas of a pool."""
+        return len(self.placed[name]) // self.pools.members()[name].ranks
+
+    @property
+    def gpus(self) -> int:
+        return sum(len(ranks) for ranks in self.placed.values())
+
+    @property
+    def bill(self) -> Bill:
+        """Means over all GPUs; of prices those bases that all devices have."""
+        bills = [(len(self.placed[name]) / self.gpus, part.bill) for name, part in self.parts.items()]
+        bases = [basis for basis in bills[0][1].usd_per_gpu_hour if all(basis in b.usd_per_gpu_hour for _, b in bills)]
+        prices = {basis: sum(share * bill.usd_per_gpu_hour[basis] for share, bill in bills) for basis in bases}
+        watts = [share * bill.watts_per_gpu for share, bill in bills if bill.watts_per_gpu is not None]
+        return Bill(prices, sum(watts) if len(watts) == len(bills) else None)
+
+    def cache(self, length: int) -> Cache:
+        """Of the replicas that write answers."""
+        one, count = self.parts["decode"].cache(length), self.count("decode")
+        if one.capacity_tokens is None or one.sessions is None:
+            return one
+        return Cache(one.capacity_tokens * count, one.sessions * count, count * self.parts["decode"].replicas)
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Of a GPU that reads prompts, if they do not fit there; else of one that writes answers."""
+        reader, writer = (part.memory for part in self.parts.values())
+        return writer if reader.fits else reader
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        told: dict[str, Any] = {
+            name: {"degrees": part.degrees, "pool_replicas": self.count(name), **part.settings}
+            for name, part in self.parts.items()
+        }
+        how = {name: getattr(self.pools, name) for name in ("transfer", "handshake", "first_token", "fabric")}
+        return self.parts["decode"].settings | {"pools": told | how}
+
+    def refusal(self, longest: int) -> str | None:
+        """Prompts have to fit in one pool, and all of a request in the other."""
+        refused = {name: part.refusal(longest) for name, part in self.parts.items()}
+        return next((f"{name}: {words}" for name, words in refused.items() if words is not None), None)
+
+    def desk(self, factor: float = 1.0) -> Desk:
+        pools = {}
+        for name, part in self.parts.items():
+            cost = part.costs if factor == 1.0 else Scaled(part.costs, factor)
+            members = Members(part.engine, cost, self.count(name) * part.replicas, part.lanes)
+            pools[name] = Pool([members], self.pools.members()[name].router, name)
+        handover = Handover(
+            self.pools.transfer == "push",
+            self.pools.handshake if self.pools.transfer == "pull" else 0.0,
+            self.pools.first_token == "prefill",
+        )
+        holders = self.holders("prefill"), self.holders("decode")
+        return Disaggregated(
+            pools["prefill"], pools["decode"], holders, lambda env: Wires(env, self.clusters), handover
+        )
+
+    def holders(self, name: str) -> Sequence[Sequence[Holders]]:
+        """Of every replica of a pool, and of each of its attention replicas, who holds what of a cache."""
+        part, pool = self.parts[name], self.pools.members()[name]
+        job, cluster = part.costs.programs.decoding((1,)), part.question.cluster
+        where = 0 if pool.cluster is None else len(self.clusters) - 1
+        return [
+            [
+                holders_of(job, cluster.gpus, cluster.gpus_per_node, where, first, engine * part.lanes + lane)
+                for lane in range(part.lanes)
+            ]
+            for first in self.placed[name][:: pool.ranks]
+            for engine in range(part.replicas)
+        ]
+
+
+def pooled_deployment(scenario: Scenario, entry: PlanKeys, lookups: Lookups = FRESH) -> PooledDeployment:
+    """A plan with pools, looked up.
+
+    Raises
+    ------
+    InputError
+        Pools do not fit their clusters, or nothing joins those.
+    """
+    pools = entry.pools
+    assert pools is not None
+    whole = cluster_of(scenario, lookups)
+    own = next((pool for pool in pools.members().values() if pool.cluster is not None), None)
+    clusters = [whole]
+    if own is not None:
+        clusters.append(cluster_of(scenario.model_copy(update={"cluster": own.cluster}), lookups))
+    made = {}
+    for name, pool in pools.members().items():
+        question = look_up_pool(scenario, entry, name, lookups)
+        options = {**scenario.workload.engine, **pool.engine}
+        key = f"plans.{entry.name}.pools.{name}.engine"
+        place = {each: f"{key}.{each}" if each in pool.engine else f"workload.engine.{each}" for each in options}
+        speculation = (entry.speculation or scenario.workload.speculation) if name == "decode" else None
+        made[name] = Deployment(question, question.plans[0], options, place, speculation, pool.router)
+    decode = made["decode"]
+    return PooledDeployment(
+        **{name: getattr(decode, name) for name in ("question", "plan", "options", "place", "speculation", "router")},
+        parts=made,
+        pools=pools,
+        placed=pools.placed(whole.gpus, whole.gpus_per_node, entry.name),
+        clusters=tuple(joined(clusters, pools.fabric, f"plans.{entry.name}.pools.fabric")),
+    )
+
+
+def joined(clusters: Sequence[Cluster], fabric: str | None, key: str) -> Sequence[Cluster]:
+    """Clusters with a way between them; raises InputError where they have none."""
+    if fabric is not None:
+        spec = catalog.load("fabrics", fabric, FabricSpec)
+        return [replace(each, fabric=spec, memo={}) for each in clusters]
+    lacking = next((each for each in clusters if each.fabric is None), None)
+    if len(clusters) > 1 and lacking is not None:
+        raise InputError(f"{lacking.name} has no fabric to reach the other pool by; name one", key=key)
+    return clusters

@@ -1,0 +1,124 @@
+"""Speculative decoding as an engine sees it: tokens that a step verifies, and how many of them it keeps.
+
+A drafter guesses k tokens of a sequence, one pass of the model checks k + 1 positions, and the tokens up to the first
+wrong guess are kept. With acceptance a_i of the i-th draft, given that those before it were right, a step puts out
+
+    1 + Σ_{i ≤ k} Π_{j ≤ i} a_j
+
+tokens in the mean (Leviathan et al. 2023, arXiv:2211.17192, for equal a_i).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from ..errors import InputError
+from .requests import Request
+
+#: Draws are made so many at a time.
+_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """Drafts of every step, and what becomes of them.
+
+    Attributes
+    ----------
+    acceptance
+        Of each draft, where those before it were accepted: one probability a drafted token.
+    sampled
+        Drafts are accepted or not by chance, sequence by sequence; otherwise every step puts out the mean: whole
+        tokens, and the fraction is carried to the next step.
+    seed
+        Of chance. What a sequence draws depends on its number and on how many of its steps came before, not on when it
+        runs or with whom.
+
+    Examples
+    --------
+    >>> Speculation((0.8, 0.5)).tokens_a_step
+    2.2
+    >>> Speculation.by_lengths((1.85, 2.45)).acceptance
+    (0.85, 0.7058823529411765)
+    """
+
+    acceptance: tuple[float, ...]
+    sampled: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.acceptance:
+            raise InputError("an acceptance is needed for every drafted token, at least one", key="acceptance")
+        for value in self.acceptance:
+            if not 0.0 <= value <= 1.0:
+                raise InputError(f"'{value:g}' is not a probability; it must be in 0 to 1", key="acceptance")
+
+    @classmethod
+    def alike(cls, drafts: int, acceptance: float, *, sampled: bool = False, seed: int = 0) -> Speculation:
+        """Every one of ``drafts`` tokens is accepted alike."""
+        return cls((acceptance,) * drafts, sampled, seed)
+
+    @classmethod
+    def by_lengths(
+        cls, lengths: Sequence[float], drafts: int | None = None, *, sampled: bool = False, seed: int = 0
+    ) -> Speculation:
+        """From the mean tokens a step with one, two, ... drafts, as tables state them: a_i = (L_i − L_{i−1}) / (L_{i−1}
+        − L_{i−2}). ``drafts``: the first so many; None: all.
+
+        Raises
+        ------
+        InputError
+            Lengths do not grow by less and less from 1, or there are fewer than drafts.
+        """
+        drafts = len(lengths) if drafts is None else drafts
+        if drafts > len(lengths):
+            raise InputError(f"{drafts} drafts, but lengths are known for {len(lengths)}", key="drafts")
+        gains = np.diff([0.0, 1.0, *lengths[:drafts]])
+        if (gains < 0).any() or (np.diff(gains) > 1e-9).any():
+            raise InputError("tokens a step must grow with drafts, from 1, by less and less", key="lengths")
+        rates = [float(min(1.0, after / before)) if before else 0.0 for before, after in pairwise(gains)]
+        return cls(tuple(rates), sampled, seed)
+
+    @property
+    def drafts(self) -> int:
+        """Tokens guessed a step."""
+        return len(self.acceptance)
+
+    @property
+    def queries(self) -> int:
+        """Positions of a sequence that a step computes."""
+        return self.drafts + 1
+
+    @cached_property
+    def tokens_a_step(self) -> float:
+        """That a step puts out for a sequence, in the mean."""
+        return 1.0 + float(np.cumprod(self.acceptance).sum())
+
+    def tokens(self, steps: int) -> int:
+        """That ``steps`` steps put out for every sequence, where each puts out the mean."""
+        return int(steps * self.tokens_a_step + 1e-9)
+
+    def steps_for(self, tokens: int) -> int:
+        """The fewest steps with so many tokens."""
+        steps = int(tokens / self.tokens_a_step)
+        while self.tokens(steps) < tokens:
+            steps += 1
+        while steps and self.tokens(steps - 1) >= tokens:
+            steps -= 1
+        return steps
+
+    def steps_within(self, tokens: int) -> int:
+        """The most steps with no more tokens."""
+        return self.steps_for(tokens + 1) - 1
+
+    def draws(self, request: Request) -> Iterator[int]:
+        """Tokens that each step of a request puts out, by chance."""
+        generator = np.random.default_rng((self.seed, request.number))
+        while True:
+            accepted = generator.random((_AT_ONCE, self.drafts)) < self.acceptance
+            yield from (1 + np.cumprod(accepted, axis=1).sum(axis=1)).tolist()

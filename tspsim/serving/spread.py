@@ -1,0 +1,106 @@
+"""How far the answer of a run can be trusted: all steps faster, or slower, by what the kernels' families may be off.
+
+One factor a family is common to all steps, as for single steps (:meth:`tspsim.simulation.Costs.range_of`); of a step
+that decodes and one that reads prompts, weighed by the time each kind takes, it makes one factor for the run. Requests
+are served again with steps so much faster and so much slower: queues answer more than in proportion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .costs import ProgramCosts
+from .log import Kind, StepLog
+from .metrics import Waits
+from .programs import StepPrograms
+from .work import Chunk, Floats, Work
+
+#: Requests that are served again, at most.
+MOST_AGAIN = 2000
+BASIS = (
+    "90 %: one factor a kernel family, one for the stack and one for exposed transfers (residuals), common to all "
+    "steps, and the range of the front end; served again with steps so much faster and slower"
+)
+
+
+@dataclass(frozen=True)
+class Typical:
+    """What a run's steps are like.
+
+    Attributes
+    ----------
+    decode, reading
+        A step that decodes alone, and one that reads prompts, each of one attention replica; None where a run has none.
+    seconds
+        Of all engines, by kind of step: ``decode``, ``mixed``, ``prefill``.
+    """
+
+    decode: Work | None
+    reading: Work | None
+    seconds: dict[str, float]
+
+    @classmethod
+    def of(cls, waits: Waits, logs: Sequence[StepLog], lanes: int) -> Typical:
+        """Means over time: sequences of a step, and tokens in their caches."""
+        columns = [np.concatenate([log.column(name) for log in logs]) for name in ("start_s", "end_s", "kind")]
+        lasted, kind = columns[1] - columns[0], columns[2]
+        sequences, chunks, steps = (
+            np.concatenate([log.column(name) for log in logs]) for name in ("sequences", "chunk_tokens", "steps")
+        )
+        seconds = {each.name.lower(): float(lasted[kind == each].sum()) for each in Kind}
+        outputs, prompts = waits.output_tokens, waits.prompt_tokens
+        held = int(((prompts + outputs / 2) * outputs).sum() / outputs.sum()) if len(waits) else 1
+        prompt = max(1, int(prompts.mean())) if len(waits) else 1
+
+        def mean(values: Floats, chosen: Floats) -> int:
+            weights = lasted[chosen]
+            return max(1, round(float((values[chosen] * weights).sum() / weights.sum() / lanes)))
+
+        alone, read = kind == Kind.DECODE, kind != Kind.DECODE
+        decode = Work((), (held,) * mean(sequences, alone)) if alone.any() else None
+        reading = None
+        if read.any():
+            tokens = max(1, round(float((chunks[read] / steps[read]).mean() / lanes)))
+            whole, rest = divmod(tokens, prompt)
+            pieces = [Chunk(prompt, 0)] * whole + ([Chunk(rest, prompt - rest)] if rest else [])
+            beside = round(float(sequences[read].mean()) / lanes)
+            reading = Work(tuple(pieces[:64]), (held,) * beside)
+        return cls(decode, reading, seconds)
+
+
+def factors(costs: ProgramCosts, typical: Typical) -> tuple[float, float]:
+    """Low and high factor of steps, nine times of ten."""
+    both = [
+        (typical.decode, typical.seconds["decode"]),
+        (typical.reading, typical.seconds["mixed"] + typical.seconds["prefill"]),
+    ]
+    weighed = [(factors_of(costs, work), seconds) for work, seconds in both if work is not None and seconds > 0.0]
+    total = sum(seconds for _, seconds in weighed)
+    if not total:
+        return 1.0, 1.0
+    low, high = (sum(each[end] * seconds for each, seconds in weighed) / total for end in (0, 1))
+    return low, high
+
+
+def factors_of(costs: ProgramCosts, work: Work) -> tuple[float, float]:
+    """Of one step: independent factors of its families, of exposed transfers and of the stack."""
+    # Programs of its own: what other steps were asked about is of no account.
+    programs = StepPrograms(costs.question, costs.plan, costs.programs.speculation)
+    priced, prices = programs.price(programs.of(work)[-1]), programs.costs
+    stack, errors = costs.question.work.stack, prices.errors()
+    faster, slower = ((1.0 - factor) ** 2 for factor in stack.spread)
+    for family, seconds in priced.compute_s.items():
+        low, high = errors.get(family, (1.0, 1.0))
+        share = seconds / priced.seconds
+        faster += (share * (1.0 - low)) ** 2
+        slower += (share * (high - 1.0)) ** 2
+    kernels = sum(priced.compute_s.values())
+    host = priced.parts_s.get("host", 0.0) + priced.parts_s.get("idle", 0.0)
+    exposed = max(0.0, priced.seconds - kernels - host) / priced.seconds
+    low, high = prices.transfers
+    faster += (exposed * (1.0 - low)) ** 2
+    slower += (exposed * (high - 1.0)) ** 2
+    return 1.0 - faster**0.5, 1.0 + slower**0.5

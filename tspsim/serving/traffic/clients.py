@@ -1,0 +1,129 @@
+"""Clients on a clock: they send requests at times of their own, or when earlier ones end."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import simpy
+
+from ...traffic import Asked
+from ..requests import Request
+from .book import Book
+
+Send = Callable[[Request], None]
+
+
+class Clients:
+    """The source of a run's requests.
+
+    What clients send is conversations, mostly of one turn. In a closed loop the next begins when one ends; otherwise
+    each begins at its time, or when there is room under the limit of those under way. Warm-up conversations that end
+    before the others begin are a run of their own on the same clock.
+
+    Parameters
+    ----------
+    asked
+        What they send.
+    front_end_s
+        From when a client sends a request until the engine sees it, and from a token to the client, both together: they
+        are taken before the engine, so that all waits of a client have them.
+    """
+
+    def __init__(self, asked: Asked, front_end_s: float = 0.0) -> None:
+        self.book = Book(asked)
+        self._asked, self._front_end_s = asked, front_end_s
+        self._conversations = -(-len(asked) // asked.turns)
+        self._first = -(-asked.warm_up // asked.turns) if asked.pauses else 0
+        self._backlog: deque[int] = deque()
+        self._under_way = self._coming = 0
+
+    @property
+    def requests(self) -> Book:
+        """All that will come, in order of their numbers."""
+        return self.book
+
+    def begin(self, env: simpy.Environment, send: Send) -> None:
+        """Send what comes at the start, and arrange for what comes at known times."""
+        self._env, self._send = env, send
+        self._start(0, self._first or self._conversations)
+
+    def ended(self, request: Request) -> None:
+        """A request has been answered: the next turn comes, or the next conversation."""
+        self.book.close(request)
+        following = request.number + 1
+        if following % self._asked.turns and following < len(self._asked):
+            self._after(float(self._asked.think_s[following]), lambda: self._turn(following))
+            return
+        self._under_way -= 1
+        if self._backlog:
+            self._converse(self._backlog.popleft())
+        elif self._closed and self._next < self._until:
+            self._next += 1
+            self._converse(self._next - 1)
+        elif not self._under_way and not self._coming and self._next == self._until < self._conversations:
+            self._start(self._until, self._conversations)
+
+    @property
+    def _closed(self) -> bool:
+        return self._asked.arrival_s is None
+
+    def _start(self, first: int, until: int) -> None:
+        """Conversations ``first`` up to ``until``, from now on."""
+        self._next, self._until, self._begin_s = first, until, self._env.now
+        if not self._closed:
+            self._arrive()
+            return
+        most = until - first if self._asked.most is None else min(self._asked.most, until - first)
+        self._next += most
+        if self._asked.spacing_s > 0.0:
+            self._coming = most
+            for number in range(first, first + most):
+                self._after((number - first) * self._asked.spacing_s, self._come(number))
+            return
+        for number in range(first, first + most):
+            self._converse(number)
+
+    def _come(self, number: int) -> Callable[[], None]:
+        """A client that begins later."""
+
+        def begin() -> None:
+            self._coming -= 1
+            self._converse(number)
+
+        return begin
+
+    def _arrive(self) -> None:
+        """All conversations that begin now, and a look at the next that begins later."""
+        times, env = self._asked.arrival_s, self._env
+        assert times is not None
+        zero = self._begin_s - times[self._first if self._next >= self._first else 0]
+        while self._next < self._until:
+            wait_s = float(zero + times[self._next]) - env.now
+            if wait_s > 0.0:
+                self._after(wait_s, self._arrive)
+                return
+            self._next += 1
+            if self._asked.most is None or self._under_way < self._asked.most:
+                self._converse(self._next - 1)
+            else:
+                self._backlog.append(self._next - 1)
+
+    def _converse(self, conversation: int) -> None:
+        self._under_way += 1
+        self._turn(conversation * self._asked.turns)
+
+    def _turn(self, number: int) -> None:
+        request = self.book.open(number, self._env.now)
+        if self._front_end_s > 0.0:
+            self._after(self._front_end_s, lambda: self._send(request))
+        else:
+            self._send(request)
+
+    def _after(self, seconds: float, call: Callable[[], None]) -> None:
+        if seconds <= 0.0:
+            call()
+            return
+        event = self._env.timeout(seconds)
+        assert event.callbacks is not None
+        event.callbacks.append(lambda _event: call())

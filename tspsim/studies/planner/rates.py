@@ -1,0 +1,156 @@
+"""What a deployment can put out at most, in closed form from a few of its steps: what a search of plans is ordered by.
+
+Letters: a prompt has p tokens and its answer n; B sequences decode together on an attention replica, of S tokens each;
+t(B) are seconds of a step that decodes them, a tokens that it puts out of each, and t_p those of the steps that read a
+prompt. While B sequences decode, B·p/n tokens of prompts are read for every token that each puts out:
+
+    TPOT ≈ t(B)/a + (B/n)·t_p        TTFT ≈ t_p + t(B)        requests/s ≈ B/(n·TPOT)
+
+and of C clients an attention replica B = C/(1 + TTFT/(n·TPOT)) decode at a time. Where prompts are read elsewhere the
+second term of TPOT is nothing, and requests/s are those of the slower pool.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from ...errors import TspsimError
+from ...serving.deployment import Deployment
+from ...serving.work import Chunk, Work
+
+#: Sequences of an attention replica that a search looks at, at most.
+MOST = 4096
+
+
+@dataclass(frozen=True)
+class Demand:
+    """The requests: means of lengths, and the bounds on waits by name."""
+
+    prompt: int
+    output: int
+    bounds: Mapping[str, float]
+
+    @property
+    def context(self) -> int:
+        """Tokens of a sequence in the cache, mean over its answer."""
+        return self.prompt + self.output // 2
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One load in closed form: clients in all, and what they see."""
+
+    clients: int
+    requests_per_s: float
+    ttft_s: float
+    tpot_s: float
+
+    def keeps(self, bounds: Mapping[str, float], slack: float = 1.0) -> bool:
+        """Whether the means keep the bounds, or nearly."""
+        return self.ttft_s <= slack * bounds.get("ttft", math.inf) and self.tpot_s <= slack * bounds.get(
+            "tpot", math.inf
+        )
+
+
+@dataclass
+class Engine:
+    """A deployment's attention replicas in closed form.
+
+    Attributes
+    ----------
+    count
+        Of them.
+    """
+
+    deployment: Deployment
+    demand: Demand
+    replicas: int
+    _steps: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        return self.replicas * self.deployment.replicas * self.deployment.lanes
+
+    @cached_property
+    def read_s(self) -> float:
+        """Of a prompt, in pieces of the engine's budget, mean of an attention replica's step."""
+        limits = self.deployment.question.work.stack.engine.limits_on(
+            self.deployment.question.device.visible_memory_bytes
+        )
+        most = self.demand.prompt if limits is None else max(1, limits.tokens)
+        whole, rest = divmod(self.demand.prompt, most)
+        pieces = [Chunk(most, number * most) for number in range(whole)]
+        pieces += [Chunk(rest, whole * most)] if rest else []
+        # A small prompt shares its step with others: as many as the budget holds.
+        together = max(1, most // self.demand.prompt)
+        if together > 1:
+            return self.deployment.costs.seconds([Work((Chunk(self.demand.prompt, 0),) * together)]) / together
+        return sum(self.deployment.costs.seconds([Work((piece,))]) for piece in pieces)
+
+    def step_s(self, sequences: int) -> float:
+        """Of a step that decodes so many sequences a replica."""
+        if sequences not in self._steps:
+            work = Work((), (self.demand.context,) * sequences)
+            self._steps[sequences] = float(self.deployment.costs.seconds([work]))
+        return self._steps[sequences]
+
+    @property
+    def accepted(self) -> float:
+        """Tokens that a step puts out of a sequence."""
+        drafts = self.deployment.drafts
+        return drafts.accepted if drafts else 1.0
+
+    @cached_property
+    def most(self) -> int:
+        """Sequences that an attention replica has room for, up to the engine's own limit."""
+        sessions = self.deployment.costs.capacity.sessions(self.demand.prompt + self.demand.output)
+        seats = getattr(self.deployment.engine.options, "max_num_seqs", MOST)
+        return int(min(sessions, seats, MOST))
+
+
+def loads(most: int) -> list[int]:
+    """Powers of two up to a number, and the number."""
+    sizes = [1 << power for power in range(max(1, most).bit_length())]
+    return [size for size in sizes if size <= most] or [1]
+
+
+def together(engine: Engine) -> list[Expected]:
+    """One pool that reads and writes: every load, smallest first."""
+    found, n = [], engine.demand.output
+    for size in loads(engine.most):
+        first_s = engine.read_s + engine.step_s(size)
+        token_s = engine.step_s(size) / engine.accepted + size / n * engine.read_s
+        clients = size * (1.0 + first_s / (n * token_s))
+        found.append(Expected(round(clients * engine.count), engine.count * size / (n * token_s), first_s, token_s))
+    return found
+
+
+def apart(reader: Engine, writer: Engine) -> list[Expected]:
+    """Two pools: every load, smallest first, as far as prompts are read fast enough."""
+    found, n = [], writer.demand.output
+    reads = reader.count / reader.read_s
+    for size in loads(writer.most):
+        token_s = writer.step_s(size) / writer.accepted
+        writes = writer.count * size / (n * token_s)
+        first_s = reader.read_s + token_s
+        found.append(Expected(round(min(reads, writes) * (first_s + n * token_s)) or 1, min(reads, writes), first_s, token_s))
+        if writes >= reads:
+            break
+    return found
+
+
+def best_of(expected: list[Expected], bounds: Mapping[str, float], slack: float = 1.0) -> Expected | None:
+    """The load with most requests/s that keeps the bounds, or nearly; None where none does."""
+    kept = [each for each in expected if each.keeps(bounds, slack)]
+    return max(kept, key=lambda each: each.requests_per_s, default=None)
+
+
+def tried(find: Callable[[], list[Expected]]) -> list[Expected]:
+    """Nothing where a plan is not legal, or has no room."""
+    try:
+        return find()
+    except (TspsimError, ValueError):
+        return []

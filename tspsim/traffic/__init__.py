@@ -1,0 +1,41 @@
+"""What is asked of a service: when requests are sent, how long they are, what they share, and how a benchmark counts.
+
+Kinds of each register themselves (:mod:`tspsim.registry`): a class whose fields are its options, its check and its
+sentence. :func:`draw` makes columns of requests of them. Nothing here knows an engine or a clock.
+"""
+
+from __future__ import annotations
+
+from . import arrivals, lengths, prefixes, protocols
+from .arrivals import ARRIVALS, Arrivals
+from .draw import Asked, draw
+from .kind import Kind, OneKind
+from .lengths import LENGTHS, Lengths
+from .prefixes import PREFIXES, Prefixes, Shared
+from .protocols import PROTOCOLS, Protocol
+from .traces import TRACE_FORMS, Trace, TraceForm, locate_trace, read_trace
+
+__all__ = [
+    "ARRIVALS",
+    "LENGTHS",
+    "PREFIXES",
+    "PROTOCOLS",
+    "TRACE_FORMS",
+    "Arrivals",
+    "Asked",
+    "Kind",
+    "Lengths",
+    "OneKind",
+    "Prefixes",
+    "Protocol",
+    "Shared",
+    "Trace",
+    "TraceForm",
+    "arrivals",
+    "draw",
+    "lengths",
+    "locate_trace",
+    "prefixes",
+    "protocols",
+    "read_trace",
+]

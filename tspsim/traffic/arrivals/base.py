@@ -1,0 +1,157 @@
+"""When requests are sent: the family of arrivals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import numpy as np
+from pydantic import BeforeValidator, Field
+
+from ...registry import Registry
+from ...units import PositiveNumber
+from ..kind import Floats, Kind, Rate, refuse
+from ..traces import Trace
+
+#: Instead of a rate: the highest that the bounds of ``slo`` allow, found by bisection.
+HIGHEST = "highest"
+MOST_POINTS = 64
+
+
+class Arrivals(Kind):
+    """When requests are sent.
+
+    A curve is asked as several points (:meth:`points`), each of them arrivals of their own.
+    """
+
+    registry: ClassVar[Registry[Any]] = Registry("kind of arrivals", "tspsim.arrivals")
+
+    def points(self) -> tuple[Self, ...]:
+        """One a point of a curve, in the order stated; mostly itself alone."""
+        return (self,)
+
+    @property
+    def label(self) -> Mapping[str, float]:
+        """What a point of a curve is told by."""
+        return {}
+
+    @property
+    def most(self) -> int | None:
+        """Requests that are under way at once, at most; None: there is no limit."""
+        return None
+
+    @property
+    def closed(self) -> bool:
+        """A request is sent when another ends, and not at a time of its own."""
+        return False
+
+    @property
+    def spacing_s(self) -> float:
+        """Of a closed loop: seconds between the first requests of two clients."""
+        return 0.0
+
+    @property
+    def searches(self) -> bool:
+        """Its rate is to be found."""
+        return False
+
+    def at(self, rate: float) -> Self:
+        """The same at a stated rate, in requests/s."""
+        raise NotImplementedError
+
+    @property
+    def mean_rate(self) -> float | None:
+        """Requests/s; None where it has none of its own."""
+        return None
+
+    def trace(self) -> Trace | None:
+        """The requests that it replays; None where it makes them up."""
+        return None
+
+    def times(self, random: np.random.Generator, count: int) -> Floats | None:
+        """Seconds of each of ``count`` arrivals, ascending from 0; None of a closed loop."""
+        raise NotImplementedError
+
+
+def several(value: Any) -> Any:
+    """One or a list of them, as a tuple."""
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+Concurrency = Annotated[PositiveNumber, Field(le=2**20)]
+
+
+def _one_or_highest(value: Any) -> Any:
+    if value == HIGHEST:
+        return value
+    values = several(value)
+    if HIGHEST in values:
+        raise refuse(f"'{HIGHEST}' stands alone: a curve has stated rates")
+    return values
+
+
+#: A rate, several for a curve, or the highest that keeps the bounds.
+Rates = Annotated[
+    tuple[Rate, ...] | Literal["highest"],
+    BeforeValidator(_one_or_highest),
+    Field(min_length=1, max_length=MOST_POINTS),
+]
+
+
+class OpenLoop(Arrivals):
+    """Requests are sent at times of their own, at a rate, though no more than ``max_concurrency`` at once."""
+
+    max_concurrency: Concurrency | None = Field(
+        None, description="requests under way at once, at most; those beyond wait at the client, unsent"
+    )
+
+    @property
+    def most(self) -> int | None:
+        return self.max_concurrency
+
+    @property
+    def capped(self) -> str:
+        """The limit as the end of a clause."""
+        return f", at most {self.max_concurrency:,} at once" if self.max_concurrency else ""
+
+
+class Renewal(OpenLoop):
+    """Independent gaps between arrivals, with a mean of 1/rate."""
+
+    rate: Rates = Field(description="requests a second; a list makes a curve; highest: the highest that keeps the slo")
+
+    def points(self) -> tuple[Self, ...]:
+        if self.rate == HIGHEST:
+            return (self,)
+        return tuple(self.model_copy(update={"rate": (rate,)}) for rate in self.rate)
+
+    @property
+    def label(self) -> Mapping[str, float]:
+        return {} if self.rate == HIGHEST else {"rate": float(self.rate[0])}
+
+    @property
+    def searches(self) -> bool:
+        return self.rate == HIGHEST
+
+    def at(self, rate: float) -> Self:
+        return self.model_copy(update={"rate": (rate,)})
+
+    @property
+    def mean_rate(self) -> float | None:
+        return None if self.rate == HIGHEST else float(self.rate[0])
+
+    def times(self, random: np.random.Generator, count: int) -> Floats | None:
+        assert self.mean_rate is not None
+        gaps = self.gaps(random, count) / self.mean_rate
+        gaps[:1] = 0.0
+        return np.cumsum(gaps)
+
+    def gaps(self, random: np.random.Generator, count: int) -> Floats:
+        """Gaps before ``count`` arrivals, of mean one; the first is not used: the first request is sent at 0."""
+        raise NotImplementedError
+
+    @property
+    def rates_in_words(self) -> str:
+        if self.rate == HIGHEST:
+            return "the highest rate within the bounds"
+        return " or ".join(f"{rate:g}" for rate in self.rate) + " requests/s"

@@ -1,0 +1,145 @@
+"""What a scenario's traffic asks, drawn: columns of all requests, so that a million take megabytes.
+
+Every aspect has random numbers of its own from the same seed: other lengths leave arrivals as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from ..errors import InputError
+from .arrivals import Arrivals
+from .kind import Floats, Ints
+from .lengths import Lengths
+from .prefixes import Prefixes, Shared
+from .protocols import Protocol
+
+
+class Stream(IntEnum):
+    """Which random numbers an aspect takes."""
+
+    ARRIVALS = 0
+    PROMPTS = 1
+    OUTPUTS = 2
+    PREFIXES = 3
+    THINKING = 4
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Requests in the order of their numbers.
+
+    Attributes
+    ----------
+    arrival_s
+        When each wants to be sent; None of a closed loop. Of conversations their first turns' times count.
+    prompt_tokens, output_tokens
+        Of each; prompts are whole, with all that was said before.
+    most
+        Under way at once, at most (of conversations: so many of them); None: no limit.
+    turns
+        Requests of a conversation; they stand behind each other.
+    think_s
+        From the end of the turn before, of each.
+    warm_up, cool_down
+        Requests at the beginning and at the end that do not count.
+    pauses
+        Warm-up requests end before the others are sent.
+    spacing_s
+        Of a closed loop: between the first requests of two clients.
+    """
+
+    arrival_s: Floats | None
+    prompt_tokens: Ints
+    output_tokens: Ints
+    shared: Shared
+    think_s: Floats
+    most: int | None = None
+    turns: int = 1
+    warm_up: int = 0
+    cool_down: int = 0
+    pauses: bool = False
+    spacing_s: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.prompt_tokens)
+
+    @property
+    def counted(self) -> slice:
+        """Those that count."""
+        return slice(self.warm_up, len(self) - self.cool_down)
+
+
+def draw(
+    arrivals: Arrivals,
+    prompt: Lengths | None,
+    output: Lengths | None,
+    prefix: Prefixes,
+    protocol: Protocol,
+    *,
+    requests: int | None,
+    seed: int,
+) -> Asked:
+    """Draw the requests of one point of a scenario's traffic.
+
+    Parameters
+    ----------
+    prompt, output
+        None: as in the trace of the arrivals.
+    requests
+        That count, warm-up not among them; None: as many as the protocol sends.
+    seed
+        Of all random numbers.
+
+    Raises
+    ------
+    InputError
+        The trace has fewer requests than are asked for.
+    """
+    trace = arrivals.trace()
+    measured = requests or protocol.requests(arrivals)
+    warm_up = protocol.warm_up(arrivals)
+    cool_down = protocol.cool_down(arrivals)
+    pauses = protocol.pauses
+    if trace is not None and measured + warm_up > len(trace) and requests is None:
+        measured = len(trace) - warm_up
+    if pauses and not prefix.shares:
+        warm_up = 0  # it ends before the first request that counts, and leaves nothing behind that would be met again
+    count = measured if not warm_up else measured + warm_up
+    if not pauses and warm_up + cool_down >= measured:
+        what = f"{warm_up} + {cool_down} requests that do not count leave none of {measured}"
+        raise InputError(what, key="traffic.protocol")
+    if not pauses:
+        count = measured
+    if trace is not None and count > len(trace):
+        what = f"{count:,} requests, but the trace {trace.name} has {len(trace):,}; leave requests out for all of them"
+        raise InputError(what, key="traffic.requests")
+
+    def stream(which: Stream) -> np.random.Generator:
+        return np.random.default_rng([seed, int(which)])
+
+    def tokens(lengths: Lengths | None, column: str, which: Stream) -> Ints:
+        if lengths is not None:
+            return lengths.draw(stream(which), count, column)
+        assert trace is not None
+        return np.asarray(getattr(trace, column)[:count])
+
+    outputs = tokens(output, "output_tokens", Stream.OUTPUTS)
+    prompts = prefix.prompts(tokens(prompt, "prompt_tokens", Stream.PROMPTS), outputs)
+    conversations = -(-count // prefix.turns_each)
+    return Asked(
+        arrivals.times(stream(Stream.ARRIVALS), conversations),
+        prompts,
+        outputs,
+        prefix.share(stream(Stream.PREFIXES), prompts, outputs, trace),
+        prefix.think_s(stream(Stream.THINKING), count),
+        arrivals.most,
+        prefix.turns_each,
+        warm_up,
+        cool_down,
+        pauses,
+        arrivals.spacing_s,
+    )

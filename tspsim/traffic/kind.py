@@ -1,0 +1,170 @@
+"""What varies in traffic is an object of a registered class: its fields are its options, and it says what it does.
+
+A class registers under the ``kind`` that a scenario names it by. A registry's classes make the type of a scenario's key
+(:class:`OneKind`): what is stated is read by the class of its kind, and the JSON Schema lists them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
+
+from ..errors import UnitError, did_you_mean
+from ..registry import Registry
+from ..units import WITH_UNITS, parse
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Key(NamedTuple):
+    """A key that a mapping may have."""
+
+    name: str
+
+
+class Kind(BaseModel):
+    """One way in which something varies.
+
+    Attributes
+    ----------
+    name
+        What a scenario's ``kind`` calls it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    name: ClassVar[str]
+    #: Of the family: set by its base class.
+    registry: ClassVar[Registry[Any]]
+
+    @classmethod
+    def further(cls) -> Iterator[Key]:
+        """All keys of a family's registered classes, for messages that offer the nearest."""
+        for each in cls.registry.values():
+            yield from (Key(field.alias or name) for name, field in each.model_fields.items())
+
+    def in_words(self) -> str:
+        """What it does, as a clause of a sentence."""
+        raise NotImplementedError
+
+
+Family = TypeVar("Family", bound=Kind)
+
+
+class Shorthand(Protocol):
+    """Other spellings of a value: what a mapping with ``kind`` would say; None where it is no such spelling."""
+
+    def __call__(self, value: Any) -> Mapping[str, Any] | None: ...
+
+
+@dataclass(frozen=True)
+class OneKind:
+    """Annotates a field that holds an object of one of a registry's classes, looked up when a scenario is read.
+
+    Parameters
+    ----------
+    registry
+        Of classes.
+    shorthand
+        Reads other spellings than a mapping with ``kind``.
+    without
+        Kinds that it may not be: those that hold others.
+    """
+
+    registry: Registry[Any]
+    shorthand: Shorthand = lambda value: None
+    without: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """Kinds that it may be."""
+        return [name for name in self.registry if name not in self.without]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        written = core_schema.plain_serializer_function_ser_schema(
+            lambda value, info: dumped(value, info.context), info_arg=True
+        )
+        return core_schema.no_info_plain_validator_function(self.read, serialization=written)
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"anyOf": [self._schema(self.registry.get(name)) for name in self.names]}
+
+    def _schema(self, each: type[Kind]) -> dict[str, Any]:
+        schema = each.model_json_schema(by_alias=True)
+        alone: dict[str, Any] = inlined(schema, schema.pop("$defs", {}))
+        kind = {"const": each.name, "type": "string"}
+        properties = {"kind": kind, **alone.get("properties", {})}
+        return alone | {"properties": properties, "required": ["kind", *alone.get("required", [])]}
+
+    def read(self, value: Any) -> Kind:
+        """The object that a scenario's value describes."""
+        if isinstance(value, Kind):
+            return value
+        told = self.shorthand(value)
+        data = dict(told if told is not None else value) if isinstance(told or value, Mapping) else None
+        if data is None:
+            raise PydanticCustomError("mapping_type", "not a mapping")
+        if "kind" not in data:
+            missing = InitErrorDetails(type="missing", loc=("kind",), input=value)
+            raise ValidationError.from_exception_data(self.registry.what, [missing])
+        kind = data.pop("kind")
+        if not isinstance(kind, str) or kind not in self.names:
+            near = did_you_mean(kind, self.names)
+            told_ = PydanticCustomError("refused", "{text}", {"text": f"unknown {self.registry.what} '{kind}'{near}"})
+            wrong = InitErrorDetails(type=told_, loc=("kind",), input=kind)
+            raise ValidationError.from_exception_data(self.registry.what, [wrong])
+        found: Kind = self.registry.get(kind).model_validate(data)
+        return found
+
+
+def inlined(schema: Any, definitions: Mapping[str, Any]) -> Any:
+    """A schema that stands alone: what it refers to is written out."""
+    if isinstance(schema, Mapping):
+        if "$ref" in schema:
+            return inlined(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+        return {key: inlined(value, definitions) for key, value in schema.items()}
+    return [inlined(value, definitions) for value in schema] if isinstance(schema, list) else schema
+
+
+def dumped(value: Kind, context: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A kind as a scenario states it, defaults filled in but where it is to be read back."""
+    again = bool((context or {}).get(WITH_UNITS))
+    data = value.model_dump(mode="json", by_alias=True, context=dict(context or {}), exclude_unset=again)
+    alone = {key: item[0] if isinstance(item, list) and len(item) == 1 else item for key, item in data.items()}
+    return {"kind": value.name, **{key: item for key, item in alone.items() if item is not None}}
+
+
+def refuse(sentence: str) -> PydanticCustomError:
+    """An error whose text is already what the user reads."""
+    return PydanticCustomError("refused", "{sentence}", {"sentence": sentence})
+
+
+class _Rate:
+    """Requests a second: text with its unit, or a bare number, as benchmarks take it."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        def read(value: object) -> float:
+            try:
+                return parse(value, "requests/s", positive=True)
+            except UnitError as error:
+                raise PydanticCustomError("quantity", "{reason}", {"reason": error.message}) from None
+
+        return core_schema.no_info_plain_validator_function(read)
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        number = {"type": "number", "exclusiveMinimum": 0}
+        return {"anyOf": [number, {"type": "string", "examples": ["4 requests/s", "90 requests/min"]}]}
+
+
+Rate = Annotated[float, _Rate()]
+

@@ -1,0 +1,10 @@
+"""How long prompts and outputs are: one registered class a file."""
+
+from __future__ import annotations
+
+from . import fixed, listed, lognormal, mixture, uniform
+from .base import Lengths, shorthand
+
+LENGTHS = Lengths.registry
+
+__all__ = ["LENGTHS", "Lengths", "fixed", "listed", "lognormal", "mixture", "shorthand", "uniform"]

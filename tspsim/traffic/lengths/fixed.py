@@ -1,0 +1,30 @@
+"""One length for all."""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic import Field
+
+from ...units import PositiveCount
+from ..kind import Ints
+from .base import Lengths
+
+
+class Fixed(Lengths):
+    """Every request has as many tokens."""
+
+    name = "fixed"
+    of: PositiveCount = Field(description="tokens")
+
+    def draw(self, random: np.random.Generator, count: int, column: str) -> Ints:
+        return np.full(count, self.of, dtype=np.int64)
+
+    @property
+    def nominal(self) -> int | None:
+        return self.of
+
+    def in_words(self) -> str:
+        return f"{self.of:,} tokens"
+
+
+Lengths.registry.register(Fixed)

@@ -1,0 +1,41 @@
+"""Lengths of several kinds of use, mixed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from ..kind import Ints, OneKind
+from .base import Lengths, shorthand
+
+
+class Part(BaseModel):
+    """One of them, and how much of it there is."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    weight: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    lengths: Annotated[Lengths, OneKind(Lengths.registry, shorthand, without=("mixture",))]
+
+
+class Mixture(Lengths):
+    """Each request is of one of the parts, as likely as their weights say; prompts and outputs are drawn apart."""
+
+    name = "mixture"
+    parts: Annotated[tuple[Part, ...], Field(min_length=1, max_length=64)]
+
+    def draw(self, random: np.random.Generator, count: int, column: str) -> Ints:
+        weights = np.array([part.weight for part in self.parts])
+        which = random.choice(len(self.parts), count, p=weights / weights.sum())
+        drawn = np.stack([part.lengths.draw(random, count, column) for part in self.parts])
+        found: Ints = drawn[which, np.arange(count)]
+        return found
+
+    def in_words(self) -> str:
+        whole = sum(part.weight for part in self.parts)
+        told: list[Any] = [f"{100 * part.weight / whole:.3g} % {part.lengths.in_words()}" for part in self.parts]
+        return "; ".join(told)
+
+
+Lengths.registry.register(Mixture)

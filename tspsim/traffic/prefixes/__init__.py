@@ -1,0 +1,12 @@
+"""What prompts have in common: one registered class a file."""
+
+from __future__ import annotations
+
+from . import hash_ids, share, turns
+from .base import Prefixes, Shared, shorthand
+
+PREFIXES = Prefixes.registry
+#: No prompt begins as another.
+NOTHING = share.Share(part=0.0)
+
+__all__ = ["NOTHING", "PREFIXES", "Prefixes", "Shared", "hash_ids", "share", "shorthand", "turns"]

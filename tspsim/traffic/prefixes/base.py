@@ -1,0 +1,72 @@
+"""What prompts have in common, so that a cache can serve it: the family of prefixes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...registry import Registry
+from ..kind import Floats, Ints, Kind
+from ..traces import Trace
+
+
+class Shared:
+    """What is shared among drawn requests; this one: nothing.
+
+    Attributes
+    ----------
+    block_tokens
+        Tokens of a block that has an identity; 0 where none has.
+    """
+
+    block_tokens = 0
+
+    def blocks(self, number: int) -> tuple[int, ...]:
+        """Identities of a prompt's blocks from its beginning, as far as any of them may be met again."""
+        return ()
+
+    def conversation(self, number: int) -> int | None:
+        """Which a request is a turn of; None: it stands alone."""
+        return None
+
+
+class Prefixes(Kind):
+    """What prompts begin with."""
+
+    registry: ClassVar[Registry[Any]] = Registry("kind of prefix", "tspsim.prefixes")
+
+    #: Turns of a conversation: requests of which each is sent after the one before has ended.
+    turns_each: ClassVar[int] = 1
+
+    @property
+    def shares(self) -> bool:
+        """Whether a cache could meet anything again."""
+        return True
+
+    def needs(self, trace: Trace | None) -> str | None:
+        """What is wrong with it beside a trace, or without one; None where nothing is."""
+        return None
+
+    def prompts(self, prompt_tokens: Ints, output_tokens: Ints) -> Ints:
+        """Whole prompts, of tokens that were drawn for each."""
+        return prompt_tokens
+
+    def share(
+        self, random: np.random.Generator, prompt_tokens: Ints, output_tokens: Ints, trace: Trace | None
+    ) -> Shared:
+        """What is shared among requests of these whole prompts."""
+        raise NotImplementedError
+
+    def think_s(self, random: np.random.Generator, count: int) -> Floats:
+        """Seconds from the end of a turn to the next, before each of ``count`` requests."""
+        return np.zeros(count)
+
+
+def shorthand(value: Any) -> Mapping[str, Any] | None:
+    """The kind may be left out: it is the key of its name."""
+    if not isinstance(value, Mapping) or "kind" in value:
+        return None
+    named = [key for key in value if key in Prefixes.registry]
+    return {"kind": named[0], **value} if named else None

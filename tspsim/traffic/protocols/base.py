@@ -1,0 +1,62 @@
+"""How a benchmark counts: the family of protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from ...registry import Registry
+from ..arrivals import Arrivals
+from ..kind import Kind
+
+#: Requests of an open loop where nobody states how many: as of vLLM's benchmark.
+USUAL_REQUESTS = 1000
+#: Requests a client of a closed loop, as of InferenceX; and of few clients at least so many.
+REQUESTS_A_CLIENT, FEWEST = 10, 100
+
+
+class Protocol(Kind):
+    """How many requests are sent, which of them count, and by which bounds.
+
+    Attributes
+    ----------
+    share
+        Of the requests that must keep the bounds, where a scenario does not say; None: a scenario's own default.
+    metric
+        What the benchmark prints of times: ``mean``, ``p99``, …; answers have them all.
+    """
+
+    registry: ClassVar[Registry[Any]] = Registry("protocol", "tspsim.protocols")
+    share: ClassVar[float | None] = None
+    metric: ClassVar[str] = "mean"
+
+    def refuses(self, arrivals: Arrivals) -> str | None:
+        """What is wrong with arrivals under it; None where nothing is."""
+        return None
+
+    def requests(self, arrivals: Arrivals) -> int:
+        """Requests that are measured, where nobody states how many."""
+        if arrivals.closed:
+            return max(FEWEST, REQUESTS_A_CLIENT * int(arrivals.most or 1))
+        trace = arrivals.trace()
+        return len(trace) if trace is not None else USUAL_REQUESTS
+
+    def warm_up(self, arrivals: Arrivals) -> int:
+        """Requests before them that do not count."""
+        return 0
+
+    #: Warm-up requests end before the first that counts is sent; otherwise one stream holds both.
+    pauses: ClassVar[bool] = False
+
+    def cool_down(self, arrivals: Arrivals) -> int:
+        """Requests at the end that do not count."""
+        return 0
+
+    def bounds(self, model: str) -> Mapping[str, float]:
+        """Seconds of ``ttft`` and ``tpot`` that it asks of a model, where a scenario states none."""
+        return {}
+
+
+def shorthand(value: Any) -> Mapping[str, Any] | None:
+    """A protocol's name alone."""
+    return {"kind": value} if isinstance(value, str) else None

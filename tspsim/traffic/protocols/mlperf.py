@@ -1,0 +1,85 @@
+"""MLPerf Inference: LoadGen's scenarios of language models.
+
+Server and Interactive send a Poisson process and bound the 99th percentiles of TTFT and TPOT; Offline has all samples
+at the start and no bound. Runs last ten minutes at least (LoadGen's ``min_duration``), and everything counts. Bounds by
+model and round are data: workloads/traffic/mlperf.yaml.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from ... import catalog
+from ...units import parse
+from ..arrivals import Arrivals
+from ..traces import FOLDER
+from .base import USUAL_REQUESTS, Protocol
+
+#: LoadGen's least duration of a run.
+LEAST_S = 600.0
+
+
+class Server(Protocol):
+    """Poisson arrivals under bounds at the 99th percentile."""
+
+    name = "mlperf_server"
+    share = 0.99
+    metric = "p99"
+
+    def refuses(self, arrivals: Arrivals) -> str | None:
+        if arrivals.name != "poisson":
+            return f"{self.name} sends a Poisson process; use arrivals: {{kind: poisson, rate: …}}"
+        return None
+
+    def requests(self, arrivals: Arrivals) -> int:
+        rate = arrivals.mean_rate
+        return USUAL_REQUESTS if rate is None else max(USUAL_REQUESTS, round(rate * LEAST_S))
+
+    def bounds(self, model: str) -> Mapping[str, float]:
+        return stated_bounds().get(self.name.removeprefix("mlperf_"), {}).get(model, {})
+
+    def in_words(self) -> str:
+        return "as MLPerf's LoadGen counts: a Poisson process for ten minutes at least, bounds at the 99th percentile"
+
+
+class Interactive(Server):
+    """The same under tighter bounds."""
+
+    name = "mlperf_interactive"
+
+
+class Offline(Protocol):
+    """All samples at the start; tokens/s is all that counts."""
+
+    name = "mlperf_offline"
+
+    def refuses(self, arrivals: Arrivals) -> str | None:
+        if arrivals.name != "at_once":
+            return "mlperf_offline has all samples at the start; use arrivals: {kind: at_once}"
+        return None
+
+    def in_words(self) -> str:
+        return "as MLPerf's LoadGen counts offline: all samples at the start, no bound on times"
+
+
+@lru_cache(maxsize=1)
+def stated_bounds() -> Mapping[str, Mapping[str, Mapping[str, float]]]:
+    """Scenario → model → ``ttft`` and ``tpot`` in seconds."""
+    for root in catalog.roots():
+        path = root / FOLDER / "mlperf.yaml"
+        if path.is_file():
+            data: dict[str, Any] = catalog.read_yaml(path)
+            return {
+                scenario: {
+                    model: {name: parse(value, "s", positive=True) for name, value in bounds.items()}
+                    for model, bounds in models.items()
+                }
+                for scenario, models in data["bounds"].items()
+            }
+    return {}
+
+
+for _each in (Server, Interactive, Offline):
+    Protocol.registry.register(_each)

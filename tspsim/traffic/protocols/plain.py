@@ -1,0 +1,31 @@
+"""Everything counts, from the first request that is sent to the last that ends."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from ...units import Count
+from ..arrivals import Arrivals
+from .base import Protocol
+
+
+class Plain(Protocol):
+    """All requests count but the first ``skip_first`` and the last ``skip_last``, which run all the same."""
+
+    name = "plain"
+    skip_first: Count = Field(0, description="requests of the ramp that do not count")
+    skip_last: Count = Field(0, description="requests of the drain that do not count")
+
+    def warm_up(self, arrivals: Arrivals) -> int:
+        return self.skip_first
+
+    def cool_down(self, arrivals: Arrivals) -> int:
+        return self.skip_last
+
+    def in_words(self) -> str:
+        if not self.skip_first and not self.skip_last:
+            return "every request counts; the wall is from the first that is sent to the last that ends, ramp and drain"
+        return f"the first {self.skip_first:,} and the last {self.skip_last:,} requests run, but do not count"
+
+
+Protocol.registry.register(Plain)
