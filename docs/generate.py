@@ -24,6 +24,7 @@ from tspsim.parallel import (
     CONTEXT_METHODS,
     DECODE_EXCHANGES,
     DECODE_FORMS,
+    RESIDUALS,
     SCHEMES,
     WEIGHT_TRANSPORTS,
     build_mesh,
@@ -354,6 +355,7 @@ def registered() -> str:
         "`weight_transport`": WEIGHT_TRANSPORTS.values(),
         "`decode_exchange`": DECODE_EXCHANGES.values(),
         "`decode_form`": DECODE_FORMS.values(),
+        "`residual`": RESIDUALS.values(),
     }
     rows = [
         [what, each.name, each.summary, ", ".join(f"`{key}`" for key in keys_of(each)) or "–"]

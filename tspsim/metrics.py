@@ -7,7 +7,7 @@ of the gap after the others have claimed theirs is ``idle``: nobody moved data f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,63 +97,72 @@ def of_rank(
     moving = ~computing & (end_s > start_s)
     names = sorted({label.kind for label in kinds.labels})
     kind = np.array([names.index(label.kind) for label in kinds.labels], dtype=np.int64)[which[moving]]
-    start, end = start_s[moving], end_s[moving]
-    order = np.lexsort((kind, end, start))
-    moved = [names[i] for i in kind[order].tolist()]
-    transfers = list(zip(start[order].tolist(), end[order].tolist(), moved, strict=True))
-    exposed: dict[str, float] = {}
-    idle_s = 0.0
-    nearby = 0
-    for left, right in gaps(start_s[computing], end_s[computing], makespan_s):
-        while nearby < len(transfers) and transfers[nearby][1] <= left:
-            nearby += 1
-        inside = []
-        following = nearby
-        while following < len(transfers) and transfers[following][0] < right:
-            begin, finish, name = transfers[following]
-            if finish > left:
-                inside.append((min(finish, right), max(begin, left), name))
-            following += 1
-        free = [(left, right)]
-        if len(inside) > 1:
-            inside.sort(key=to_the_nanosecond, reverse=True)
-        for finish, begin, name in inside:
-            claimed, free = claim(free, begin, finish)
-            exposed[name] = exposed.get(name, 0.0) + claimed
-        idle_s += sum(b - a for a, b in free)
+    open_ = gaps(start_s[computing], end_s[computing], makespan_s)
+    seconds, idle_s = claimed(open_, (start_s[moving], end_s[moving], kind), len(names))
+    exposed = {name: each_s for name, each_s in zip(names, seconds, strict=True) if each_s is not None}
     return compute, exposed, idle_s
 
 
-def to_the_nanosecond(transfer: tuple[float, float, str]) -> tuple[float, float, str]:
-    """What ends together ends together, though a folded run and a whole one may round by a tick."""
-    finish, begin, name = transfer
-    return round(finish, 9), round(begin, 9), name
+def claimed(
+    gaps: tuple[Floats, Floats], transfers: tuple[Floats, Floats, NDArray[np.int64]], kinds: int
+) -> tuple[list[float | None], float]:
+    """Seconds of gaps that transfers of each of some kinds claim (None: no transfer was in a gap), and what is left.
+
+    Parameters
+    ----------
+    gaps
+        Left and right ends, shape (gaps,), in order and apart from each other.
+    transfers
+        Starts, ends, and numbers of their kinds, shape (transfers,).
+
+    Notes
+    -----
+    In each gap those that end last come first. So what is claimed already and lies below an end is one stretch, from
+    ``lowest`` to ``top``, with ``above`` it what was claimed before it: the next, [b, f], takes [b, lowest], or begins
+    a stretch of its own if f < lowest.
+    """
+    left, right = gaps
+    start, end, kind = transfers
+    # Gap by gap, the transfers that lie in it; some lie in several.
+    first, following = np.searchsorted(right, start, side="right"), np.searchsorted(left, end, side="left")
+    times = np.maximum(following - first, 0)
+    which = np.repeat(np.arange(len(start)), times)
+    gap = np.arange(len(which)) - np.repeat(np.cumsum(times) - times - first, times)
+    begin, finish = np.maximum(start[which], left[gap]), np.minimum(end[which], right[gap])
+    # What ends together ends together, though a folded run and a whole one may round by a tick.
+    order = np.lexsort((-kind[which], -np.round(begin, 9), -np.round(finish, 9), gap))
+    gap, begin, finish, kind = gap[order], begin[order], finish[order], kind[which][order]
+    counts = np.bincount(gap, minlength=len(left))
+    place = np.cumsum(counts) - counts
+    taken, idle = np.zeros(len(gap)), np.zeros(len(left))
+    above, top, lowest = right.copy(), right.copy(), right.copy()
+    for turn in range(int(counts.max(initial=0))):
+        here = np.flatnonzero(counts > turn)
+        b, f = begin[place[here] + turn], finish[place[here] + turn]
+        apart = f < lowest[here]
+        over = np.where(apart, top[here], np.maximum(top[here], np.minimum(f, above[here])))
+        low = np.minimum(f, lowest[here])
+        taken[place[here] + turn] = np.maximum(low - b, 0.0) + (over - top[here])
+        idle[here] += np.where(apart, above[here] - top[here], 0.0)
+        above[here] = np.where(apart, lowest[here], above[here])
+        top[here] = np.where(apart, f, over)
+        lowest[here] = np.minimum(lowest[here], b)
+    idle += (above - top) + (lowest - left)
+    seconds, met = np.bincount(kind, taken, kinds).tolist(), np.bincount(kind, minlength=kinds).tolist()
+    return [each_s if often else None for each_s, often in zip(seconds, met, strict=True)], float(idle.sum())
 
 
-def gaps(start_s: Floats, end_s: Floats, until_s: float) -> Iterable[tuple[float, float]]:
-    """The parts of [0, until] that spans leave open.
+def gaps(start_s: Floats, end_s: Floats, until_s: float) -> tuple[Floats, Floats]:
+    """Left and right ends of the parts of [0, until] that spans leave open.
 
-    >>> list(gaps(np.array([3.0, 1.0]), np.array([4.0, 2.0]), 4.0))
-    [(0.0, 1.0), (2.0, 3.0)]
+    >>> gaps(np.array([3.0, 1.0]), np.array([4.0, 2.0]), 4.0)
+    (array([0., 2.]), array([1., 3.]))
     """
     order = np.argsort(start_s, kind="stable")
     following = np.append(start_s[order], until_s)
     reached = np.maximum.accumulate(np.append(0.0, end_s[order]))
     open_ = following > reached
-    return zip(reached[open_].tolist(), following[open_].tolist(), strict=True)
-
-
-def claim(free: Sequence[tuple[float, float]], start: float, end: float) -> tuple[float, list[tuple[float, float]]]:
-    """Take [start, end] out of ``free``; how much was taken, and what is left."""
-    taken, left = 0.0, []
-    for a, b in free:
-        low, high = max(a, start), min(b, end)
-        if low >= high:
-            left.append((a, b))
-            continue
-        taken += high - low
-        left.extend(piece for piece in ((a, low), (high, b)) if piece[0] < piece[1])
-    return taken, left
+    return reached[open_], following[open_]
 
 
 def layer_period_s(submission: Submission) -> float:

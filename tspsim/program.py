@@ -38,6 +38,10 @@ class Compute:
     after: tuple[int, ...] = ()
     stream: str = "compute"
 
+    def at(self, layer: int, after: tuple[int, ...]) -> Compute:
+        """The same in another layer, waiting for others."""
+        return Compute(self.operators, self.name, self.part, layer, after, self.stream)
+
 
 class Tokens(NamedTuple):
     """What an all-to-all of an expert-parallel group carries: each rank's ``tokens`` of ``token_bytes`` to ``topk`` of
@@ -67,6 +71,9 @@ class Collective:
         Position along the axis of a broadcast's source.
     algorithm
         A name from :mod:`tspsim.network`, or None: the cheapest.
+    slices
+        It is one of so many equal slices of one transfer, which starts and ends once: it takes 1/slices of the whole's
+        time, and the whole is ``slices`` times its bytes.
     tokens
         Of an all-to-all to experts and back: what an expert-parallel library needs to know beside the bytes.
     """
@@ -82,6 +89,14 @@ class Collective:
     after: tuple[int, ...] = ()
     stream: str = "communication"
     tokens: Tokens | None = None
+    slices: int = 1
+
+    def at(self, layer: int, after: tuple[int, ...]) -> Collective:
+        """The same in another layer, waiting for others."""
+        return Collective(
+            self.kind, self.axis, self.size_bytes, self.name, self.root, self.algorithm, self.part, layer, after,
+            self.stream, self.tokens,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +118,13 @@ class SendReceive:
     after: tuple[int, ...] = ()
     stream: str = "communication"
 
+    def at(self, layer: int, after: tuple[int, ...]) -> SendReceive:
+        """The same in another layer, waiting for others."""
+        return SendReceive(
+            self.axis, self.size_bytes, self.name, self.to, self.source, self.wrap, self.part, layer, after,
+            self.stream,
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -117,6 +139,10 @@ class Launch:
     layer: int = -1
     after: tuple[int, ...] = ()
     stream: str = "host"
+
+    def at(self, layer: int, after: tuple[int, ...]) -> Launch:
+        """The same in another layer, waiting for others."""
+        return Launch(self.name, self.host_s, self.part, layer, after, self.stream)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,7 @@ def simulate(
     )
 
 
+@no_collection()
 def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs: Costs | None = None) -> PlanResult:
     """One plan: refused with its memory where it does not fit, else simulated at ``costs`` (the device's own)."""
     cluster, device = question.cluster, question.device

@@ -135,7 +135,7 @@ def acceptance_in_words(drafts: SpeculationSpec) -> str:
 
 def notes_of(job: Job) -> tuple[str, ...]:
     """What a reader of this plan should know."""
-    notes = list(cache_notes(job)) if job.step.serves else []
+    notes = [*job.scheme.notes(job), *(cache_notes(job) if job.step.serves else ())]
     if job.head_shards > job.model.kv_heads and not job.step.serves:
         times = job.head_shards // job.model.kv_heads
         notes.append(

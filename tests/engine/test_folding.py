@@ -39,7 +39,10 @@ PLANS: dict[str, dict[str, Any]] = {
     "SP4 contiguous": {"sp": 4, "partition": "contiguous"},
     "SP8 ring": {"sp": 8, "exchange": "ring"},
     "SP8 ring contiguous": {"sp": 8, "exchange": "ring", "partition": "contiguous"},
+    "SP8 token ring": {"sp": 8, "exchange": "token_ring"},
     "SP4 ulysses": {"sp": 4, "exchange": "ulysses"},
+    "TP8 ladder": {"tp": 8, "residual": "ladder"},
+    "TP8 parallel": {"tp": 8, "residual": "parallel"},
     "TP4-SP2": {"tp": 4, "sp": 2},
     "TP2-SP4 ring": {"tp": 2, "sp": 4, "exchange": "ring"},
 }
@@ -50,6 +53,7 @@ ACROSS: dict[str, dict[str, Any]] = {
     "TSP2 across nodes": {"tsp": 2, "placement": {"rails": ["tsp"]}},
     "TSP16": {"tsp": 16},
     "TP4-SP4 ring": {"tp": 4, "sp": 4, "exchange": "ring"},
+    "TP4-SP4 token ring": {"tp": 4, "sp": 4, "exchange": "token_ring"},
 }
 
 

@@ -32,8 +32,8 @@ def watched() -> Iterator[list[tuple[float, list[tuple[int, float]]]]]:
     seen: list[tuple[float, list[tuple[int, float]]]] = []
     settle = Fluid._settle
 
-    def settle_and_look(self: Fluid, event: object) -> None:
-        settle(self, event)  # type: ignore[arg-type]
+    def settle_and_look(self: Fluid) -> None:
+        settle(self)
         moving = [transfer for active in self._active.values() for transfer in active]
         seen.append((self.env.now, [(transfer.channel.number, transfer.rate) for transfer in moving]))
 

@@ -232,7 +232,7 @@ def test_instructions_of_the_same_content_differ_in_layer_and_waits_alone(each: 
     others = {
         "operators": (sleep(2.0),), "kind": "all_to_all", "axis": "y", "size_bytes": 7, "root": 1, "algorithm": "ring",
         "tokens": Tokens(1.0, 2.0, 3, 4), "name": "other", "part": "other", "stream": "other", "to": 3, "source": 3,
-        "host_s": 2e-6, "wrap": not getattr(each, "wrap", True),
+        "slices": 2, "host_s": 2e-6, "wrap": not getattr(each, "wrap", True),
     }  # fmt: skip
     for field in fields(each):
         if field.name in ("layer", "after"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -16,7 +17,18 @@ from tspsim.hardware import Device, load_device
 from tspsim.hardware.families import FAMILIES
 from tspsim.hardware.kernels import peak_of
 from tspsim.hardware.specification import DeviceSpec
-from tspsim.operators import DTYPE_BYTES, Attention, Gemm, MemoryBound, Operator
+from tspsim.operators import (
+    DTYPE_BYTES,
+    Attention,
+    DecodeAttention,
+    DeltaScan,
+    Gemm,
+    Indexer,
+    LatentDecode,
+    MemoryBound,
+    Operator,
+    SparseAttention,
+)
 
 DEVICES = (
     "a100-40gb", "a100-80gb", "b200", "b300", "gb200", "gb300", "h100", "h200", "mi300x", "mi325x", "mi350x",
@@ -140,6 +152,52 @@ def test_decoding_reads_its_context_at_most_at_hbm_speed_and_more_context_is_nev
         grown, (batch, context, heads + kv_heads)
     )
     assert d.decode_attention(*larger, kv_heads, head_dim, kv_dtype).seconds >= estimate.seconds * EXACT
+
+
+contexts = st.one_of(st.integers(1, 64), st.integers(1, 20_000), st.integers(1, 500_000))
+
+
+@st.composite
+def behind_caches(draw: st.DrawFn) -> tuple[Callable[[tuple[tuple[int, int, int], ...]], Operator], int]:
+    """An operator of one kind of attention over rows (queries, context before them, sequences), and its queries."""
+    queries, heads = draw(st.integers(1, 16)), draw(st.sampled_from((8, 16, 32, 128)))
+    kv = draw(st.sampled_from(("bf16", "fp8")))
+    kinds: dict[str, Callable[[tuple[tuple[int, int, int], ...]], Operator]] = {
+        "grouped": lambda rows: DecodeAttention(
+            tuple((c + q, n) for q, c, n in rows), heads, 4, 128, kv_dtype=kv, queries=queries
+        ),
+        "latent": lambda rows: LatentDecode(tuple((c + q, n) for q, c, n in rows), heads, kv_dtype=kv, queries=queries),
+        "indexer": lambda rows: Indexer(rows, 64, 128, 2048),
+        "compressed indexer": lambda rows: Indexer(rows, 64, 128, 512, 4),
+        "chosen": lambda rows: SparseAttention(rows, heads, 576, 512, 2048, kv_dtype=kv),
+        "compressed": lambda rows: SparseAttention(rows, heads, 512, 512, 512, 4, 128, 584.0, kv_dtype="fp8"),
+        "delta rule": lambda rows: DeltaScan(tuple((q, n) for q, _, n in rows), "gdn", 8, 128, 16, 128),
+        "channel-wise delta rule": lambda rows: DeltaScan(tuple((q, n) for q, _, n in rows), "kda", 16, 128, 16, 128),
+    }
+    return kinds[draw(st.sampled_from(sorted(kinds)))], queries
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.sampled_from(DEVICES[2:]), behind_caches(),
+    st.lists(st.tuples(contexts, st.integers(1, 40)), min_size=1, max_size=6), contexts, contexts, st.data(),
+)  # fmt: skip
+def test_one_sequence_more_and_a_longer_context_are_never_faster_whatever_the_others(
+    name: str,
+    attending: tuple[Callable[[tuple[tuple[int, int, int], ...]], Operator], int],
+    held: list[tuple[int, int]],
+    further: int,
+    by: int,
+    data: st.DataObject,
+) -> None:
+    """Sequences of unequal contexts in one call, as a batch of an engine has them."""
+    d, (operator, queries) = device(name), attending
+    rows = tuple((queries, context, sequences) for context, sequences in held)
+    grown = data.draw(st.integers(0, len(rows) - 1))
+    longer = tuple((q, c + by * (i == grown), n) for i, (q, c, n) in enumerate(rows))
+    seconds = d.time(operator(rows)).seconds
+    assert d.time(operator((*rows, (queries, further, 1)))).seconds >= seconds * EXACT
+    assert d.time(operator(longer)).seconds >= seconds * EXACT
 
 
 @fast

@@ -98,7 +98,8 @@ FILES = [
     (
         "tsp: 8",
         "tsp: 8, exchange: rings",
-        "plans.TSP8.exchange: 'rings' is not allowed; use all_gather, ring or ulysses (did you mean 'ring'?)",
+        "plans.TSP8.exchange: 'rings' is not allowed; use all_gather, ring, token_ring or ulysses "
+        "(did you mean 'ring'?)",
     ),
     ("tsp: 8", "tsp: 8, overlap: maybe", "plans.TSP8.overlap: 'maybe' is neither true nor false"),
     ("tsp: 8", "tsp: 8, zero: 4", "plans.TSP8.zero: '4' is not allowed; it must be at most 3"),

@@ -29,6 +29,8 @@ TSP = [
     {"name": "in turn", "tsp": 8, "overlap": False},
 ]
 EVERY = [*SP, BLOCKS, *TSP]
+#: Those whose keys and values come to the queries; the others' stay, cached or not.
+BRINGING = [plan for plan in EVERY if plan.get("exchange") != "token_ring"]
 
 
 def prefill(model: str, *plans: Mapping[str, Any], sequence: int = 4096, **work: Any) -> list[Any]:
@@ -49,7 +51,7 @@ def test_a_prompt_without_a_cache_moves_what_a_forward_pass_does(plan: dict[str,
     assert read.communication_bytes_per_layer == passed.communication_bytes_per_layer
 
 
-@pytest.mark.parametrize("plan", EVERY, ids=lambda plan: plan["name"])
+@pytest.mark.parametrize("plan", BRINGING, ids=lambda plan: plan["name"])
 @pytest.mark.parametrize("kept", [("bf16", 2), ("fp8", 1)], ids=str)
 def test_the_cached_part_comes_in_the_cache_s_type(plan: dict[str, Any], kept: tuple[str, int], tmp_path: Path) -> None:
     """(p − 1)/p of K and V of a rank's heads; after Ulysses' all-to-all of the heads that it attends."""
@@ -67,7 +69,16 @@ def test_the_cached_part_comes_in_the_cache_s_type(plan: dict[str, Any], kept: t
     assert sum(each.bytes for each in told) == pytest.approx(volumes[1]["total"], rel=1e-12)
 
 
-@pytest.mark.parametrize("plan", EVERY, ids=lambda plan: plan["name"])
+def test_queries_that_travel_meet_cached_keys_where_they_are(tmp_path: Path) -> None:
+    for shape in (GROUPED, LATENTS):
+        path = model_file(tmp_path, shape)
+        (plan,) = (plan for plan in EVERY if plan not in BRINGING)
+        without, behind = (prefill(path, plan, cached=tokens)[0] for tokens in (0, 8192))
+        assert behind.communication_bytes_per_layer == without.communication_bytes_per_layer
+        assert behind.step_time_s > without.step_time_s
+
+
+@pytest.mark.parametrize("plan", BRINGING, ids=lambda plan: plan["name"])
 def test_cached_latents_come_once_and_are_expanded_again(plan: dict[str, Any], tmp_path: Path) -> None:
     path, cached = model_file(tmp_path, LATENTS), 8192
     without, behind = (prefill(path, plan, cached=tokens)[0] for tokens in (0, cached))

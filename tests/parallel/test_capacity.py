@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import tspsim
 from tspsim.model import load_model
 from tspsim.parallel import ServingEngine, load_stack
-from tspsim.parallel.capacity import Capacity, StageRoom, capacity_of
+from tspsim.parallel.capacity import Capacity, StageRoom, activation_bytes, capacity_of
 from tspsim.parallel.decode import ContextShare
-from tspsim.parallel.serving_engine import Budget, MemoryRule
+from tspsim.parallel.serving_engine import NONE, Budget, MemoryRule
 from tspsim.question import look_up
 from tspsim.units import GIB
 
@@ -232,3 +232,44 @@ def test_an_answer_says_what_its_caches_hold_with_a_range() -> None:
     low, high = capacity["sessions_range"]
     assert low < capacity["sessions"] < high and capacity["context"] == 8193
     assert capacity["tokens"] == int(capacity["sessions"]) * 8193 <= capacity["longest_context"] + 8193
+
+
+@pytest.mark.parametrize(
+    ("stack", "plan", "tokens", "heads"),
+    [
+        ("ideal", {"tp": 8}, 131_072, 8),
+        ("vllm", {"tp": 8}, 65_536, 8),
+        ("sglang", {"dp": 8, "ep": 8}, 131_072, 64),
+        ("trtllm", {"tp": 8, "dcp": 8}, 32_768, 8),
+    ],
+)
+def test_keys_and_values_made_of_cached_latents_are_in_the_ledger(
+    stack: str, plan: dict[str, int], tokens: int, heads: int
+) -> None:
+    """128 + 64 and 128 elements a head in bf16, of as many tokens as the engine unpacks at once; of nothing cached, and
+    in steps that decode, nothing."""
+    work = {"model": "kimi-k2.6", "pass": "prefill", "sequence": 8192, "cached": 131_072, "stack": stack}
+    asked: dict[str, Any] = {
+        "name": "behind", "cluster": {"device": "mi355x", "nodes": 1}, "workload": work,
+        "plans": [{"name": "P", **plan}],
+    }  # fmt: skip
+    found = tspsim.simulate(asked).plan("P").memory.parts
+    assert found["unpacked_context"] == tokens * heads * (192 + 128) * 2
+    for other in ({**work, "cached": 0}, {**work, "pass": "decode", "batch": 1, "context": 4096}):
+        if other["pass"] == "decode":
+            other = {key: value for key, value in other.items() if key not in ("sequence", "cached")}
+        assert "unpacked_context" not in tspsim.simulate({**asked, "workload": other}).plan("P").memory.parts
+
+
+def test_an_engine_s_largest_pass_has_what_it_unpacks_at_once() -> None:
+    """Latents alone: of chosen tokens, and of grouped heads, nothing is unpacked."""
+    for model, more in (("kimi-k2.6", 32_768 * 8 * 320 * 2), ("glm-5.2", 0.0), ("llama-3.3-70b", 0.0)):
+        work = {"model": model, "pass": "decode", "batch": 1, "context": 4096, "stack": "trtllm"}
+        cluster, plans = {"device": "mi355x", "nodes": 1}, [{"name": "TP8", "tp": 8}]
+        asked = look_up(tspsim.load({"name": "x", "cluster": cluster, "workload": work, "plans": plans}))
+        job = asked.job(asked.plans[0])
+        whole = replace(job.work.stack, engine=replace(job.work.stack.engine, context_workspace=0, logit_bytes=NONE))
+        own = replace(job.work.stack, engine=replace(job.work.stack.engine, logit_bytes=NONE))
+        jobs = [replace(job, work=replace(job.work, stack=each)) for each in (own, whole)]
+        unpacks, without = (activation_bytes(each, 288e9, job.chunks(0)) for each in jobs)
+        assert unpacks - without == pytest.approx(more)

@@ -15,6 +15,7 @@ from tspsim import schema
 from tspsim.bound import bounds
 from tspsim.errors import InputError
 from tspsim.model import Architecture, load_model
+from tspsim.model.formats import WeightClass
 from tspsim.parallel import DECODE_EXCHANGES, DECODE_FORMS, Job, Plan, build_mesh, scheme_of
 from tspsim.parallel.cache import sequence_bytes
 from tspsim.parallel.capacity import capacity_of
@@ -213,6 +214,20 @@ def test_experts_run_beside_every_form(form: str, ep: int, tmp_path: Path) -> No
     plan = {"name": "P", "tsp": 8, "ep": ep, "decode_form": form}
     found = decode(model_file(tmp_path, model), plan)[0]
     assert found.ran and found.communication_bytes_per_layer["mlp"] > 0
+
+
+@pytest.mark.parametrize("ep", [1, 4, 8])
+def test_folded_ranks_hold_the_same_experts_in_every_step(ep: int, tmp_path: Path) -> None:
+    """An engine loads its weights once: all experts of a rank's group, whole, whatever a step does with them."""
+    model = moe(1024, count=16, topk=4, kv_heads=8)
+    path, plan = model_file(tmp_path, model), {"name": "P", "tsp": 8, "ep": ep}
+    jobs = [job(path, {**plan, "decode_form": form}) for form in DECODE_FORMS.names()]
+    asked = look_up(tspsim.load(question(path, [plan], pass_="prefill", sequence=8192)))
+    jobs.append(asked.job(asked.plans[0]))
+    (held,) = {layer_weight_bytes(each, 8, model.blocks[0]) for each in jobs}
+    experts = dict(model.class_parameters(model.blocks[0]))[WeightClass.EXPERTS]
+    assert {each.expert_shards for each in jobs} == {ep}
+    assert held > 2.0 * experts / ep
 
 
 def test_layers_that_keep_states_divide_heads_beside_shared_contexts() -> None:

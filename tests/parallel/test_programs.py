@@ -16,7 +16,7 @@ import pytest
 from helpers.engine import architecture, job_of, latent, moe, programs_of, replica_flops
 
 from tspsim.model import Architecture
-from tspsim.operators import Attention, Gemm, Operator
+from tspsim.operators import Attention, Gemm, Operator, Part
 from tspsim.parallel import Adapters, Job
 from tspsim.parallel.adapters import TARGETS
 from tspsim.program import Collective, Compute, Instruction, Program, Repeat, SendReceive
@@ -31,6 +31,10 @@ WRITTEN: dict[str, dict[str, Any]] = {
     "sp-all-gather-zigzag": {"sp": 4},
     "sp-all-gather-contiguous": {"sp": 4, "partition": "contiguous"},
     "sp-ring-zigzag": {"sp": 4, "exchange": "ring"},
+    "sp-token-ring": {"sp": 4, "exchange": "token_ring"},
+    "tp-fused": {"tp": 4, "overlap": "fused"},
+    "tp-ladder": {"tp": 4, "options": {"residual": "ladder"}},
+    "tp-parallel": {"tp": 4, "options": {"residual": "parallel"}},
     "sp-ring-contiguous": {"sp": 4, "exchange": "ring", "partition": "contiguous"},
     "sp-ulysses-zigzag": {"sp": 4, "exchange": "ulysses"},
     "sp-ulysses-contiguous": {"sp": 4, "exchange": "ulysses", "partition": "contiguous"},
@@ -56,6 +60,8 @@ WRITTEN_TRAINING: dict[str, dict[str, Any]] = {
     "training-tp": {"tp": 4, "recomputation": "none"},
     "training-tp-sp": {"tp": 2, "sp": 2, "recomputation": "full"},
     "training-sp-ring": {"sp": 4, "exchange": "ring", "recomputation": "selective"},
+    "training-sp-token-ring": {"sp": 4, "exchange": "token_ring", "recomputation": "none"},
+    "training-tp-ladder": {"tp": 4, "recomputation": "none", "options": {"residual": "ladder"}},
     "training-tsp": {"tsp": 4, "recomputation": "none"},
     "training-tsp-full": {"tsp": 4, "recomputation": "full"},
     "training-tsp-gather-full": {
@@ -148,6 +154,8 @@ MODELS = {
 
 
 def size_of(operator: Operator) -> str:
+    if isinstance(operator, Part):
+        return f"1/{operator.of} of {size_of(operator.whole)}"
     if isinstance(operator, Gemm):
         times = f"{operator.batch} × " if operator.batch > 1 else ""
         return f"gemm {times}{operator.m}×{operator.n}×{operator.k}"

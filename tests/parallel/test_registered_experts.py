@@ -14,7 +14,7 @@ import tspsim
 from tspsim.bound import bounds
 from tspsim.errors import UnknownNameError
 from tspsim.parallel import Job, Routing, axes_of, peak_memory, scheme_of, write_program
-from tspsim.parallel.balance import BALANCES, Balanced, ExpertBalance
+from tspsim.parallel.balance import BALANCES, Balance, Balanced, ExpertBalance, Visits
 from tspsim.parallel.dispatch import DISPATCHES, ExpertDispatch
 from tspsim.parallel.ledger import Buffer, Lifetime, peak
 from tspsim.parallel.pipeline import ORDERS, Pipeline, PipelineOrder, Refusal
@@ -27,13 +27,14 @@ UNEVEN = Routing("measured", shares=(4.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0))
 LOADS = (5 / 3, 2 / 3, 2 / 3, 1.0)
 
 
-def as_it_falls(loads: tuple[float, ...]) -> Balanced:
+def as_it_falls(visits: Visits) -> Balanced:
     """Every rank works on what falls on it."""
-    return Balanced(loads)
+    return Balanced(visits.loads)
 
 
-def levelled(loads: tuple[float, ...]) -> Balanced:
+def levelled(visits: Visits) -> Balanced:
     """Copies of the busiest rank's experts go to the others, which then share the work."""
+    loads = visits.loads
     mean = sum(loads) / len(loads)
     return Balanced((mean,) * len(loads), moved_experts=1.0 if max(loads) > mean else 0.0)
 
@@ -86,7 +87,7 @@ def moves(program: Program, axis: str = "ep") -> list[tuple[str, int]]:
 
 def test_a_policy_changes_the_program_by_position_in_the_expert_group() -> None:
     """Kernels are each rank's own, exchanges the busiest rank's: all wait for it."""
-    job = job_of(moe(), dp=4, ep=4, routing=UNEVEN, expert_balance="as-it-falls")
+    job = job_of(moe(), dp=4, ep=4, routing=UNEVEN, expert_balance=Balance("as-it-falls"))
     usual = job_of(moe(), dp=4, ep=4, routing=UNEVEN)
     assert axes_of(job) == ("pp", "sp", "ep") and axes_of(usual) == ("pp", "sp")
     each = programs(job)
@@ -102,7 +103,8 @@ def test_a_policy_changes_the_program_by_position_in_the_expert_group() -> None:
 def test_moved_experts_are_bytes_in_the_program_and_an_entry_of_the_ledger(pass_: str, recomputation: str) -> None:
     plan = {"dp": 4, "ep": 4, "pass_": pass_, "recomputation": recomputation}
     level, usual = (
-        job_of(moe(layers=1), routing=UNEVEN, expert_balance=balance, **plan) for balance in ("levelled", "busiest")
+        job_of(moe(layers=1), routing=UNEVEN, expert_balance=Balance(policy), **plan)
+        for policy in ("levelled", "busiest")
     )
     expert = 3 * 512 * 256 * 2
     program = write_program(scheme_of(level.plan), level)

@@ -107,10 +107,17 @@ def test_only_decodes_alike_run_as_one_graph_and_other_passes_in_pieces_if_the_e
 
 
 def test_padding_is_rows_of_sequences_like_those_that_are_there() -> None:
-    assert engine("vllm").padding([(1, 4096, 5)]) == ((1, 1, 3),)
-    assert engine("vllm").padding([(4, 4096, 9)]) == ((4, 1, 1),)
-    assert engine("vllm").padding([(1, 4096, 8)]) == ServingEngine().padding([(1, 4096, 5)]) == ()
-    assert engine("vllm").padding([(100, 0, 1), (1, 7, 1)]) == ((1, 1, 3),)
+    assert engine("vllm").filled([(1, 4096, 5)]) == ((1, 4096, 5), (1, 1, 3))
+    assert engine("vllm").filled([(4, 4096, 9)]) == ((4, 4096, 9), (4, 1, 1))
+    assert engine("vllm").filled([(1, 4096, 8)]) == ((1, 4096, 8),)
+    assert ServingEngine().filled([(1, 4096, 5)]) == ((1, 4096, 5),)
+    assert engine("vllm").filled([(100, 0, 1), (1, 7, 1)]) == ((100, 0, 1), (1, 7, 1), (1, 1, 3))
+
+
+def test_prompts_in_pieces_are_padded_without_a_further_call_of_attention() -> None:
+    assert engine("vllm").filled([(17, 0, 1)]) == ((24, 0, 1),)
+    assert engine("vllm").filled([(33, 9, 2)]) == ((36, 9, 2),)
+    assert engine("vllm").filled([(7, 9, 1)], decoding=1) == ((7, 9, 1),)
 
 
 def test_without_padding_only_captured_sizes_run_as_a_graph() -> None:

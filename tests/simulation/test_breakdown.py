@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import tspsim
 from tspsim.engine.core import Interference, Submission
 from tspsim.mesh import Mesh
-from tspsim.metrics import breakdown, claim, gaps, layer_period_s
+from tspsim.metrics import breakdown, claimed, gaps, layer_period_s
 from tspsim.model import load_model
 from tspsim.network import collective as traffic_of
 from tspsim.network import load_cluster, point_to_point
@@ -139,20 +139,40 @@ def test_gaps_and_what_they_lie_between_make_up_the_whole(spans: list[tuple[int,
     ordered = sorted((min(pair), min(max(pair), until)) for pair in spans if min(pair) < until)
     start_s, end_s = np.array(ordered, dtype=float).reshape(-1, 2).T
     covered = {tick for start, end in ordered for tick in range(start, end)}
-    open_ = {tick for start, end in gaps(start_s, end_s, until) for tick in range(int(start), int(end))}
+    ends = zip(*gaps(start_s, end_s, until), strict=True)
+    open_ = {tick for start, end in ends for tick in range(int(start), int(end))}
     assert covered | open_ == set(range(until)) and not covered & open_
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 5)), max_size=4), st.integers(0, 30), st.integers(0, 30))
-def test_what_is_claimed_was_free_and_is_free_no_more(pieces: list[tuple[int, int]], one: int, other: int) -> None:
-    free, position = [], 0.0
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(0, 30), st.integers(1, 12), st.integers(0, 2)), max_size=8),
+)
+def test_in_a_gap_every_moment_is_claimed_by_the_transfer_that_ends_last(
+    pieces: list[tuple[int, int]], transfers: list[tuple[int, int, int]]
+) -> None:
+    open_, position = [], 0
     for skip, length in pieces:
-        free.append((position + skip, position + skip + length))
+        open_.append((position + skip, position + skip + length))
         position += skip + length + 1
-    start, end = float(min(one, other)), float(max(one, other))
-    taken, left = claim(free, start, end)
-    assert taken + sum(b - a for a, b in left) == sum(b - a for a, b in free)
-    assert all(min(b, end) <= max(a, start) for a, b in left)
+    expected: dict[int | None, int] = {}
+    met = set()
+    for left, right in open_:
+        inside = [
+            (min(begin + length, right), max(begin, left), kind)
+            for begin, length, kind in transfers
+            if begin < right and begin + length > left
+        ]
+        met |= {kind for *_, kind in inside}
+        for tick in range(left, right):
+            there = max((each for each in inside if each[1] <= tick < each[0]), default=None)
+            kind = None if there is None else there[2]
+            expected[kind] = expected.get(kind, 0) + 1
+    begin, length, kind = np.array(transfers, dtype=int).reshape(-1, 3).T
+    ends = np.array(open_, dtype=float).T
+    seconds, idle_s = claimed((ends[0], ends[1]), (begin.astype(float), (begin + length).astype(float), kind), 3)
+    assert idle_s == expected.get(None, 0)
+    assert seconds == [expected.get(number, 0) if number in met else None for number in range(3)]
 
 
 # Rates.

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -140,16 +141,38 @@ def test_no_step_passes_a_ceiling_and_its_parts_add_up() -> None:
 
 
 def test_more_sequences_and_longer_contexts_never_take_less_time() -> None:
-    """Of several lengths twice as many of each: one short sequence more lowers the mean that kernels are priced at."""
     for scenario, found in running(DECODING, 1000, 25):
         batch, context = scenario["workload"]["batch"], scenario["workload"]["context"]
         longer = [2 * each for each in context] if isinstance(context, list) else context + 1
-        changes: list[dict[str, Any]] = [{"batch": 2 * batch}, {"context": longer}]
-        changes += [{"batch": batch + 1}] if isinstance(context, int) else []
+        changes: list[dict[str, Any]] = [{"batch": 2 * batch}, {"context": longer}, {"batch": batch + 1}]
         for more in (other(scenario, **keys) for keys in changes):
             further = answer(more)
             if further is not None:
                 assert further.step_time_s >= found.step_time_s * (1 - ROUNDING), more
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_one_short_sequence_more_beside_long_ones_never_takes_less_time(model: str) -> None:
+    """It lowers the mean context of the batch."""
+    for device in ("b300", "mi355x"):
+        base = tp8(device, {"model": model, "pass": "decode", "stack": "vllm"})
+        seconds = []
+        for contexts in ([9000, 7000, 900, 90, 9], [9000, 7000, 900, 90, 9, 1]):
+            found = answer(other(base, batch=len(contexts), context=contexts))
+            assert found is not None
+            seconds.append(found.step_time_s)
+        assert seconds[1] >= seconds[0] * (1 - ROUNDING), device
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("stack", ["ideal", "vllm", "trtllm"])
+def test_a_short_prompt_behind_more_cached_tokens_never_takes_less_time(model: str, stack: str) -> None:
+    """Decode kernels take them with and without a cache."""
+    for device, tokens in (("h100", 1), ("gb200", 7), ("mi300x", 16), ("h100", 17)):
+        base = tp8(device, {"model": model, "pass": "prefill", "sequence": tokens, "stack": stack})
+        found = [answer(other(base, cached=cached)) for cached in (0, 1, 16, 1000)]
+        seconds = [each.step_time_s for each in found if each is not None]
+        assert all(b >= a * (1 - ROUNDING) for a, b in pairwise(seconds)), (device, tokens)
 
 
 def test_more_prompts_and_longer_ones_never_take_less_time() -> None:

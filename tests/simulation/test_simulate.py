@@ -32,6 +32,7 @@ from tspsim.operators import Operator
 from tspsim.parallel import Job
 from tspsim.program import Compute
 from tspsim.result import Result
+from tspsim.scenario import load
 from tspsim.simulation import Question, look_up, run, run_plan
 
 SCENARIOS = sorted(name for name in catalog.names("scenarios") if load(name).traffic is None)

@@ -69,6 +69,7 @@ class Template:
     offset: int = 0
     wrap: bool = True
     tokens: Tokens | None = None
+    slices: int = 1
 
     @property
     def is_message(self) -> bool:
@@ -205,7 +206,7 @@ def content(instruction: Instruction) -> Content:
     if isinstance(instruction, Compute):
         return *common, instruction.operators
     if isinstance(instruction, Collective):
-        how = instruction.root, instruction.algorithm, instruction.tokens
+        how = instruction.root, instruction.algorithm, instruction.tokens, instruction.slices
         return *common, instruction.kind, instruction.axis, instruction.size_bytes, how
     if isinstance(instruction, Launch):
         return *common, instruction.host_s
@@ -342,6 +343,7 @@ def meeting_keys(instruction: Collective | SendReceive, templates: Templates) ->
             instruction.root,
             instruction.algorithm,
             tokens=instruction.tokens,
+            slices=instruction.slices,
         )
         return (2 * templates.number(template),)
     keys = []

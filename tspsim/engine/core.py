@@ -148,7 +148,7 @@ class Submission:
     Attributes
     ----------
     done
-        A SimPy event that happens when the last instruction has ended; its value is the submission.
+        A SimPy event that happens when the last instruction has ended.
     """
 
     def __init__(self, env: simpy.Environment, system: System, first_use: int) -> None:
@@ -205,12 +205,12 @@ class Submission:
             for stream in simulated.role.streams.values():
                 machine.add_stream(simulated.rank, stream, self._stream_ended)
         if not self._streams:
-            self.done.succeed(self)
+            self.done.succeed()
 
     def _stream_ended(self) -> None:
         self._streams -= 1
         if not self._streams:
-            self.done.succeed(self)
+            self.done.succeed()
 
     def replaced(self, ranks: Sequence[SimulatedRank], times: Sequence[tuple[Floats, Floats]]) -> None:
         """Let the submission stand for the programs of ``ranks``, whose every instruction ran at ``times``."""

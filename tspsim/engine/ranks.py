@@ -1,19 +1,21 @@
-"""Ranks: a process runs each stream of a rank's kernels, a queue works off each of its communication streams.
+"""Ranks: a worker runs each stream of a rank's kernels, a queue works off each of its communication streams.
 
 As on a GPU, kernels hold the device while a communication stream is a queue that engines empty beside it: an
 instruction of a queue begins when the one before is done, what it waits for is done, and the other ranks have arrived.
+Neither is a SimPy process: one event a kernel, and no more, is what a long run can afford.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import simpy
+from simpy.events import URGENT
 
-from ..network.fluid import Activity, Calendar, Channel, Completion, Due, Fluid, Transfer
+from ..network.fluid import Activity, Calendar, Channel, Due, Fluid, Transfer
 
 
 class ReadyInstruction(NamedTuple):
@@ -84,46 +86,6 @@ class Rank:
         return Rank(self.device, self.slowness, first_use, bytearray(instructions), start_s, end_s)
 
 
-class Computation(Completion):
-    """A kernel under way, and the event of its end; it is slower beside others and while data moves through the device.
-
-    A device that is free takes it at its speed of the moment; one that is not settles with the instant who gets what.
-    """
-
-    __slots__ = ("device", "due_s", "machine")
-
-    due_s: float
-
-    def __init__(self, env: simpy.Environment, machine: Machine, device: Device) -> None:
-        self.env = env
-        self.callbacks = []
-        self.machine = machine
-        self.device = device
-        if device.computing:
-            machine.toggle(device)
-        else:
-            device.stretch = machine.compute_slowdown if device.moving else 1.0
-        device.computing.append(self)
-
-    def finish(self) -> None:
-        computing = self.device.computing
-        computing.remove(self)
-        if computing:
-            self.machine.toggle(self.device)
-        self.fire()
-
-
-class Launching(Completion):
-    """A launch under way on a host, and the event of its end."""
-
-    __slots__ = ("due_s",)
-
-    due_s: float
-
-    def finish(self) -> None:
-        self.fire()
-
-
 class Machine:
     """The devices and links of a cluster at work, for as long as an engine lives: one calendar and one fluid solver.
 
@@ -151,39 +113,9 @@ class Machine:
     def add_stream(self, rank: Rank, stream: Sequence[ReadyInstruction], ended: Callable[[], None]) -> None:
         """Run one stream of ``rank`` from now on and call ``ended`` after its last instruction."""
         if stream[0].is_compute or any(each.duration_s > 0.0 for each in stream):
-            self.env.process(self._work(rank, stream, ended))
+            Worker(self, rank, stream, ended).begin()
         else:
             Queue(self, rank, stream, ended).begin()
-
-    def _work(
-        self, rank: Rank, stream: Sequence[ReadyInstruction], ended: Callable[[], None]
-    ) -> Generator[Completion, None, None]:
-        """The process of a stream of kernels, or of a rank's host, which issues instructions ahead of the device."""
-        env, done, waiting = self.env, rank.done, rank.waiting
-        enter, slowness, device = self.calendar.enter, rank.slowness, rank.device
-        start_s, end_s = rank.start_s, rank.end_s
-        for index, after, duration_s, _, is_compute in stream:
-            for other in after:
-                if not done[other]:
-                    gate = Completion(env)
-                    waiting.setdefault(other, []).append(gate.fire)
-                    yield gate
-            start_s[index] = env.now
-            if duration_s > 0.0:
-                if is_compute:
-                    computation = Computation(env, self, device)
-                    enter(computation, duration_s * (device.stretch * slowness))
-                    yield computation
-                else:
-                    launch = Launching(env)
-                    enter(launch, duration_s)
-                    yield launch
-            end_s[index] = env.now
-            done[index] = 1
-            if index in waiting:
-                for call in waiting.pop(index):
-                    call()
-        ended()
 
     def toggle(self, device: Device) -> None:
         """Kernels of a device get a new end when this instant is over."""
@@ -204,6 +136,85 @@ class Machine:
             if device.stretch != before:
                 for computation in device.computing:
                     self.calendar.enter(computation, (computation.due_s - now) * device.stretch / before)
+
+
+class Worker:
+    """A stream of kernels at work, or a rank's host, which issues instructions ahead of the device.
+
+    It is *blocked* (another instruction's end will call :meth:`advance`), *busy* (the calendar will call
+    :meth:`finish`), or at its end. While busy with a kernel it stands among those of its device, and is slower beside
+    others and while data moves through the device: one that is free takes it at its speed of the moment, one that is
+    not settles with the instant who gets what.
+    """
+
+    __slots__ = ("current", "device", "due_s", "ended", "machine", "rank", "slowness", "stream")
+
+    due_s: float
+
+    def __init__(
+        self, machine: Machine, rank: Rank, stream: Sequence[ReadyInstruction], ended: Callable[[], None]
+    ) -> None:
+        self.machine = machine
+        self.rank = rank
+        self.device = rank.device
+        self.slowness = rank.slowness
+        self.stream = iter(stream)
+        self.current: ReadyInstruction | None = next(self.stream, None)
+        self.ended = ended
+
+    def begin(self) -> None:
+        """Start as processes do: at this instant, before queues."""
+        Due(self.machine.env, 0.0, lambda _event: self.advance(), URGENT)
+
+    def advance(self) -> None:
+        """Start the current instruction, unless it must still wait; go through those that take no time."""
+        rank, machine = self.rank, self.machine
+        done = rank.done
+        while self.current is not None:
+            number, after, duration_s, _, is_compute = self.current
+            for other in after:
+                if not done[other]:
+                    waits = rank.waiting.get(other)
+                    if waits is None:
+                        rank.waiting[other] = [self.advance]
+                    else:
+                        waits.append(self.advance)
+                    return
+            rank.start_s[number] = machine.env.now
+            if duration_s > 0.0:
+                if is_compute:
+                    device = self.device
+                    if device.computing:
+                        machine.toggle(device)
+                    else:
+                        device.stretch = machine.compute_slowdown if device.moving else 1.0
+                    device.computing.append(self)
+                    duration_s *= device.stretch * self.slowness
+                machine.calendar.enter(self, duration_s)
+                return
+            self._over(number)
+        self.ended()
+
+    def finish(self) -> None:
+        """The current instruction has taken its time."""
+        current = self.current
+        assert current is not None
+        if current.is_compute:
+            computing = self.device.computing
+            computing.remove(self)
+            if computing:
+                self.machine.toggle(self.device)
+        self._over(current.number)
+        self.advance()
+
+    def _over(self, number: int) -> None:
+        rank = self.rank
+        rank.end_s[number] = self.machine.env.now
+        rank.done[number] = 1
+        self.current = next(self.stream, None)
+        if number in rank.waiting:
+            for call in rank.waiting.pop(number):
+                call()
 
 
 class Queue:

@@ -398,15 +398,16 @@ def moved(cluster: Cluster, ranks: tuple[int, ...], template: Template) -> Traff
     """What a template asks of the network for one group, or one sender and receiver."""
     if template.is_message:
         return point_to_point(cluster, ranks[0], ranks[1], template.size_bytes)
-    return collective(
+    whole = collective(
         cluster,
         ranks,
         template.kind,
-        template.size_bytes,
+        template.size_bytes * template.slices,
         root=template.root,
         algorithm=template.algorithm,
         exchange=ExpertExchange(**template.tokens._asdict()) if template.tokens else None,
     )
+    return whole if template.slices == 1 else whole.slice_of(template.slices)
 
 
 def message_pairs(group: Sequence[int], template: Template) -> Iterator[tuple[int, int]]:

@@ -30,7 +30,7 @@ from tspsim.provenance import Provenance
 from . import moe, step
 from .families import FAMILIES
 from .kernels import PEAK_OF, Kernel, find, limits_of
-from .limits import DeviceLimits, Estimate
+from .limits import DeviceLimits, Estimate, minimum
 from .pricers import price
 
 if TYPE_CHECKING:
@@ -398,17 +398,25 @@ class Device:
 
     def at_clock(self, isolated: Estimate, operator: Operator, kernel: Kernel) -> Estimate:
         """An isolated kernel of ``operator`` where the matrix units run as in a step at this device's ``clocks``."""
+        return self.shared_at_clock(isolated, self.matrix_share(operator), kernel)
+
+    def shared_at_clock(self, isolated: Estimate, matrix_share: Any, kernel: Kernel) -> Estimate:
+        """The same of calls of which the matrix units decide a share each; numbers or arrays (rows,)."""
         rate = step.rate(
             self.spec.sustained, kernel.family, self.clocks, measured_sustained=kernel.sustained
         )
-        return step.at_clock(isolated, self.matrix_share(operator), rate)
+        return step.at_clock(isolated, matrix_share, rate)
 
     def matrix_share(self, operator: Operator) -> float:
         """How far the clock of the matrix units decides an operator's time: 0 (bytes alone) to 1 (FLOPs alone)."""
         if not operator.dtype:
             return 0.0
-        limits = self._measured_limits(operator.dtype)  # what was waited for then, whatever a changed fact would hide
-        return min(1.0, operator.flops / limits.peak / (operator.hbm_bytes / limits.hbm))
+        return float(self.matrix_shares(operator.dtype, operator.flops, operator.hbm_bytes))
+
+    def matrix_shares(self, dtype: str, flops: Any, hbm_bytes: Any) -> Any:
+        """The same of calls by what they multiply and move; numbers or arrays (rows,)."""
+        limits = self._measured_limits(dtype)  # what was waited for then, whatever a changed fact would hide
+        return minimum(1.0, flops / limits.peak / (hbm_bytes / limits.hbm))
 
     def _measured_limits(self, dtype: str) -> DeviceLimits:
         """The numbers of the device as its kernels were measured."""
@@ -444,12 +452,12 @@ class Device:
         self, family: str, dtype: str, library: str | None = None, kv_dtype: str | None = None
     ) -> Kernel:
         """The kernel model that applies to a type and library, and where it is from."""
-        library = library or self._engine_library(family, dtype, kv_dtype)
         key = (family, dtype, library, kv_dtype)
         kernel = self._kernels.get(key)
         if kernel is None:
             if dtype not in DTYPE_BYTES:
                 raise UnknownNameError("type", dtype, DTYPE_BYTES)
+            library = library or self._engine_library(family, dtype, kv_dtype)
             kernel = self._kernels[key] = find(self.spec, self.relatives, family, dtype, library, kv_dtype)
         return kernel
 

@@ -117,25 +117,27 @@ MOST_STEPPED = 16
 Call = tuple[str, dict[str, float]]
 
 
-def scan_calls(scan: DeltaScan) -> list[Call]:
-    """Prompts in chunks, and short queries token by token."""
+def scan_calls(scan: DeltaScan) -> list[list[Call]]:
+    """Prompts in chunks, and short queries token by token, or in chunks where that is faster: the ways there are of
+    each."""
     heads = {"k_heads": scan.k_heads, "k_dim": scan.k_dim, "v_heads": scan.v_heads, "v_dim": scan.v_dim}
     return _calls(scan.rows, f"{scan.variant}_scan", f"{scan.variant}_step", heads)
 
 
-def convolution_calls(convolution: ShortConvolution) -> list[Call]:
+def convolution_calls(convolution: ShortConvolution) -> list[list[Call]]:
     """The same of the convolution before it."""
     name = f"{convolution.variant}_convolution"
     return _calls(convolution.rows, name, f"{name}_step", {"channels": convolution.channels})
 
 
-def _calls(rows: tuple[tuple[int, int], ...], many: str, few: str, sizes: Mapping[str, float]) -> list[Call]:
+def _calls(rows: tuple[tuple[int, int], ...], many: str, few: str, sizes: Mapping[str, float]) -> list[list[Call]]:
     prompts = [row for row in rows if row[0] > MOST_STEPPED]
     others = [row for row in rows if row[0] <= MOST_STEPPED]
     calls = []
-    for family, part in ((many, prompts), (few, others)):
+    for families, part in (((many,), prompts), ((few, many), others)):
         if part:
             sequences, tokens = sum(n for _, n in part), sum(q * n for q, n in part)
             longest = max(q for q, _ in part)
-            calls.append((family, {"sequences": sequences, "tokens": tokens, "longest": longest, **sizes}))
+            shape = {"sequences": sequences, "tokens": tokens, "longest": longest, **sizes}
+            calls.append([(family, shape) for family in (families if longest > 1 else families[:1])])
     return calls

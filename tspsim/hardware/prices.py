@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
+
+import numpy as np
 
 from tspsim.operators import (
     DTYPE_BYTES,
@@ -17,6 +21,7 @@ from tspsim.operators import (
     LatentDecode,
     LatentPrefill,
     MemoryBound,
+    Part,
     ShortConvolution,
     SparseAttention,
 )
@@ -24,8 +29,8 @@ from tspsim.operators import (
 from . import linear, sparse, step
 from .device import Device
 from .kernels import Kernel
-from .limits import Estimate
-from .pricers import pricer
+from .limits import Estimate, FloatArray
+from .pricers import price, pricer
 
 #: Rope and the cache write that serving libraries time with attention are operators of their own inside a step.
 ALONE = {"rope": 0.0, "token_ns": 0.0, "cache_write": 0.0}
@@ -69,18 +74,47 @@ def _segments(device: Device, kernel: Kernel, attention: Attention | LatentPrefi
 def _behind_caches(
     device: Device, family: str, attention: DecodeAttention | LatentDecode, **widths: object
 ) -> Estimate:
-    """At the clock of a step; sequences of unequal contexts cost what as many of their mean do, for bytes decide."""
+    """At the clock of a step. Sequences of unequal contexts cost what as many of their mean do, for bytes decide; but
+    never less than the longest of them would alone, so that one sequence more, which lowers the mean, is not faster.
+
+    No measured row has unequal contexts.
+    """
     kernel = device.kernel(family, attention.dtype, kv_dtype=attention.kv_dtype)
-    isolated = device.isolated(
+    call = {"heads": attention.heads, "queries": attention.queries, **widths}
+
+    def isolated(batch: object, context: object) -> Estimate:
+        return device.isolated(kernel, attention.kv_dtype, batch=batch, context=context, **call)
+
+    lengths = sorted({context for context, _ in attention.rows}, reverse=True)
+    if len(lengths) == 1:
+        return device.at_clock(isolated(attention.batch, lengths[0]), attention, kernel)
+    held = Counter[int]()
+    for context, sequences in attention.rows:
+        held[context] += sequences
+    counts = [held[context] for context in lengths]
+    alone = [replace(attention, rows=((context, 1),)) for context in lengths]
+
+    def of_the_longest(each: Iterable[float]) -> FloatArray:
+        """Sums over the one longest sequence, the two longest, and so on."""
+        return np.cumsum(np.repeat(np.array(list(each), dtype=float), counts))
+
+    batches = np.arange(1.0, attention.batch + 1.0)
+    times = device.shared_at_clock(
+        isolated(batches, of_the_longest(lengths) / batches),
+        device.matrix_shares(
+            attention.dtype, of_the_longest(one.flops for one in alone), of_the_longest(one.hbm_bytes for one in alone)
+        ),
         kernel,
-        attention.kv_dtype,
-        batch=attention.batch,
-        context=attention.context / attention.batch,
-        heads=attention.heads,
-        queries=attention.queries,
-        **widths,
     )
-    return device.at_clock(isolated, attention, kernel)
+    most = int(np.argmax(times.seconds))
+    return Estimate(*(float(part[most]) for part in times))
+
+
+@pricer(Part)
+def part(device: Device, part: Part) -> Estimate:
+    """A share of the whole call."""
+    whole = price(device, part.whole)
+    return Estimate(*(each / part.of for each in whole))
 
 
 @pricer(Attention)
@@ -187,10 +221,15 @@ def short_convolution(device: Device, convolution: ShortConvolution) -> Estimate
     return _one_after_another(device, linear.convolution_calls(convolution), convolution.dtype, None)
 
 
-def _one_after_another(device: Device, calls: list[linear.Call], dtype: str, second_dtype: str | None) -> Estimate:
-    """Calls of linear attention, none of which waits for a matrix unit at its clock."""
+def _one_after_another(
+    device: Device, calls: list[list[linear.Call]], dtype: str, second_dtype: str | None
+) -> Estimate:
+    """Calls of linear attention, none of which waits for a matrix unit at its clock; each the fastest way there is."""
     parts = [
-        device.isolated(device.kernel(family, dtype, kv_dtype=second_dtype), second_dtype, **shape)
-        for family, shape in calls
+        min(
+            device.isolated(device.kernel(family, dtype, kv_dtype=second_dtype), second_dtype, **shape)
+            for family, shape in ways
+        )
+        for ways in calls
     ]
     return Estimate(*(sum(values) for values in zip(*parts, strict=True)))

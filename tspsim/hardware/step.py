@@ -7,7 +7,7 @@ waiting for HBM takes as long at any.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .limits import Estimate
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SETTLING_POWER = 8.0
 
 
-def at_clock(isolated: Estimate, matrix_share: float, rate: float) -> Estimate:
+def at_clock(isolated: Estimate, matrix_share: Any, rate: float) -> Estimate:
     """An isolated kernel where the matrix units run at ``rate`` of what it was measured at."""
     factor = 1.0 + matrix_share * (1.0 / rate - 1.0)
     return Estimate(*(value * factor for value in isolated))

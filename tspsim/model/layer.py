@@ -110,6 +110,11 @@ class LayerShard:
         size = 4.0 * tokens * self.model.hidden * self.activation_bytes
         return MemoryBound("add_rmsnorm", size, tokens, name="add + norm", role=Role.NORM)
 
+    def add(self, tokens: int) -> MemoryBound:
+        """Partial sums of two blocks become one: reads two, writes one."""
+        size = 3.0 * tokens * self.model.hidden * self.activation_bytes
+        return MemoryBound("add", size, tokens, name="add blocks", role=Role.NORM)
+
     def qkv(self, tokens: int) -> Gemm:
         """With columns of an output gate. Its input leaves the norm before it in the product's precision (Transformer
         Engine's LayerNormLinear)."""

@@ -92,6 +92,8 @@ class Calendar:
         self.env = env
         self._days: dict[float, list[Activity]] = {}
         self._rounding = 0.0
+        self._ending = False
+        self._afterwards: list[Callable[[], None]] = []
 
     def tick(self, tick_s: float) -> None:
         """Make every delay from now on a whole number of ticks."""
@@ -110,13 +112,31 @@ class Calendar:
         else:
             day.append(activity)
 
+    def when_over(self, call: Callable[[], None]) -> None:
+        """Call after everything else that happens at this instant."""
+        if self._ending:
+            self._afterwards.append(call)
+        else:
+            Due(self.env, 0.0, lambda _event: call(), LAST)
+
     def _end(self, _event: simpy.Event) -> None:
         now = self.env.now
+        self._ending = True
         for activity in self._days.pop(now, ()):
             if activity.due_s == now:
                 # An end that moved away and back stands here twice.
                 activity.due_s = math.inf
                 activity.finish()
+        self._ending = False
+        if self._afterwards:
+            afterwards, self._afterwards = self._afterwards, []
+            # Mostly nothing else happens now, and no event is needed to come after it.
+            over = self.env.peek() > now
+            for call in afterwards:
+                if over:
+                    call()
+                else:
+                    self.when_over(call)
 
 
 @dataclass(slots=True, eq=False)
@@ -307,9 +327,9 @@ class Fluid:
     def settle_later(self) -> None:
         """Ask for a settling at the end of this instant (once)."""
         self.settling = True
-        Due(self.env, 0.0, self._settle, LAST)
+        self.calendar.when_over(self._settle)
 
-    def _settle(self, _event: simpy.Event) -> None:
+    def _settle(self) -> None:
         self.settling = False
         if self._before_settling is not None:
             self._before_settling()

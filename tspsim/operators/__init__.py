@@ -13,6 +13,7 @@ from .base import DTYPE_BYTES, Computes, Operator, Role, Sharding
 from .latent import AbsorbProduct, LatentDecode, LatentPrefill
 from .linear import DeltaScan, ShortConvolution
 from .memory_bound import MemoryBound
+from .part import Part
 from .products import FusedMoE, Gemm, GroupedGemm
 from .sparse import Indexer, SparseAttention
 
@@ -31,6 +32,7 @@ __all__ = [
     "LatentPrefill",
     "MemoryBound",
     "Operator",
+    "Part",
     "Role",
     "Sharding",
     "ShortConvolution",

@@ -7,8 +7,9 @@ A *scheme* spreads a replica over its ranks: it writes the pieces of a pass, and
 
 from __future__ import annotations
 
-from . import context, folded, folded_decode, tensor
+from . import balances, context, folded, folded_decode, tensor
 from .adapters import Adapters
+from .balance import BALANCES, Balance
 from .choice import Choice, Option
 from .choices import choices_of, options_of, switches_of
 from .context import ContextMethod, method_of, usual_method
@@ -24,6 +25,7 @@ from .registries import (
     mesh_axes,
     scheme_axes,
 )
+from .residual import RESIDUALS
 from .routing import Routing
 from .scheme import Received, Scheme, scheme_of
 from .serving_engine import Captured, ServingEngine
@@ -33,14 +35,17 @@ from .step import axes_of, write_program
 from .work import Optimizer, Work
 
 __all__ = [
+    "BALANCES",
     "CONTEXT_METHODS",
     "DECODE_EXCHANGES",
     "DECODE_FORMS",
     "IDEAL",
+    "RESIDUALS",
     "SCHEMES",
     "SWITCHES",
     "WEIGHT_TRANSPORTS",
     "Adapters",
+    "Balance",
     "Captured",
     "Choice",
     "ContextMethod",
@@ -57,6 +62,7 @@ __all__ = [
     "StackSpec",
     "Work",
     "axes_of",
+    "balances",
     "build_mesh",
     "choices_of",
     "context",

@@ -1,18 +1,45 @@
-"""Balance of experts: from the loads of an expert group's ranks to the rows each of them works on.
+"""Balance of experts: from the visits that experts get to the rows each rank of their group works on.
 
-A policy sees what falls on every rank and says what every rank gets, and how many experts travel for it. Programs then
-differ by position in the group; where all ranks get the same, one program serves all.
+A policy sees what falls on every expert and says what every rank gets, which experts it has copies of, and how many
+travel for it. Programs then differ by position in the group; where all ranks get the same, one program serves all.
+Policies of their own: :mod:`tspsim.parallel.balances`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ..registry import Registry
 from .routing import Routing
+
+
+class Visits(NamedTuple):
+    """What a layer's experts get of one pass.
+
+    Attributes
+    ----------
+    shares
+        Of all assignments of tokens to experts, what each expert keeps; their sum is 1 where none is dropped. Expert i
+        is on rank i // (experts / ranks).
+    ranks
+        Of the expert group.
+    assignments
+        Of all its tokens, kept or not.
+    """
+
+    shares: tuple[float, ...]
+    ranks: int
+    assignments: float = 0.0
+
+    @property
+    def loads(self) -> tuple[float, ...]:
+        """Of every rank, over the mean of all assignments."""
+        return tuple((np.array(self.shares).reshape(self.ranks, -1).sum(axis=1) * self.ranks).tolist())
 
 
 class Balanced(NamedTuple):
@@ -24,10 +51,25 @@ class Balanced(NamedTuple):
         Of every rank, over the mean of all assignments.
     moved_experts
         Experts whose weights come to a rank for one layer and micro-batch, of the rank that gets most.
+    sent_experts
+        The same that leave a rank, of the rank that gives most.
+    planned
+        Ranks tell each other their counts and a host decides before tokens leave, every layer and pass.
+    host_s
+        Seconds that it takes.
+    further_experts
+        Copies that a rank keeps of experts besides its own share of them.
+    placed
+        Of every rank, the shares that its experts and copies get; empty: neighbouring experts, one copy each.
     """
 
     loads: tuple[float, ...]
     moved_experts: float = 0.0
+    sent_experts: float = 0.0
+    planned: bool = False
+    host_s: float = 0.0
+    further_experts: float = 0.0
+    placed: tuple[tuple[float, ...], ...] = ()
 
     @property
     def busiest_rank_load(self) -> float:
@@ -39,21 +81,82 @@ class Balanced(NamedTuple):
         """Whether all ranks do the same."""
         return min(self.loads) == self.busiest_rank_load
 
+    def waited_for(self) -> Balanced:
+        """Every rank counted as if it were as busy as the busiest, which all wait for."""
+        return self._replace(loads=(self.busiest_rank_load,) * len(self.loads))
+
+
+class BalanceOption(NamedTuple):
+    """A key of a policy: its name, type (any that pydantic knows), value where none is stated, and a line."""
+
+    name: str
+    type: Any
+    default: Any
+    summary: str
+
 
 @dataclass(frozen=True)
 class ExpertBalance:
-    """A policy: the loads that fall on the ranks of a group → what they get."""
+    """A policy.
+
+    Attributes
+    ----------
+    name, summary
+        What a plan's ``expert_balance`` calls it, and a line for the catalogue.
+    balance
+        (visits, value of every option) → what ranks get.
+    options
+        Keys beside ``policy``.
+    trains, serves
+        Whether a backward can follow it, and whether a step that serves can.
+    check
+        (experts, ranks, options) → what is wrong; None where nothing is.
+    """
 
     name: str
-    balance: Callable[[tuple[float, ...]], Balanced]
+    balance: Callable[..., Balanced]
+    summary: str = ""
+    options: tuple[BalanceOption, ...] = ()
+    trains: bool = True
+    serves: bool = True
+    check: Callable[[int, int, Mapping[str, Any]], str | None] = lambda experts, ranks, options: None
 
+    def values(self, stated: Mapping[str, Any]) -> dict[str, Any]:
+        """Of all options, as stated or their defaults."""
+        return {each.name: stated.get(each.name, each.default) for each in self.options}
+
+
+@dataclass(frozen=True)
+class Balance:
+    """A policy's name, and the options that were stated."""
+
+    policy: str = "busiest"
+    stated: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return BALANCES.get(self.policy).values(dict(self.stated))
+
+
+#: What a plan has that states none.
+BUSIEST = Balance()
 
 BALANCES: Registry[ExpertBalance] = Registry("expert balance", "tspsim.expert_balance")
-#: Nothing is moved, and every rank is counted as if it were as busy as the busiest, which all wait for.
-BALANCES.register(ExpertBalance("busiest", lambda loads: Balanced((max(loads),) * len(loads))))
+BALANCES.register(
+    ExpertBalance(
+        "busiest",
+        lambda visits: Balanced(visits.loads).waited_for(),
+        "nothing is moved; every rank is counted as the busiest, which all wait for",
+    )
+)
 
 
 @lru_cache(maxsize=1024)
-def balanced(routing: Routing, policy: str, experts: int, ranks: int) -> Balanced:
+def balanced(routing: Routing, balance: Balance, experts: int, ranks: int, assignments: float) -> Balanced:
     """What each of ``ranks`` ranks gets under a policy."""
-    return BALANCES.get(policy).balance(routing.rank_loads(experts, ranks))
+    if routing.load == "balanced":
+        shares = (min(1.0, routing.capacity_factor or 1.0) / experts,) * experts
+    else:
+        shares = tuple(routing.expert_shares(experts).tolist())
+    policy = BALANCES.get(balance.policy)
+    return policy.balance(Visits(shares, ranks, assignments), **balance.options)

@@ -7,11 +7,21 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..model.layer import gradients
-from ..operators import Gemm, Operator
+from ..operators import Gemm, Operator, Part
 from ..program import Collective, Compute, Instruction, Launch, Program, Repeat, SendReceive, Tokens
 from .lowering import lowering_of
 from .plan import Job
 from .serving_engine import Captured
+
+
+class Slice(NamedTuple):
+    """The ``number``-th of ``of`` equal slices of a kernel or a transfer that begins and ends once."""
+
+    number: int = 0
+    of: int = 1
+
+
+WHOLE = Slice()
 
 
 class Buffers:
@@ -61,7 +71,7 @@ MOST_BEFORE = 8
 
 def numbered(body: Sequence[Instruction], layer: int) -> list[Instruction]:
     """The instructions as those of another layer."""
-    return [each if each.layer in (-1, layer) else replace(each, layer=layer) for each in body]
+    return [each if each.layer in (-1, layer) else each.at(layer, each.after) for each in body]
 
 
 class ProgramBuilder:
@@ -82,6 +92,7 @@ class ProgramBuilder:
         self.plan = job.plan
         self._lower = lowering_of(job.work)
         self._job = job
+        self._ranks: dict[str, int] = {}
         self.part = ""
         self.capture = job.capture
         self._items: list[Instruction | Repeat] = []
@@ -96,8 +107,24 @@ class ProgramBuilder:
         self.weight_gradients = True
         self.exchanged_gradients: list[int] = []
 
-    def compute(self, name: str, *operators: Operator, after: Iterable[int] = (), stream: str = "compute") -> int:
-        return self._add(Compute(self._lower(operators), name, self._part(), self._layer, tuple(after), stream))
+    def compute(
+        self,
+        name: str,
+        *operators: Operator,
+        after: Iterable[int] = (),
+        stream: str = "compute",
+        slice_of: Slice = WHOLE,
+    ) -> int:
+        """Kernels; or one slice of each, launched with the first."""
+        kernels = self._lower(operators)
+        if slice_of.of > 1:
+            kernels = tuple(Part(kernel, slice_of.of) for kernel in kernels)
+        step = Compute(kernels, name, self._part(), self._layer, tuple(after), stream)
+        return self._put(step) if slice_of.number else self._add(step)
+
+    def host(self, name: str, seconds: float, *, after: Iterable[int] = ()) -> int:
+        """Work of the host that kernels and transfers may wait for."""
+        return self._put(Launch(name, seconds, self._part(), self._layer, tuple(after)))
 
     def gradients(self, product: Gemm) -> tuple[Gemm, ...]:
         """Both gradients of a product, or only its input's while the weights' are put off."""
@@ -116,22 +143,24 @@ class ProgramBuilder:
         stream: str = "",
         algorithm: str | None = None,
         tokens: Tokens | None = None,
+        slice_of: Slice = WHOLE,
     ) -> int:
-        return self._add(
-            Collective(
-                kind,
-                axis,
-                round(size_bytes),
-                name,
-                root,
-                self.plan.algorithms.get(kind, algorithm),
-                self._part(),
-                self._layer,
-                tuple(after),
-                stream or "communication",
-                tokens,
-            )
+        """A collective of ``size_bytes``; or one slice of it, issued with the first."""
+        moved = Collective(
+            kind,
+            axis,
+            round(size_bytes / slice_of.of),
+            name,
+            root,
+            self.plan.algorithms.get(kind, algorithm),
+            self._part(),
+            self._layer,
+            tuple(after),
+            stream or "communication",
+            tokens,
+            slice_of.of,
         )
+        return self._put(moved) if slice_of.number else self._add(moved)
 
     def send(self, axis: str, offset: int, size_bytes: float, name: str, *, after: Iterable[int], wrap: bool) -> int:
         """To the rank ``offset`` positions on, on a stream of its own; nothing where there is none."""
@@ -287,9 +316,9 @@ class ProgramBuilder:
             earlier = self._left[-turns].get(what) if turns <= len(self._left) else None
             if earlier is not None:
                 crossing[consumer] = (*crossing.get(consumer, ()), earlier)
-        for index, instruction in enumerate(numbered(written.body, layer)):
-            waits = (*(start + other for other in instruction.after), *crossing.get(index, ()))
-            self._items.append(replace(instruction, after=waits))
+        for index, instruction in enumerate(written.body):
+            waits = (*[start + other for other in instruction.after], *crossing.get(index, ()))
+            self._items.append(instruction.at(layer if instruction.layer >= 0 else -1, waits))
         self._left.append(written.left(start))
         self._length += len(written.body)
         self._layer, self.part = -1, ""
@@ -316,7 +345,7 @@ class ProgramBuilder:
         elif isinstance(instruction, SendReceive):
             host_s = stack.message_s
         else:
-            host_s = stack.exchange_s(self._job.ranks_along(instruction.axis), captured)
+            host_s = stack.exchange_s(self._ranks_along(instruction.axis), captured)
         if host_s == 0.0 and (isinstance(instruction, Compute) or stack.kernel_s == 0.0):
             index = self._put(instruction)
         else:
@@ -327,6 +356,11 @@ class ProgramBuilder:
             # the device, and no further.
             self._put(Launch(f"wait for {instruction.name}", 0.0, instruction.part, instruction.layer, (index,)))
         return index
+
+    def _ranks_along(self, axis: str) -> int:
+        if axis not in self._ranks:
+            self._ranks[axis] = self._job.ranks_along(axis)
+        return self._ranks[axis]
 
     def _put(self, instruction: Instruction) -> int:
         if self._layer < 0:

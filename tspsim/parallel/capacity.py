@@ -26,6 +26,7 @@ from .memory import declared
 from .pipeline import Chunk
 from .plan import Job
 from .serving_engine import Budget
+from .unpacked import UNPACKED
 
 #: No context is longer: where caches do not grow any length fits.
 LONGEST = 2**40
@@ -173,8 +174,9 @@ OTHERS = ("weights", "kv_cache", "logits", "runtime_reserve")
 def activation_bytes(job: Job, visible_bytes: float, chunks: Sequence[Chunk]) -> float:
     """The most that a GPU needs beside weights and caches, while a layer works or a token is sampled.
 
-    An engine measures the largest pass that it admits: a prompt of as many tokens as it takes at once, and logits of as
-    many sequences as may run. Without one it is the step's own pass.
+    An engine measures the largest pass that it admits: a prompt of as many tokens as it takes at once, behind as many
+    cached latents as it unpacks at once, and logits of as many sequences as may run. Without one it is the step's own
+    pass.
     """
     engine = job.work.stack.engine
     limits = engine.limits_on(visible_bytes)
@@ -185,6 +187,10 @@ def activation_bytes(job: Job, visible_bytes: float, chunks: Sequence[Chunk]) ->
     layers = sum(size for part, size in parts.items() if part not in OTHERS)
     if limits is None:
         return layers + parts.get("logits", 0.0)
+    if engine.context_workspace:
+        behind = replace(job.work.load, cached=engine.context_workspace)
+        further = peak(declared(replace(job, work=replace(job.work, load=behind)), job.scheme.residency, chunks))
+        layers += further.get(UNPACKED, 0.0)
     sequences = min(limits.sequences, engine.slots or limits.sequences)
     return max(layers, engine.logit_bytes.value * job.model.vocab * sequences)
 

@@ -28,13 +28,15 @@ from .expert import routed_shard
 from .ledger import Buffer, Lifetime
 from .pipeline import Chunk
 from .plan import Job
+from .wires import WIRES, recast, wire_bytes
 
 
 class ParameterGroup(NamedTuple):
     """Parameters on one rank that ``copies`` ranks along ``axis`` hold alike, and so sum their gradients over.
 
     ZeRO divides their state among ``shards`` neighbours of those; groups of so many hold the same (hybrid sharding).
-    ``groups`` are the axes along such a group, and across them.
+    ``groups`` are the axes along such a group, and across them. ``secondary`` neighbours keep a copy of the weights
+    among them besides; 0: none do.
     """
 
     axis: str
@@ -42,6 +44,7 @@ class ParameterGroup(NamedTuple):
     parameters: float
     shards: int
     groups: tuple[str, str] = ("shard", "replicate")
+    secondary: int = 0
 
     @property
     def shard_axis(self) -> str:
@@ -71,7 +74,8 @@ class OwnedParameters:
     def replicated(self, parameters: float) -> ParameterGroup:
         """Parameters that all ranks of the replica axis hold."""
         job, copies = self.job, self.job.copies
-        return ParameterGroup(job.replica_axis, copies, parameters, job.plan.shard_group or copies)
+        shards, secondary = job.plan.shard_group or copies, job.plan.secondary_shard or 0
+        return ParameterGroup(job.replica_axis, copies, parameters, shards, secondary=secondary)
 
     def layer(self, block: Block) -> tuple[ParameterGroup, ...]:
         """One layer, by who else holds it; a single entry unless its experts are spread on an axis of their own."""
@@ -194,6 +198,8 @@ def state(job: Job, share: OwnedParameters, chunks: Sequence[Chunk]) -> Iterator
         yield kept("weights", owned, job.weight_bytes, inf)
         return
     yield kept("weights", owned, job.weight_bytes, 3)
+    second = sum(held.parameters / held.secondary for held in owned if held.secondary)
+    yield Buffer("secondary_weights", job.weight_bytes * second, Lifetime.STEP)
     if job.work.adapters is not None:
         yield kept("adapters", trained, optimizer.weights, 3)
     yield kept("gradients", trained, optimizer.gradients, 2)
@@ -230,10 +236,21 @@ def gather_weights(builder: ProgramBuilder, job: Job, share: OwnedParameters, bl
     if not gathers(job, task):
         return None
     gathered = None
-    for axis, size in divided_bytes(job, share, block).items():
-        builder.part = "weights"
+    builder.part = "weights"
+    wire, elements = weight_wire(job, task), 0.0
+    for axis, size in divided_bytes(job, share, block, task).items():
         gathered = builder.collective("all_gather", axis, size, "gather layer weights", stream="parameters")
+        elements += size / wire_bytes(wire, job.work.optimizer.weights)
+    if wire is not None and gathered is not None:
+        # The first kernel of the layer, which waits for the weights.
+        usual = job.work.optimizer.weights
+        builder.compute("weights from the wire", recast("dequantise", elements, WIRES[wire], usual))
     return gathered
+
+
+def weight_wire(job: Job, task: Task) -> str | None:
+    """The type that weights are gathered in: ahead of a backward they come from the second copy as they are."""
+    return job.plan.weight_wire if task.kind == FORWARD or not job.plan.secondary_shard else None
 
 
 def gathers(job: Job, task: Task) -> bool:
@@ -251,15 +268,20 @@ def gather_table(builder: ProgramBuilder, job: Job, table: ParameterGroup, task:
         return
     builder.part = "weights"
     waits = [] if job.work.stack.overlap_weights else [builder.compute(f"{name} wanted")]
-    size = table.parameters * job.weight_bytes
+    wire = weight_wire(job, task)
+    size = table.parameters * wire_bytes(wire, job.weight_bytes)
     gathered = builder.collective(
         "all_gather", table.shard_axis, size, f"gather {name}", after=waits, stream="parameters"
     )
-    builder.compute(f"{name} here", after=[gathered])
+    cast = [] if wire is None else [recast("dequantise", table.parameters, WIRES[wire], job.weight_bytes)]
+    builder.compute(f"{name} here", *cast, after=[gathered])
 
 
-def divided_bytes(job: Job, share: OwnedParameters, block: Block) -> Mapping[str, float]:
-    """Bytes of a layer's weights that ranks divide, by the axis of those ranks.
+def divided_bytes(
+    job: Job, share: OwnedParameters, block: Block, task: Task | None = None
+) -> Mapping[str, float]:
+    """Bytes of a layer's weights that ranks divide, by the axis of those ranks, as they stand; or as a ``task`` gathers
+    them: ahead of a forward in the type of the wire, ahead of a backward from the second copy where there is one.
 
     Frozen weights change in no step: ZeRO 3 alone, which divides them, gathers them, and the adapters with them.
     """
@@ -269,7 +291,9 @@ def divided_bytes(job: Job, share: OwnedParameters, block: Block) -> Mapping[str
     sizes: dict[str, float] = {}
     for held, element_bytes in kept:
         if held.shards > 1 and held.parameters:
-            sizes[held.shard_axis] = sizes.get(held.shard_axis, 0.0) + held.parameters * element_bytes
+            axis = held.groups[0] if task and task.kind != FORWARD and held.secondary else held.shard_axis
+            moved = wire_bytes(weight_wire(job, task), element_bytes) if task else element_bytes
+            sizes[axis] = sizes.get(axis, 0.0) + held.parameters * moved
     return sizes
 
 
@@ -322,12 +346,33 @@ def sum_gradients(builder: ProgramBuilder, job: Job, held: ParameterGroup, name:
     if not job.plan.zero:
         return builder.collective("all_reduce", held.axis, size, name, after=after, stream="gradients")
     summed = list(after)
+    if job.plan.gradient_wire is not None and held.shards > 1:
+        return sum_narrow(builder, job, held, name, after)
     if held.shards > 1:
         summed = [builder.collective("reduce_scatter", held.shard_axis, size, name, after=after, stream="gradients")]
     if held.shards < held.copies:
         share = size / held.shards
         summed = [builder.collective("all_reduce", held.sum_axis, share, name, after=summed, stream="gradients")]
     return summed[-1]
+
+
+def sum_narrow(builder: ProgramBuilder, job: Job, held: ParameterGroup, name: str, after: Sequence[int]) -> int:
+    """Gradients in a narrow type: one all-to-all inside a group of ``secondary`` ranks, whose parts each rank adds up,
+    and one across the groups, so that each element crosses between nodes once (ZeRO++, §3.3)."""
+    wire, usual, inside = job.plan.gradient_wire, job.work.optimizer.gradients, held.secondary
+    assert wire is not None
+    narrow, elements, stream = WIRES[wire], held.parameters, "gradient kernels"
+    last = builder.compute(f"{name}: narrow", recast("quantise", elements, usual, narrow), after=after, stream=stream)
+    for axis, left, more in ((held.groups[0], inside, narrow), (held.groups[1], held.copies // inside, usual)):
+        if left == 1:
+            continue
+        size = elements * narrow
+        moved = builder.collective("all_to_all", axis, size, name, after=[last], stream="gradients")
+        # Every part is read, and their sum is written.
+        add = recast("add parts", elements, narrow, more / left)
+        last = builder.compute(f"{name}: add", add, after=[moved], stream=stream)
+        elements /= left
+    return last
 
 
 def finish_step(

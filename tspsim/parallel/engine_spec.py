@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveInt, StrictBool, StrictInt
+from pydantic import Field, PositiveInt, StrictBool
 
 from tspsim.provenance import Provenance
 from tspsim.units import Bytes, PositiveCount, Seconds, duration, gib
@@ -80,25 +80,21 @@ class MemorySpec(Section):
         return MemoryRule(self.share, self.before, self.after, reserve, kept.least)
 
 
+class SchedulerSpec(Section):
+    """Who decides what a step does."""
+
+    source: str = Field(min_length=3, max_length=2000)
+    name: str = Field(min_length=1, max_length=200)
+    options: dict[str, Any] = Field({}, description="of the scheduler, by their real names")
+    share: str = Field("", max_length=200, description="the engine's own name for its share of memory")
+
+
 class LimitsSpec(Section):
     """The most of a pass, and of sequences at once, on GPUs of ``memory`` and more."""
 
     memory: Bytes = 0.0
     tokens: PositiveCount
     sequences: PositiveCount
-
-
-class SchedulerSpec(Section):
-    """Who schedules requests, and how its options are called."""
-
-    source: str = Field(min_length=3, max_length=2000)
-    name: str = Field(min_length=1, max_length=60, description="a registered scheduler")
-    share: str = Field("", description="its option for the share of memory")
-    options: dict[str, StrictBool | StrictInt | float | str] = Field({}, description="others, as they are by default")
-
-    def scheduler(self) -> Scheduler:
-        """The same as engines read it."""
-        return Scheduler(self.name, self.share, dict(self.options))
 
 
 class EngineSpec(Section):
@@ -111,6 +107,9 @@ class EngineSpec(Section):
     step: Expected[Seconds] | None = Field(None, description="of the host, every step")
     sequence: Expected[Seconds] | None = Field(None, description="of the host, for every sequence of a step")
     hidden: Stated[Share] | None = Field(None, description="share of both that runs beside the device")
+    layer: Expected[Seconds] | None = Field(None, description="small kernels that no program counts, a layer")
+    routed: Expected[Seconds] | None = Field(None, description="and of a layer with routed experts")
+    skew: Expected[Seconds] | None = Field(None, description="waits in a collective, for every doubling of its ranks")
     front_end: Expected[Seconds] | None = Field(None, description="from arrival to schedule and first token to client")
     hosts: dict[str, Expected[Factor]] = Field({}, description="device → how much slower its host is")
     memory: MemorySpec | None = None
@@ -119,9 +118,12 @@ class EngineSpec(Section):
     graph_memory: Expected[Bytes] | None = Field(None, description="memory of captured graphs")
     logit: Expected[BytesPerLogit] | None = Field(None, description="bytes a logit while the largest pass samples")
     block: Stated[PositiveInt] | None = Field(None, description="tokens of a block of the cache")
+    context_workspace: Stated[PositiveCount] | None = Field(
+        None, description="most tokens of cached latents whose keys and values are made at once; whole contexts else"
+    )
     limits: Stated[tuple[LimitsSpec, ...]] | None = None
     slots: Stated[PositiveCount] | None = Field(None, description="sequences that may run at once, where stated")
-    scheduler: SchedulerSpec | None = Field(None, description="of requests; default: vLLM's")
+    scheduler: SchedulerSpec | None = Field(None, description="of requests, and options of it")
 
     def engine(self, name: str) -> ServingEngine:
         """The same facts as programs and capacities read them."""
@@ -133,6 +135,9 @@ class EngineSpec(Section):
             "step": _prior(self.step),
             "sequence": _prior(self.sequence),
             "hidden": _value(self.hidden),
+            "layer": _prior(self.layer),
+            "routed": _prior(self.routed),
+            "skew": _prior(self.skew),
             "front_end": _prior(self.front_end),
             "hosts": {device: _prior(each) for device, each in self.hosts.items()},
             "memory": self.memory.rule() if self.memory else None,
@@ -141,12 +146,17 @@ class EngineSpec(Section):
             "graph_bytes": _prior(self.graph_memory),
             "logit_bytes": _prior(self.logit),
             "block_tokens": _value(self.block),
+            "context_workspace": _value(self.context_workspace),
             "limits": self._limits(),
             "slots": _value(self.slots),
-            "scheduler": self.scheduler.scheduler() if self.scheduler else None,
+            "scheduler": self._scheduler(),
         }
         assert values.keys() == {each.name for each in fields(ServingEngine)} - {"name"}
         return ServingEngine(name, **{key: value for key, value in values.items() if value is not None})
+
+    def _scheduler(self) -> Scheduler | None:
+        stated = self.scheduler
+        return Scheduler(stated.name, stated.options, stated.share) if stated else None
 
     def _limits(self) -> tuple[Limits, ...] | None:
         if self.limits is None:
@@ -168,8 +178,8 @@ class EngineSpec(Section):
             elif isinstance(entry, MemorySpec):
                 yield Provenance(what, f"{entry.share:.0%}", entry.source, "library")
             elif isinstance(entry, SchedulerSpec):
-                stated = [f"{name} {value}" for name, value in entry.options.items()]
-                yield Provenance(what, ", ".join([entry.name, *stated]), entry.source, "library")
+                stated = ", ".join(f"{option} {setting}" for option, setting in entry.options.items())
+                yield Provenance(what, f"{entry.name} ({stated})" if stated else entry.name, entry.source, "library")
             elif isinstance(entry, Stated):
                 yield Provenance(what, _text(key, entry), entry.source, _basis(entry))
 

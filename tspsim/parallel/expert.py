@@ -12,9 +12,10 @@ of the busiest rank: all wait for it. What has no position in the group is the b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil
 
+from ..model import Block
 from ..model.formats import WeightClass
 from ..model.layer import LayerShard, gradients
 from ..model.routed import RoutedShard
@@ -54,6 +55,15 @@ def sent_rows(job: Job, position: int | None = None) -> float:
     return own_tokens(job) * plan.dispatch.copies(plan.ep, experts) * load_of(job, position)
 
 
+def own_rows(job: Job) -> float:
+    """Rows that a rank's own tokens make on their way to experts: as many whoever has most visits, without those that
+    are dropped."""
+    experts, plan = job.model.experts, job.plan
+    assert experts is not None
+    kept = 1.0 - job.work.routing.dropped(experts.count)
+    return own_tokens(job) * plan.dispatch.copies(plan.ep, experts) * kept if plan.ep > 1 else 0.0
+
+
 def routed_shard(job: Job, tokens: int | None = None, position: int | None = None) -> RoutedShard:
     """The experts of a rank and the rows that meet each, of ``tokens`` tokens a rank (None: all of them)."""
     experts, plan = job.model.experts, job.plan
@@ -72,17 +82,26 @@ def routed_shard(job: Job, tokens: int | None = None, position: int | None = Non
     return RoutedShard(job.model, experts.count // plan.ep, ceil(rows), columns, dtype, job.activation_bytes, kept)
 
 
+def expert_bytes(job: Job) -> float:
+    """Of one expert's weights."""
+    return job.model.expert_parameters * job.weight_bytes
+
+
 def moved_bytes(job: Job) -> float:
     """Bytes of the experts that a balance policy brings to a rank for one layer, of the rank that gets most."""
-    return job.expert_loads.moved_experts * job.model.expert_parameters * job.weight_bytes
+    return job.expert_loads.moved_experts * expert_bytes(job)
 
 
-def buffers(job: Job) -> Iterator[Buffer]:
-    """Experts of other ranks, with their gradients while training."""
+def buffers(job: Job, kinds: Mapping[Block, int]) -> Iterator[Buffer]:
+    """Experts of other ranks for a layer, with their gradients while training; and copies that stay in all layers of
+    ``kinds`` (of a serving step they are weights among others: :mod:`tspsim.parallel.served`)."""
     if job.model.experts is not None and job.plan.ep > 1:
         moved = moved_bytes(job)
         gradients_ = moved / job.weight_bytes * job.work.optimizer.gradients if job.training else 0.0
         yield Buffer("moved_experts", moved + gradients_, Lifetime.LAYER)
+        layers = sum(count for block, count in kinds.items() if block.experts)
+        if not job.step.serves:
+            yield Buffer("copied_experts", job.expert_loads.further_experts * expert_bytes(job) * layers, Lifetime.STEP)
 
 
 # --- all experts here ---------------------------------------------------------------------------------------
@@ -142,15 +161,16 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[in
         "norm, router", layer.norm(tokens), routed.router(tokens), routed.choose(tokens), after=after
     )
     beside = job.plan.hiding.shared_beside
-    here = move_experts(builder, job, "experts from other ranks", [chosen])
+    planned = plan_moves(builder, job, chosen)
+    here = move_experts(builder, job, "experts from other ranks", [planned])
     done = shared([chosen]) if shared and not beside else []
-    arrived = exchange(builder, job, routed, "dispatch", [chosen, *done], pack=True)
+    arrived = exchange(builder, job, routed, "dispatch", [planned, *done], pack=True)
     if shared and beside:
         done = shared([chosen])
     operators = *_multiply(routed), *_gather_sums(job, routed, position)
     multiplied = builder.compute("experts", *operators, after=[*arrived, *here])
     back = exchange(builder, job, routed, "combine", [multiplied])
-    rows = sent_rows(job, position) or routed.all_rows
+    rows = own_rows(job) or routed.all_rows
     return builder.compute("sum of experts", routed.sum_rows(rows, tokens), after=[*back, *done])
 
 
@@ -223,9 +243,12 @@ def routed_tokens(job: Job) -> int:
 def touched_experts(job: Job, tokens: int, position: int | None) -> float:
     """Distinct experts of a rank that any of the group's tokens chose: of the rank named, or of the one that has most
     to read."""
-    experts = job.model.experts
+    experts, placed = job.model.experts, job.expert_loads.placed
     assert experts is not None
-    each = job.work.routing.distinct_of_ranks(experts.count, job.plan.ep, tokens * experts.topk)
+    pairs = tokens * experts.topk
+    each = job.work.routing.distinct_of_ranks(experts.count, job.plan.ep, pairs)
+    if placed:
+        each = tuple(sum(1.0 - (1.0 - share) ** pairs for share in rank) for rank in placed)
     return max(each) if position is None else each[position]
 
 
@@ -252,7 +275,7 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, shared: Share
     )
     builder.exchanged_gradients += move_experts(builder, job, "gradients of moved experts", [multiplied])
     back = exchange(builder, job, routed, "combine gradients", [multiplied])
-    rows = sent_rows(job, position) or routed.all_rows
+    rows = own_rows(job) or routed.all_rows
     return builder.compute(
         "router, norm backward",
         routed.sum_rows(rows, tokens),
@@ -287,8 +310,8 @@ def exchange(
     experts, rows = job.model.experts, sent_rows(job)
     assert experts is not None
     if pack:
-        packed = sent_rows(job, builder.coordinates.get("ep"))
-        after = [builder.compute(f"pack rows for {name}", routed.copy(packed, "pack rows"), after=after)]
+        packed = routed.copy(own_rows(job), "pack rows")
+        after = [builder.compute(f"pack rows for {name}", packed, after=after)]
     row_bytes = job.model.hidden * job.activation_bytes
     phase, tokens = None, None
     if job.plan.dispatch.phases is not None:
@@ -303,9 +326,26 @@ def exchange(
     ]
 
 
+def plan_moves(builder: ProgramBuilder, job: Job, chosen: int) -> int:
+    """Counts of all experts summed over the group and the host's plan, where a policy decides anew for every pass;
+    returns what tokens and weights wait for."""
+    experts, loads = job.model.experts, job.expert_loads
+    assert experts is not None
+    if job.plan.ep == 1 or not loads.planned:
+        return chosen
+    summed = builder.collective("all_reduce", "ep", COUNT_BYTES * experts.count, "sum counts", after=[chosen])
+    return builder.host("plan of experts", loads.host_s, after=[summed]) if loads.host_s else summed
+
+
+#: Of the rows of an expert, as ranks tell each other.
+COUNT_BYTES = 8
+
+
 def move_experts(builder: ProgramBuilder, job: Job, name: str, after: Sequence[int]) -> list[int]:
-    """The experts, or gradients of them, that a balance policy moves within the group; mostly nothing."""
-    size = moved_bytes(job)
+    """The experts, or gradients of them, that a balance policy moves within the group; mostly nothing. As much as the
+    rank that gets most receives, or the one that gives most sends."""
+    loads, ranks = job.expert_loads, job.plan.ep
+    size = max(loads.moved_experts, loads.sent_experts * ranks / max(1, ranks - 1)) * expert_bytes(job)
     if not size:
         return []
     return [builder.collective("all_to_all", "ep", size, name, after=after, stream="moved experts")]

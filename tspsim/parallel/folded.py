@@ -47,6 +47,7 @@ from .registries import DECODE_EXCHANGES, DECODE_FORMS, SCHEMES
 from .sampling import sampled_head
 from .scheme import Received, Scheme, WholeTokens
 from .transport import BUFFERS, Arrivals, piece_of, transport_of
+from .unpacked import unpacked
 
 
 def forward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
@@ -408,6 +409,7 @@ def buffers(job: Job) -> Iterator[Buffer]:
         yield from form_of(job.plan).buffers(job)
         return
     yield Buffer("gathered_context", gathered_context(job), Lifetime.LAYER)
+    yield from unpacked(job, job.layer(job.plan.attended_groups))
     yield Buffer("in_flight_weights", in_flight_weights(job), Lifetime.LAYER)
 
 
@@ -488,6 +490,8 @@ def serving_variants(step: Step, keys: Mapping[str, Any]) -> Iterator[Mapping[st
 
 def check(job: Job) -> Refusal:
     model, plan = job.model, job.plan
+    if isinstance(plan.overlap, str):
+        return "overlap", f"{plan.overlap} is of products that are summed over tp; tsp has none: use true or false"
     own = [option.name for option in OPTIONS if option.name in plan.options]
     if own and splits(job):
         decoding = ", ".join(each.name for each in STEPS.values() if each.serves and not each.shards_tokens)

@@ -80,7 +80,7 @@ def sequences_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, positi
     returned = builder.collective("all_to_all", AXIS, back, "outputs to heads", after=[attended])
     done = builder.compute("output projection", *kind.leave(layer, job.rows), after=[returned])
     reduced = sum_rows(builder, job, AXIS, done, "sum attention")
-    leaving = served_mlp(builder, job, layer, AXIS, reduced)
+    _, leaving = served_mlp(builder, job, layer, AXIS, [reduced])
     for index, producer in enumerate(leaving):
         builder.after_previous_layer(entered, producer, f"tokens {index}")
     return leaving

@@ -73,7 +73,7 @@ def declared(job: Job, residency: Residency, chunks: Sequence[Chunk]) -> Iterato
     for block in kinds:
         yield Buffer(WORKSPACE, workspace(job, compute_shards, block), Lifetime.LAYER, block)
     yield from residency.buffers(job)
-    yield from expert.buffers(job)
+    yield from expert.buffers(job, kinds)
     if any(chunk.has_head for chunk in chunks):
         yield Buffer("logits", logits(job, residency.logit_shards(job)), Lifetime.HEAD)
     yield Buffer("runtime_reserve", job.work.runtime_reserve_bytes, Lifetime.STEP)

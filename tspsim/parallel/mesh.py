@@ -69,9 +69,8 @@ def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
         names.pop(1)
     mesh = Mesh(tuple(names), ranks, {"dp": (outside_of("dp"), inside_of("dp"))} if inside_of("dp") in names else {})
     try:
-        return with_groups(
-            mesh, parts if plan.ep > 1 else {}, plan.shard_parts or {} if plan.shard_group else {}, plan.groups
-        )
+        shards = plan.shard_parts or {} if plan.shard_group or plan.secondary_shard else {}
+        return with_groups(mesh, parts if plan.ep > 1 else {}, shards, plan.groups)
     except ValueError as error:
         raise InputError(str(error), key=f"plans.{plan.name}") from None
 

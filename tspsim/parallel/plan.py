@@ -16,7 +16,7 @@ from ..model.layer import LayerShard
 from ..model.serving import ServingLayer
 from ..operators import DTYPE_BYTES
 from ..steps import STEPS, Batch, Speculation, Step, Task
-from .balance import Balanced, balanced
+from .balance import BALANCES, BUSIEST, Balance, Balanced, balanced
 from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch, ExpertOverlap
 from .draft import DRAFTS
 from .pipeline import ORDERS, Chunk, Pipeline, PipelineOrder, chunk_layers, stage_chunks
@@ -46,7 +46,8 @@ class Plan:
         Megatron's sequence regions: reduce-scatter and all-gather around the norms instead of an all-reduce.
     overlap
         Exchanges run beside compute. None is the scheme's own default: on for TSP and for the ring exchange, whose
-        reason to exist it is; off for TP's reductions and for gathers.
+        reason to exist it is; off for TP's reductions and for gathers. ``fused``: TP's products and sums meet in slices
+        of one kernel.
     overlap_chunks
         Pieces a tensor-parallel reduction or a context gather is cut into when it is overlapped.
     recomputation
@@ -62,6 +63,11 @@ class Plan:
     zero
         What data-parallel replicas divide among them: 0 nothing, 1 optimizer state, 2 and gradients, 3 and weights
         (Rajbhandari et al. 2020); 3 is FSDP.
+    secondary_shard
+        With ZeRO 3: neighbours that keep a second copy of the weights among them, which backwards gather (hpZ).
+    weight_wire, gradient_wire
+        With ZeRO 3: types in :data:`tspsim.parallel.wires.WIRES` that weights are gathered in ahead of a forward, and
+        that gradients are summed in (ZeRO++'s qwZ and qgZ); None: their own.
     shard_group
         Ranks that divide it among themselves, the groups holding the same (hybrid sharding); None: all of them.
     expert_dispatch
@@ -71,7 +77,7 @@ class Plan:
     stage_layers
         Layers of every chunk, first to last; empty: as even as can be.
     expert_balance
-        What every rank of an expert group gets of its load: a name in :data:`tspsim.parallel.balance.BALANCES`.
+        What every rank of an expert group gets of its load: a policy of :data:`tspsim.parallel.balance.BALANCES`.
     weight_transport
         How the MLP's weights come to the ranks of the folded axis: a registered transport.
     mlp_pieces
@@ -102,7 +108,7 @@ class Plan:
     partition: str = "zigzag"
     exchange: str = "all_gather"
     sequence_regions: bool = False
-    overlap: bool | None = None
+    overlap: bool | str | None = None
     overlap_chunks: int = 4
     recomputation: str = "none"
     micro_batch: int | None = None
@@ -110,10 +116,13 @@ class Plan:
     schedule: str = "1f1b"
     zero: int = 0
     shard_group: int | None = None
+    secondary_shard: int | None = None
+    weight_wire: str | None = None
+    gradient_wire: str | None = None
     expert_dispatch: str = "ranks"
     expert_overlap: str = "none"
     stage_layers: tuple[int, ...] = ()
-    expert_balance: str = "busiest"
+    expert_balance: Balance = BUSIEST
     weight_transport: str = "ring"
     mlp_pieces: int = 4
     head_groups: int | None = None
@@ -178,7 +187,7 @@ class Plan:
     @property
     def shard_parts(self) -> Mapping[str, int] | None:
         """How many ranks of each axis of the replica axis divide state; None where groups cannot be filled so."""
-        return self._parts(self.shard_group or 1, ("sp", "dp"))
+        return self._parts(self.shard_group or self.secondary_shard or 1, ("sp", "dp"))
 
     @cached_property
     def scheme(self) -> str:
@@ -295,7 +304,14 @@ class Job:
     def host_s(self) -> float:
         """Seconds of a serving step's host, beside launches, that its device waits for: once a pass."""
         passes = self.step.passes(self.work.load, self.plan.pp)
-        return sum(self.work.stack.engine.host_s(batch.sequences) for batch in passes)
+        return sum(self.work.stack.engine.host_s(batch.sequences) + self.between_s for batch in passes)
+
+    @property
+    def between_s(self) -> float:
+        """Of them those of a pass whatever is in it: small kernels and waits of the stage's layers."""
+        routed = sum(block.experts for block in self.model.blocks)
+        stages, ranks = self.plan.pp, max(self.whole_ranks, self.plan.ep)
+        return self.work.stack.engine.between_s(-(-self.model.layers // stages), -(-routed // stages), ranks)
 
     @property
     def hidden_host_s(self) -> float:
@@ -315,10 +331,15 @@ class Job:
 
     @property
     def expert_shards(self) -> int:
-        """Ranks that one copy of a layer's routed experts is spread over: ``ep``, or without it ``tp`` by columns."""
-        if self.plan.ep > 1 and not self.replicates_tokens:
+        """Ranks that one copy of a layer's routed experts is spread over: ``ep``, or without it ``tp`` by columns, and
+        both where ranks of ``tp`` serve.
+
+        An engine loads its weights once, so this is no step's own: folded ranks hold all experts of their group
+        whatever a step's form, also where each multiplies a part of their columns.
+        """
+        if self.plan.ep > 1 and (self.scheme.folds or not self.replicates_tokens):
             return self.plan.ep
-        return self.whole_ranks if self.step.serves else self.plan.tp
+        return self.plan.tp
 
     @property
     def replicates_tokens(self) -> bool:
@@ -356,7 +377,8 @@ class Job:
 
     def ranks_along(self, axis: str) -> int:
         """Ranks of a group along an axis, or along several joined by ``+``."""
-        sizes = {"edp": self.expert_copies, "shard": self.plan.shard_group or self.copies}
+        group = self.plan.shard_group or self.plan.secondary_shard
+        sizes = {"edp": self.expert_copies, "shard": group or self.copies}
         sizes["replicate"] = self.copies // sizes["shard"]
         sizes["expert shard"] = self.expert_state_shards
         sizes |= {name: prod(parts.values()) for name, parts in self.plan.groups.items()}
@@ -413,10 +435,10 @@ class Job:
         passes = self.step.passes(self.work.load, self.plan.pp)
         if self.plan.hiding.halves:
             passes = tuple(half for batch in passes for half in batch.halves)
-        padding = [engine.padding(batch.rows, self.work.load.queries) for batch in passes]
+        filled = [engine.filled(tuple(batch.rows), self.work.load.queries) for batch in passes]
         return tuple(
-            replace(batch, rows=(*batch.rows, *more), outputs=batch.head_tokens) if more else batch
-            for batch, more in zip(passes, padding, strict=True)
+            batch if rows == tuple(batch.rows) else replace(batch, rows=rows, outputs=batch.head_tokens)
+            for batch, rows in zip(passes, filled, strict=True)
         )
 
     @cached_property
@@ -522,8 +544,10 @@ class Job:
     @property
     def expert_loads(self) -> Balanced:
         """What each rank of an expert group gets to do, by the plan's policy."""
-        assert self.model.experts is not None
-        return balanced(self.work.routing, self.plan.expert_balance, self.model.experts.count, self.plan.ep)
+        experts, plan = self.model.experts, self.plan
+        assert experts is not None
+        assignments = float(self.tokens * plan.ep * experts.topk)
+        return balanced(self.work.routing, plan.expert_balance, experts.count, plan.ep, assignments)
 
     @property
     def scheme(self) -> Scheme:
@@ -578,7 +602,8 @@ class Job:
         """What a step of an inference engine has no use for, and contexts that the model was not made for."""
         plan, work, model, title = self.plan, self.work, self.model, self.step.title
         for key, usual in (
-            ("zero", 0), ("shard_group", None), ("vpp", 1), ("micro_batch", None), ("recomputation", "none"),
+            ("zero", 0), ("shard_group", None), ("secondary_shard", None), ("weight_wire", None),
+            ("gradient_wire", None), ("vpp", 1), ("micro_batch", None), ("recomputation", "none"),
             ("schedule", "1f1b"),
         ):  # fmt: skip
             value = getattr(plan, key)
@@ -621,6 +646,7 @@ class Job:
         if experts.shared_width % columns:
             columns_of = f"the {experts.shared_width} columns of the shared experts of {model.name}"
             raise self._refuse(axis, f"{columns} does not divide {columns_of}")
+        self._check_balance()
         if self.step.serves:
             self._check_serving_experts()
             return
@@ -648,6 +674,18 @@ class Job:
             raise self._refuse(
                 "ep", "beside tp needs sequence_regions: true, so that every rank sends its own tokens to experts"
             )
+
+    def _check_balance(self) -> None:
+        """A policy moves or copies whole experts between the ranks of a group."""
+        model, plan, experts = self.model, self.plan, self.model.experts
+        policy, balance = BALANCES.get(plan.expert_balance.policy), plan.expert_balance
+        assert experts is not None
+        if (self.training and not policy.trains) or (self.step.serves and not policy.serves):
+            raise self._refuse("expert_balance", f"{policy.name} is not built for a {self.step.title}; use busiest")
+        if plan.ep > 1 and experts.count % plan.ep == 0:
+            wrong = policy.check(experts.count, plan.ep, balance.options)
+            if wrong is not None:
+                raise self._refuse("expert_balance", f"{wrong}, of {model.name} with ep {plan.ep}")
 
     def _check_serving_experts(self) -> None:
         """Experts of a serving step: on the ranks of ``tp``, or over replicas that go in step."""
@@ -687,8 +725,28 @@ class Job:
         if plan.token_shards > 1 and plan.overlap_by == "blocks":
             raise self._refuse("overlap_by", "packed documents see nothing of others' blocks: use heads")
 
+    def _check_wires(self) -> None:
+        """Second copies of weights and narrow types on the way: of ZeRO 3, whose weights and gradients travel every
+        micro-batch."""
+        plan = self.plan
+        keys = [key for key in ("secondary_shard", "weight_wire", "gradient_wire") if getattr(plan, key) is not None]
+        if not keys:
+            return
+        if plan.zero != 3 or not self.training:
+            raise self._refuse(keys[0], f"{getattr(plan, keys[0])} is of training with zero: 3")
+        if self.model.experts is not None or self.work.adapters is not None:
+            raise self._refuse(keys[0], "is not built for models with experts, nor for adapters")
+        if plan.shard_group is not None and plan.secondary_shard is not None:
+            raise self._refuse("secondary_shard", "and shard_group both divide weights inside nodes; leave one out")
+        if plan.gradient_wire is not None and plan.secondary_shard is None:
+            raise self._refuse("gradient_wire", "needs secondary_shard: the ranks that sum among themselves first")
+        if plan.secondary_shard is not None and plan.shard_parts is None:
+            sizes = f"sp {plan.sp} x dp {plan.dp}"
+            raise self._refuse("secondary_shard", f"{plan.secondary_shard} ranks cannot be taken from {sizes}")
+
     def _check_shard_group(self) -> None:
         plan = self.plan
+        self._check_wires()
         if plan.shard_group is None:
             return
         if not plan.zero:

@@ -22,7 +22,8 @@ class Routing:
     load
         ``balanced``: equal shares (what a balancing loss or bias aims at). ``zipf``: the i-th most visited expert's
         share is proportional to i^(−skew), experts in an order drawn with ``seed``. ``dirichlet``: shares drawn with
-        ``seed`` from a symmetric Dirichlet distribution of concentration 1/skew an expert. ``measured``: ``shares``.
+        ``seed`` from a symmetric Dirichlet distribution of concentration 1/skew an expert. ``hot``: the first
+        ``hot_experts`` get ``hot_share`` in equal parts, the others the rest. ``measured``: ``shares``.
     skew
         0 is balanced; see ``load``.
     shares
@@ -36,6 +37,8 @@ class Routing:
     seed: int = 0
     shares: tuple[float, ...] = ()
     capacity_factor: float | None = None
+    hot_experts: int | None = None
+    hot_share: float | None = None
 
     def expert_shares(self, experts: int) -> NDArray[np.float64]:
         """Share of the assignments that each expert keeps: shape (experts,); raises as :meth:`assigned_shares`."""
@@ -71,6 +74,13 @@ class Routing:
             shares = generator.permutation(np.arange(1.0, experts + 1.0) ** -self.skew)
         elif self.load == "dirichlet" and self.skew > np.finfo(np.float64).eps:  # its inverse must be a number
             shares = generator.dirichlet(np.full(experts, 1.0 / self.skew))
+        elif self.load == "hot":
+            assert self.hot_experts is not None and self.hot_share is not None
+            if self.hot_experts >= experts:
+                found = f"{self.hot_experts} are all of the model's {experts} experts, and none is left for the rest"
+                raise InputError(found, key="workload.routing.hot_experts")
+            shares = np.full(experts, (1.0 - self.hot_share) / (experts - self.hot_experts))
+            shares[: self.hot_experts] = self.hot_share / self.hot_experts
         else:
             shares = np.ones(experts)
         return np.asarray(shares / shares.sum(), dtype=np.float64)

@@ -106,6 +106,8 @@ class Scheme:
         Values of the plan's keys under which nothing is left to be chosen; mostly none.
     options
         Keys of a scenario's plan that come with it.
+    notes
+        Job → what a reader of such a plan has to know.
     alone
         Why degrees of other schemes do not go beside its own.
     usual
@@ -143,6 +145,7 @@ class Scheme:
     choices: Callable[[Plan], tuple[Choice, ...]] = lambda plan: ()
     published: Mapping[str, Any] | None = None
     options: tuple[Option, ...] = ()
+    notes: Callable[[Job], Iterable[str]] = lambda job: ()
     alone: str = "is a scheme of its own"
     usual: bool = False
     folds: bool = False

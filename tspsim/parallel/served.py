@@ -48,7 +48,8 @@ def layer_weight_bytes(job: Job, weight_shards: int, block: Block) -> float:
     formats, parameters = job.work.formats, dict(job.model.class_parameters(block))
     projected, shared = projected_by_all(job, block), job.scheme.context(job.plan)
     routed = parameters.pop(WeightClass.EXPERTS, 0)
-    total = routed / job.expert_shards * formats.weight_bytes(WeightClass.EXPERTS)
+    copies = job.expert_loads.further_experts * job.model.expert_parameters if routed and job.plan.ep > 1 else 0.0
+    total = (routed / job.expert_shards + copies) * formats.weight_bytes(WeightClass.EXPERTS)
     for part, count in parameters.items():
         whole = whole_on_every_rank(job, block) if part is WeightClass.ATTENTION else 0
         total += ((count - whole) / weight_shards + whole) * formats.weight_bytes(part)

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache
+from math import ceil, log2
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..model.attention import decoded
+from ..model.attention import MOST_DECODED, decoded
 from ..operators import AbsorbProduct, Gemm, Operator
 
 if TYPE_CHECKING:
@@ -132,21 +133,12 @@ class Limits:
 
 @dataclass(frozen=True)
 class Scheduler:
-    """Who schedules requests, and what it calls what everybody has.
-
-    Attributes
-    ----------
-    name
-        A registered scheduler (:mod:`tspsim.serving.policies`).
-    share
-        Its option for the share of memory; empty: it has none.
-    options
-        Others, as the engine has them by default.
-    """
+    """The scheduler of requests that an engine runs, by its name in :mod:`tspsim.serving`, options of it that differ
+    from the defaults there, and what the engine calls the ``share`` of memory (empty: it has no such option)."""
 
     name: str = "vllm"
+    options: Mapping[str, object] = field(default_factory=dict)
     share: str = ""
-    options: Mapping[str, bool | int | float | str] = field(default_factory=dict)
 
 
 class Budget(NamedTuple):
@@ -209,6 +201,12 @@ class ServingEngine:
         Seconds of the host a step, and for every sequence in it: scheduling, inputs, sampling, copies.
     hidden
         Share of them that runs beside the device.
+    layer, routed
+        Seconds a layer, and more of a layer with routed experts, of small kernels that no program counts: casts,
+        copies, scales, sorting.
+    skew
+        Seconds that a collective takes longer in a step than alone, for every doubling of its ranks: they wait for the
+        slowest.
     front_end
         Seconds from a request's arrival to its first schedule and from its first token to the client.
     hosts
@@ -221,12 +219,14 @@ class ServingEngine:
         Bytes a logit while the largest pass samples for all sequences that may run.
     block_tokens
         Tokens of a block of the cache.
+    context_workspace
+        Tokens of cached latents whose keys and values are made at once, for the prompts of a pass; 0: all.
     limits
         Passes' tokens and sequences by memory, ascending.
     slots
         Sequences that may run at once, where a script states it.
     scheduler
-        Of requests.
+        Of requests, where the engine serves some.
     """
 
     name: str = "ideal"
@@ -237,6 +237,9 @@ class ServingEngine:
     step: Prior = NONE
     sequence: Prior = NONE
     hidden: float = 0.0
+    layer: Prior = NONE
+    routed: Prior = NONE
+    skew: Prior = NONE
     front_end: Prior = NONE
     hosts: Mapping[str, Prior] = field(default_factory=dict)
     memory: MemoryRule = MemoryRule()
@@ -245,6 +248,7 @@ class ServingEngine:
     graph_bytes: Prior = NONE
     logit_bytes: Prior = NONE
     block_tokens: int = 1
+    context_workspace: int = 0
     limits: tuple[Limits, ...] = ()
     slots: int | None = None
     scheduler: Scheduler = Scheduler()
@@ -258,17 +262,26 @@ class ServingEngine:
         """Tokens that a decode pass of so many sequences computes, each with ``queries`` (drafts and one)."""
         return self._next(sequences * queries, queries) or sequences * queries
 
-    def padding(self, rows: Rows, decoding: int | None = None) -> tuple[tuple[int, int, int], ...]:
-        """Rows of one cached token a sequence that a pass computes besides, so that it has a captured size;
-        ``decoding`` as of :meth:`captured`."""
+    def filled(self, rows: Rows, decoding: int | None = None) -> tuple[tuple[int, int, int], ...]:
+        """Rows with what a pass computes besides, so that it has a captured size; ``decoding`` as of :meth:`captured`.
+
+        Beside decodes these are sequences with one cached token. Pieces leave attention to its own rows: without
+        decodes they lengthen the longest prompts, and are left out of prompts so short that it is a few rows.
+        """
         kept = tuple(rows)
         tokens = sum(count * sequences for count, _, sequences in kept)
         captured = self.captured(kept, decoding)
         if captured is Captured.NOTHING:
-            return ()
+            return kept
         queries = kept[0][0] if captured is Captured.WHOLE else 1
         more = ((self._next(tokens, queries) or tokens) - tokens) // queries
-        return ((queries, 1, more),) if more else ()
+        if more and (captured is Captured.WHOLE or any(count == 1 for count, _, _ in kept)):
+            return *kept, (queries, 1, more)
+        longest = max(range(len(kept)), key=lambda index: kept[index])
+        count, context, sequences = kept[longest]
+        if count <= MOST_DECODED:
+            return kept
+        return *kept[:longest], (count + ceil(more / sequences), context, sequences), *kept[longest + 1 :]
 
     def captured(self, rows: Rows, decoding: int | None = None) -> Captured:
         """How much of a pass over some rows runs as a graph: all of decodes alike in their queries, up to the largest
@@ -308,6 +321,12 @@ class ServingEngine:
         """Between which those are expected, nine times of ten."""
         low, high = (each * sequences for each in self.sequence[1:])
         return (1.0 - self.hidden) * (self.step.low + low), (1.0 - self.hidden) * (self.step.high + high)
+
+    def between_s(self, layers: int, routed: int, ranks: int) -> float:
+        """Seconds of a pass that are neither a counted kernel's nor a collective's own: of so many layers, of which
+        some have routed experts, on ``ranks`` that talk twice a layer."""
+        waits = 2 * layers * log2(ranks) * self.skew.value
+        return layers * self.layer.value + routed * self.routed.value + waits
 
     def hidden_s(self, sequences: int) -> float:
         """Seconds of the host that run beside the device: a step takes them at least."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,21 +20,25 @@ from ..operators import Gemm, Operator
 from ..steps import STEPS, Step
 from ..units import PositiveCount
 from . import expert
-from .builder import ProgramBuilder
+from .builder import WHOLE, ProgramBuilder, Slice
 from .choice import Choice, Option
 from .context import method_of
 from .context.method import refused
 from .decode import ContextShare
 from .decode.layer import serve_layer
 from .decode.sharing import exchange_buffers, exchanged_bytes, refused_exchange
-from .ledger import Buffer
+from .ledger import Buffer, Lifetime
 from .memory import Residency
 from .pipeline import Refusal
 from .plan import Job, Plan
 from .recompute import cheap_again, heads_again
 from .registries import CONTEXT_METHODS, DECODE_EXCHANGES, SCHEMES
+from .residual import RESIDUALS, STANDARD, residual_of
 from .sampling import sampled_head
 from .scheme import Received, Scheme, WholeTokens
+
+#: What a plan's ``overlap`` says where products and sums meet in slices of one kernel.
+FUSED = "fused"
 
 
 def embed(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
@@ -43,30 +48,37 @@ def embed(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
 
 
 def forward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
-    plan = job.plan
-    chunks = plan.overlap_chunks if plan.overlap and plan.tp > 1 else 1
-    tokens = job.tokens // chunks
+    residual, cut = residual_of(job.plan), Cut.of(job)
     builder.part = "attention"
-    entering = list(column_products(builder, job, layer, tokens, [[]] * chunks, "QKV"))
+    entering = list(column_products(builder, job, layer, cut, [[]] * cut.pieces, "QKV"))
     attended = attend(builder, job, layer, position, entering[-1][1])
-    reduced = []
-    for _ in range(chunks):
-        projected = builder.compute("output projection", layer.output(tokens), after=[attended])
-        reduced.append([reduce_rows(builder, job, tokens, projected, "sum attention")])
+    reduced, output = [], layer.output(cut.tokens)
+    for each in cut.slices:
+        projected = builder.compute("output projection", output, after=[attended], slice_of=each)
+        summed = reduce_rows(
+            builder, job, cut.tokens, projected, "sum attention", slice_of=each, sums=residual.sums_attention
+        )
+        reduced.append([summed])
     builder.part = "mlp"
+    first: list[int] = []
     if travels(job, layer):
         shared = partial(shared_experts, builder, job, layer) if layer.ffn else None
         ready = [index for chunk in reduced for index in chunk]
-        leaving = [expert.forward(builder, job, layer, ready, shared)] * chunks
+        leaving = [expert.forward(builder, job, layer, ready, shared)] * cut.pieces
     else:
-        leaving = [
-            reduce_rows(builder, job, tokens, multiplied, "sum MLP")
-            for _, multiplied in column_products(builder, job, layer, tokens, reduced, "MLP")
-        ]
+        leaving, waits = [], [[]] * cut.pieces if residual.late else reduced
+        products = column_products(builder, job, layer, cut, waits, "MLP")
+        for each, (entered, multiplied) in zip(cut.slices, products, strict=True):
+            first.append(entered)
+            leaving.append(
+                reduce_rows(builder, job, cut.tokens, multiplied, "sum MLP", slice_of=each, sums=residual.sums_mlp)
+            )
     if not builder.recomputing:
         for chunk, ((consumer, _), producer) in enumerate(zip(entering, leaving, strict=True)):
-            builder.after_previous_layer(consumer, producer, f"tokens {chunk}")
-    return leaving
+            builder.after_previous_layer(consumer, reduced[chunk][0] if residual.late else producer, f"tokens {chunk}")
+            if residual.late:
+                builder.after_previous_layer(first[chunk], producer, f"tokens {chunk} of the MLP")
+    return [*leaving, *(index for chunk in reduced for index in chunk if residual.late)]
 
 
 def head(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
@@ -97,20 +109,19 @@ def embed_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None
 
 
 def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
-    tokens = job.tokens
+    """Mirrors the forward. Where blocks read the stream late, a norm's gradient waits for the sum that the layer before
+    it left (the kernel stands for that layer's), and products go on meanwhile; side by side, one sum and one norm
+    take both gradients."""
+    tokens, residual = job.tokens, residual_of(job.plan)
     builder.part = "mlp backward"
     if travels(job, layer):
         shared = partial(shared_experts_backward, builder, job, layer) if layer.ffn else None
-        normed = expert.backward(builder, job, layer, shared)
+        normed = [expert.backward(builder, job, layer, shared)]
     else:
-        entering, leaving, between = mlp_products(job, layer)
-        ready = gather_rows(builder, job, tokens, [], "gather d MLP")
-        d_down = [gradient for product in leaving for gradient in builder.gradients(product)]
-        builder.compute("down projection backward", *d_down, *between, after=ready)
-        summed = column_gradients(builder, job, entering, job.model.hidden, "gate and up backward", "sum d MLP")
-        normed = builder.compute("norm backward", *norm_backward(job, layer, residual_tokens(job)), after=summed)
+        normed = mlp_backward(builder, job, layer)
     builder.part = "attention backward"
-    ready = gather_rows(builder, job, tokens, [normed], "gather d attention")
+    before = [late_norm_backward(builder, job, layer, "attention")] if residual.late else normed
+    ready = gather_rows(builder, job, tokens, before, "gather d attention")
     d_output = (*builder.gradients(layer.output(tokens)), *heads_again(job, layer, tokens))
     projected = builder.compute("output projection backward", *d_output, after=ready)
     attend_backward(builder, job, layer, position, projected)
@@ -122,15 +133,54 @@ def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, positio
         "QKV backward",
         "sum d attention",
         layer.rope(tokens),
+        sums=residual.sums_attention or residual.sums_mlp,
     )
-    residual = residual_tokens(job)
-    down = [gradient for product in layer.down_projections(residual) for gradient in builder.gradients(product)]
-    return [builder.compute("norm backward", *down, *norm_backward(job, layer, residual), after=summed)]
+    if residual.late:
+        builder.after_previous_layer(before[0], summed[0], "d attention")
+        return [*normed, *summed]
+    own = residual_tokens(job)
+    down = [gradient for product in layer.down_projections(own) for gradient in builder.gradients(product)]
+    return [builder.compute("norm backward", *down, *norm_backward(job, layer, own), after=summed)]
+
+
+def mlp_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> list[int]:
+    """The MLP's, or of experts that stay; returns what the gradient of its input waits for."""
+    tokens, residual = job.tokens, residual_of(job.plan)
+    entering, leaving, between = mlp_products(job, layer)
+    before = [late_norm_backward(builder, job, layer, "MLP")] if residual.late else []
+    ready = gather_rows(builder, job, tokens, before, "gather d MLP")
+    d_down = [gradient for product in leaving for gradient in builder.gradients(product)]
+    builder.compute("down projection backward", *d_down, *between, after=ready)
+    last = (layer.add(tokens),) if residual.side_by_side else ()
+    summed = column_gradients(
+        builder,
+        job,
+        entering,
+        job.model.hidden,
+        "gate and up backward",
+        "sum d MLP",
+        after_products=last,
+        sums=residual.sums_mlp and not residual.side_by_side,
+    )
+    if residual.late:
+        builder.after_previous_layer(before[0], summed[0], "d MLP")
+    if residual.late or residual.side_by_side:
+        return summed
+    return [builder.compute("norm backward", *norm_backward(job, layer, residual_tokens(job)), after=summed)]
+
+
+def late_norm_backward(builder: ProgramBuilder, job: Job, layer: LayerShard, name: str) -> int:
+    return builder.compute(f"{name} norm backward", *norm_backward(job, layer, residual_tokens(job)))
 
 
 def travels(job: Job, layer: LayerShard) -> bool:
     """Whether the layer's tokens go to experts on other ranks."""
     return layer.kind.experts and job.plan.ep > 1 and not job.replicates_tokens
+
+
+def travels_anywhere(job: Job) -> bool:
+    """Whether any layer's do."""
+    return job.plan.ep > 1 and job.model.experts is not None and not job.replicates_tokens
 
 
 def mlp_products(job: Job, layer: LayerShard) -> tuple[Sequence[Gemm], Sequence[Gemm], Sequence[Operator]]:
@@ -175,15 +225,44 @@ def attend_backward(builder: ProgramBuilder, job: Job, layer: LayerShard, positi
     return method_of(job.plan).backward(builder, job, layer, position, after)
 
 
+@dataclass(frozen=True)
+class Cut:
+    """What a layer's products and sums are cut into: calls of their own on fewer tokens, or slices of one call.
+
+    Slices are as many as ranks: a tile's rows go to the rank that owns them, or come from it, while the kernel works on
+    (Chang et al. 2024, Flux, arXiv 2406.06858). A product then takes max(C, W) and one slice more of the shorter.
+    """
+
+    tokens: int
+    pieces: int
+    fused: bool
+
+    @classmethod
+    def of(cls, job: Job) -> Cut:
+        plan = job.plan
+        if plan.tp == 1 or not plan.overlap:
+            return cls(job.tokens, 1, False)
+        if plan.overlap == FUSED:
+            return cls(job.tokens, plan.tp, True)
+        return cls(job.tokens // plan.overlap_chunks, plan.overlap_chunks, False)
+
+    @property
+    def slices(self) -> list[Slice]:
+        return [self.slice(piece) for piece in range(self.pieces)]
+
+    def slice(self, piece: int) -> Slice:
+        return Slice(piece, self.pieces) if self.fused else WHOLE
+
+
 def column_products(
-    builder: ProgramBuilder, job: Job, layer: LayerShard, tokens: int, waits: Sequence[list[int]], name: str
+    builder: ProgramBuilder, job: Job, layer: LayerShard, cut: Cut, waits: Sequence[list[int]], name: str
 ) -> Iterator[tuple[int, int]]:
     """Add and norm, then the column-split products (QKV, or the whole MLP up to its row-split one), chunk by chunk.
 
     With sequence regions a chunk is normed and gathered while the one before is multiplied. Yields the first and
     last instruction of every chunk as the caller takes them, so that what follows a chunk is issued before the next.
     """
-    width = job.model.hidden
+    width, tokens = job.model.hidden, cut.tokens
     down: tuple[Operator, ...] = ()
     products: tuple[Operator, ...]
     if name == "QKV":
@@ -193,32 +272,49 @@ def column_products(
         products = expert.local_forward(job, layer, tokens)
     else:
         products = (layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens))
-    if not job.plan.sequence_regions or job.plan.tp == 1:
+    if residual_of(job.plan).side_by_side and name != "QKV":
+        # What attention normed is there, and what both put out becomes one.
         for wait in waits:
-            both = builder.compute(f"norm, {name}", layer.norm(tokens), *down, *products, after=wait)
+            both = builder.compute(name, *products, layer.add(tokens), after=wait)
+            yield both, both
+        return
+    if not job.plan.sequence_regions or job.plan.tp == 1:
+        for each, wait in zip(cut.slices, waits, strict=True):
+            norm = layer.norm(tokens)
+            both = builder.compute(f"norm, {name}", norm, *down, *products, after=wait, slice_of=each)
             yield both, both
         return
     normed: list[int] = []
     gathered: list[list[int]] = []
     for chunk in range(len(waits)):
         while len(normed) < min(chunk + 2, len(waits)):
-            normed.append(builder.compute("norm", layer.norm(tokens // job.plan.tp), *down, after=waits[len(normed)]))
-            gathered.append(gather_rows(builder, job, tokens, normed[-1:], f"gather for {name}", width))
-        yield normed[chunk], builder.compute(name, *products, after=gathered[chunk])
+            each = cut.slice(len(normed))
+            norm = layer.norm(tokens // job.plan.tp)
+            normed.append(builder.compute("norm", norm, *down, after=waits[len(normed)], slice_of=each))
+            gathered.append(gather_rows(builder, job, tokens, normed[-1:], f"gather for {name}", width, each))
+        yield normed[chunk], builder.compute(name, *products, after=gathered[chunk], slice_of=cut.slice(chunk))
 
 
 def column_gradients(
-    builder: ProgramBuilder, job: Job, products: Sequence[Gemm], width: int, name: str, sum_name: str, *before: Operator
+    builder: ProgramBuilder,
+    job: Job,
+    products: Sequence[Gemm],
+    width: int,
+    name: str,
+    sum_name: str,
+    *before: Operator,
+    after_products: Sequence[Operator] = (),
+    sums: bool = True,
 ) -> list[int]:
     """Gradients of column-split products and the sum of their common input's, ``width`` elements a token; returns what
     the input's gradient waits for."""
     each = [builder.gradients(product) for product in products]
     d_input = [one[0] for one in each]
     d_weight = [gradient for one in each for gradient in one[1:]]
-    if job.plan.tp == 1:
-        return [builder.compute(name, *before, *d_input, *d_weight)]
-    multiplied = builder.compute(f"{name}, input", *before, *d_input)
-    if not d_weight or job.plan.overlap:
+    if job.plan.tp == 1 or not sums:
+        return [builder.compute(name, *before, *d_input, *d_weight, *after_products)]
+    multiplied = builder.compute(f"{name}, input", *before, *d_input, *after_products)
+    if not d_weight or job.plan.overlap or residual_of(job.plan).late:
         summed = reduce_rows(builder, job, job.tokens, multiplied, sum_name, width)
         if d_weight:
             builder.compute(f"{name}, weight", *d_weight)
@@ -240,24 +336,42 @@ def layer_weights(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
     builder.compute("weight gradients", *(gradients(product)[1] for product in products), *later)
 
 
-def reduce_rows(builder: ProgramBuilder, job: Job, tokens: int, after: int, name: str, width: int = 0) -> int:
+def reduce_rows(
+    builder: ProgramBuilder,
+    job: Job,
+    tokens: int,
+    after: int,
+    name: str,
+    width: int = 0,
+    slice_of: Slice = WHOLE,
+    *,
+    sums: bool = True,
+) -> int:
     """Sum partial rows (``width`` elements each, h when left out) over ``tp``: everywhere, or with sequence regions
-    each rank its own 1/T of the tokens."""
-    if job.plan.tp == 1:
+    each rank its own 1/T of the tokens; nothing where the residual stream has no sum here."""
+    if job.plan.tp == 1 or not sums:
         return after
     size = tokens * (width or job.model.hidden) * job.activation_bytes
     kind = "reduce_scatter" if job.plan.sequence_regions else "all_reduce"
-    return builder.collective(kind, "tp", size, name, after=[after])
+    return builder.collective(kind, "tp", size, name, after=[after], slice_of=slice_of)
 
 
 def gather_rows(
-    builder: ProgramBuilder, job: Job, tokens: int, after: list[int], name: str, width: int = 0
+    builder: ProgramBuilder,
+    job: Job,
+    tokens: int,
+    after: list[int],
+    name: str,
+    width: int = 0,
+    slice_of: Slice = WHOLE,
 ) -> list[int]:
     """With sequence regions: every rank's 1/T of the tokens to all. Returns what the whole rows wait for."""
     if job.plan.tp == 1 or not job.plan.sequence_regions:
         return after
     size = tokens * (width or job.model.hidden) * job.activation_bytes
-    return [builder.collective("all_gather", "tp", size, name, after=after, stream="gather rows")]
+    return [
+        builder.collective("all_gather", "tp", size, name, after=after, stream="gather rows", slice_of=slice_of)
+    ]
 
 
 def residual_tokens(job: Job, tokens: int | None = None) -> int:
@@ -286,7 +400,7 @@ def check_groups(job: Job) -> Refusal:
     """Keys of steps that decode."""
     plan = job.plan
     stated = [name for name in ("dcp", "kvp") if plan.options.get(name, 1) > 1]
-    own = [option.name for option in OPTIONS if option.name in plan.options]
+    own = [option.name for option in SERVING_OPTIONS if option.name in plan.options]
     if own and not job.step.serves:
         serving = ", ".join(each.name for each in STEPS.values() if each.serves)
         return own[0], f"is of steps that serve: {serving}"
@@ -305,9 +419,30 @@ def check_groups(job: Job) -> Refusal:
     return None
 
 
+def check_residual(job: Job) -> Refusal:
+    """Kinds that are no plain stack of sums go with the plain schedules."""
+    plan, residual = job.plan, residual_of(job.plan)
+    if residual is STANDARD:
+        return None
+    said = f"{residual.name} beside"
+    for key in ("sequence_regions", "overlap"):
+        if getattr(plan, key) and plan.tp > 1:
+            return "residual", f"{said} `{key}: true` is not built; leave that out"
+    if travels_anywhere(job):
+        return "residual", f"{said} experts that tokens are sent to (`ep`: {plan.ep}) is not built; leave that out"
+    return None
+
+
+def notes(job: Job) -> Iterator[str]:
+    """That the plan's model is another one."""
+    residual = residual_of(job.plan)
+    if residual.note:
+        yield residual.note
+
+
 def check(job: Job) -> Refusal:
     plan = job.plan
-    refused_key = check_groups(job) or refused_exchange(job)
+    refused_key = check_groups(job) or refused_exchange(job) or check_residual(job)
     if refused_key is not None:
         return refused_key
     if job.step.serves and job.token_shards == 1:
@@ -317,7 +452,9 @@ def check(job: Job) -> Refusal:
         return None
     if plan.sequence_regions and job.tokens % plan.tp:
         return "sequence_regions", f"{job.tokens} tokens a rank are not a multiple of tp = {plan.tp}"
-    if plan.overlap and plan.tp > 1 and job.tokens % plan.overlap_chunks:
+    if plan.overlap == FUSED and (plan.tp == 1 or plan.sp > 1 or travels_anywhere(job)):
+        return "overlap", "fused is of tp's products and sums, without sp, and without experts that tokens are sent to"
+    if plan.overlap is True and plan.tp > 1 and job.tokens % plan.overlap_chunks:
         return "overlap_chunks", f"{plan.overlap_chunks} does not divide {job.tokens} tokens a rank"
     return refused(job, method_of(plan))
 
@@ -332,9 +469,10 @@ def received(job: Job, in_switch: bool) -> tuple[Received, ...]:
         thinnest = min(set(model.blocks), key=model.common_matrix_parameters)
         layer = job.layer(plan.tp, thinnest)
         entering = min(layer.entry_width, model.hidden) if plan.sequence_regions else model.hidden
-        reduced = 0.5 * (entering + model.hidden)
+        residual = residual_of(plan)
+        reduced = 0.5 * (entering + model.hidden) * residual.sums_attention
         if layer.ffn or plan.ep == 1:
-            reduced += model.hidden
+            reduced += model.hidden * residual.sums_mlp
         moved.append(Received("tp", share * job.tokens * reduced * job.activation_bytes))
     shared = exchanged_bytes(job)
     if shared:
@@ -379,17 +517,24 @@ def head_shards(job: Job) -> int:
 
 
 def buffers(job: Job) -> Iterator[Buffer]:
-    """What shards of tokens, or of contexts, keep of each other's."""
+    """What shards of tokens, or of contexts, keep of each other's, and sums that are under way beside a layer."""
+    late = residual_of(job.plan).in_flight * job.tokens * job.model.hidden * job.activation_bytes
+    if late:
+        yield Buffer("workspace", late, Lifetime.LAYER)
     if job.token_shards > 1 or not job.step.serves:
         yield from method_of(job.plan).buffers(job)
     yield from exchange_buffers(job)
 
 
 #: Keys of steps that decode.
-OPTIONS = (
+SERVING_OPTIONS = (
     Option("dcp", PositiveCount, None, "decode context parallelism: ranks of tp that share a context by its tokens"),
     Option("kvp", PositiveCount, None, "Helix: ranks of tp that share a context and each make all queries of it"),
     Option("decode_exchange", DECODE_EXCHANGES, None, "how ranks that share contexts merge partial attention"),
+)
+OPTIONS = (
+    *SERVING_OPTIONS,
+    Option("residual", RESIDUALS, None, "how blocks hang on the residual stream; all but standard are other models"),
 )
 
 
@@ -426,6 +571,7 @@ SCHEME = SCHEMES.register(
         serving_variants=serving_variants,
         choices=choices,
         options=OPTIONS,
+        notes=notes,
         usual=True,
         assumption="Tensor-parallel all-reduces are exposed and sequence regions are off (`overlap`, "
         "`sequence_regions`).",

@@ -29,7 +29,7 @@ def render(result: Result, plotly_js: str = "inline") -> str:
         ``"inline"`` puts the plotly bundle (4.8 MB) into the page; anything else is the relative URL of a
         bundle that several pages of a gallery share.
     """
-    from .page import render
+    from .pages import render
 
     return render(result, plotly_js)
 
@@ -44,7 +44,7 @@ def write_report(result: Result, path: Path) -> None:
     """
     from tspsim.files import atomic_write
 
-    from .page import render
+    from .pages import render
 
     atomic_write(Path(path), render(result))
 

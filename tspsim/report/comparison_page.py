@@ -10,10 +10,13 @@ from tspsim.files import atomic_write
 from tspsim.units import compact, digits, gib, percent
 
 from . import comparison_figures as figures
+from . import requests
 from .comparison import Row, rows, slug
-from .comparison_terms import project, scaling, sides, uncertainty
+from .comparison_requests import page_of_requests
+from .comparison_terms import SIDES, TABLE, UNCERTAINTY, project, scaling, sides, uncertainty
 from .numbers import seconds
-from .page import _bundle, render, render_sections
+from .page import _bundle, render_sections
+from .pages import render
 from .served import timed
 from .view import dollars_per_million_tokens
 
@@ -62,16 +65,6 @@ RANKING = """
 <ul class="verdicts">{% for text in refused %}<li class="refused">{{ text }}</li>{% endfor %}</ul>{% endif %}
 """
 
-#: Offers down, values across; the braces of the template are doubled.
-TABLE = """
-<div class="scroll"><table class="plans left"><caption class="hidden">{}</caption>
-<thead><tr><th scope="col">Offer</th>{{% for column in columns %}}<th scope="col">{{{{ column }}}}</th>
-{{% endfor %}}</tr></thead>
-<tbody>{{% for name, cells in table %}}<tr><th scope="row">{{{{ name }}}}</th>{{% for cell in cells %}}
-<td data-label="{{{{ columns[loop.index0] }}}}">{{{{ cell }}}}</td>{{% endfor %}}</tr>{{% endfor %}}</tbody>
-</table></div>
-"""
-
 PARETO = """{{ figure("pareto", caption, "Price basis") }}"""
 
 SCALING = (
@@ -79,16 +72,6 @@ SCALING = (
 """
     + TABLE.format("Scaling")
     + """
-"""
-)
-
-UNCERTAINTY = (
-    """
-<p>{{ lead }}</p>
-"""
-    + TABLE.format("The winner against every other offer")
-    + """
-{{ figure("tornado", caption, "Rival") }}
 """
 )
 
@@ -106,15 +89,6 @@ PROJECT = (
 <p class="note">Guessed by proportion, then simulated at that size until it holds.</p>{% endif %}
 """
 )
-
-SIDES = """
-<div class="scroll"><table class="sides"><caption class="hidden">Assumptions side by side</caption>
-<thead><tr><th scope="col"></th>{% for name in names %}<th scope="col">{{ name }}</th>{% endfor %}</tr></thead>
-<tbody>{% for what, cells in table %}<tr><th scope="row">{{ what }}</th>{% for cell in cells %}<td>{{ cell }}</td>
-{% endfor %}</tr>{% endfor %}</tbody></table></div>
-{% if defaults %}<h3>The same for all</h3>
-<ul>{% for text in defaults %}<li>{{ text|prose }}</li>{% endfor %}</ul>{% endif %}
-"""
 
 MEASURES = {
     "rate": "tokens/s",
@@ -151,6 +125,8 @@ def page(
     title, description
         Instead of the scenarios' names.
     """
+    if results and requests.serves(results):
+        return page_of_requests(results, decision, links, plotly_js, title, description)
     every = rows(results)
     offers = dict(enumerate(decision.rows)) if decision else {}
     names = list(dict.fromkeys(row.scenario for row in every))
@@ -366,10 +342,10 @@ def write_comparison(
 
 
 def write_reports(results: Sequence[Result], folder: Path) -> dict[int, str]:
-    """The reports of results that have a timeline, around one plotly bundle; their addresses beside ``folder``."""
+    """The reports of results that have timelines or logs, around one plotly bundle; addresses are beside ``folder``."""
     links: dict[int, str] = {}
     for number, result in enumerate(results):
-        if any(plan.timeline is not None for plan in result.plans):
+        if any(plan.timeline is not None or plan.runs for plan in result.plans):
             file = f"{number + 1:02d}-{slug(str(result.scenario['name']))}.html"
             atomic_write(folder / file, render(result, "plotly.min.js"))
             links[number] = f"{folder.name}/{file}"

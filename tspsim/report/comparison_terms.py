@@ -17,6 +17,35 @@ if TYPE_CHECKING:
     from tspsim.studies.purchase.decision import Decision
     from tspsim.studies.purchase.decision import Row as OfferRow
 
+#: Offers down, values across; the braces of the template are doubled.
+TABLE = """
+<div class="scroll"><table class="plans left"><caption class="hidden">{}</caption>
+<thead><tr><th scope="col">Offer</th>{{% for column in columns %}}<th scope="col">{{{{ column }}}}</th>
+{{% endfor %}}</tr></thead>
+<tbody>{{% for name, cells in table %}}<tr><th scope="row">{{{{ name }}}}</th>{{% for cell in cells %}}
+<td data-label="{{{{ columns[loop.index0] }}}}">{{{{ cell }}}}</td>{{% endfor %}}</tr>{{% endfor %}}</tbody>
+</table></div>
+"""
+
+UNCERTAINTY = (
+    """
+<p>{{ lead }}</p>
+"""
+    + TABLE.format("The winner against every other offer")
+    + """
+{{ figure("tornado", caption, "Rival") }}
+"""
+)
+
+SIDES = """
+<div class="scroll"><table class="sides"><caption class="hidden">Assumptions side by side</caption>
+<thead><tr><th scope="col"></th>{% for name in names %}<th scope="col">{{ name }}</th>{% endfor %}</tr></thead>
+<tbody>{% for what, cells in table %}<tr><th scope="row">{{ what }}</th>{% for cell in cells %}<td>{{ cell }}</td>
+{% endfor %}</tr>{% endfor %}</tbody></table></div>
+{% if defaults %}<h3>The same for all</h3>
+<ul>{% for text in defaults %}<li>{{ text|prose }}</li>{% endfor %}</ul>{% endif %}
+"""
+
 
 def scaling(decision: Decision) -> dict[str, Any]:
     """Efficiencies as a table too."""

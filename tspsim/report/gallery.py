@@ -71,7 +71,7 @@ def write_gallery(folder: Path, names: Sequence[str] = SHOWN) -> list[Entry]:
 
 
 def _write(scenario: Scenario, folder: Path) -> Entry:
-    from .page import render
+    from .pages import render
 
     questions = expand(scenario)
     results = [simulate(question) for question in questions]

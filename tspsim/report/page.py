@@ -23,7 +23,7 @@ _POLICY = "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; 
 
 
 def render(result: Result, plotly_js: str = "inline") -> str:
-    """The whole page (see :func:`tspsim.report.render`)."""
+    """The whole page of a step (see :func:`tspsim.report.render`)."""
     view = View(result)
     figures: dict[str, Any] = {}
     payload: dict[str, Any] = {}

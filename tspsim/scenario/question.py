@@ -172,7 +172,7 @@ class Scenario(Section):
             if isinstance(cluster, dict) and cluster["gpus_per_node"] is None:
                 del cluster["gpus_per_node"]
         for plan in data["plans"]:
-            if plan.get("expert_balance") == Plan.model_fields["expert_balance"].default:
+            if plan.get("expert_balance") == Plan.model_fields["expert_balance"].default.policy:
                 del plan["expert_balance"]
         return {key: value for key, value in data.items() if value or key not in ("offers", "project", "traffic")}
 

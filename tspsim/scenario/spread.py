@@ -21,12 +21,14 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from ..network import ALGORITHMS, KINDS
 from ..parallel import CONTEXT_METHODS, SCHEMES, WEIGHT_TRANSPORTS, Option, context, mesh_axes, scheme_axes
-from ..parallel.balance import BALANCES
+from ..parallel.balance import BUSIEST, Balance
 from ..parallel.dispatch import DISPATCHES, OVERLAPS
 from ..parallel.pipeline import ORDERS
 from ..parallel.registries import scheme_name
+from ..parallel.wires import WIRES
 from ..registry import Registry
 from ..units import PositiveCount
+from .balance import BalanceType
 from .section import Degree, OneOf, Section, refuse
 
 Axis = Annotated[str, OneOf(mesh_axes)]
@@ -72,7 +74,10 @@ class Spread(Section):
     partition: Literal["zigzag", "contiguous"] = "zigzag"
     exchange: Annotated[str, OneOf(CONTEXT_METHODS.names)] = "all_gather"
     sequence_regions: StrictBool = Field(False, description="reduce-scatter and all-gather around the norms")
-    overlap: StrictBool | None = Field(None, description="exchanges beside compute; default: the scheme's")
+    overlap: StrictBool | Literal["fused"] | None = Field(
+        None, description="exchanges beside compute; fused: tp's products and sums in slices of one kernel; default: "
+        "the scheme's"
+    )  # fmt: skip
     overlap_chunks: Annotated[PositiveCount, Field(le=1024)] = 4
     recomputation: Recomputation | None = Field(None, description="default: full in training, else none")
     micro_batch: PositiveCount | None = Field(None, description="sequences; default: 1 in training, else all")
@@ -84,6 +89,15 @@ class Spread(Section):
     )
     zero: Annotated[int, Field(ge=0, le=3)] = Field(0, description="what replicas divide: 3 is FSDP")
     shard_group: Degree | None = Field(None, description="ranks that divide it (hybrid sharding); default: all")
+    secondary_shard: Degree | None = Field(
+        None, description="with zero: 3, ranks that keep a second copy of the weights among them for backwards"
+    )
+    weight_wire: Annotated[str, OneOf(lambda: tuple(WIRES))] | None = Field(
+        None, description="with zero: 3, the type that forwards gather weights in; default: their own"
+    )
+    gradient_wire: Annotated[str, OneOf(lambda: tuple(WIRES))] | None = Field(
+        None, description="with zero: 3 and secondary_shard, the type that gradients are summed in; default: their own"
+    )
     expert_dispatch: Annotated[str, OneOf(DISPATCHES.names)] = Field(
         "ranks", description="a token travels once to each rank of its experts by a library or at the links' rate, or "
         "once to each expert"
@@ -91,8 +105,8 @@ class Spread(Section):
     expert_overlap: Annotated[str, OneOf(OVERLAPS.names)] = Field(
         "none", description="what hides dispatch and combine: shared experts, and a backward behind another's forward"
     )
-    expert_balance: Annotated[str, OneOf(BALANCES.names)] = Field(
-        "busiest", description="what ranks get of an uneven load; busiest: all are counted as the one that has most"
+    expert_balance: Annotated[Balance, BalanceType()] = Field(
+        BUSIEST, description="what ranks get of an uneven load: a policy's name, or its name and options"
     )
     tsp_schedule: Literal["auto", "published"] = Field(
         "auto", description="what the keys below are where they are not stated: fastest here, or TSP word by word"

@@ -74,7 +74,7 @@ class Traffic(Section):
     )
     requests: Annotated[PositiveCount, Field(le=MOST_REQUESTS)] | None = Field(
         None,
-        description="that count; default: what the protocol sends, ten a client of a closed loop and at least 100, or a "
+        description="that count; default: what the protocol sends, ten a client of a closed loop and at least 100, a "
         "whole trace",
     )
     prefix: Annotated[Prefixes, OneKind(PREFIXES, prefixes_.shorthand)] = prefixes_.NOTHING

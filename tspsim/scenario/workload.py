@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     BeforeValidator,
+    ConfigDict,
     Field,
     StrictBool,
     StrictInt,
@@ -74,13 +75,19 @@ OPTIMIZERS: dict[str, dict[str, float]] = {
 class RoutingSpec(Section):
     """How evenly tokens fall on experts; all wait for the busiest rank (:mod:`tspsim.parallel.routing`)."""
 
-    load: Literal["balanced", "zipf", "dirichlet", "measured"] = "balanced"
+    load: Literal["balanced", "zipf", "dirichlet", "hot", "measured"] = "balanced"
     skew: Annotated[float, Field(ge=0, le=10)] = Field(
         0.0, description="Zipf exponent, or 1 / concentration; 0 is even"
     )
     seed: Annotated[StrictInt, Field(ge=0)] = 0
     shares: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(max_length=4096)] = Field(
         (), description="measured: tokens an expert, in any unit"
+    )
+    hot_experts: Annotated[PositiveCount, Field(le=4096)] | None = Field(
+        None, description="hot: the first so many experts, all on the first ranks, get the share below"
+    )
+    hot_share: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None, description="hot: of all assignments; the others are spread over the other experts"
     )
     capacity_factor: Annotated[float, Field(gt=0, le=100)] | None = Field(
         None, description="an expert takes at most this many times the mean, the rest is dropped; default: no limit"
@@ -90,6 +97,9 @@ class RoutingSpec(Section):
     def _complete(self) -> RoutingSpec:
         if (self.load == "measured") != bool(sum(self.shares)):
             raise refuse("load: measured needs shares, one number an expert, not all zero; other loads take none")
+        stated = (self.hot_experts is not None, self.hot_share is not None)
+        if stated != (self.load == "hot",) * 2:
+            raise refuse("load: hot needs hot_experts and hot_share; other loads take neither")
         return self
 
 
@@ -194,10 +204,12 @@ class SpeculationSpec(Section):
 
 
 class Workload(Section):
-    """What every replica computes in one step."""
+    """What every replica computes in one step, or with traffic the model that it serves."""
+
+    model_config = ConfigDict(json_schema_extra=lambda schema: schema["required"].remove("pass"))
 
     model: Name = Field(description="catalog name, YAML file, or a Hugging Face config.json")
-    pass_: Annotated[str, OneOf(STEPS.names)] = Field(alias="pass")
+    pass_: Annotated[str, OneOf(STEPS.names)] = Field(alias="pass", description="required without traffic")
     sequence: PositiveCount = Field(1, description="tokens a sequence, or a prompt")
     sequences_per_replica: PositiveCount = Field(1, description="sequences, or prompts")
     chunk: PositiveCount | None = Field(None, description="prefill: tokens of a prompt a pass reads; default: all")

@@ -120,7 +120,7 @@ def serve_plan(
         if found.rate is None:
             waits = ", ".join(f"{name[:-2].upper()} {duration(seconds)}" for name, seconds in found.alone.items())
             return refused(f"keeps the bounds at no rate: even alone requests take {waits}, mean")
-        points = [traffic.at_rate(float(f"{found.rate:.4g}"))]
+        points = [traffic.model_copy(update={"requests": found.requests}).at_rate(found.rate)]
     done: list[Point] = []
     notes = list(notes_of(deployment.costs.programs.decoding((1,))))
     for number, each in enumerate(points):
@@ -261,8 +261,8 @@ def notes_of_runs(deployment: Deployment, metrics: Sequence[Any], best: Point) -
 
 def deviation_notes(deployment: Deployment) -> Iterator[str]:
     """How far tabulated steps are off their whole programs."""
-    found = deployment.costs.check()
-    yield str(found)
+    for costs in deployment.every_cost:
+        yield str(costs.check())
 
 
 def assumptions(question: Question) -> Iterator[str]:

@@ -49,9 +49,12 @@ class Exchanges:
         """Ranks of a group."""
         return prod(self.mesh.sizes[part] for part in self.mesh.parts(axis))
 
-    def seconds(self, asked: Collective) -> float:
-        """Of a collective of the first stage, whose groups do not get in each other's way."""
-        found = self.collective_s(asked, 0) if self.members(asked.axis) > 1 else 0.0
+    def seconds(self, asked: Collective | SendReceive, stage: int) -> float:
+        """Of a collective of a stage, or its message to the next, in a program that is a chain."""
+        if isinstance(asked, SendReceive):
+            found = self.message_s(asked.axis, asked.size_bytes, stage)
+        else:
+            found = self.collective_s(asked, stage) if self.members(asked.axis) > 1 else 0.0
         assert found is not None
         return found
 
@@ -165,6 +168,7 @@ class _Walk:
         self.operators_s: dict[Operator, float] = {}
         self.transfers_s: dict[str, float] = {}
         self._streams: dict[str, float] = {}
+        self._known: dict[int, list[float]] = {}
         self._free_s = 0.0
 
     def through(self, program: Program) -> bool:
@@ -223,24 +227,25 @@ class _Walk:
 
     def _duration_s(self, instruction: Instruction, times: int) -> float | None:
         if isinstance(instruction, Compute):
-            total: float = 0.0
-            for operator in instruction.operators:
-                alone_s = self.cost(operator)
-                total += alone_s
-                self.operators_s[operator] = self.operators_s.get(operator, 0.0) + times * alone_s
-            return total
+            # Layers of a kind share their operators.
+            known = self._known.get(id(instruction.operators))
+            alone_s = known or [self.cost(operator) for operator in instruction.operators]
+            self._known[id(instruction.operators)] = alone_s
+            for operator, seconds in zip(instruction.operators, alone_s, strict=True):
+                self.operators_s[operator] = self.operators_s.get(operator, 0.0) + times * seconds
+            return sum(alone_s)
         if isinstance(instruction, Launch):
             return instruction.host_s
         if isinstance(instruction, Collective):
             if self.exchanges.members(instruction.axis) == 1:
                 return 0.0
-            kind, seconds = instruction.kind, self.exchanges.collective_s(instruction, self.stage)
+            kind, moving_s = instruction.kind, self.exchanges.collective_s(instruction, self.stage)
         else:
             stage = self.stage - 1 if instruction.to is None else self.stage
             pairs = {(1, None): True, (None, -1): True}
             if (instruction.to, instruction.source) not in pairs or instruction.axis != "pp" or instruction.wrap:
                 return None
-            kind, seconds = "send_recv", self.exchanges.message_s(instruction.axis, instruction.size_bytes, stage)
-        if seconds is not None:
-            self.transfers_s[kind] = self.transfers_s.get(kind, 0.0) + times * seconds
-        return seconds
+            kind, moving_s = "send_recv", self.exchanges.message_s(instruction.axis, instruction.size_bytes, stage)
+        if moving_s is not None:
+            self.transfers_s[kind] = self.transfers_s.get(kind, 0.0) + times * moving_s
+        return moving_s

@@ -12,22 +12,38 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from ..parallel import Plan, capacity
 from ..parallel.capacity import Capacity
+from ..parallel.draft import DRAFTS
+from ..parallel.serving_engine import Graphs, MemoryRule
 from ..question import Question
 from ..steps import Speculation
-from .decodes import Decodes
-from .mixed import Mixed
-from .programs import Priced, StepPrograms
-from .tables import Floats
-from .work import Work
+from .decodes import Decodes, evened
+from .grid import Cells
+from .mixed import Kind, Mixed, Shape, around
+from .overlapped import Overlapped
+from .programs import ALONE, Priced, StepPrograms
+from .sampled import Deviation, Seen
+from .tables import Curve, Floats
+from .work import Chunk, Work
 
 #: Steps with prompts whose seconds are kept.
 MOST_KEPT = 4096
+
+
+@dataclass
+class Known:
+    """What is tabulated of a plan's steps whatever its engine captures: curves of decoding, shapes of steps with
+    prompts, taken as they run and one after the other."""
+
+    curves: dict[Hashable, Curve] = field(default_factory=dict)
+    shapes: dict[Kind, Shape | None] = field(default_factory=dict)
+    serial: dict[Kind, Shape | None] = field(default_factory=dict)
 
 
 class ProgramCosts:
@@ -41,6 +57,8 @@ class ProgramCosts:
         What decoding sequences verify and draft in every step; None: nothing.
     num_gpu_blocks
         Blocks of the cache that a user states, instead of what the memory rule leaves.
+    known
+        What other engines of the same plan have found.
     """
 
     def __init__(
@@ -50,36 +68,75 @@ class ProgramCosts:
         *,
         speculation: Speculation | None = None,
         num_gpu_blocks: int | None = None,
+        known: Known | None = None,
     ) -> None:
         self.question, self.plan, self.num_gpu_blocks = question, plan, num_gpu_blocks
+        known = known or Known()
         self.programs = StepPrograms(question, plan, speculation)
-        self._decodes = Decodes(self.programs)
-        self._mixed = Mixed(self.programs, self._decodes.bends)
+        self._decodes = Decodes(self.programs, known.curves)
+        bends = self._decodes.bends
+        plain = StepPrograms(capturing_nothing(question), plan, speculation)
+        self._mixed = Mixed(self.programs, plain, known.shapes, bends)
+        quiet = replace(plan, expert_overlap=ALONE), undrafted(speculation)
+        serial = StepPrograms(question, *quiet), StepPrograms(capturing_nothing(question), *quiet)
+        self._overlapped = Overlapped(self.programs, Mixed(*serial, known.serial, bends, serial=True))
+        self._alone: dict[int, Cells] = {}
+        self._seen = Seen()
+        self._ranges: dict[Hashable, tuple[float, float]] = {}
         self._kept: OrderedDict[Hashable, float] = OrderedDict()
 
     # --- steps ------------------------------------------------------------------------------------------------
 
     def seconds(self, works: Sequence[Work]) -> float:
-        """Of one step; of several lanes that step together, where all wait for the busiest."""
-        return max(self._seconds(work) for work in works if work.tokens)
+        """Of one step. Of several attention replicas that step together all wait for the busiest; experts see the
+        tokens of all."""
+        self._seen.add(works)
+        return self._together(works)
+
+    def _together(self, works: Sequence[Work]) -> float:
+        busy = [work for work in works if work.tokens]
+        experts = -(-sum(work.tokens for work in busy) // len(works)) if len(works) > 1 else None
+        return max(self._seconds(work, experts) for work in busy)
 
     def decode_ends_s(self, works: Sequence[Work], steps: int) -> Floats:
         """Ends of the next ``steps`` steps of decoding, from now on: shape (steps,)."""
+        self._seen.add(works, steps)
         each = [self._decodes.steps_s(work, steps) for work in works if work.sequences]
         return np.cumsum(each[0] if len(each) == 1 else np.max(each, axis=0))
 
-    def _seconds(self, work: Work) -> float:
+    def _seconds(self, work: Work, expert_tokens: int | None) -> float:
         if not work.chunks:
             return float(self._decodes.steps_s(work, 1)[0])
-        found = self._mixed.seconds(work)
-        if found is not None:
-            return found
+        if not work.sequences and self.programs.divides_prompts:
+            return sum(self._piece(chunk.query_tokens, chunk.context_tokens) for chunk in work.chunks)
+        for way in (self._mixed, self._overlapped):
+            found = way.seconds(work, expert_tokens)
+            if found is not None:
+                return found
         key = work.chunks, work.sequences, work.context_tokens
         if key not in self._kept:
-            self._kept[key] = self.programs.seconds(Work(work.chunks, evened(work)))
+            contexts = evened(work.context_tokens, work.sequences)
+            self._kept[key] = self.programs.seconds(Work(work.chunks, contexts, work.queries))
             if len(self._kept) > MOST_KEPT:
                 self._kept.popitem(last=False)
         return self._kept[key]
+
+    def _piece(self, tokens: int, cached: int) -> float:
+        """Of a piece whose tokens ranks divide, between tabulated lengths and contexts straight."""
+        low, high = around(cached)
+        start = float(self._behind(low)(tokens)[0])
+        if cached == low:
+            return start
+        return start + (float(self._behind(high)(tokens)[0]) - start) * ((cached - low) / (high - low))
+
+    def _behind(self, cached: int) -> Cells:
+        if cached not in self._alone:
+
+            def value(tokens: int) -> Floats:
+                return np.array([self.programs.seconds(Work((Chunk(tokens, cached),)))])
+
+            self._alone[cached] = Cells(value, 0.0)
+        return self._alone[cached]
 
     def exact(self, work: Work) -> Priced:
         """A step as its program says, not interpolated; of prompts that ranks divide the last piece."""
@@ -93,6 +150,29 @@ class ProgramCosts:
             for name, seconds in self.programs.price(job).parts_s.items():
                 parts[name] = parts.get(name, 0.0) + seconds
         return parts
+
+    def range_of(self, work: Work) -> tuple[float, float]:
+        """Low and high factor of a step's seconds, nine times of ten: one a kernel family, one for exposed transfers,
+        one for the stack and one for the engine's host, independent (:meth:`tspsim.simulation.Costs.range_of`).
+
+        They are common to all steps of a kind, so that a run whose steps take as much less, or more, is at the end of
+        its range.
+        """
+        key = work.chunks, work.sequences, work.context_tokens
+        if key not in self._ranges:
+            self._ranges[key] = self.programs.range_of(self.programs.of(work)[-1])
+        return self._ranges[key]
+
+    def check(self, samples: int = 50, seed: int = 0) -> Deviation:
+        """Steps that were asked about, drawn with ``seed``, against every kernel of their programs on the cluster."""
+        found = []
+        for work in self._seen.some(samples, seed):
+            whole_s = sum(self.programs.simulated(job).seconds for job in self.programs.of(work))
+            found.append((abs(self._together([work]) / whole_s - 1.0), work))
+        if not found:
+            return Deviation(0)
+        most, worst = max(found, key=lambda each: each[0])
+        return Deviation(len(found), sum(off for off, _ in found) / len(found), most, worst)
 
     # --- the engine -------------------------------------------------------------------------------------------
 
@@ -141,12 +221,18 @@ class ProgramCosts:
         return int(sessions * context) // self.block_tokens * self.block_tokens
 
 
-def evened(work: Work) -> tuple[int, ...]:
-    """As many contexts of the same sum, as equal as whole numbers are."""
-    if not work.sequences:
-        return ()
-    each, more = divmod(work.context_tokens, work.sequences)
-    return (each + 1,) * more + (each,) * (work.sequences - more)
+def capturing_nothing(question: Question) -> Question:
+    """The question of an engine without graphs; what is left of it are times of the host."""
+    stack = question.work.stack
+    engine = replace(stack.engine, graphs=Graphs(), slots=None, limits=(), memory=MemoryRule(), block_tokens=1)
+    return replace(question, work=replace(question.work, stack=replace(stack, engine=engine)))
+
+
+def undrafted(speculation: Speculation | None) -> Speculation | None:
+    """The same verified, by a drafter that computes nothing."""
+    if speculation is None:
+        return None
+    return replace(speculation, draft=next(each.name for each in DRAFTS.values() if not each.layers))
 
 
 def costs_of(
@@ -167,7 +253,9 @@ def costs_of(
     key = "step costs", *content(question, plan), speculation, num_gpu_blocks
     if key not in memo:
         # Devices and models are kept beside their costs, so that no other can come to have their numbers.
-        memo[key] = ProgramCosts(question, plan, speculation=speculation, num_gpu_blocks=num_gpu_blocks)
+        alike = "known steps", *content(capturing_nothing(question), plan), speculation
+        known = memo.setdefault(alike, Known())
+        memo[key] = ProgramCosts(question, plan, speculation=speculation, num_gpu_blocks=num_gpu_blocks, known=known)
     found: ProgramCosts = memo[key]
     return found
 

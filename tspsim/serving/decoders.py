@@ -10,6 +10,7 @@ counts tokens, a sequence keeps the difference of its context from it (``offset`
 
 from __future__ import annotations
 
+from collections.abc import Sequence as SequenceOf
 from heapq import heapify, heappop, heappush
 from math import inf
 
@@ -208,13 +209,14 @@ class Decoders:
         tokens = sequence.offset + self.slack + self.counter
         return -(-(tokens + self.advance(1)) // self.block) - -(-tokens // self.block)
 
-    def take_blocks(self) -> None:
-        """Hold those of the next step."""
+    def begin(self, stalled: SequenceOf[Sequence] = ()) -> bool:
+        """Hold the blocks of the next step, in which ``stalled`` ones stand still; whether any goes on."""
+        if self.count == len(stalled):
+            return False
+        for sequence in stalled:
+            self.pool.used -= self._shift(sequence, -self.advance(1))
         self._grow_to(self.counter + self.advance(1))
-
-    def stall(self, sequence: Sequence) -> None:
-        """It stands still in the next step; before blocks are taken."""
-        self.pool.used -= self._shift(sequence, -self.advance(1))
+        return True
 
     def blocks_after(self, steps: int) -> int:
         """That ``steps`` steps take beyond those that are held."""

@@ -1,80 +1,219 @@
 """What steps of decoding cost, by how many sequences decode and how long their contexts are.
 
-At B sequences with contexts of the mean s a step takes
+Batches that run as the same captured graph form a *cell* B₀ … P. With S tokens in the contexts of B sequences the graph
+computes P − B sequences of one token more, and a step takes
 
-    f(B, s) = (1 − x)·f(B₀, s) + x·f(B₁, s),      x = (B − B₀) / (B₁ − B₀)
+    f(B, S) = f_P((S + P − B) / P) + (P − B) / (P − B₀) · δ
 
-where B₀ … B₁ is a *cell*: batches that run as the same captured graph, or where nothing is captured so many that no
-tile of a product ends between them. Each f(B₀, ·) is a :class:`~tspsim.serving.tables.Curve`. Kernels take sequences of
-unequal contexts as as many of their mean, for bytes decide; where some of them have reached a window, or what an
-indexer chooses, and others have not, the mean is over their values instead.
+with f_P(s) a :class:`~tspsim.serving.tables.Curve` over contexts of the mean s, and δ what fewer sampled tokens and a
+host with fewer sequences save. Where nothing is captured cells end where a tile of a product does, and between them
+
+    f(B, S) = (1 − x) · f_B₀(s) + x · f_B₁(s),      x = (B − B₀) / (B₁ − B₀),  s = S / B
+
+Kernels take sequences of unequal contexts as as many of their mean, for bytes decide. Two things are otherwise. Where
+some contexts have reached a window, or what an indexer chooses, and others have not, f is the mean over sequences. And
+an indexer waits for the longest: with γ what a token more of it alone takes, γ · (longest − s) is added.
+
+A pipeline's stages each work on a part of the batch; cells are those of parts, or of halves that a batch is cut into.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Hashable
 
 import numpy as np
 
+from ..parallel import Job
+from ..parallel.serving_engine import Captured
+from .flat import Layout, Thing, things_of
+from .grid import TILE
 from .programs import StepPrograms
 from .tables import Curve, Floats
 from .work import Work
 
-#: Rows of the smallest tile of a product.
-TILE = 16
 #: Sequences up to which every batch that is not captured has a curve of its own: every expert more is felt.
-FEW = 32
+FEW = 64
+#: Context at which what depends on the batch alone is looked at; by how much the longest is longer where that is.
+REFERENCE, LONGER = 1024, 0.25
 
 
 class Decodes:
-    """Steps of decoding of one plan."""
+    """Steps of decoding of one plan.
 
-    def __init__(self, programs: StepPrograms) -> None:
-        self.programs = programs
+    Parameters
+    ----------
+    programs
+        Of the plan's engine.
+    known
+        Curves found already, of all engines that differ in their graphs alone.
+    """
+
+    def __init__(self, programs: StepPrograms, known: dict[Hashable, Curve]) -> None:
+        self.programs, self._curves = programs, known
         engine = programs.question.work.stack.engine
-        self.queries = programs.queries
+        self.queries, self._stages = programs.queries, programs.plan.pp
         sizes = engine.graphs.tokens(self.queries, engine.slots)
         self._sizes = [size // self.queries for size in sizes] if engine.graphs.pads else []
+        self._alone = set() if engine.graphs.pads else {size // self.queries for size in sizes}
         self.bends = bends(programs, self.queries)
-        self._curves: dict[int, Curve] = {}
+        self._layouts: dict[Captured, Layout | None] = {}
+        self._saved: dict[tuple[int, int], float] = {}
 
-    def cell(self, batch: int) -> tuple[int, int]:
-        """The smallest and the largest batch that a batch stands between."""
+    def cell(self, batch: int) -> tuple[int, int, bool]:
+        """The smallest and the largest batch (of one stage's part) that a batch stands between, and whether all of them
+        are padded to the largest."""
         index = bisect_left(self._sizes, batch)
         if index < len(self._sizes):
-            return (self._sizes[index - 1] + 1 if index else 1), self._sizes[index]
-        if batch <= FEW:
-            return batch, batch
-        wide = max(1, TILE // self.queries)
+            return (self._sizes[index - 1] + 1 if index else 1), self._sizes[index], True
+        if batch <= FEW or batch in self._alone:
+            return batch, batch, False
+        wide = max(1, TILE // 2 // self.queries)
         low = (batch - 1) // wide * wide + 1
-        return max(low, self._sizes[-1] + 1 if self._sizes else 1), low + wide - 1
+        return max(low, self._sizes[-1] + 1 if self._sizes else 1), low + wide - 1, False
 
     def steps_s(self, work: Work, steps: int) -> Floats:
         """Seconds of each of the next steps, where every context grows by one a step: shape (steps,)."""
-        batch = work.sequences
-        low, high = self.cell(batch)
+        batch, tokens = work.sequences, work.context_tokens
         later = np.arange(steps, dtype=np.float64)
-        at, weights = (work.context_tokens / batch + later)[None, :], np.ones(1)
         last = work.longest + steps
-        if self.bends and self.bends[0] < last:
+        if self._stages > 1:
+            return self._in_parts(batch, tokens / batch + later)
+        if self.programs.plan.hiding.halves:
+            return self._in_halves(batch, tokens / batch + later)
+        low, high, padded = self.cell(batch)
+        to = high if padded else 0
+        mean = tokens / batch + later
+        if not self.bends:
+            if not padded:
+                return self._between(low, high, batch, mean[None, :], np.ones(1))
+            found: Floats = self._curve(high, high)((tokens + high - batch + batch * later) / high)
+            return found + self._less(low, high) * ((high - batch) / max(1, high - low))
+        longest, chosen_of = work.longest + later, mean
+        found = self._between(low, high, batch, mean[None, :], np.ones(1), to)
+        last = work.longest + steps
+        if self.bends[0] < last:
             shortest = min(work.contexts)
-            if shortest < work.longest and any(shortest < bend < last for bend in self.bends):
+            apart = np.zeros(steps, dtype=bool)
+            for bend in self.bends:
+                apart |= (shortest + later < bend) & (bend < longest)
+            if apart.any():
                 lengths, counts = np.unique(np.array(work.contexts), return_counts=True)
-                at, weights = lengths[:, None] + later, counts / batch
-        found: Floats = weights @ self._curve(low)(at)
-        if high > low:
-            share = (batch - low) / (high - low)
-            found = (1.0 - share) * found + share * (weights @ self._curve(high)(at))
+                at, weights = lengths[:, None] + later[apart], counts / batch
+                found[apart] = self._between(low, high, batch, at, weights, to)
+                for bend in self.bends[1::2]:
+                    # Whatever starts where one of them is long enough starts for all.
+                    below = weights @ ((at < bend) & (longest[apart] >= bend))
+                    found[apart] += below * self._jump(high, to, bend)
+                chosen_of = mean.copy()
+                reached = max((bend for bend in self.bends if bend < last), default=0)
+                chosen_of[apart] = weights @ np.maximum(at, reached)
+        if batch > 1 and work.longest * batch > tokens:
+            found = found + self._longer(high, to)(mean) * np.maximum(0.0, longest - chosen_of)
         return found
 
-    def _curve(self, batch: int) -> Curve:
-        if batch not in self._curves:
+    def _between(self, low: int, high: int, batch: int, at: Floats, weights: Floats, padded: int = 0) -> Floats:
+        """Straight between the ends of a cell, at contexts (lengths, steps) that have weights."""
+        found: Floats = weights @ self._curve(low, padded)(at)
+        if high > low:
+            share = (batch - low) / (high - low)
+            found = (1.0 - share) * found + share * (weights @ self._curve(high, padded)(at))
+        return found
+
+    def _in_parts(self, batch: int, at: Floats) -> Floats:
+        """With a pipeline, whose stages work on the part that has most."""
+        if batch < self._stages:
+            return self._between(batch, batch, batch, at[None, :], np.ones(1), -1)
+        part = -(-batch // self._stages)
+        low, high, padded = self.cell(part)
+        ends = low * self._stages, high * self._stages
+        return self._between(*ends, part * self._stages, at[None, :], np.ones(1), high if padded else 0)
+
+    def _in_halves(self, batch: int, at: Floats) -> Floats:
+        """Where a batch is cut into two, each of which runs as a graph of its own."""
+        low, high, padded = self.cell(-(-batch // 2))
+        # Of the smallest batch of a cell the smaller half belongs to another.
+        ends = (batch, batch) if batch < 2 * low else (2 * low, 2 * high)
+        return self._between(*ends, batch, at[None, :], np.ones(1), high if padded else 0)
+
+    def _curve(self, batch: int, padded: int) -> Curve:
+        """Over equal contexts of a batch; ``padded``: to what."""
+        key = "equal", batch, padded
+        if key not in self._curves:
+            self._curves[key] = Curve(lambda context: self._seconds((context,) * batch), self.bends)
+        return self._curves[key]
+
+    def _jump(self, batch: int, padded: int, bend: int) -> float:
+        """Seconds by which the first token beyond a length takes more than any other."""
+        curve = self._curve(batch, padded)
+        before, first, beyond = (float(curve(bend + more)) for more in (-1, 0, 1))
+        return max(0.0, (first - before) - (beyond - first))
+
+    def _longer(self, batch: int, padded: int) -> Curve:
+        """Seconds of a token more of the longest context, where all others are so much shorter that the mean stays."""
+        key = "longest", batch, padded
+        if key not in self._curves:
 
             def value(context: int) -> float:
-                return self.programs.price(self.programs.decoding((context,) * batch)).seconds
+                more = int(LONGER * context)
+                others = evened((batch * context - context - more), batch - 1)
+                if not more or not others or others[-1] < 1:
+                    return 0.0
+                return max(0.0, self._seconds((context + more, *others)) - self._seconds((context,) * batch)) / more
 
-            self._curves[batch] = Curve(value, self.bends)
-        return self._curves[batch]
+            self._curves[key] = Curve(value, self.bends, epsilon=0.2)
+        return self._curves[key]
+
+    def _less(self, low: int, high: int) -> float:
+        """Seconds that a step of the smallest batch of a cell takes beyond one of the largest that reads as much."""
+        key = low, high
+        if key not in self._saved:
+            fewer = self._seconds((REFERENCE,) * low)
+            as_much = self._seconds(evened(low * REFERENCE + high - low, high)) if low < high else fewer
+            self._saved[key] = fewer - as_much
+        return self._saved[key]
+
+    def _seconds(self, contexts: tuple[int, ...]) -> float:
+        """Of a step; in what order the things of a chain of one stage stand is found out at the first of its kind."""
+        programs = self.programs
+        job = programs.decoding(contexts)
+        captured = job.capture
+        if captured not in self._layouts:
+            self._layouts[captured] = self._layout(job)
+        layout = self._layouts[captured]
+        if layout is None:
+            return programs.price(job).seconds
+        times, known = programs.times(captured), dict[int, float]()
+
+        def seconds(thing: Thing) -> float:
+            # Layers of a kind share their operators.
+            number = id(thing.what)
+            if number not in known:
+                known[number] = times(thing)
+            return known[number]
+
+        taken = np.array([seconds(thing) for thing in things_of(programs.written_of(job))])
+        makespan_s = layout.makespan_s(layout.issued_s + layout.follows @ taken)
+        (batch,) = job.step.passes(job.work.load, 1)
+        return makespan_s + programs.host_s(batch.sequences, makespan_s)
+
+    def _layout(self, job: Job) -> Layout | None:
+        if self._stages > 1 or job.micro_batches > 1 or self.programs.walked(job) is None:
+            return None
+        written = self.programs.written_of(job)
+        return Layout.of(written, range(len(things_of(written))))
+
+
+def evened(tokens: int, sequences: int) -> tuple[int, ...]:
+    """As many contexts of so many tokens together, as equal as whole numbers are.
+
+    >>> evened(11, 3)
+    (4, 4, 3)
+    """
+    if not sequences:
+        return ()
+    each, more = divmod(tokens, sequences)
+    return (each + 1,) * more + (each,) * (sequences - more)
 
 
 def bends(programs: StepPrograms, queries: int) -> tuple[int, ...]:

@@ -80,9 +80,12 @@ class Deployment:
     @cached_property
     def costs(self) -> ProgramCosts:
         """Of its steps."""
-        return costs_of(
-            self.configured, self.plan, speculation=self.drafts, num_gpu_blocks=self._whole(BLOCKS)
-        )
+        return costs_of(self.configured, self.plan, speculation=self.drafts, num_gpu_blocks=self._whole(BLOCKS))
+
+    @property
+    def every_cost(self) -> tuple[ProgramCosts, ...]:
+        """Of all its kinds of engines."""
+        return (self.costs,)
 
     @cached_property
     def engine(self) -> Engine:
@@ -103,15 +106,21 @@ class Deployment:
                 options |= {name: value for name, value in known.items() if name}
         own = (POLICY, BLOCKS, TOKENS, native.scheduler.share)
         options |= {key: value for key, value in self.options.items() if key not in own}
-        tokens = self._whole(TOKENS) or self.costs.capacity_tokens
+        tokens = self._room
         block = self.costs.block_tokens if self.costs.block_tokens > 1 else None
         drafts = self._drafts_of_engine
         try:
-            return Engine(policy.name, kv_tokens=tokens, block_tokens=block, speculation=drafts, **options)
+            kept = None if tokens is None else max(1, tokens)  # of a plan without room, so that its options are told
+            return Engine(policy.name, kv_tokens=kept, block_tokens=block, speculation=drafts, **options)
         except InputError as error:
             name = getattr(error, "name", None) or (error.key or "").split(".")[0]
             where = self.place.get(str(name)) or self.place.get(POLICY, "workload.stack")
             raise InputError(error.message, key=where) from None
+
+    @property
+    def _room(self) -> int | None:
+        """Tokens that the cache of an attention replica holds."""
+        return self._whole(TOKENS) or self.costs.capacity_tokens
 
     @property
     def policy(self) -> Policy:
@@ -183,7 +192,7 @@ class Deployment:
         """Why it cannot serve requests of up to so many tokens; None where it can."""
         if not self.memory.fits:
             return too_large(self.memory)
-        room = self.engine.kv_tokens
+        room = self._room
         if room is not None and longest - 1 > room:
             least = "" if room else ": weights, activations and graphs take all the engine's share of memory"
             held = f"the caches of a replica, which hold {compact(room)}{least}"

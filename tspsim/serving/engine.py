@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..catalog import validate
 from ..errors import InputError, UnknownNameError, describe
 from .policies import POLICIES, Policy
 from .settings import Settings
 from .speculation import Speculation
+
+if TYPE_CHECKING:
+    from ..parallel.serving_engine import ServingEngine
 
 
 @dataclass(frozen=True, init=False)
@@ -63,6 +66,45 @@ class Engine(Settings):
         object.__setattr__(self, "kv_tokens", _tokens(kv_tokens))
         object.__setattr__(self, "speculation", speculation)
         object.__setattr__(self, "block_tokens", getattr(self.options, policy.block_option))
+
+    @classmethod
+    def of_stack(
+        cls,
+        stack: ServingEngine,
+        memory_bytes: float,
+        *,
+        kv_tokens: int | None = None,
+        scheduler: str | None = None,
+        speculation: Speculation | None = None,
+        **options: Any,
+    ) -> Engine:
+        """The engine of a software stack, with its defaults on a GPU.
+
+        Parameters
+        ----------
+        stack
+            Names the scheduler and its options, limits by memory, and the tokens of a block.
+        memory_bytes
+            Memory of a GPU that a process sees.
+        kv_tokens, speculation
+            As of :class:`Engine`.
+        scheduler
+            Another than the stack's; the stack's options are left out then.
+        options
+            What is stated goes before what the stack says.
+        """
+        name = stack.scheduler.name if scheduler is None else scheduler
+        policy = POLICIES.get(name)
+        limits = stack.limits_on(memory_bytes)
+        values: dict[str, Any] = dict(stack.scheduler.options) if name == stack.scheduler.name else {}
+        values[policy.block_option] = stack.block_tokens
+        if limits is not None and policy.token_option:
+            values[policy.token_option] = limits.tokens
+        if limits is not None or stack.slots is not None:
+            most = stack.slots if stack.slots is not None or limits is None else limits.sequences
+            values[policy.sequence_option] = most
+        values = {option: value for option, value in values.items() if option}
+        return cls(name, kv_tokens=kv_tokens, speculation=speculation, **{**values, **options})
 
     @property
     def policy(self) -> Policy:

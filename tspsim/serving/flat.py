@@ -1,83 +1,127 @@
-"""A program laid out flat: each different kernel and transfer once, and how often each runs from every place."""
+"""Programs laid out flat: kernels and transfers in the order in which they are written, and how often each runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from ..operators import Operator
-from ..program import Collective, Launch, Program, Repeat
+from ..program import Collective, Compute, Instruction, Launch, Program, Repeat, SendReceive
 from .tables import Floats
 
-Thing = Operator | Collective
+
+class Thing(NamedTuple):
+    """A kernel, a collective or a message to the next stage, and the stage that does it."""
+
+    what: Operator | Collective | SendReceive
+    stage: int = 0
+
+    @property
+    def does(self) -> Hashable:
+        """Equal for those that take the same."""
+        what = self.what
+        if isinstance(what, Collective):
+            how = what.root, what.algorithm, what.tokens
+            return self.stage, what.kind, what.axis, what.size_bytes, how
+        if isinstance(what, SendReceive):
+            return self.stage, what.axis, what.size_bytes
+        return what
+
+
+def timed(instruction: Instruction) -> Sequence[Operator | Collective | SendReceive]:
+    """What of an instruction takes time: a message is its sender's."""
+    if isinstance(instruction, Compute):
+        return instruction.operators
+    if isinstance(instruction, Launch) or (isinstance(instruction, SendReceive) and instruction.to is None):
+        return ()
+    return (instruction,)
+
+
+def things_of(stages: Sequence[Program]) -> list[Thing]:
+    """What takes time in the stages' programs as they are written, the body of a repetition once."""
+    return [
+        Thing(what, stage)
+        for stage, program in enumerate(stages)
+        for item in program.items
+        for instruction in (item.body if isinstance(item, Repeat) else (item,))
+        for what in timed(instruction)
+    ]
 
 
 @dataclass(frozen=True)
-class Flat:
-    """A program's kernels and transfers, each different one once.
+class Layout:
+    """Where in programs that are written alike equal things stand, and what follows each place.
 
     Attributes
     ----------
-    things
-        They, in order of first appearance.
+    where
+        For each different thing, the index of the first that is like it in :func:`things_of`.
     follows
-        Row i: how often each runs from the i-th place on; places are all instructions, of layers that repeat the first
-        turn and the last.
+        Row i: how often each of them runs from the i-th place of its stage on; places are all instructions, of layers
+        that repeat those of the first turn and of the last. Where a stage's host takes no time its first place stands
+        for all.
     issued_s
-        When the host has issued what stands at each place.
+        When the host has issued what stands at each place, after the stage's begin.
+    starts
+        The first place of every stage.
     """
 
-    things: tuple[Thing, ...]
+    where: tuple[int, ...]
     follows: Floats
     issued_s: Floats
+    starts: tuple[int, ...]
 
+    @classmethod
+    def of(cls, stages: Sequence[Program], alike: Sequence[Hashable]) -> Layout:
+        """Of stages whose programs are a chain, where things that are equal in ``alike`` are the same."""
+        numbers: dict[Hashable, int] = {}
+        where: list[int] = []
+        parts: list[tuple[list[list[int]], list[tuple[float, int]]]] = []
+        position = 0
+        for program in stages:
+            runs: list[list[int]] = []
+            places: list[tuple[float, int]] = []
+            host_s = 0.0
+            for item in program.items:
+                body = item.body if isinstance(item, Repeat) else (item,)
+                times = item.times if isinstance(item, Repeat) else 1
+                begin = position
+                for turn in range(times):
+                    position = begin
+                    for instruction in body:
+                        if isinstance(instruction, Launch):
+                            # A host that waits for what a stage before sends begins anew when that is here.
+                            host_s = 0.0 if instruction.after else host_s + instruction.host_s
+                            continue
+                        run = []
+                        for index in range(position, position + len(timed(instruction))):
+                            number = numbers.setdefault(alike[index], len(numbers))
+                            if number == len(where):
+                                where.append(index)
+                            run.append(number)
+                        position += len(run)
+                        if turn in (0, times - 1):
+                            places.append((host_s, len(runs)))
+                        runs.append(run)
+            parts.append((runs, places if host_s else places[:1]))
+        follows: list[Floats] = []
+        issued: list[float] = []
+        starts: list[int] = []
+        for runs, places in parts:
+            counts = np.zeros((len(runs), len(where)))
+            for row, run in enumerate(runs):
+                for number in run:
+                    counts[row, number] += 1.0
+            starts.append(len(issued))
+            follows.append(np.cumsum(counts[::-1], axis=0)[::-1][[row for _, row in places]])
+            issued += [issued_s for issued_s, _ in places]
+        return cls(tuple(where), np.concatenate(follows), np.array(issued), tuple(starts))
 
-def flattened(program: Program) -> Flat:
-    """A program as :class:`Flat`."""
-    numbers: dict[object, int] = {}
-    things: list[Thing] = []
-    known: dict[int, tuple[object, list[int]]] = {}
-
-    def of(instruction: object) -> list[int]:
-        kept = known.get(id(instruction))
-        if kept is not None and kept[0] is instruction:
-            return kept[1]
-        mine: Sequence[Thing] = getattr(instruction, "operators", ())
-        if isinstance(instruction, Collective):
-            mine = (replace(instruction, name="", part="", layer=-1, after=()),)
-        found = []
-        for thing in mine:
-            if thing not in numbers:
-                numbers[thing] = len(things)
-                things.append(thing)
-            found.append(numbers[thing])
-        known[id(instruction)] = instruction, found
-        return found
-
-    places: list[tuple[float, list[int], int]] = []
-    host_s = 0.0
-    runs: list[list[int]] = []
-    for item in program.items:
-        body = item.body if isinstance(item, Repeat) else (item,)
-        times = item.times if isinstance(item, Repeat) else 1
-        for turn in range(times):
-            for instruction in body:
-                if isinstance(instruction, Launch):
-                    host_s += instruction.host_s
-                    continue
-                run = of(instruction)
-                if turn in (0, times - 1):
-                    places.append((host_s, run, len(runs)))
-                runs.append(run)
-    counts = np.zeros((len(runs) + 1, len(things)))
-    for row, run in enumerate(runs):
-        for number in run:
-            counts[row, number] += 1.0
-    behind = np.cumsum(counts[::-1], axis=0)[::-1]
-    issued = np.array([issued_s for issued_s, _, _ in places])
-    follows = behind[[row for _, _, row in places]]
-    if not issued.any():
-        return Flat(tuple(things), follows[:1], issued[:1])
-    return Flat(tuple(things), follows, issued)
+    def makespan_s(self, from_places: Floats) -> float:
+        """Seconds of all stages one after the other; ``from_places``: what each place and all that follows take."""
+        if len(self.starts) == 1:
+            return float(from_places.max())
+        return float(np.maximum.reduceat(from_places, self.starts).sum())

@@ -32,13 +32,22 @@ class Cells:
         Numbers below have no value: the first cell begins here.
     ends
         Only these numbers are asked for; no cells are made.
+    epsilon
+        Relative error around the middle of a cell that is not halved.
     """
 
     def __init__(
-        self, value: Vector, least: float, *, first: int = 1, coarse: int = COARSE, ends: tuple[int, ...] = ()
+        self,
+        value: Vector,
+        least: float = 0.0,
+        *,
+        first: int = 1,
+        coarse: int = COARSE,
+        ends: tuple[int, ...] = (),
+        epsilon: float = EPSILON / 2,
     ) -> None:
         self._value, self._least, self._first, self._coarse = value, least, first, coarse
-        self._alone = bool(ends)
+        self._alone, self._epsilon = bool(ends), epsilon
         self._known: dict[int, Floats] = {}
         self._cells: dict[int, tuple[int, int]] = {}
 
@@ -72,7 +81,7 @@ class Cells:
         for n in (middle, middle + 1):
             found = self._at(n)
             line = start + (end - start) * ((n - low) / (high - low))
-            if abs(found - line).max() > EPSILON / 2 * max(float(found[0]), self._least):
+            if abs(found - line).max() > self._epsilon * max(float(found[0]), self._least):
                 return False
         return True
 

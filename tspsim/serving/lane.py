@@ -218,6 +218,11 @@ class Lane:
         if self.prefixes is not None and sequence.trail is not None:
             self.prefixes.remember(sequence.trail, tokens // self.block)
 
+    def decode(self, plan: StepPlan, stalled: list[Sequence] | None = None) -> None:
+        """All that decode do so in the next step, except ``stalled`` ones; blocks are taken for it."""
+        plan.stalled = stalled or []
+        plan.decodes = self.decoders.begin(plan.stalled)
+
     def preempt(self, sequence: Sequence, *, at_head: bool = True) -> None:
         """Its blocks are freed and it waits again, to be computed anew with the outputs so far."""
         if sequence.decoding:
@@ -260,14 +265,14 @@ class Lane:
         """The work of a plan's step; its contexts can be listed until the lane moves on."""
         self._edition += 1
         chunks = tuple([Chunk(n, s.computed, s.computed + n == s.target) for s, n in plan.chunks])
-        extra = self.padded()
+        extra = self.padded() if plan.decodes else []
         going_on = [index for index, (s, n) in enumerate(plan.chunks) if n == 1 == self.queries and s.given]
         if going_on:
             # One query behind a cache that came from elsewhere is what a sequence that decodes has.
             rest = tuple([chunk for index, chunk in enumerate(chunks) if index not in going_on])
             others = tuple([chunks[index].context_tokens for index in going_on])
             return Work(rest, self._lister(plan, extra)() + others, self.queries)
-        if not plan.decodes and not extra:
+        if not plan.decodes:
             return Work(chunks, (), self.queries)
         decoders = self.decoders
         if not plan.stalled and not extra:
@@ -276,18 +281,20 @@ class Lane:
         return Work(chunks, self._lister(plan, extra)(), self.queries)
 
     def padded(self) -> list[Sequence]:
-        """Sequences that have ended and are computed all the same."""
+        """Sequences that have ended and are computed all the same, beside those that decode."""
         return self.lingering if self.wastes else []
 
     def _lister(self, plan: StepPlan, extra: list[Sequence]) -> Callable[[], tuple[int, ...]]:
-        edition, context = self._edition, self.decoders.context
+        edition, counter = self._edition, self.decoders.counter
 
         def contexts() -> tuple[int, ...]:
             if edition != self._edition:
                 raise RuntimeError("contexts of a step that is over; Work.kept() lists them in time")
-            stalled = {sequence.place for sequence in plan.stalled}
-            own = [context(each) for each in self.decoders.sequences() if each.place not in stalled]
-            return tuple((own if plan.decodes else []) + [context(each) for each in extra])
+            own = self.decoders.sequences() if plan.decodes else []
+            if plan.stalled:
+                stalled = {sequence.place for sequence in plan.stalled}
+                own = [each for each in own if each.place not in stalled]
+            return tuple([each.offset + counter for each in (*own, *extra)])
 
         return contexts
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from enum import IntEnum
-from typing import ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,19 @@ class Kind(IntEnum):
     PREFILL = 2
 
 
+#: Column → type of its array.
+_TYPES = {
+    "start_s": "d",
+    "end_s": "d",
+    "steps": "q",
+    "kind": "b",
+    "sequences": "i",
+    "chunk_tokens": "q",
+    "waiting": "i",
+    "used_tokens": "q",
+}
+
+
 class StepLog:
     """Runs of steps, in order of time; each column an array.
 
@@ -29,37 +42,46 @@ class StepLog:
     sequences      that decode, over all attention replicas
     chunk_tokens   of prompts, computed in it
     waiting        requests that were not admitted when it began
-    used_tokens    of the cache when it ended: whole blocks where the cache is limited
+    used_tokens    of the cache when it ended, in whole blocks
     ============== =======================================================================
     """
 
-    #: Column → type of its array.
-    COLUMNS: ClassVar[dict[str, str]] = {
-        "start_s": "d",
-        "end_s": "d",
-        "steps": "l",
-        "kind": "b",
-        "sequences": "i",
-        "chunk_tokens": "l",
-        "waiting": "l",
-        "used_tokens": "q",
-    }
+    COLUMNS = tuple(_TYPES)
 
     def __init__(self) -> None:
-        self._columns = [array(code) for code in self.COLUMNS.values()]
-        self._append = tuple(column.append for column in self._columns)
+        self._columns: dict[str, array[Any]] = {name: array(code) for name, code in _TYPES.items()}
+        #: What the last run must be followed by to go on: where it ended, its sequences and those that waited.
+        self._last: tuple[float, int, int] | None = None
 
-    def add(self, *row: float) -> None:
-        """One run, in the order of the columns."""
-        for append, value in zip(self._append, row, strict=True):
-            append(value)  # type: ignore[arg-type]
+    def add(
+        self,
+        start_s: float,
+        end_s: float,
+        steps: int,
+        kind: Kind,
+        sequences: int,
+        chunk_tokens: int,
+        waiting: int,
+        used_tokens: int,
+    ) -> None:
+        """A run; decode steps that go on like those before them are one run with them."""
+        columns = self._columns
+        decodes = kind is Kind.DECODE and chunk_tokens == 0
+        if decodes and self._last == (start_s, sequences, waiting):
+            columns["end_s"][-1], columns["used_tokens"][-1] = end_s, used_tokens
+            columns["steps"][-1] += steps
+        else:
+            row = (start_s, end_s, steps, kind, sequences, chunk_tokens, waiting, used_tokens)
+            for column, value in zip(columns.values(), row, strict=True):
+                column.append(value)
+        self._last = (end_s, sequences, waiting) if decodes else None
 
     def __len__(self) -> int:
-        return len(self._columns[0])
+        return len(self._columns["steps"])
 
     def column(self, name: str) -> NDArray[np.generic]:
         """Its values, one a run."""
-        return np.array(self._columns[list(self.COLUMNS).index(name)])
+        return np.array(self._columns[name])
 
     def to_frame(self) -> pd.DataFrame:
         """All columns."""

@@ -16,26 +16,36 @@ that differ in one thing, and what changes with it depends on it.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
-from typing import NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..model.attention.base import MOST_DECODED, prefilled
+from ..model.attention.base import MOST_DECODED, Rows, prefilled
+from ..operators import Role
 from ..parallel import Job
 from ..parallel.serving_engine import Captured
-from .flat import Flat, Thing
+from ..program import Program
+from .flat import Layout, Thing, things_of
 from .grid import TILE, Cells, Line
 from .programs import StepPrograms
-from .tables import Floats
+from .tables import EPSILON, Floats
 from .work import Chunk, Work
 
+Rows2 = tuple[tuple[int, int], ...]
+
+#: Tokens of compositions that are compared, and to what their sums must meet the walk's.
+COMPARED, SURE = 2048, 1e-9
+#: Programs that are remembered beside the one asked about.
+LAST = 7
 #: Tokens in the cache of sequences that stand beside what is looked at.
 STANDING = 64
-#: Of compositions that are compared: tokens of the first piece of a prompt and before it, of the second piece;
-#: sequences that decode, and their contexts.
-PIECE, BEHIND, SECOND, BATCH, CONTEXT = 512, 64, 160, 40, 4096
+#: Of those: tokens before the first piece of a prompt, and of the second piece; sequences that decode, their contexts.
+BEHIND, SECOND, BATCH, CONTEXT = 64, 160, 40, 4096
 
 
 class Part(Enum):
@@ -43,8 +53,11 @@ class Part(Enum):
 
     NOTHING = "nothing"
     TOKENS = "tokens that pass"
+    EXPERTS = "tokens that pass, of all replicas that share experts"
     OUTPUTS = "tokens that are sampled"
     DECODING = "sequences that decode"
+    READ = "tokens of prompts that pass"
+    CACHED = "tokens of prompts that were there before"
     LENGTHS = "tokens that prompts have, together"
     PROMPTS = "prompts"
     CARRIED = "rows that it carries itself"
@@ -59,6 +72,7 @@ class Change(Enum):
     SAME_TOKENS = "the same of one, and its tokens are a prompt's"
     MORE_TOKENS = "further tokens of a prompt"
     SAME_LENGTH = "the same, and as many less before them"
+    SPLIT = "the same of one prompt, and as many less of another"
     MORE_OUTPUTS = "a prompt ends"
 
 
@@ -68,15 +82,21 @@ PARTS: dict[Part, tuple[set[Change], set[Change]]] = {
     Part.TOKENS: ({Change.MORE_TOKENS, Change.SAME_LENGTH}, {Change.FEWER}),
     Part.OUTPUTS: ({Change.MORE_OUTPUTS}, {Change.FEWER, Change.SAME_TOKENS}),
     Part.DECODING: ({Change.FEWER, Change.SAME_TOKENS}, {Change.DECODE_CONTEXT}),
+    Part.READ: ({Change.MORE_TOKENS, Change.SAME_TOKENS, Change.SAME_LENGTH}, set()),
+    Part.CACHED: ({Change.PROMPT_CONTEXT, Change.SAME_LENGTH}, set()),
     Part.LENGTHS: ({Change.PROMPT_CONTEXT, Change.MORE_TOKENS}, {Change.SAME_TOKENS}),
-    Part.PROMPTS: ({Change.MORE_TOKENS}, {Change.PROMPT_CONTEXT, Change.SAME_TOKENS, Change.SAME_LENGTH}),
+    Part.PROMPTS: (
+        {Change.MORE_TOKENS, Change.SPLIT},
+        {Change.PROMPT_CONTEXT, Change.SAME_TOKENS, Change.SAME_LENGTH},
+    ),
 }
 
 
-def part_by(changed: set[Change]) -> Part | None:
-    """The part whose instructions change so; None where there is none."""
+def part_by(changed: set[Change], looked_at: set[Change]) -> Part | None:
+    """The part whose instructions change so, of what was looked at; None where there is none. Where two do, the first:
+    they depend on the same then."""
     for part, (surely, perhaps) in PARTS.items():
-        if surely <= changed <= surely | perhaps:
+        if surely & looked_at <= changed <= surely | perhaps and (changed or part is Part.NOTHING):
             return part
     return None
 
@@ -86,48 +106,81 @@ class Kind(NamedTuple):
 
     decodes: bool
     outputs: bool
+    cached: bool
     captured: Captured
 
 
 class Mixed:
-    """Steps of one plan with prompts, and sequences that decode or not."""
+    """Steps of one plan with prompts, and sequences that decode or not.
 
-    def __init__(self, programs: StepPrograms, bends: tuple[int, ...]) -> None:
-        self.programs, self.bends = programs, bends
+    Parameters
+    ----------
+    programs
+        Of the plan's engine.
+    plain
+        Of one that captures nothing: what no graph holds is the same whatever an engine's graphs are.
+    shapes
+        What is known of those; shared by all engines that differ in their graphs alone.
+    bends
+        Tokens of contexts where tables of those that decode have a knot.
+    serial
+        Take everything one after the other, also where streams overlap.
+    """
+
+    def __init__(
+        self,
+        programs: StepPrograms,
+        plain: StepPrograms,
+        shapes: dict[Kind, Shape | None],
+        bends: tuple[int, ...],
+        *,
+        serial: bool = False,
+    ) -> None:
+        self.programs, self.plain, self.bends, self.serial = programs, plain, bends, serial
+        self._plain_shapes = shapes
         self._shapes: dict[Kind, Shape | None] = {}
         engine = programs.question.work.stack.engine
         self.sizes = engine.graphs.tokens(1, engine.slots) if engine.graphs.pieces and engine.graphs.pads else ()
 
-    def seconds(self, work: Work) -> float | None:
-        """Of one step; None where it cannot be put together from parts."""
+    def seconds(self, work: Work, expert_tokens: int | None = None) -> float | None:
+        """Of one step; None where it cannot be put together from parts. ``expert_tokens``: those of a replica, in the
+        mean of all that share experts with it; None: as many as its own."""
         if any(chunk.query_tokens <= MOST_DECODED for chunk in work.chunks):
             return None
         pieces = bool(self.sizes) and work.tokens <= self.sizes[-1]
-        kind = Kind(work.sequences > 0, work.outputs > 0, Captured.PIECES if pieces else Captured.NOTHING)
-        if kind not in self._shapes:
-            self._shapes[kind] = shape_of(self, kind)
-        shape = self._shapes[kind]
-        return None if shape is None else shape.seconds(work)
+        cached = any(chunk.context_tokens for chunk in work.chunks)
+        captured = Captured.PIECES if pieces else Captured.NOTHING
+        kind = Kind(work.sequences > 0, work.outputs > 0, cached, captured)
+        shapes = self._shapes if pieces else self._plain_shapes
+        if kind not in shapes:
+            shapes[kind] = shape_of(self, kind)
+        shape = shapes[kind]
+        return None if shape is None else shape.seconds(work, expert_tokens)
 
 
 def compositions(kind: Kind, queries: int, more: int, tokens: int) -> dict[Change | None, Work]:
     """The first, of ``tokens`` tokens, and those that differ from it in one thing, by ``more`` tokens of prompts where
     it is that."""
 
-    def work(*, add: int = 0, before: int = 0, fewer: int = 0, context: int = CONTEXT, end: int = 0) -> Work:
+    def work(
+        *, add: int = 0, before: int = 0, less: int = 0, fewer: int = 0, context: int = CONTEXT, end: int = 0
+    ) -> Work:
         batch = BATCH - fewer if kind.decodes else 0
         first = tokens - SECOND - (BATCH * queries if kind.decodes else 0) + add
         # Without any that decodes one piece ends at least.
         ends = 0 if not kind.outputs else end + (not kind.decodes)
-        pieces = [Chunk(first, BEHIND + before, ends > 0), Chunk(SECOND, 0, ends > 1)]
+        behind = BEHIND + before if kind.cached else 0
+        pieces = [Chunk(first, behind, ends > 0), Chunk(SECOND - less, 0, ends > 1)]
         return Work(pieces, (context,) * batch, queries)
 
     found: dict[Change | None, Work] = {
         None: work(),
-        Change.PROMPT_CONTEXT: work(before=more),
         Change.MORE_TOKENS: work(add=more),
-        Change.SAME_LENGTH: work(add=more, before=-more),
+        Change.SPLIT: work(add=more, less=more),
     }
+    if kind.cached:
+        found[Change.PROMPT_CONTEXT] = work(before=more)
+        found[Change.SAME_LENGTH] = work(add=more, before=-more)
     if kind.outputs:
         found[Change.MORE_OUTPUTS] = work(end=1)
     if kind.decodes:
@@ -140,68 +193,138 @@ def compositions(kind: Kind, queries: int, more: int, tokens: int) -> dict[Chang
 def shape_of(mixed: Mixed, kind: Kind) -> Shape | None:
     """What steps of a kind are made of; None where their programs are no chain of one stage, or their parts cannot be
     told from each other."""
-    programs = mixed.programs
-    sizes = mixed.sizes if kind.captured is Captured.PIECES else ()
-    tokens, more = (sizes[-2], sizes[-1] - sizes[-2]) if sizes else (max(mixed.sizes, default=0) + PIECE + SECOND, 1)
-    written: dict[Change | None, tuple[Job, Flat]] = {}
+    pieces = kind.captured is Captured.PIECES
+    programs, sizes = (mixed.programs, mixed.sizes) if pieces else (mixed.plain, ())
+    tokens, more = (sizes[-2], sizes[-1] - sizes[-2]) if sizes else (COMPARED, 1)
+    if tokens - SECOND - BATCH * programs.queries <= MOST_DECODED:
+        return None
+    written: dict[Change | None, tuple[Job, list[Thing]]] = {}
+    stages: list[Program] = []
     for change, work in compositions(kind, programs.queries, more, tokens).items():
         jobs = programs.of(work)
-        if len(jobs) != 1 or jobs[0].plan.pp > 1 or jobs[0].capture is not kind.captured:
+        if len(jobs) != 1 or jobs[0].capture is not kind.captured or jobs[0].micro_batches > 1:
             return None
-        if not written and programs.walked(jobs[0]) is None:
-            return None
-        written[change] = jobs[0], programs.flat(jobs[0])
-    first = written[None][1]
-    if any(flat.follows.shape != first.follows.shape for _, flat in written.values()):
+        each = programs.written_of(jobs[0])
+        stages = stages or each
+        written[change] = jobs[0], things_of(each)
+    every = [[thing.does for thing in things] for _, things in written.values()]
+    if any(len(each) != len(every[0]) for each in every):
         return None
-    parts = []
-    for number, thing in enumerate(first.things):
-        part = part_by({change for change, (_, flat) in written.items() if change and flat.things[number] != thing})
-        if part in (None, Part.PROMPTS) and all(carries(job, flat.things[number]) for job, flat in written.values()):
-            part = Part.CARRIED
+    layout = Layout.of(stages, list(zip(*every, strict=True)))
+    parts: list[Part] = []
+    carriers: list[Carrier] = []
+    job, first = written[None]
+    for index in layout.where:
+        same = first[index].does
+        changed = {change for change, (_, its) in written.items() if its[index].does != same and change}
+        part = part_by(changed, {change for change in written if change})
+        if part is Part.TOKENS and getattr(first[index].what, "role", Role.OTHER).routed:
+            part = Part.EXPERTS
+        if part in (None, Part.PROMPTS):
+            carrier = carrier_of([job for job, _ in written.values()], [its[index] for _, its in written.values()])
+            if carrier is not None:
+                part = Part.CARRIED
+                carriers.append(carrier)
         if part is None:
             return None
         parts.append(part)
-    return Shape(mixed, first, tuple(parts), kind)
+    shape = Shape(programs, sizes, mixed.bends, layout, first, tuple(parts), carriers, kind)
+    if not mixed.serial:
+        priced = programs.walked(job)
+        if priced is None or not np.isclose(shape.plainly_s(first), priced.makespan_s, rtol=SURE, atol=0.0):
+            return None
+    return shape
 
 
-def segments_of(rows: tuple[tuple[int, int, int], ...]) -> tuple[tuple[int, int], ...]:
+def segments_of(rows: Rows) -> Rows2:
     """Prompts among some rows as a prefill kernel takes them."""
     return tuple((queries, queries + context) for queries, context, count in prefilled(rows) for _ in range(count))
 
 
-def carries(job: Job, thing: Thing) -> bool:
-    """Whether an operator's rows are those of its pass, or its segments the pass's prompts."""
-    if hasattr(thing, "segments"):
-        return bool(thing.segments == segments_of(job.rows))
-    return getattr(thing, "rows", None) == job.rows
+def lengths_of(rows: Rows) -> Rows2:
+    """Prompts among some rows as a kernel that reads no context takes them."""
+    return tuple((queries, count) for queries, _, count in prefilled(rows))
+
+
+#: Fields of operators that take all rows of a pass, or all of its prompts: as what.
+CARRIERS: tuple[tuple[str, Callable[[Rows], Any]], ...] = (
+    ("segments", segments_of),
+    ("rows", tuple),
+    ("rows", lengths_of),
+)
+
+
+def carrier_of(jobs: Sequence[Job], things: Sequence[Thing]) -> Carrier | None:
+    """The field in which operators take rows of their passes; None where there is none."""
+    for name, of in CARRIERS:
+        if all(getattr(thing.what, name, None) == of(job.rows) for job, thing in zip(jobs, things, strict=True)):
+            return Carrier(things[0], name, of)
+    return None
+
+
+class Carrier(NamedTuple):
+    """An operator that takes rows of its pass itself, and how."""
+
+    thing: Thing
+    field: str
+    of: Callable[[Rows], Any]
+
+    def over(self, rows: Rows) -> Thing:
+        """The same over other rows."""
+        changed = {self.field: self.of(rows)}
+        return Thing(replace(self.thing.what, **changed), self.thing.stage)  # type: ignore[type-var]
 
 
 class Shape:
     """Steps that are alike but for sizes."""
 
-    def __init__(self, mixed: Mixed, flat: Flat, parts: tuple[Part, ...], kind: Kind) -> None:
-        self.programs, self.flat, self.kind, self.bends = mixed.programs, flat, kind, mixed.bends
-        self._sizes = mixed.sizes if kind.captured is Captured.PIECES else ()
-        self._index = {part: [i for i, each in enumerate(parts) if each is part] for part in Part}
-        self._carried = [flat.things[i] for i in self._index[Part.CARRIED]]
-        queries = self.programs.queries
-        self._beside = queries if kind.decodes else 0
+    def __init__(
+        self,
+        programs: StepPrograms,
+        sizes: tuple[int, ...],
+        bends: tuple[int, ...],
+        layout: Layout,
+        things: list[Thing],
+        parts: tuple[Part, ...],
+        carriers: Sequence[Carrier],
+        kind: Kind,
+    ) -> None:
+        self.programs, self.layout, self.kind, self.bends, self._sizes = programs, layout, kind, bends, sizes
+        index = {part: [i for i, each in enumerate(parts) if each is part] for part in Part}
+        self._where = {part: [layout.where[i] for i in index[part]] for part in Part}
+        self._follows = {part: np.ascontiguousarray(layout.follows[:, index[part]]) for part in Part}
+        self._times = programs.times(kind.captured)
+        self._once = programs.times(kind.captured, kept=False)
+        self._carriers = carriers
+        self._beside, self._before = programs.queries if kind.decodes else 0, int(kind.cached)
         #: Tokens of a prompt's piece that stands beside what is looked at.
-        self._piece = (self._sizes[-1] if self._sizes else max(mixed.sizes, default=MOST_DECODED) + 1) - self._beside
-        self._constant = self._sums(flat, Part.NOTHING)
-        smallest = self._written(self._work(self._piece if not self._sizes else self._sizes[0] + MOST_DECODED))
+        self._piece = (sizes[-1] - self._beside) if sizes else MOST_DECODED + 1
+        self._last: dict[Work, list[Thing]] = {}
+        self._constant = layout.issued_s + self._sums(things, Part.NOTHING)
+        smallest = self._written(self._work(MOST_DECODED + 1 if not sizes else sizes[0] + MOST_DECODED))
         least = self._least = sum(float(self._sums(smallest, part)[0]) for part in Part)
-        self._tokens = Cells(
-            lambda n: self._part(Part.TOKENS, self._work(n - self._beside)),
-            least,
-            first=self._beside + (MOST_DECODED + 1 if self._sizes else self._piece),
-            ends=self._sizes,
-        )
+        first = self._beside + MOST_DECODED + 1
+
+        def over_tokens(part: Part) -> Cells:
+            return Cells(lambda n: self._part(part, self._work(n - self._beside)), least, first=first, ends=sizes)
+
+        self._tokens, self._experts = over_tokens(Part.TOKENS), over_tokens(Part.EXPERTS)
         self._outputs = Cells(lambda n: self._part(Part.OUTPUTS, self._sampling(n)), least, coarse=64)
+        self._read_tokens = Cells(lambda n: self._part(Part.READ, self._work(n)), least, first=MOST_DECODED + 1)
+        self._cached = Cells(lambda n: self._part(Part.CACHED, self._work(self._piece, n)), least)
         self._lengths = Cells(lambda n: self._part(Part.LENGTHS, self._long(n)), least)
         self._prompts: dict[int, Cells] = {}
         self._decoding: dict[int, Line] = {}
+        # What a window leaves of several prompts costs what one prompt of all their tokens does.
+        half = self._piece // 2 if sizes else COMPARED // 2
+        apart = self._part(Part.PROMPTS, self._step((Chunk(half + 32, 0), Chunk(half - 32, 0))))
+        together = self._part(Part.PROMPTS, self._step((Chunk(2 * half, 0),)))
+        self._joins = bool(abs(apart - together).max() <= EPSILON / 2 * least)
+
+    def plainly_s(self, things: list[Thing]) -> float:
+        """Seconds of the program that consists of some things."""
+        taken = np.array([self._times(things[i]) for i in self.layout.where])
+        return self.layout.makespan_s(self.layout.issued_s + self.layout.follows @ taken)
 
     # --- what is looked at ------------------------------------------------------------------------------------
 
@@ -210,7 +333,10 @@ class Shape:
         return self._step((Chunk(tokens, cached),))
 
     def _step(self, pieces: tuple[Chunk, ...]) -> Work:
-        """Pieces of prompts and, where any decodes, one sequence; the pieces end where something has to be sampled."""
+        """Pieces of prompts and, where any decodes, one sequence; the pieces end where something has to be sampled, and
+        one at least has some tokens cached where the kind's have."""
+        if self.kind.cached and not any(piece.context_tokens for piece in pieces):
+            pieces = (*pieces[:-1], pieces[-1]._replace(context_tokens=1))
         ends = self.kind.outputs and not self.kind.decodes
         contexts = (STANDING,) if self.kind.decodes else ()
         return Work(tuple(piece._replace(ends=ends) for piece in pieces), contexts, self.programs.queries)
@@ -223,28 +349,30 @@ class Shape:
         """A step with so many tokens sampled, or as near as sequences come with all their queries."""
         each = self.programs.queries
         if not self.kind.decodes:
-            return Work(tuple(Chunk(self._piece, 0) for _ in range(outputs)), (), each)
+            return Work(tuple(Chunk(self._piece, self._before) for _ in range(outputs)), (), each)
         batch = max(1, outputs // each)
         tokens = max(MOST_DECODED + 1, self._piece - (batch - 1) * each)
-        return Work((Chunk(tokens, 0, outputs > batch * each),), (STANDING,) * batch, each)
+        return Work((Chunk(tokens, self._before, outputs > batch * each),), (STANDING,) * batch, each)
 
-    def _written(self, work: Work) -> Flat:
-        (job,) = self.programs.of(work)
-        return self.programs.flat(job)
+    def _written(self, work: Work) -> list[Thing]:
+        if work not in self._last:
+            # Parts are asked about one after the other.
+            (job,) = self.programs.of(work)
+            self._last = {work: things_of(self.programs.written_of(job)), **dict(islice(self._last.items(), LAST))}
+        return self._last[work]
 
     def _part(self, part: Part, work: Work) -> Floats:
-        return self._sums(self._written(work), part) if self._index[part] else self._constant * 0.0
+        return self._sums(self._written(work), part)
 
-    def _sums(self, flat: Flat, part: Part) -> Floats:
+    def _sums(self, things: list[Thing], part: Part) -> Floats:
         """For every place, the seconds of a part's instructions from there on."""
-        index = self._index[part]
-        taken = np.array([self.programs.thing_s(flat.things[i], self.kind.captured) for i in index])
-        sums: Floats = self.flat.follows[:, index] @ taken
+        taken = [self._times(things[i]) for i in self._where[part]]
+        sums: Floats = self._follows[part] @ np.array(taken)
         return sums
 
     # --- a step -----------------------------------------------------------------------------------------------
 
-    def seconds(self, work: Work) -> float | None:
+    def seconds(self, work: Work, expert_tokens: int | None = None) -> float | None:
         """Of a step of this shape; None where what it is padded with does not fit into a table."""
         batch, context_tokens, tokens = work.sequences, work.context_tokens, work.tokens
         if self._sizes:
@@ -255,26 +383,35 @@ class Shape:
             tokens, batch, context_tokens = tokens + more, batch + more, context_tokens + more
             if self._piece - (batch - 1) * self.programs.queries <= MOST_DECODED + TILE:
                 return None
-        total = self.flat.issued_s + self._constant + self._tokens(tokens)
+        total = self._constant + self._tokens(tokens)
+        if self._where[Part.EXPERTS]:
+            fewer = tokens if expert_tokens is None else max(expert_tokens, self._beside + MOST_DECODED + 1)
+            total = total + self._experts(fewer)
         if self.kind.outputs:
             total = total + self._outputs(work.outputs)
         if self.kind.decodes:
             total = total + self._decode(batch, context_tokens / batch)
-        if self._index[Part.LENGTHS]:
+        if self._where[Part.READ]:
+            total = total + self._read_tokens(sum([chunk.query_tokens for chunk in work.chunks]))
+        if self._where[Part.CACHED]:
+            total = total + self._cached(sum([chunk.context_tokens for chunk in work.chunks]))
+        if self._where[Part.LENGTHS]:
             total = total + self._lengths(sum([queries + context for queries, context, _ in work.chunks]))
-        if self._index[Part.PROMPTS]:
-            for chunk in work.chunks:
-                total = total + self._read(chunk.query_tokens, chunk.context_tokens)
-        if self._carried:
-            rows = rows_of(work, batch - work.sequences)
-            taken = [self.programs.thing_s(over(each, rows), self.kind.captured, kept=False) for each in self._carried]
-            total = total + self.flat.follows[:, self._index[Part.CARRIED]] @ np.array(taken)
-        makespan_s = float(total.max())
+        if self._where[Part.PROMPTS]:
+            total = total + self._read(work.chunks)
+        if self._carriers:
+            rows = rows_of(work, batch - work.sequences, self.bends)
+            taken = [self._once(each.over(rows)) for each in self._carriers]
+            total = total + self._follows[Part.CARRIED] @ np.array(taken)
+        makespan_s = self.layout.makespan_s(total)
         return makespan_s + self.programs.host_s(len(work.chunks) + work.sequences, makespan_s)
 
-    def _read(self, tokens: int, cached: int) -> Floats:
-        """What depends on prompts and takes no list of them, between contexts straight. Of several pieces each counts
-        as a call of its own, which starts once too often."""
+    def _read(self, chunks: tuple[Chunk, ...]) -> Floats:
+        """What depends on prompts and takes no list of them as it is: of one piece between contexts straight, of
+        several from their program."""
+        if len(chunks) > 1 and not self._joins:
+            return self._part(Part.PROMPTS, self._step(chunks))
+        tokens, cached = sum([chunk.query_tokens for chunk in chunks]), min([chunk.context_tokens for chunk in chunks])
         low, high = around(cached)
         start = self._behind(low)(tokens)
         if cached == low:
@@ -305,7 +442,7 @@ class Shape:
             tokens = max(MOST_DECODED + 1, self._piece - (batch - 1) * self.programs.queries)
 
             def value(context: int) -> Floats:
-                work = Work((Chunk(tokens, 0, False),), (max(1, context),) * batch, self.programs.queries)
+                work = Work((Chunk(tokens, self._before, False),), (max(1, context),) * batch, self.programs.queries)
                 return self._part(Part.DECODING, work)
 
             self._decoding[batch] = Line(value, self._least, self.bends)
@@ -325,20 +462,19 @@ def around(cached: int) -> tuple[int, int]:
     return (power, max(middle, power + 1)) if cached < middle else (middle, 2 * power)
 
 
-def rows_of(work: Work, padding: int) -> tuple[tuple[int, int, int], ...]:
-    """Rows of a pass: of the sequences that decode the longest, and the others as equal as they come."""
+def rows_of(work: Work, padding: int, bends: tuple[int, ...] = ()) -> Rows:
+    """Rows of a pass: of the sequences that decode the longest, and the others as equal as they come; each as it is
+    where some have more tokens than one of ``bends`` and others have not."""
     rows = [(chunk.query_tokens, chunk.context_tokens, 1) for chunk in work.chunks]
-    if work.sequences:
-        longest, others = work.longest, work.sequences - 1
+    longest, others = work.longest, work.sequences - 1
+    if any(bend < longest for bend in bends):
+        shortest = min(work.contexts, default=0)
+        if any(shortest < bend < longest for bend in bends):
+            rows += [(work.queries, context, count) for context, count in Counter(work.contexts).items()]
+            others = -1
+    if others >= 0:
         rows.append((work.queries, longest, 1))
-        if others:
-            each, more = divmod(work.context_tokens - longest, others)
-            rows += [(work.queries, each + add, count) for add, count in ((1, more), (0, others - more)) if count]
+    if others > 0:
+        each, more = divmod(work.context_tokens - longest, others)
+        rows += [(work.queries, each + add, count) for add, count in ((1, more), (0, others - more)) if count]
     return (*rows, (1, 1, padding)) if padding else tuple(rows)
-
-
-def over(thing: Thing, rows: tuple[tuple[int, int, int], ...]) -> Thing:
-    """An operator that carries its rows over others."""
-    carried = {"segments": segments_of(rows)} if hasattr(thing, "segments") else {"rows": rows}
-    other: Thing = replace(thing, **carried)  # type: ignore[type-var]
-    return other

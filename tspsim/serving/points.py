@@ -171,9 +171,11 @@ def served_rate(waits: Waits, rate: float) -> float | None:
 
 @dataclass(frozen=True)
 class Found:
-    """The highest rate that keeps the bounds; None where none does, and then what a request alone waits."""
+    """The highest rate that keeps the bounds (None where none does), of so many requests, and what requests that are
+    nearly alone wait."""
 
     rate: float | None
+    requests: int
     runs: int
     alone: Mapping[str, Any]
 
@@ -203,16 +205,24 @@ def highest_rate(deployment: Deployment, traffic: Traffic, *, progress: Progress
     waits, _ = serve(deployment, traffic.model_copy(update={"requests": min(64, requests)}).at_rate(1e-3))
     alone = {"ttft_s": float(waits.ttft_s.mean()), "e2e_s": float(waits.e2e_s.mean())}
     if float(waits.good(bounds).mean()) < traffic.share:
-        return Found(None, 1, alone)
-    low, high = 0.0, 1.0 / alone["e2e_s"]
+        return Found(None, requests, 1, alone)
+    low, high = 0.0, four_digits(1.0 / alone["e2e_s"])
     while keeps(high) and runs < MOST_RUNS:
         low, high = high, 2.0 * high
     if not low:
-        while not keeps(high / 2.0) and runs < MOST_RUNS:
-            high /= 2.0
-        low = high / 2.0
+        low = four_digits(high / 2.0)
+        while not keeps(low) and runs < MOST_RUNS:
+            low, high = four_digits(low / 2.0), low
     while high / low > 1.0 + CLOSE and runs < MOST_RUNS:
-        middle = (low * high) ** 0.5
+        middle = four_digits((low * high) ** 0.5)
         low, high = (middle, high) if keeps(middle) else (low, middle)
-    return Found(low, runs, alone)
+    return Found(low, requests, runs, alone)
 
+
+def four_digits(rate: float) -> float:
+    """A rate that people can write down.
+
+    >>> four_digits(12.34567), four_digits(0.00123456)
+    (12.35, 0.001235)
+    """
+    return float(f"{rate:.4g}")

@@ -18,6 +18,7 @@ from ..scenario import Plan as PlanKeys
 from ..scenario import Scenario
 from ..scenario.pools import Pools
 from .carry import Holders, holders_of
+from .costs import ProgramCosts
 from .deployment import Deployment, Scaled
 from .disaggregation import Disaggregated, Handover
 from .metrics import Bill, Cache
@@ -53,6 +54,10 @@ class PooledDeployment(Deployment):
     def engines(self) -> list[tuple[str, Deployment, int, bool]]:
         pushes = self.pools.transfer == "push"
         return [(name, part, self.count(name) * part.replicas, pushes) for name, part in self.parts.items()]
+
+    @property
+    def every_cost(self) -> tuple[ProgramCosts, ...]:
+        return tuple(part.costs for part in self.parts.values())
 
     @property
     def gpus(self) -> int:

@@ -4,9 +4,10 @@ answers (:func:`tspsim.simulation.run_plan`)."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import hypot
 
 from .. import inference, metrics
 from ..hardware.pricers import price
@@ -14,14 +15,16 @@ from ..mesh import Mesh
 from ..operators import Operator, Role
 from ..parallel import Job, Plan, axes_of, build_mesh, scheme_of, write_program
 from ..parallel.serving_engine import Captured
-from ..program import Collective
+from ..program import Program
 from ..question import Question
 from ..simulation import Costs, run, scheduled
 from ..steps import DECODE_STEP, MIXED_STEP, PREFILL_STEP, VERIFY_STEP, Load, Piece, Speculation, Step
 from .chain import Chain, Exchanges, Walker
-from .flat import Flat, Thing, flattened
+from .flat import Thing
 from .work import Work
 
+#: What hides nothing: of a step that cannot be cut into two.
+ALONE = "none"
 #: Of a step that stands for others where the schedule of a plan is chosen.
 TYPICAL_CONTEXT, TYPICAL_BATCH = 8192, 32
 
@@ -34,6 +37,8 @@ class Priced:
     ----------
     seconds
         From its beginning to when the next may begin.
+    makespan_s
+        Of its programs.
     compute_s
         Seconds of kernels by family (:attr:`Operator.kind`), mean over ranks.
     parts_s
@@ -43,6 +48,7 @@ class Priced:
     """
 
     seconds: float
+    makespan_s: float
     compute_s: dict[str, float]
     parts_s: dict[str, float]
     chained: bool
@@ -71,14 +77,13 @@ class StepPrograms:
     """
 
     def __init__(self, question: Question, plan: Plan, speculation: Speculation | None = None) -> None:
-        self.question, self.speculation = question, speculation
+        self.question, self.plan, self.speculation = question, plan, speculation
         self.costs = Costs(question.device)
         cluster = question.cluster
         self.mesh: Mesh = build_mesh(plan, cluster.gpus, cluster.gpus_per_node)
         self._walker = Walker(Exchanges(cluster, self.mesh))
         self._walks = not question.scenario.faults.slow_gpus
         self._plans: dict[str, Plan] = {}
-        self._plan = plan
         self.decode_step = VERIFY_STEP if speculation and speculation.tokens else DECODE_STEP
         #: Programs written and runs of the engine so far.
         self.written = self.ran = 0
@@ -90,15 +95,19 @@ class StepPrograms:
         question = self.question
         if step.name not in self._plans:
             work = replace(question.work, pass_=step.name, load=self._typical(step))
-            chosen = scheduled(replace(question, work=work), self._plan)
+            chosen = scheduled(replace(question, work=work), self.plan)
             chosen.check()
             self._plans[step.name] = chosen.plan
-        return Job(question.model, self._plans[step.name], replace(question.work, pass_=step.name, load=load))
+        plan = self._plans[step.name]
+        if plan.hiding.halves and load.batch + load.prompts < 2:
+            plan = replace(plan, expert_overlap=ALONE)
+        return Job(question.model, plan, replace(question.work, pass_=step.name, load=load))
 
     def _typical(self, step: Step) -> Load:
         longest = self.question.model.max_context or TYPICAL_CONTEXT
         context = min(TYPICAL_CONTEXT, longest // 2)
-        load = Load(prompts=1, prompt=context) if "sequence" in step.needs else Load()
+        prompts = 2 if self.plan.hiding.halves else 1
+        load = Load(prompts=prompts, prompt=context) if "sequence" in step.needs else Load()
         if "batch" in step.needs:
             load = replace(load, batch=TYPICAL_BATCH, contexts=(context,), speculation=self.speculation)
         return load
@@ -144,17 +153,22 @@ class StepPrograms:
         """Positions that a sequence that decodes computes."""
         return 1 + (self.speculation.tokens if self.speculation else 0)
 
-    def flat(self, job: Job) -> Flat:
-        """The program of a job of one stage."""
+    def written_of(self, job: Job) -> list[Program]:
+        """The programs of a job's stages."""
         self.written += 1
-        return flattened(write_program(scheme_of(job.plan), job, {"pp": 0}))
+        return [write_program(scheme_of(job.plan), job, {"pp": stage}) for stage in range(job.plan.pp)]
 
-    def thing_s(self, thing: Thing, captured: Captured = Captured.NOTHING, *, kept: bool = True) -> float:
-        """Seconds of a kernel or a collective; ``kept``: the device remembers the kernel's."""
-        if isinstance(thing, Collective):
-            return self._walker.exchanges.seconds(thing)
-        best = self.costs if kept else self._price
-        return self.question.work.stack.cost(best, self.question.device, captured)(thing)
+    def times(self, captured: Captured = Captured.NOTHING, *, kept: bool = True) -> Callable[[Thing], float]:
+        """Seconds of things in passes of which so much is captured; ``kept``: the device remembers its kernels."""
+        question = self.question
+        cost = question.work.stack.cost(self.costs if kept else self._price, question.device, captured)
+        exchanges = self._walker.exchanges
+
+        def seconds(thing: Thing) -> float:
+            what, stage = thing
+            return cost(what) if isinstance(what, Operator) else exchanges.seconds(what, stage)
+
+        return seconds
 
     def _price(self, operator: Operator) -> float:
         return float(price(self.question.device, operator).seconds)
@@ -163,7 +177,12 @@ class StepPrograms:
         """Seconds of the host after the programs of a step of one pass (:func:`tspsim.inference.host_s`)."""
         stack = self.question.work.stack
         hidden_s = max(0.0, stack.engine.hidden_s(sequences) - makespan_s)
-        return stack.step_s + stack.engine.host_s(sequences) + hidden_s
+        return stack.step_s + stack.engine.host_s(sequences) + self._between_s + hidden_s
+
+    @cached_property
+    def _between_s(self) -> float:
+        """What a pass takes whatever is in it (:attr:`tspsim.parallel.Job.between_s`)."""
+        return self.decoding((1,)).between_s
 
     # --- times ------------------------------------------------------------------------------------------------
 
@@ -178,11 +197,8 @@ class StepPrograms:
         """Without the engine; None where programs are no chain."""
         if set(axes_of(job)) != {"pp"}:
             return None
-        scheme = scheme_of(job.plan)
         cost = job.work.stack.cost(self.costs, self.question.device, job.capture)
-        programs = [write_program(scheme, job, {"pp": stage}) for stage in range(job.plan.pp)]
-        self.written += 1
-        chain = self._walker.chain(programs, cost)
+        chain = self._walker.chain(self.written_of(job), cost)
         if chain is None:
             return None
         period_s = inference.turn_s(job, chain.end_s, max(chain.work_s))
@@ -202,7 +218,22 @@ class StepPrograms:
         host = job.work.stack.step_s + job.host_s
         parts["host"] += host
         parts["idle"] += max(0.0, seconds - sum(parts.values()))
-        return Priced(seconds, dict(compute), dict(parts), chained=True)
+        return Priced(seconds, chain.end_s, dict(compute), dict(parts), chained=True)
+
+    def range_of(self, job: Job) -> tuple[float, float]:
+        """Low and high factor of a step's seconds, nine times of ten: as of a step asked about alone, and with the
+        range of the engine's host."""
+        costs, stack = Costs(self.question.device), job.work.stack
+        submission = run(self.question, self.mesh, job, costs, every_rank=False)
+        costs.weigh(submission)
+        makespan_s = submission.makespan_s
+        seconds = makespan_s + inference.host_s(job, inference.period_s(job, submission), makespan_s)
+        found = costs.range_of(1.0, seconds, metrics.breakdown(submission), stack)
+        sequences = sum(batch.sequences for batch in job.step.passes(job.work.load, job.plan.pp))
+        host_s, (least_s, most_s) = stack.engine.host_s(sequences), stack.engine.host_range_s(sequences)
+        faster = hypot(seconds - 1.0 / found.high, host_s - least_s)
+        slower = hypot(1.0 / found.low - seconds, most_s - host_s)
+        return max(0.0, 1.0 - faster / seconds), 1.0 + slower / seconds
 
     def simulated(self, job: Job, *, every_rank: bool = False) -> Priced:
         """By the engine."""
@@ -219,4 +250,4 @@ class StepPrograms:
             parts[name] = parts.get(name, 0.0) + taken
         host = job.work.stack.step_s + job.host_s
         parts |= {"host": host, "idle": max(0.0, between_s - host + found.idle_s)}
-        return Priced(makespan_s + between_s, dict(found.compute_s), parts, chained=False)
+        return Priced(makespan_s + between_s, makespan_s, dict(found.compute_s), parts, chained=False)

@@ -46,7 +46,7 @@ class Run:
     start_s: float
     ends_s: Floats
     steps: int
-    row: tuple[int, int, int, int]
+    row: tuple[Kind, int, int, int]
 
 
 class Replica:
@@ -125,8 +125,12 @@ class Replica:
 
     @property
     def used_tokens(self) -> int:
-        """Tokens of the caches in use, of all attention replicas."""
-        return sum([lane.used_tokens(self._steps_done()) for lane in self.lanes])
+        """Tokens of the caches in use, of all attention replicas, the step under way included."""
+        if self._run is None:
+            return sum([lane.used_tokens() for lane in self.lanes])
+        begun = self._steps_done() + 1
+        plans = zip(self.lanes, self._run.plans, strict=True)
+        return sum([lane.used_tokens(begun if plan.decodes else 0) for lane, plan in plans])
 
     @property
     def capacity_tokens(self) -> int | None:
@@ -238,12 +242,13 @@ class Replica:
             return np.array([start_s + self.cost.seconds(works)])
         if self._each_step is None and self.engine.speculation is None:
             return start_s + self.cost.decode_ends_s(works, steps)
-        advances = zip(*(lane.decoders.advances(steps) for lane in self.lanes), strict=True)
+        advances = [lane.decoders.advances(steps) for lane in self.lanes]
         if self._each_step is not None:
             seconds = self._each_step.decode_steps_s(works, advances)
         else:
             cost = self.cost
-            seconds = (cost.seconds([w.later(n) for w, n in zip(works, each, strict=True)]) for each in advances)
+            later = zip(*advances, strict=True)
+            seconds = (cost.seconds([w.later(n) for w, n in zip(works, each, strict=True)]) for each in later)
         # Nothing happens before the next event of the clock: steps up to it are run for sure.
         horizon_s, ends_s, end_s = self.env.peek(), [], start_s
         for step_s in seconds:

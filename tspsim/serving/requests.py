@@ -19,7 +19,7 @@ class Request:
         Lengths; the first output comes from the step that computes the prompt's last token.
     blocks
         Identities of the prompt's blocks of ``block_tokens`` each, first to last, equal where prompts begin alike;
-        empty where nothing is shared.
+        empty where nothing is shared. They may go on over the answer, where a later prompt begins with it.
     block_tokens
         Tokens of one of ``blocks``.
     conversation

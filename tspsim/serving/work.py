@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..steps.batch import Batch, Row
+from ..steps.batch import Batch
 
 Floats = NDArray[np.float64]
 
@@ -109,8 +109,8 @@ class Work:
     @property
     def batch(self) -> Batch:
         """As rows: equal contexts are one row, longest first, behind the chunks."""
-        rows = [Row(chunk.query_tokens, chunk.context_tokens) for chunk in self.chunks]
-        return Batch((*rows, *DecodeRows(self).after(0)), outputs=self.outputs)
+        rows = [(chunk.query_tokens, chunk.context_tokens, 1) for chunk in self.chunks]
+        return Batch((*rows, *next(decode_rows(self, (0,)))), outputs=self.outputs)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Work):
@@ -124,19 +124,36 @@ class Work:
         return f"Work(chunks={self.chunks!r}, contexts={self.contexts!r}, queries={self.queries})"
 
 
-class DecodeRows:
-    """The sequences of a work that decode, as rows of a batch: now, and after further tokens."""
+#: Of fewer steps rows are made one by one.
+_FEW_STEPS = 8
 
-    def __init__(self, work: Work) -> None:
-        counts: dict[int, int] = {}
-        for context in sorted(work.contexts, reverse=True):
-            counts[context] = counts.get(context, 0) + 1
-        self._queries, self._contexts, self._counts = work.queries, list(counts), list(counts.values())
 
-    def after(self, tokens: int) -> Iterable[Row]:
-        """Rows when every sequence has so many more tokens in the cache."""
-        contexts = [context + tokens for context in self._contexts]
-        return map(tuple.__new__, repeat(Row), zip(repeat(self._queries), contexts, self._counts, strict=False))
+def decode_rows(work: Work, advances: Iterable[int]) -> Iterator[tuple[tuple[int, int, int], ...]]:
+    """The sequences of a work that decode as rows of a batch, longest first, once for each of ``advances``: tokens by
+    which their contexts have grown."""
+    grown = advances if isinstance(advances, range) else list(advances)
+    queries, counts = work.queries, _counts(work.contexts)
+    if len(grown) < _FEW_STEPS or not counts:
+        return (tuple([(queries, context + n, count) for context, count in counts]) for n in grown)
+    # One iterator a row, over the steps: rows of a step are made without a loop in Python.
+    return zip(*[zip(repeat(queries), _grown(c, grown), repeat(n), strict=False) for c, n in counts], strict=True)
+
+
+def _counts(contexts: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Contexts, longest first, and how often each is there."""
+    ordered = sorted(contexts, reverse=True)
+    if len(set(ordered)) == len(ordered):
+        return [(context, 1) for context in ordered]
+    counts: dict[int, int] = {}
+    for context in ordered:
+        counts[context] = counts.get(context, 0) + 1
+    return list(counts.items())
+
+
+def _grown(context: int, tokens: range | list[int]) -> Iterable[int]:
+    if isinstance(tokens, range):
+        return range(context + tokens.start, context + tokens.stop)
+    return map(context.__add__, tokens)
 
 
 #: Seconds of a step over a batch; what a caller of :func:`tspsim.serving.replay` gives.
@@ -164,9 +181,9 @@ class StepCost(Protocol):
 class EachStepCost(StepCost, Protocol):
     """A cost that is asked for every step, once and in order: nothing is priced ahead of what can still change."""
 
-    def decode_steps_s(self, works: Sequence[Work], advances: Iterable[Sequence[int]]) -> Iterable[float]:
-        """Seconds of one decode step after another; ``advances`` are, step by step, the tokens by which the contexts of
-        each of ``works`` have grown."""
+    def decode_steps_s(self, works: Sequence[Work], advances: Sequence[Iterable[int]]) -> Iterable[float]:
+        """Seconds of one decode step after another; ``advances`` are, for each of ``works``, the tokens by which its
+        contexts have grown, step by step."""
         ...
 
 
@@ -179,14 +196,19 @@ class CalledCost:
     def seconds(self, works: Sequence[Work]) -> float:
         return max(float(self._step_s(work.batch)) for work in works if work.tokens)
 
-    def decode_steps_s(self, works: Sequence[Work], advances: Iterable[Sequence[int]]) -> Iterable[float]:
+    def decode_steps_s(self, works: Sequence[Work], advances: Sequence[Iterable[int]]) -> Iterable[float]:
         step_s = self._step_s
-        each = [(index, DecodeRows(work), work.outputs) for index, work in enumerate(works) if work.sequences]
-        for tokens in advances:
-            yield max([float(step_s(Batch(list(rows.after(tokens[i])), True, outputs))) for i, rows, outputs in each])
+        batches = [
+            map(Batch, decode_rows(work, grown), repeat(True), repeat(work.outputs))
+            for work, grown in zip(works, advances, strict=True)
+            if work.sequences
+        ]
+        if len(batches) == 1:
+            return map(float, map(step_s, batches[0]))
+        return (max([float(step_s(batch)) for batch in each]) for each in zip(*batches, strict=True))
 
     def decode_ends_s(self, works: Sequence[Work], steps: int) -> Floats:
-        return np.cumsum(list(self.decode_steps_s(works, [(step,) * len(works) for step in range(steps)])))
+        return np.cumsum(list(self.decode_steps_s(works, [range(steps)] * len(works))))
 
 
 class AffineCost:

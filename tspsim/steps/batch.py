@@ -68,11 +68,11 @@ class Batch:
     @property
     def tokens(self) -> int:
         """Tokens that pass through the model."""
-        return sum(row.tokens for row in self._rows)
+        return sum([queries * sequences for queries, _, sequences in self.rows])
 
     @property
     def sequences(self) -> int:
-        return sum(row.sequences for row in self._rows)
+        return sum([sequences for _, _, sequences in self.rows])
 
     @property
     def head_tokens(self) -> int:

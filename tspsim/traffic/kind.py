@@ -73,10 +73,18 @@ class OneKind:
         Of classes.
     shorthand
         Reads other spellings than a mapping with ``kind``.
+    without
+        Kinds that it may not be: those that hold others.
     """
 
     registry: Registry[Any]
     shorthand: Shorthand = lambda value: None
+    without: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """Kinds that it may be."""
+        return [name for name in self.registry if name not in self.without]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         written = core_schema.plain_serializer_function_ser_schema(
@@ -87,14 +95,14 @@ class OneKind:
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        return {"anyOf": [self._schema(each) for each in self.registry.values()]}
+        return {"anyOf": [self._schema(self.registry.get(name)) for name in self.names]}
 
     def _schema(self, each: type[Kind]) -> dict[str, Any]:
         schema = each.model_json_schema(by_alias=True)
+        alone: dict[str, Any] = inlined(schema, schema.pop("$defs", {}))
         kind = {"const": each.name, "type": "string"}
-        schema["properties"] = {"kind": kind, **schema.get("properties", {})}
-        schema["required"] = ["kind", *schema.get("required", [])]
-        return schema
+        properties = {"kind": kind, **alone.get("properties", {})}
+        return alone | {"properties": properties, "required": ["kind", *alone.get("required", [])]}
 
     def read(self, value: Any) -> Kind:
         """The object that a scenario's value describes."""
@@ -108,14 +116,22 @@ class OneKind:
             missing = InitErrorDetails(type="missing", loc=("kind",), input=value)
             raise ValidationError.from_exception_data(self.registry.what, [missing])
         kind = data.pop("kind")
-        if not isinstance(kind, str) or kind not in self.registry:
-            known = self.registry.names()
-            near = did_you_mean(kind, known)
+        if not isinstance(kind, str) or kind not in self.names:
+            near = did_you_mean(kind, self.names)
             told_ = PydanticCustomError("refused", "{text}", {"text": f"unknown {self.registry.what} '{kind}'{near}"})
             wrong = InitErrorDetails(type=told_, loc=("kind",), input=kind)
             raise ValidationError.from_exception_data(self.registry.what, [wrong])
         found: Kind = self.registry.get(kind).model_validate(data)
         return found
+
+
+def inlined(schema: Any, definitions: Mapping[str, Any]) -> Any:
+    """A schema that stands alone: what it refers to is written out."""
+    if isinstance(schema, Mapping):
+        if "$ref" in schema:
+            return inlined(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+        return {key: inlined(value, definitions) for key, value in schema.items()}
+    return [inlined(value, definitions) for value in schema] if isinstance(schema, list) else schema
 
 
 def dumped(value: Kind, context: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def locate_trace(name: str, beside: Path | None = None) -> Path:
         for path in (Path(name), *([beside / name] if beside else [])):
             if path.is_file():
                 return path
-        raise InputError("no such file; give a path that exists or the name of a catalog trace", file=shorten(name))
+        raise InputError(f"no such file '{shorten(name)}'; give a path that exists or the name of a catalog trace")
     known: dict[str, Path] = {}
     for root in reversed(catalog.roots()):
         known |= {path.stem: path for suffix in SUFFIXES for path in sorted((root / FOLDER).glob(f"*{suffix}"))}

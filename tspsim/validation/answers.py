@@ -22,6 +22,8 @@ class Answers:
         Shape (rows,), text; empty where a row is predicted.
     further
         Further predicted columns by name, shape (rows,): numbers or words; None where there is no answer.
+    labels
+        Words by which rows are grouped beside their own columns, shape (rows,) by name; empty where there is none.
     notes
         Sentence → rows it is true of: whose parameters were borrowed, what was assumed.
     """
@@ -32,6 +34,7 @@ class Answers:
         self.high = np.full(rows, np.nan)
         self.reason: NDArray[Any] = np.full(rows, "", dtype=object)
         self.further: dict[str, NDArray[Any]] = {}
+        self.labels: dict[str, NDArray[Any]] = {}
         self.notes: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -54,6 +57,12 @@ class Answers:
             self.further[column] = np.full(len(self), None, dtype=object)
         self.further[column][where] = values
 
+    def label(self, where: Any, name: str, words: Any) -> None:
+        """What rows are grouped by."""
+        if name not in self.labels:
+            self.labels[name] = np.full(len(self), "", dtype=object)
+        self.labels[name][where] = words
+
     def note(self, sentence: str, rows: int) -> None:
         """Something a reader of these answers should know."""
         self.notes[sentence] = self.notes.get(sentence, 0) + rows
@@ -64,6 +73,8 @@ class Answers:
         self.reason[where] = part.reason
         for column, values in part.further.items():
             self.also(where, column, values)
+        for name, words in part.labels.items():
+            self.label(where, name, words)
         for sentence, rows in part.notes.items():
             self.note(sentence, rows)
 

@@ -88,12 +88,16 @@ class Outcome:
         }
 
     def _has(self, columns: tuple[str, ...]) -> bool:
-        return all(column in self.rows for column in columns)
+        return all(column in self.rows or column in self.answers.labels for column in columns)
+
+    def _words(self, column: str) -> NDArray[Any]:
+        """Of every row, its own cell or how it was labelled."""
+        return self.answers.labels[column] if column in self.answers.labels else self.rows[column].to_numpy()
 
     def _by(self, columns: tuple[str, ...]) -> dict[str, Any]:
         """Errors by the values of some columns."""
         rows_of: dict[str, list[int]] = {}
-        for row, cells in enumerate(zip(*(self.rows[column] for column in columns), strict=True)):
+        for row, cells in enumerate(zip(*(self._words(column) for column in columns), strict=True)):
             rows_of.setdefault(", ".join(cells), []).append(row)
         known: dict[str, Any] = {}
         for value in sorted(rows_of):
@@ -103,20 +107,22 @@ class Outcome:
                 "predicted": int(self.predicted[where].sum()),
                 **self.error(where),
             }
+            if any(column in self.answers.labels for column in columns):
+                known[value]["further"] = {column: self._further(column, where) for column in self.answers.further}
         return dict(list(known.items())[:MOST_GROUPS])
 
-    def _further(self, column: str) -> dict[str, Any]:
+    def _further(self, column: str, where: Any = slice(None)) -> dict[str, Any]:
         """Errors of a further column: of numbers as of the main one, of words the share that is right."""
-        told = self.answers.further[column]
+        told = self.answers.further[column][where]
         known = np.array([value is not None for value in told], dtype=bool)
         if any(isinstance(value, str) for value in told):
             name = _measured_name(column)
             right = [
-                truth == value for truth, value in zip(self.rows[name][known], told[known], strict=True)
+                truth == value for truth, value in zip(self.rows[name][where][known], told[known], strict=True)
             ] if name in self.rows else []  # fmt: skip
             return {"predicted": int(known.sum()), "right": sum(right) / len(right) if right else None}
         values = np.array([np.nan if value is None else value for value in told], dtype=float)
-        error = errors(_numbers(self.rows, column), values, values, values)
+        error = errors(_numbers(self.rows, column)[where], values, values, values)
         return {"predicted": int(known.sum())} | {k: v for k, v in error.items() if k != "in_range"}
 
     def csv(self) -> str:
@@ -241,9 +247,14 @@ class CheckedTable:
     @classmethod
     def of(cls, table: Table, rows: pd.DataFrame) -> CheckedTable:
         answers = Answers(len(rows))
-        frame, whole = _checked(table, rows, answers)
+        if table.mend is not None and all(name in rows for name in table.texts):
+            mended, notes = table.mend(rows)
+            answers.notes.update(notes)
+        else:
+            mended = rows
+        frame, whole = _checked(table, mended, answers)
         pieces = [list(piece) for piece in table.pieces(frame) if len(piece)]
-        work = ((table.path, frame.iloc[piece].reset_index(drop=True)) for piece in pieces)
+        work = ((table.path, _part(frame, piece)) for piece in pieces)
         return cls(table, rows, answers, tuple(work), tuple(whole[piece] for piece in pieces))
 
     def outcome(self, parts: Iterable[Answers]) -> Outcome:
@@ -252,6 +263,13 @@ class CheckedTable:
             self.answers.put(places, part)
         self.answers.check()
         return Outcome(self.table, self.rows, self.answers)
+
+
+def _part(frame: pd.DataFrame, piece: list[int]) -> pd.DataFrame:
+    """Some rows, numbered from 0; of neighbours nothing is copied."""
+    neighbours = piece == list(range(piece[0], piece[0] + len(piece)))
+    rows = frame.iloc[piece[0] : piece[0] + len(piece)] if neighbours else frame.iloc[piece]
+    return rows.reset_index(drop=True)
 
 
 def predict_rows(rows: Rows) -> Answers:

@@ -13,6 +13,7 @@ from . import (
     latent_modules,
     layers,
     published,
+    served,
     sparse_modules,
     training,
     training_operators,
@@ -47,6 +48,9 @@ class Table:
         Columns predicted beside the main one.
     pieces
         Positions of the rows that are predicted together: all, or, where rows are simulated, no more than share a run.
+    mend
+        What is wrong with a source's rows put right before they are looked at one by one: the frame with columns more,
+        and sentences with the rows they are true of.
     """
 
     path: str
@@ -58,6 +62,7 @@ class Table:
     groups: tuple[tuple[str, ...], ...] = (("gpu",),)
     further: tuple[str, ...] = ()
     pieces: Callable[[pd.DataFrame], Iterable[Sequence[int]]] = lambda frame: [range(len(frame))]
+    mend: Callable[[pd.DataFrame], tuple[pd.DataFrame, dict[str, int]]] | None = None
 
 
 def row_by_row(frame: pd.DataFrame) -> Iterable[Sequence[int]]:
@@ -76,7 +81,6 @@ def _kernel(
 
 
 _REFERENCE = unpredicted("reference table: nothing in it is predicted by itself")
-_SERVING = unpredicted("serving not simulated yet")
 
 TABLES: dict[str, Table] = {
     table.path: table
@@ -208,11 +212,20 @@ TABLES: dict[str, Table] = {
             texts=("case", "model"), groups=(("model",),), further=("real_alloc_gib",), pieces=row_by_row,
         ),
         Table(
-            "published/inference.csv", "value", _SERVING, texts=("gpu", "metric"), groups=(("gpu",), ("metric",))
+            "published/inference.csv", "value", served.predict_published, texts=("gpu", "metric"),
+            groups=(
+                ("gpu",), ("metric",), ("group", "metric"), ("group", "metric", "fitted"), ("group", "model", "metric"),
+            ),
+            pieces=served.plan_by_plan, mend=served.mend_published,
         ),
         Table(
-            "published/serving_silicon.csv", "silicon_ttft_ms", _SERVING, texts=("system",),
-            groups=(("system",),), further=("silicon_tpot_ms",),
+            "published/serving_silicon.csv", "silicon_tpot_ms", served.predict_silicon,
+            texts=("system", "mode", "backend", "model_path"),
+            groups=(
+                ("system",), ("backend",), ("group",), ("group", "fitted"), ("group", "system"),
+                ("backend", "model_path", "system"),
+            ),
+            further=("silicon_ttft_ms",), pieces=served.plan_by_plan, mend=served.mend_silicon,
         ),
         *(
             Table(f"collectives/{name}.csv", "", _REFERENCE, texts=(), groups=())

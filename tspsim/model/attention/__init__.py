@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from .base import ATTENTION_KINDS, AttentionKind, CacheUse, decoded, prefilled
+from .base import ATTENTION_KINDS, MOST_DECODED, AttentionKind, CacheUse, decoded, prefilled
 from .chosen import CHOSEN
 from .compressed import COMPRESSED
 from .grouped import GROUPED
@@ -25,6 +25,7 @@ __all__ = [
     "GROUPED",
     "KIMI_DELTA",
     "LATENT",
+    "MOST_DECODED",
     "AttentionKind",
     "CacheUse",
     "decoded",

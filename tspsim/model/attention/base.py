@@ -1,7 +1,8 @@
 """What a layer's attention is to a serving step: its operators on a rank's rows, and what it keeps of a token.
 
 A serving step hands a layer rows ``(query tokens, tokens in the cache before them, sequences)``. A row of few queries
-runs the decode kernels, which read the cache once for all of them; others run the prefill kernels.
+runs the decode kernels, which read the cache once for all of them, whether anything was cached before or not (vLLM's
+latent backends: "process small prefills with decode pathway"); others run the prefill kernels.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ MOST_DECODED = 16
 
 def decoded(rows: Rows) -> Rows:
     """Rows that the decode kernels run."""
-    return tuple(row for row in rows if row[0] <= MOST_DECODED and row[1] > 0)
+    return tuple(row for row in rows if row[0] <= MOST_DECODED)
 
 
 def prefilled(rows: Rows) -> Rows:
     """The others."""
-    return tuple(row for row in rows if row[0] > MOST_DECODED or row[1] == 0)
+    return tuple(row for row in rows if row[0] > MOST_DECODED)
 
 
 def tokens_of(rows: Rows) -> int:
@@ -207,6 +208,11 @@ class AttentionKind(ABC):
     def expand(self, layer: ServingLayer, tokens: int) -> tuple[Operator, ...]:
         """What makes keys and values of cached tokens for the kernels of prompts: nothing where those are cached."""
         return ()
+
+    def unpacked_width(self, layer: ServingLayer) -> int:
+        """Elements of a cached token that the kernels of prompts need made, of a shard's heads: what :meth:`expand`
+        leaves."""
+        return 0
 
     def merged(self, model: Architecture) -> tuple[int, int]:
         """Widths of a head's query and output as the decode kernels take them and give them back."""

@@ -126,6 +126,10 @@ class Chosen(Latent):
         values = self._absorb(layer, tokens, latent.value_dim, latent.kv_rank, "values from latent")
         return values, layer.output(tokens)
 
+    def unpacked_width(self, layer: ServingLayer) -> int:
+        """None: prompts attend latents too."""
+        return 0
+
     # --- work and cache -------------------------------------------------------------------------------------
 
     def bends(self, model: Architecture, block: Block) -> tuple[int, ...]:

@@ -119,6 +119,11 @@ class Latent(AttentionKind):
         _, keys_and_values = layer.projections(tokens)
         return (keys_and_values,) if tokens else ()
 
+    def unpacked_width(self, layer: ServingLayer) -> int:
+        """A key, its rotary part with it, and a value a head."""
+        latent = self.facts(layer.model)
+        return layer.heads * (latent.query_dim + latent.value_dim)
+
     def merged(self, model: Architecture) -> tuple[int, int]:
         """Absorbed queries with their rotary part, and outputs still in the latent's space."""
         latent = self.facts(model)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,11 @@ class Traffic:
     def alone_s(self) -> float:
         """Seconds without contention."""
         return self.latency_s + self.fluid_s
+
+    def slice_of(self, slices: int) -> Traffic:
+        """One of so many equal slices, which begin and end as one transfer."""
+        each = tuple(size / slices for size in self.link_bytes)
+        return replace(self, latency_s=self.latency_s / slices, fluid_s=self.fluid_s / slices, link_bytes=each)
 
 
 NOTHING = Traffic("none", 0.0, 0.0, (), ())

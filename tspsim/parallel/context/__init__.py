@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ..plan import Plan
 from ..registries import CONTEXT_METHODS
-from . import all_gather, ring, ulysses
+from . import all_gather, ring, token_ring, ulysses
 from .local import LOCAL
 from .method import ContextMethod
 
-__all__ = ["LOCAL", "ContextMethod", "all_gather", "method_of", "ring", "ulysses", "usual_method"]
+__all__ = ["LOCAL", "ContextMethod", "all_gather", "method_of", "ring", "token_ring", "ulysses", "usual_method"]
 
 
 def method_of(plan: Plan) -> ContextMethod:

@@ -12,6 +12,7 @@ from ..ledger import Buffer, Lifetime
 from ..partition import local_segments
 from ..plan import Job, Plan
 from ..registries import CONTEXT_METHODS
+from ..unpacked import unpacked
 from .attention import (
     attend_by_blocks,
     attention_backward,
@@ -93,6 +94,7 @@ def buffers(job: Job) -> Iterator[Buffer]:
     backward, because the gather lies outside what recomputation repeats, and one more is the gradient under way."""
     one_layer = context_bytes(job, shard_of(job)) + latent_bytes(job, shard_of(job))
     yield Buffer("gathered_context", one_layer, Lifetime.LAYER)
+    yield from unpacked(job, shard_of(job))
     if job.training:
         yield Buffer("gathered_context", one_layer, Lifetime.IN_FLIGHT)
 

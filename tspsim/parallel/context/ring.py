@@ -14,6 +14,7 @@ from ..partition import block_segments, sliced_segments
 from ..pipeline import Refusal
 from ..plan import Job, Plan
 from ..registries import CONTEXT_METHODS
+from ..unpacked import unpacked
 from .attention import attention_backward, context_bytes, expand, latent_bytes, others_context, shard_of
 from .method import ContextMethod
 
@@ -110,6 +111,7 @@ def buffers(job: Job) -> Iterator[Buffer]:
     block = block_bytes(job, shard_of(job))
     levels = 2 if plan.context_transport == "multi_ring" and plan.node_ranks("sp") < plan.sp else 1
     yield Buffer("gathered_context", block * (4 if job.training else 2) * levels, Lifetime.LAYER)
+    yield from unpacked(job, shard_of(job), 1 / plan.sp)
 
 
 def check(job: Job) -> Refusal:

@@ -12,6 +12,7 @@ from ..partition import local_segments
 from ..pipeline import Refusal
 from ..plan import Job
 from ..registries import CONTEXT_METHODS
+from ..unpacked import unpacked
 from .attention import attention_backward, cached_bytes, expand, latent_bytes, shard_of
 from .method import ContextMethod
 
@@ -74,6 +75,7 @@ def buffers(job: Job) -> Iterator[Buffer]:
     cached = cached_bytes(job, layer) / job.plan.sp + latent_bytes(job, layer)
     exchanged = exchanged_elements(job) * job.activation_bytes + cached
     yield Buffer("gathered_context", exchanged * (2 if job.training else 1), Lifetime.LAYER)
+    yield from unpacked(job, replace(layer, shards=layer.shards * job.plan.sp))
 
 
 def check(job: Job) -> Refusal:

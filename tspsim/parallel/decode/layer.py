@@ -18,6 +18,7 @@ from ...operators import Gemm, Operator
 from .. import expert
 from ..builder import ProgramBuilder
 from ..plan import Job
+from ..residual import residual_of
 from .exchange import Partial, exchange_of
 from .share import ContextShare, in_heads
 
@@ -40,11 +41,15 @@ def serve_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, axis: str)
     attended = attend(builder, job, layer, share, [projected])
     output = replace(layer, shards=share.own)
     done = builder.compute("output projection", *layer.attention_kind.leave(output, job.rows), after=attended)
-    reduced = sum_rows(builder, job, axis, done, "sum attention")
-    leaving = mlp(builder, job, layer, axis, reduced)
-    for index, producer in enumerate(leaving):
-        for first in [entered, *before]:
-            builder.after_previous_layer(first, producer, f"tokens {index}")
+    residual = residual_of(job.plan)
+    reduced = sum_rows(builder, job, axis, done, "sum attention", sums=residual.sums_attention)
+    first, leaving = mlp(builder, job, layer, axis, [] if residual.late else [reduced])
+    for index, producer in enumerate([reduced] if residual.late else leaving):
+        for entering in [entered, *before]:
+            builder.after_previous_layer(entering, producer, f"tokens {index}")
+    if residual.late:
+        builder.after_previous_layer(first, leaving[0], "tokens of the MLP")
+        return [*leaving, reduced]
     return leaving
 
 
@@ -134,17 +139,25 @@ def hand_on_entries(builder: ProgramBuilder, prompts: Partial, after: list[int])
         builder.collective("all_to_all", prompts.share.axis, prompts.entries, name, after=after, stream="context")
 
 
-def mlp(builder: ProgramBuilder, job: Job, layer: ServingLayer, axis: str, after: int) -> list[int]:
-    """The MLP or experts of a rank, and their sum; tokens whose experts are on other replicas go there."""
+def mlp(
+    builder: ProgramBuilder, job: Job, layer: ServingLayer, axis: str, after: list[int]
+) -> tuple[int, list[int]]:
+    """The MLP or experts of a rank, and their sum; tokens whose experts are on other replicas go there. Returns its
+    first kernel, of those that stay, and when all is done."""
     builder.part = "mlp"
+    residual = residual_of(job.plan)
     tokens = job.tokens
     products: tuple[Operator, ...] = (layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens))
     if layer.kind.experts:
         if job.plan.ep > 1 and not job.replicates_tokens:
-            return expert.serve(builder, job, layer, [after], shared_experts(builder, job, layer, axis))
+            done = expert.serve(builder, job, layer, after, shared_experts(builder, job, layer, axis))
+            return done[0], done
         products = expert.local_forward(job, layer, tokens)
-    multiplied = builder.compute("norm, MLP", layer.norm(tokens), *products, after=[after])
-    return [sum_rows(builder, job, axis, multiplied, "sum MLP")]
+    if residual.side_by_side:
+        multiplied = builder.compute("MLP", *products, layer.add(tokens), after=after)
+    else:
+        multiplied = builder.compute("norm, MLP", layer.norm(tokens), *products, after=after)
+    return multiplied, [sum_rows(builder, job, axis, multiplied, "sum MLP", sums=residual.sums_mlp)]
 
 
 def shared_experts(builder: ProgramBuilder, job: Job, layer: ServingLayer, axis: str) -> expert.Shared | None:
@@ -161,9 +174,9 @@ def shared_experts(builder: ProgramBuilder, job: Job, layer: ServingLayer, axis:
     return write
 
 
-def sum_rows(builder: ProgramBuilder, job: Job, axis: str, after: int, name: str) -> int:
-    """Partial sums of all tokens' rows, everywhere."""
-    if job.scheme.whole_ranks(job) == 1:
+def sum_rows(builder: ProgramBuilder, job: Job, axis: str, after: int, name: str, *, sums: bool = True) -> int:
+    """Partial sums of all tokens' rows, everywhere; nothing where the residual stream has no sum here."""
+    if job.scheme.whole_ranks(job) == 1 or not sums:
         return after
     size = job.tokens * job.model.hidden * job.activation_bytes
     return builder.collective("all_reduce", axis, size, name, after=[after])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ...model.attention import ATTENTION_KINDS, decoded
 from ...model.serving import ServingLayer
 from ..ledger import Buffer, Lifetime
 from ..pipeline import Refusal
 from ..plan import Job
+from ..unpacked import UNPACKED, unpacked_bytes
 from .exchange import exchange_of, partials
 from .layer import cached_bytes, share_of
 
@@ -40,9 +42,13 @@ def exchange_buffers(job: Job) -> Iterator[Buffer]:
     for part in partials(job, decoded(job.rows)):
         yield Buffer("partial_attention", exchange_of(job).buffer_bytes(part), Lifetime.LAYER, part.layer.kind)
     for layer in shared_layers(job):
-        gathered = cached_bytes(layer, share_of(job, layer), job.rows)
+        share = share_of(job, layer)
+        gathered = cached_bytes(layer, share, job.rows)
         if gathered:
             yield Buffer("gathered_context", gathered, Lifetime.LAYER, layer.kind)
+        unpacked = unpacked_bytes(job, replace(layer, shards=share.own))
+        if unpacked:
+            yield Buffer(UNPACKED, unpacked, Lifetime.LAYER, layer.kind)
 
 
 def refused_exchange(job: Job) -> Refusal:

@@ -35,10 +35,9 @@ const report = (() => {
     result.font = { family: getComputedStyle(document.body).fontFamily, size: narrow ? 12 : 13, color: ink };
     result.margin = Object.assign({ l: 12, r: narrow ? 12 : 20, t: 12, b: 12 }, layout.margin);
     result.hoverlabel = { bgcolor: token("--raised"), bordercolor: token("--soft"), font: { color: ink, size: 13 }, align: "left", namelength: -1 };
-    result.dragmode = layout.dragmode === undefined ? false : layout.dragmode;
+    result.dragmode = layout.dragmode === undefined || matchMedia("(pointer: coarse)").matches ? false : layout.dragmode;
     if (result.legend) result.legend = Object.assign({ font: { size: narrow ? 11 : 13 } }, result.legend);
-    for (const name of ["xaxis", "yaxis"]) {
-      if (!result[name]) continue;
+    for (const name of Object.keys(result).filter((key) => /^[xy]axis\d*$/.test(key))) {
       result[name] = Object.assign({ gridcolor: grid, linecolor: grid, tickcolor: grid, nticks: narrow ? 4 : 8 }, result[name]);
     }
     return result;

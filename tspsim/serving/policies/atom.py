@@ -10,6 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, StrictBool
 
 from ...scenario.section import Section
 from ..lane import Lane, StepPlan
+from ..sequence import Sequence
 from ..settings import Settings
 from .base import Policy
 
@@ -80,15 +81,12 @@ class AtomLane(Lane):
         return left // self._unit * self._unit or left
 
     def _decode(self, plan: StepPlan) -> None:
-        decoders = self.decoders
         fitting = self._budget // self.queries
-        if decoders.blocks() > self.pool.free or decoders.count > fitting:
-            self._one_by_one(plan, fitting)
-        plan.decodes = decoders.count > len(plan.stalled)
-        decoders.take_blocks()
+        short = self.decoders.blocks() > self.pool.free
+        self.decode(plan, self._one_by_one(plan, fitting) if short or self.decoders.count > fitting else [])
 
-    def _one_by_one(self, plan: StepPlan, fitting: int) -> None:
-        """All that decode go on in order, while blocks last."""
+    def _one_by_one(self, plan: StepPlan, fitting: int) -> list[Sequence]:
+        """All that decode go on in order, while blocks last: those for which they do not."""
         order = [each for each in self.running.values() if each.decoding]
         free, index = self.pool.free, 0
         while index < min(len(order), fitting):
@@ -101,9 +99,7 @@ class AtomLane(Lane):
             if index < len(order):
                 free -= blocks
                 index += 1
-        plan.stalled = order[index:]
-        for sequence in plan.stalled:
-            self.decoders.stall(sequence)
+        return order[index:]
 
 
 ATOM = Policy("atom", AtomOptions, AtomLane, "block_size", "max_num_batched_tokens", "max_num_seqs")

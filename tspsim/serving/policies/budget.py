@@ -79,8 +79,7 @@ class BudgetLane(Lane):
         if budget < 0 or blocks > self.pool.free:
             plan.chunks.clear()
             return None
-        self._commit(plan)
-        plan.decodes = decoders.count > 0
+        self._commit(plan, [])
         return budget
 
     def _decoders_come_first(self) -> bool:
@@ -115,11 +114,7 @@ class BudgetLane(Lane):
             if tokens and not sequence.decoding:
                 plan.chunks.append((sequence, tokens))
             index += 1
-        plan.stalled = [sequence for sequence in order[index:] if sequence.decoding]
-        for sequence in plan.stalled:
-            self.decoders.stall(sequence)
-        plan.decodes = self.decoders.count > len(plan.stalled)
-        self._commit(plan)
+        self._commit(plan, [sequence for sequence in order[index:] if sequence.decoding])
         return max(0, budget)
 
     def _preempt_last(self, order: list[Sequence]) -> int:
@@ -128,10 +123,10 @@ class BudgetLane(Lane):
         self.preempt(order.pop())
         return before - self.pool.used
 
-    def _commit(self, plan: StepPlan) -> None:
+    def _commit(self, plan: StepPlan, stalled: list[Sequence]) -> None:
         for sequence, tokens in plan.chunks:
             self._hold(sequence, sequence.computed + tokens)
-        self.decoders.take_blocks()
+        self.decode(plan, stalled)
 
     def _hold(self, sequence: Sequence, tokens: int) -> None:
         """It is computed up to there in the step that is planned."""

@@ -114,15 +114,13 @@ class SglangLane(Lane):
             self._compute_prompts(plan)
         if plan.chunks:
             if self._options.enable_mixed_chunk and decoders.count and decoders.blocks() <= self.pool.free:
-                plan.decodes = True
-                decoders.take_blocks()
+                self.decode(plan)
             return plan
         if decoders.count:
             if decoders.blocks() > self.pool.free:
                 self._retract()
                 plan.again = False
-            plan.decodes = True
-            decoders.take_blocks()
+            self.decode(plan)
         return plan
 
     def complete(self, plan: StepPlan, steps: int) -> tuple[list[Sequence], list[Sequence]]:

@@ -39,8 +39,7 @@ class StaticLane(Lane):
     def schedule(self) -> StepPlan:
         plan = StepPlan()
         if self.decoders.count:
-            plan.decodes = True
-            self.decoders.take_blocks()
+            self.decode(plan)
         elif self.waiting and (len(self.waiting) >= self._seats or self.wake_s() <= self.now_s):
             self._begin(plan)
         return plan

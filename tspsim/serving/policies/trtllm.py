@@ -111,6 +111,8 @@ class TrtllmGroup(Group):
         if not self._options.enable_balance or len(self.lanes) == 1:
             return super().schedule()
         lanes = [lane for lane in self.lanes if isinstance(lane, TrtllmLane)]
+        for lane in lanes:
+            lane.still = False
         could = [lane.could_begin() for lane in lanes]
         still = any(could) and self._wait(lanes, all(could))
         for lane in lanes:

@@ -16,7 +16,7 @@ class Part(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     weight: Annotated[float, Field(gt=0, le=1e6)] = 1.0
-    lengths: Annotated[Lengths, OneKind(Lengths.registry, shorthand)]
+    lengths: Annotated[Lengths, OneKind(Lengths.registry, shorthand, without=("mixture",))]
 
 
 class Mixture(Lengths):

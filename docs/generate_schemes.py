@@ -1,0 +1,219 @@
+"""Rewrite the table of schemes-worth.md: what each scheme is worth on four machines.
+
+    python docs/generate_schemes.py
+
+Every cell is two ratios of rates: over the naive rival that its paper compares with, and over the fastest of the
+plans named beside it, which tspsim could run without the scheme. About two minutes of one core.
+``tests/house/test_schemes_page.py`` holds rows of it against what the package says now.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import tspsim
+from tspsim.errors import InputError
+
+PAGE = Path(__file__).parent / "schemes-worth.md"
+DEVICES = ("mi300x", "mi355x", "h100", "b200")
+KI = 1024
+
+Keys = dict[str, Any]
+
+SP8: Mapping[str, Keys] = {
+    "ring over one link": {"sp": 8, "exchange": "ring", "context_transport": "ring"},
+    "gather": {"sp": 8},
+    "gather by blocks": {"sp": 8, "overlap": True, "overlap_by": "blocks"},
+    "Ulysses": {"sp": 8, "exchange": "ulysses"},
+    "TP8": {"tp": 8},
+    "TP4-SP2": {"tp": 4, "sp": 2},
+    "TSP8": {"tsp": 8},
+}
+TP8: Mapping[str, Keys] = {
+    "TP8": {"tp": 8},
+    "TP8 in chunks": {"tp": 8, "overlap": True},
+    "TP8 with regions": {"tp": 8, "sequence_regions": True},
+    "TP8 with regions, in chunks": {"tp": 8, "sequence_regions": True, "overlap": True},
+    "SP8": {"sp": 8, "exchange": "ring", "context_transport": "multi_ring"},
+    "TSP8": {"tsp": 8},
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A scheme on one question: its plan, and rivals that know nothing of it, the naive one first."""
+
+    name: str
+    question: str
+    plan: Keys
+    rivals: Mapping[str, Keys]
+    workload: Keys
+    published: str
+    explained: str
+    needs: str
+    nodes: int = 1
+    fabric: str | None = None
+    devices: tuple[str, ...] = field(default=DEVICES)
+
+
+FORWARD = {"pass": "forward", "sequence": 64 * KI}
+TENSOR = {"model": "llama-3.1-70b", "pass": "forward", "sequence": 4 * KI}
+SKEWED = {"load": "hot", "hot_experts": 16, "hot_share": 0.95}
+ENTRIES = (
+    Entry(
+        "TASP", "tsp-8b forward, 64Ki, 8 ranks", {"sp": 8, "exchange": "ring", "context_transport": "multi_ring"}, SP8,
+        {"model": "tsp-8b", **FORWARD},
+        "1.57× mean on MI300X, 1.05× on H100 over a ring (attention alone)",
+        "all of it: seven links instead of one; a gather uses them too",
+        "a mesh, and heads with keys of their own",
+    ),
+    Entry(
+        "TokenRing", "the same", {"sp": 8, "exchange": "token_ring"}, SP8, {"model": "tsp-8b", **FORWARD},
+        "1.67× over a ring (4 × A10 over PCIe)",
+        "two directions of a link instead of one, where every head has its own keys",
+        "links whose directions do not share a port",
+    ),
+    Entry(
+        "TokenRing, grouped", "Llama-3.1-8B forward, 64Ki, 8 ranks", {"sp": 8, "exchange": "token_ring"}, SP8,
+        {"model": "llama-3.1-8b", **FORWARD},
+        "–", "queries are twice as heavy as keys and values of four heads", "as above; never with grouped queries",
+    ),
+    Entry(
+        "TSP", "Llama-3.1-70B prefill, 128Ki, 8 GPUs", {"tsp": 8},
+        {"TSP8-published": {"tsp": 8, "tsp_schedule": "published"}, "TP8": {"tp": 8}, "TP4-SP2": {"tp": 4, "sp": 2},
+         "SP8": {"sp": 8, "exchange": "ring", "context_transport": "multi_ring"},
+         "Ulysses": {"sp": 8, "exchange": "ulysses"}},
+        {"model": "llama-3.1-70b", "pass": "prefill", "sequence": 128 * KI},
+        "1.2 to 2× over TP+SP ([figures](published-tsp.md))",
+        "weights over all links beside compute; over sequence shards it is memory, not time",
+        "long prompts",
+    ),
+    Entry(
+        "Tree Attention", "Kimi-K2 decode, batch 8, 256Ki, fp8 cache", {"tp": 8, "dcp": 8, "decode_exchange": "tree"},
+        {"cache round a ring": {"tp": 8, "dcp": 8, "decode_exchange": "ring"}, "TP8": {"tp": 8},
+         "Helix": {"tp": 8, "kvp": 8}, "all-to-all": {"tp": 8, "dcp": 8, "decode_exchange": "all_to_all"}},
+        {"model": "kimi-k2", "pass": "decode", "batch": 8, "context": 256 * KI,
+         "precision": {"weights": "mxfp4", "kv": "fp8"}},
+        "up to 8× over ring decoding",
+        "far more than published: a ring that moves the cache for one token is no rival",
+        "latents or few key/value heads, long contexts",
+        devices=("mi300x", "mi355x", "b200"),
+    ),
+    Entry(
+        "Helix", "Qwen3-235B-A22B decode, batch 8, 32Ki, four key/value heads", {"tp": 8, "kvp": 2},
+        {"TP8": {"tp": 8}, "tree": {"tp": 8, "dcp": 2, "decode_exchange": "tree"}},
+        {"model": "qwen3-235b-a22b", "pass": "decode", "batch": 8, "context": 32 * KI},
+        "1.5× time a token, 32× batch (DeepSeek-R1, 1Mi, GB200, simulated)",
+        "no cache twice: capacity more than time, and nothing where every rank has a key/value head of its own",
+        "fewer key/value heads than ranks",
+    ),
+    Entry(
+        "Ladder residual", "Llama-3.1-70B, TP8, 4Ki", {"tp": 8, "residual": "ladder"}, TP8, TENSOR,
+        "1.29× (70B, TP8, 8 × H100, batch 1, with decoding)",
+        "one sum beside the next block: max(A, r) + max(M, r)", "**another model**",
+    ),
+    Entry(
+        "Parallel attention and MLP", "the same", {"tp": 8, "residual": "parallel"}, TP8, TENSOR,
+        "1.22× (the same)", "one sum instead of two", "**another model**",
+    ),
+    Entry(
+        "Fused sums (Flux)", "the same", {"tp": 8, "overlap": "fused"}, TP8, TENSOR,
+        "1.66× prefill over unfused (L20 and A100 over PCIe)",
+        "max(C, W) and a slice; most of the published ratio is a faster transport than NCCL's there",
+        "kernels that write to other GPUs",
+    ),
+    Entry(
+        "LLEP", "gpt-oss-120b forward, EP8, 95 % of visits on one GPU's 16 experts",
+        {"ep": 8, "expert_dispatch": "experts", "expert_balance": {"policy": "llep"}},
+        {"EP": {"ep": 8, "expert_dispatch": "experts"}, "EP, a token once a rank": {"ep": 8}, "TP8": {"tp": 8}},
+        {"model": "gpt-oss-120b", "pass": "forward", "sequence": 8 * KI, "sequences_per_replica": 4, "routing": SKEWED},
+        "5.2× (the layer, 8 × H200)",
+        "7.6 times the mean becomes 1.0; the published layer also waits for its host",
+        "a skew that lasts a pass",
+    ),
+    Entry(
+        "EPLB", "DeepSeek-V3 prefill, EP64, Zipf 0.5", {"dp": 64, "ep": 64, "expert_balance": {"policy": "eplb"}},
+        {"EP64": {"dp": 64, "ep": 64},
+         "placed by load": {"dp": 64, "ep": 64, "expert_balance": {"policy": "eplb", "replicas": 256}}},
+        {"model": "deepseek-v3", "pass": "prefill", "sequence": 4 * KI, "sequences_per_replica": 4,
+         "precision": {"weights": "fp8"}, "routing": {"load": "zipf", "skew": 0.5}},
+        "no timings; busiest over mean",
+        "one copy more a rank: 2.98 times the mean becomes 1.01",
+        "loads that stay", nodes=8, fabric="rails-400g",
+    ),
+    Entry(
+        "ZeRO++", "Llama-3.1-70B training, 1Ki tokens a GPU, 16 nodes",
+        {"zero": 3, "secondary_shard": 8, "weight_wire": "int8", "gradient_wire": "int4"},
+        {"ZeRO3": {"zero": 3}, "HSDP": {"zero": 3, "shard_group": 8},
+         "TP8, ZeRO1": {"tp": 8, "zero": 1, "overlap": True}},
+        {"model": "llama-3.1-70b", "pass": "training", "sequence": KI},
+        "2.2× at 384 GPUs (V100, 100 to 800 Gb/s)",
+        "a quarter of the bytes between nodes, but every byte crosses the node as well",
+        "a thin fabric, few tokens a GPU, gradients in four bits", nodes=16, fabric="rails-400g",
+    ),
+)  # fmt: skip
+
+
+@cache
+def rate(device: str, entry: str, plan: str) -> float | None:
+    """Tokens/s of the machine; None where the plan does not fit or run."""
+    (asked,) = (each for each in ENTRIES if each.name == entry)
+    keys = asked.plan if plan == asked.name else asked.rivals[plan]
+    cluster: Keys = {"device": device, "nodes": asked.nodes}
+    if asked.fabric is not None:
+        cluster["fabric"] = asked.fabric
+    question = {"name": "worth", "cluster": cluster, "workload": asked.workload, "plans": [{"name": plan, **keys}]}
+    try:
+        (answer,) = tspsim.simulate(question).plans
+    except InputError:
+        return None
+    return answer.tokens_per_s if answer.ran else None
+
+
+def cell(entry: Entry, device: str) -> str:
+    """Gain over the naive rival, and over the fastest of all."""
+    own = rate(device, entry.name, entry.name) if device in entry.devices else None
+    if own is None:
+        return "–"
+    naive, *_ = rates = [rate(device, entry.name, rival) for rival in entry.rivals]
+    known = {rival: each for rival, each in zip(entry.rivals, rates, strict=True) if each is not None}
+    if not known:
+        return "no rival fits"
+    best = max(known, key=lambda rival: known[rival])
+    over = f"{own / naive:.2f}" if naive is not None else "does not fit"
+    return f"{over} · {own / known[best]:.2f} ({best})"
+
+
+def row(entry: Entry) -> str:
+    gains = " | ".join(cell(entry, device) for device in DEVICES)
+    rival = next(iter(entry.rivals))
+    return (
+        f"| {entry.name} | {entry.question}; against {rival} | {gains} | {entry.published} | {entry.explained} "
+        f"| {entry.needs} |"
+    )
+
+
+def worth() -> str:
+    titles = ["MI300X", "MI355X", "H100", "B200"]
+    header = f"| scheme | question | {' | '.join(titles)} | published | what of it physics explains | needs |"
+    rule = "| --- | --- | " + " | ".join("---:" for _ in titles) + " | --- | --- | --- |"
+    return "\n".join([header, rule, *(row(entry) for entry in ENTRIES)])
+
+
+def between() -> re.Pattern[str]:
+    return re.compile(r"(?<=<!-- begin worth -->\n).*?(?=<!-- end worth -->)", re.DOTALL)
+
+
+def main() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    written = f"{worth()}\n".replace("\\", r"\\")
+    PAGE.write_text(between().sub(written, text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""The page of a serving run as a person meets it: opened from disk in Chromium with the network off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import serving_runs as made
+
+from tspsim.report.serving import compare_page
+from tspsim.report.serving.page import page
+from tspsim.report.serving.view import Served, ServingView
+
+pytestmark = pytest.mark.browser
+
+FIGURES = ("serving-front", "serving-curves", "ttft", "tpot", "engines", "lives", "step-shares", "memory")
+DRAWN = """() => Object.fromEntries([...document.querySelectorAll('.plot')].map(plot => [plot.id,
+    plot.querySelectorAll('.trace').length]))"""
+RANGE = "() => document.getElementById('figure-engines').layout.xaxis.range"
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "serving.html"
+    view = made.view(limit=(0.5, 0.015))
+    path.write_text(page(view, made.result(view), "8 × MI355X"), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def visit(chromium: Any) -> Iterator[Open]:
+    """Opens a file; when the test ends, the page must have complained of nothing and asked for nothing."""
+    complaints: list[str] = []
+    requests: list[str] = []
+    contexts: list[Any] = []
+
+    def open_page(path: Path, width: int = 1400, scheme: str = "light") -> Any:
+        context = chromium.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True, has_touch=width < 600,
+            is_mobile=width < 600,
+        )  # fmt: skip
+        contexts.append(context)
+        shown = context.new_page()
+        shown.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+        shown.on("pageerror", lambda error: complaints.append(str(error)))
+        shown.on("request", lambda request: requests.append(request.url))
+        shown.goto(path.as_uri())
+        shown.wait_for_selector("html[data-drawn]", timeout=20_000)
+        return shown
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []
+    assert all(url.startswith(("file:", "data:", "blob:")) for url in requests)
+
+
+@pytest.mark.parametrize("width", [1400, 400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_figure_is_drawn_and_nothing_scrolls_sideways(visit: Open, report: Path, width: int, scheme: str) -> None:
+    shown = visit(report, width, scheme)
+    drawn = shown.evaluate(DRAWN)
+    assert set(drawn) == {f"figure-{name}" for name in FIGURES}
+    assert all(count > 0 for count in drawn.values()), drawn
+    assert shown.evaluate("() => document.documentElement.scrollWidth <= window.innerWidth")
+    grids = shown.evaluate(
+        "() => ['yaxis2', 'xaxis'].map(axis => document.getElementById('figure-engines').layout[axis].gridcolor)"
+    )
+    assert grids[0] == grids[1], "every axis follows the theme"
+
+
+def test_the_engines_figure_zooms_and_changes_its_window(visit: Open, report: Path) -> None:
+    shown = visit(report)
+    whole = shown.evaluate(RANGE)
+    shown.locator("#figure-engines").scroll_into_view_if_needed()
+    box = shown.locator("#figure-engines .nsewdrag").nth(1).bounding_box()
+    left, top = box["x"] + 0.25 * box["width"], box["y"] + box["height"] / 2
+    shown.mouse.move(left, top)
+    shown.mouse.down()
+    shown.mouse.move(left + 0.25 * box["width"], top, steps=4)
+    shown.mouse.up()
+    shown.wait_for_function(f"() => ({RANGE})()[0] > 0.1")
+    zoomed = shown.evaluate(RANGE)
+    assert zoomed[1] - zoomed[0] < 0.5 * (whole[1] - whole[0])
+    shown.mouse.dblclick(left, top)
+    shown.wait_for_function(f"() => ({RANGE})()[0] === 0")
+
+    shown.select_option("select[data-figure=engines]", label="B, 1 at once: the whole run")
+    assert shown.evaluate(RANGE) != whole
+
+
+def test_the_selectors_change_the_curve_and_the_life(visit: Open, report: Path) -> None:
+    shown = visit(report)
+    title = "() => document.getElementById('figure-serving-curves').layout.yaxis.title.text"
+    before = shown.evaluate(title)
+    shown.select_option("select[data-figure=serving-curves]", label="time to the first token, mean (s)")
+    assert shown.evaluate(title) != before
+    end = "() => document.getElementById('figure-lives').layout.xaxis.range[1]"
+    before = shown.evaluate(end)
+    options = shown.locator("select[data-figure=lives] option").all_text_contents()
+    shown.select_option("select[data-figure=lives]", label=options[1])
+    assert shown.evaluate(end) != before
+
+
+def test_one_request_draws_what_there_is(visit: Open, tmp_path: Path) -> None:
+    view = ServingView((Served(made.plan("TP8"), (made.run(1, count=1),), made.shares()),))
+    file = tmp_path / "one.html"
+    file.write_text(page(view, made.result(view), "8 × MI355X"), encoding="utf-8")
+    drawn = visit(file).evaluate(DRAWN)
+    assert set(drawn) == {f"figure-{name}" for name in ("engines", "lives", "step-shares", "memory")}
+    assert all(count > 0 for count in drawn.values())
+
+
+@pytest.mark.parametrize("width", [1400, 400])
+def test_offers_with_long_names_stay_within_the_window(visit: Open, tmp_path: Path, width: int) -> None:
+    names = ("eight GPUs of the older kind, rented", "eight GPUs of the newer kind, bought")
+    offers = [(name, ServingView((made.served("DP8-EP8-in-halves", (1, 8)),))) for name in names]
+    file = tmp_path / "offers.html"
+    file.write_text(compare_page.page(offers, [], {}, title="offers"), encoding="utf-8")
+    shown = visit(file, width, "dark")
+    assert all(count > 0 for count in shown.evaluate(DRAWN).values())
+    assert shown.evaluate("() => document.documentElement.scrollWidth <= window.innerWidth")

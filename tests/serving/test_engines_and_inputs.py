@@ -1,0 +1,172 @@
+"""Options by their real names, engines of stacks, schedulers of other people, and input that is refused."""
+
+from __future__ import annotations
+
+import pickle
+
+import pandas as pd
+import pytest
+
+import tspsim
+from tspsim.errors import InputError
+from tspsim.parallel import load_stack
+from tspsim.scenario.section import Section
+from tspsim.serving import POLICIES, AffineCost, Engine, Policy, replay
+from tspsim.serving.lane import Lane, StepPlan
+
+GB = 1e9
+
+
+def requests(arrival_s=(0.0,), prompt_tokens=(10,), output_tokens=(2,)):
+    return pd.DataFrame({"arrival_s": arrival_s, "prompt_tokens": prompt_tokens, "output_tokens": output_tokens})
+
+
+def test_the_call_of_the_manual():
+    engine = tspsim.serving.Engine(
+        "vllm", max_num_batched_tokens=8192, max_num_seqs=256, kv_tokens=None, async_scheduling=False
+    )
+    assert engine == Engine("vllm")
+    answer = tspsim.serving.replay(requests(), lambda batch: 0.5, engine, every_step=False)
+    assert list(answer.columns) == ["arrival_s", "first_token_s", "end_s", "preemptions"]
+    assert answer.iloc[0].tolist() == [0.0, 0.5, 1.0, 0]
+
+
+def test_an_unknown_option_names_the_nearest():
+    with pytest.raises(InputError, match=r"unknown option of vllm 'max_num_seq' .did you mean 'max_num_seqs'"):
+        Engine("vllm", max_num_seq=3)
+    with pytest.raises(InputError, match=r"unknown scheduler 'vlm' .did you mean 'vllm'"):
+        Engine("vlm")
+    with pytest.raises(InputError, match="unknown option of sglang 'max_num_seqs'"):
+        Engine("sglang", max_num_seqs=3)
+
+
+@pytest.mark.parametrize("options", [{"max_num_seqs": 0}, {"block_size": -1}, {"async_scheduling": 3}])
+def test_an_option_out_of_range_says_which(options):
+    with pytest.raises(InputError, match=next(iter(options))):
+        Engine("vllm", **options)
+
+
+@pytest.mark.parametrize("tokens", [0, -5, float("nan"), "many", True])
+def test_a_cache_is_a_number_of_tokens(tokens):
+    with pytest.raises(InputError, match="kv_tokens"):
+        Engine("vllm", kv_tokens=tokens)
+
+
+def test_engines_are_values():
+    engine = Engine("sglang", kv_tokens=1000, chunked_prefill_size=512)
+    assert pickle.loads(pickle.dumps(engine)) == engine
+    assert hash(engine) == hash(Engine("sglang", kv_tokens=1000, chunked_prefill_size=512))
+    assert engine != Engine("sglang", kv_tokens=1001, chunked_prefill_size=512)
+    assert Engine("trtllm", block_tokens=64).block_tokens == 64
+
+
+def test_stacks_give_their_schedulers_what_depends_on_a_gpu_s_memory():
+    def of(name, memory, **options):
+        return Engine.of_stack(load_stack(name).stack().engine, memory, **options)
+
+    small, large = of("vllm", 48 * GB), of("vllm", 192 * GB)
+    assert (small.options.max_num_batched_tokens, small.options.max_num_seqs) == (2048, 256)
+    assert (large.options.max_num_batched_tokens, large.options.max_num_seqs) == (8192, 1024)
+    assert large.options.async_scheduling
+    assert of("sglang", 80 * GB).options.chunked_prefill_size == 8192
+    assert of("sglang", 192 * GB).options.chunked_prefill_size == 16384
+    assert (of("trtllm", 80 * GB).block_tokens, of("atom", 288 * GB).scheduler) == (32, "atom")
+    assert of("atom", 288 * GB, scheduler="vllm").scheduler == "vllm"
+    stated = of("vllm", 192 * GB, kv_tokens=5000, max_num_seqs=7, async_scheduling=False)
+    assert (stated.kv_tokens, stated.options.max_num_seqs, stated.options.async_scheduling) == (5000, 7, False)
+
+
+@pytest.mark.parametrize("name", POLICIES.names())
+def test_every_scheduler_names_its_options_and_serves(name):
+    policy = POLICIES.get(name)
+    fields = policy.options.model_fields
+    named = (policy.block_option, policy.token_option, policy.sequence_option)
+    assert {option for option in named if option} <= set(fields)
+    assert all(each.description for option, each in fields.items() if option != "attention_dp_config")
+    answer = replay(requests((0.0, 0.5), (10, 20), (3, 1)), AffineCost(1.0), Engine(name, kv_tokens=640))
+    assert (answer.end_s >= answer.first_token_s).all()
+
+
+class OneAtATimeOptions(Section):
+    page: int = 4
+
+
+class OneAtATimeLane(Lane):
+    """Somebody else's: the shortest prompt that waits, alone."""
+
+    def schedule(self) -> StepPlan:
+        plan = StepPlan()
+        if self.decoders.count:
+            self.decode(plan)
+        elif self.waiting:
+            sequence = min(self.waiting, key=lambda each: each.target)
+            self.admit(sequence)
+            self.hold(sequence, sequence.target)
+            plan.chunks.append((sequence, sequence.target))
+        return plan
+
+
+def test_a_scheduler_of_other_people_runs():
+    POLICIES.register(Policy("one-at-a-time", OneAtATimeOptions, OneAtATimeLane, "page"))
+    try:
+        rows = requests((0.0, 0.0, 0.0), (30, 10, 20), (3, 3, 3))
+        engine = Engine("one-at-a-time", kv_tokens=64)
+        folded, stepped = (replay(rows, AffineCost(1.0), engine, every_step=every) for every in (False, True))
+        assert folded.end_s.tolist() == stepped.end_s.tolist() == [9.0, 3.0, 6.0]
+    finally:
+        POLICIES.remove("one-at-a-time")
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({"prompt_tokens": (-3,)}, "requests.prompt_tokens: -3 in row 0 is not a whole number of tokens, at least 1"),
+        ({"output_tokens": (0,)}, "requests.output_tokens: 0 in row 0"),
+        ({"output_tokens": (1.5,)}, "requests.output_tokens: 1.5 in row 0"),
+        ({"arrival_s": (float("nan"),)}, "requests.arrival_s: nan in row 0 is not a time"),
+        ({"arrival_s": (float("inf"),)}, "requests.arrival_s: inf in row 0"),
+        ({"prompt_tokens": (float("nan"),)}, "requests.prompt_tokens: nan in row 0"),
+        ({"prompt_tokens": ("ten",)}, "requests.prompt_tokens: holds something that is not a number"),
+    ],
+)
+def test_wrong_requests_are_refused_in_one_line(rows, message):
+    with pytest.raises(InputError, match=message) as caught:
+        replay(requests(**rows), AffineCost(1.0))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_column_is_named():
+    with pytest.raises(InputError, match="has no column output_tokens"):
+        replay(requests().drop(columns="output_tokens"), AffineCost(1.0))
+
+
+def test_requests_that_can_never_fit_are_refused_and_the_row_is_named():
+    rows = requests((0.0, 1.0), (10, 900), (2, 200))
+    with pytest.raises(InputError, match=r"requests, row 1: a prompt of 900 tokens and 200 outputs take 1099 tokens"):
+        replay(rows, AffineCost(1.0), Engine("vllm", kv_tokens=1024))
+    with pytest.raises(InputError, match="enable_chunked_prefill is off"):
+        replay(rows, AffineCost(1.0), Engine("vllm", enable_chunked_prefill=False, max_num_batched_tokens=512))
+    with pytest.raises(InputError, match="enable_chunked_prefill is off"):
+        replay(rows, AffineCost(1.0), Engine("trtllm", max_num_tokens=512))
+    with pytest.raises(InputError, match="never have room"):
+        replay(requests((0.0,), (63,), (2,)), AffineCost(1.0), Engine("trtllm", kv_tokens=64))
+    with pytest.raises(InputError, match="never admitted"):
+        replay(requests((0.0,), (60,), (4,)), AffineCost(1.0), Engine("sglang", kv_tokens=64))
+
+
+def test_arrivals_may_be_in_any_order_and_the_index_is_kept():
+    rows = requests((3.0, 0.0, 1.0), (10, 20, 30), (2, 2, 2))
+    rows.index = ["c", "a", "b"]
+    answer = replay(rows, AffineCost(0.25))
+    ordered = replay(rows.sort_values("arrival_s"), AffineCost(0.25))
+    pd.testing.assert_frame_equal(answer.sort_index(), ordered.sort_index())
+
+
+def test_times_before_zero_and_late_beginnings_are_times():
+    shifted = [replay(requests((at, at + 1), (10, 20), (3, 2)), AffineCost(0.25)) - at for at in (0.0, -50.0, 1000.0)]
+    for each in shifted[1:]:
+        assert each.end_s.tolist() == shifted[0].end_s.tolist()
+
+
+def test_no_requests_are_no_answers():
+    assert len(replay(requests((), (), ()), AffineCost(1.0))) == 0

@@ -1,0 +1,129 @@
+"""vLLM's steps against a second, plain simulator: one step after another, every request looked at in every step."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import pandas as pd
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tspsim.serving import Engine, replay
+
+
+class Plain:
+    """A request as the plain loop keeps it."""
+
+    def __init__(self, number, arrival_s, prompt, outputs):
+        self.number, self.arrival_s, self.prompt, self.outputs = number, arrival_s, prompt, outputs
+        self.computed = self.made = self.blocks = self.preemptions = 0
+        self.first_s = self.end_s = None
+
+    @property
+    def known(self):
+        """Tokens whose keys and values are needed before the next output."""
+        return self.prompt + self.made
+
+
+def plain_loop(requests, step_s, *, budget, seats, kv_tokens, block, threshold, whole):
+    """The rules of serving.md §1.1, word by word; a step's rows are given as a list."""
+    free = float("inf") if kv_tokens is None else kv_tokens // block
+    coming = deque(sorted(requests, key=lambda r: r.arrival_s))
+    waiting, running, now = deque(), [], 0.0
+
+    def missing(request, tokens):
+        return -(-(request.computed + tokens) // block) - request.blocks
+
+    while coming or waiting or running:
+        if not running and not waiting:
+            now = max(now, coming[0].arrival_s)
+        while coming and coming[0].arrival_s <= now:
+            waiting.append(coming.popleft())
+        left, scheduled, preempted, index = budget, [], False, 0
+        while index < len(running) and left > 0:
+            request = running[index]
+            tokens = min(request.known - request.computed, left)
+            if threshold:
+                tokens = min(tokens, threshold)
+            while missing(request, tokens) > free:
+                victim = running.pop()
+                free += victim.blocks
+                victim.blocks = victim.computed = 0
+                victim.preemptions += 1
+                waiting.appendleft(victim)
+                preempted = True
+                if victim is request:
+                    break
+            if index == len(running):
+                break
+            free -= missing(request, tokens)
+            request.blocks += missing(request, tokens)
+            left -= tokens
+            scheduled.append((request, tokens))
+            index += 1
+        while waiting and not preempted and left > 0 and len(running) < seats:
+            request = waiting[0]
+            tokens = min(request.known, left, threshold or left)
+            if missing(request, request.known if whole else tokens) > free:
+                break
+            free -= missing(request, tokens)
+            request.blocks += missing(request, tokens)
+            running.append(waiting.popleft())
+            left -= tokens
+            scheduled.append((request, tokens))
+        now += step_s([(tokens, request.computed, 1) for request, tokens in scheduled])
+        for request, tokens in scheduled:
+            request.computed += tokens
+            if request.computed == request.known:
+                request.made += 1
+                request.first_s = now if request.first_s is None else request.first_s
+                if request.made == request.outputs:
+                    request.end_s = now
+                    free += request.blocks
+                    running.remove(request)
+    return requests
+
+
+def step_s(rows):
+    """Not linear in anything, and the same in any order of rows."""
+    tokens = sum(q * n for q, _, n in rows)
+    context = sum(c * n for _, c, n in rows)
+    return 2.0**-7 * (1 + -(-tokens // 8)) + 2.0**-20 * context + 2.0**-24 * tokens * tokens
+
+
+lengths = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 70), st.integers(1, 40)), min_size=1, max_size=25)
+
+
+@settings(max_examples=150)
+@given(
+    requests=lengths,
+    budget=st.integers(8, 80),
+    seats=st.integers(1, 8),
+    blocks=st.none() | st.integers(0, 30),
+    block=st.sampled_from([1, 4, 16]),
+    threshold=st.sampled_from([0, 5, 17]),
+    whole=st.booleans(),
+)
+def test_vllm_is_the_plain_loop(requests, budget, seats, blocks, block, threshold, whole):
+    longest = max(prompt + outputs - 1 for _, prompt, outputs in requests)
+    kv_tokens = None if blocks is None else (-(-longest // block) + blocks) * block
+    asked = [Plain(i, a / 16, prompt, outputs) for i, (a, prompt, outputs) in enumerate(requests)]
+    kept = {"kv_tokens": kv_tokens, "block": block, "threshold": threshold, "whole": whole}
+    plain_loop(asked, step_s, budget=budget, seats=seats, **kept)
+    engine = Engine(
+        "vllm",
+        max_num_batched_tokens=budget,
+        max_num_seqs=seats,
+        kv_tokens=kv_tokens,
+        block_size=block,
+        long_prefill_token_threshold=threshold,
+        scheduler_reserve_full_isl=whole,
+    )
+    frame = pd.DataFrame(
+        [(r.arrival_s, r.prompt, r.outputs) for r in asked], columns=["arrival_s", "prompt_tokens", "output_tokens"]
+    )
+    answer = replay(frame, lambda batch: step_s(batch.rows), engine)
+    np.testing.assert_allclose(answer.first_token_s, [r.first_s for r in asked], rtol=1e-12)
+    np.testing.assert_allclose(answer.end_s, [r.end_s for r in asked], rtol=1e-12)
+    assert answer.preemptions.tolist() == [r.preemptions for r in asked]

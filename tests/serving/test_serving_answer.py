@@ -1,0 +1,266 @@
+"""From a scenario with traffic to its answer: one small model on one GPU, so that every law is cheap to look at."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tspsim
+from tspsim.errors import InputError
+from tspsim.question import look_up
+from tspsim.result import PlanResult, Result, flat
+from tspsim.scenario import load
+from tspsim.serving.answer import deployment_of, serve_plan
+from tspsim.serving.points import highest_rate, served_rate
+
+CONTRACT = {
+    "ttft_s", "tpot_s", "itl_s", "e2e_s", "output_tokens_per_s", "output_tokens_per_s_per_gpu", "requests_per_s",
+    "goodput_requests_per_s", "tokens_per_s_per_user", "usd_per_million_output_tokens", "usd_per_million_tokens", "kv",
+    "preemptions", "prefix_hit_share", "wall_s", "requests",
+}  # fmt: skip
+
+
+def question(**changes: Any) -> dict[str, Any]:
+    return {
+        "name": "small-service",
+        "cluster": {"device": "h100", "nodes": 1, "gpus_per_node": 1},
+        "workload": {"model": "llama-3.1-8b", "stack": "vllm"},
+        "traffic": {
+            "arrivals": {"kind": "closed", "concurrency": 8},
+            "prompt": {"kind": "uniform", "of": "1Ki", "from": 0.8},
+            "output": {"kind": "uniform", "of": 128, "from": 0.8},
+            "requests": 40,
+        },
+        "plans": [{"name": "one", "tp": 1}],
+    } | changes
+
+
+def answered(*overrides: str, **changes: Any) -> Result:
+    return tspsim.simulate(load(question(**changes), overrides))
+
+
+def only(result: Result) -> PlanResult:
+    (plan,) = result.plans
+    assert plan.ran, plan.error
+    return plan
+
+
+@pytest.fixture(scope="module")
+def small() -> Result:
+    return answered()
+
+
+def test_an_entry_holds_the_contract(small: Result) -> None:
+    entry = small.to_json()["plans"][0]
+    assert entry["serving"].keys() >= CONTRACT
+    assert {"mean", "p50", "p90", "p99"} <= entry["serving"]["ttft_s"].keys()
+    assert {"capacity_tokens", "peak_share", "sessions"} <= entry["serving"]["kv"].keys()
+    for name in ("ttft_s", "tpot_s"):
+        assert entry["range"][name]["low"] < entry["serving"][name]["mean"] < entry["range"][name]["high"]
+    assert entry["range"]["low"] < entry["tokens_per_s"] < entry["range"]["high"]
+    assert entry["serving"]["concurrency"] == 8 and entry["serving"]["requests"] == 40
+    json.loads(small.dumps())
+
+
+def test_rates_waits_and_money_fit_each_other(small: Result) -> None:
+    plan = only(small)
+    serving = plan.serving
+    assert plan.tokens_per_s == pytest.approx(serving["output_tokens_per_s"])
+    assert serving["output_tokens_per_s"] * serving["wall_s"] == pytest.approx(serving["output_tokens"])
+    usd = small.plans[0].cost["usd_per_gpu_hour"]["rental"]
+    assert serving["usd_per_million_output_tokens"]["rental"] == pytest.approx(
+        usd / 3600 / serving["output_tokens_per_s"] * 1e6
+    )
+    e2e, ttft = serving["e2e_s"]["mean"], serving["ttft_s"]["mean"]
+    assert 0.0 < ttft < e2e < serving["wall_s"]
+    busy = sum(seconds for kind, seconds in serving["engine_s"].items() if kind != "idle")
+    assert busy <= serving["wall_s"] * (1 + 1e-9)
+
+
+def test_little_s_law_within_ramp_and_drain() -> None:
+    serving = only(answered("traffic.requests=400")).serving
+    assert serving["requests_per_s"] * serving["e2e_s"]["mean"] == pytest.approx(8, rel=0.05)
+
+
+def test_one_client_waits_for_a_prefill_and_then_steps() -> None:
+    lengths = ["traffic.prompt=1000", "traffic.output=101", "traffic.arrivals.concurrency=1", "traffic.requests=3"]
+    plan = only(answered(*lengths))
+    ttft, tpot = plan.serving["ttft_s"], plan.serving["tpot_s"]
+    assert ttft["p99"] == pytest.approx(ttft["p50"]) and tpot["p99"] == pytest.approx(tpot["p50"])
+    assert plan.serving["e2e_s"]["mean"] == pytest.approx(ttft["mean"] + 100 * tpot["mean"])
+
+
+def test_every_step_by_itself_gives_the_same_answer() -> None:
+    scenario = load(question())
+    folded, stepped = tspsim.simulate(scenario), tspsim.simulate(scenario, every_step=True)
+    for name in ("ttft_s", "tpot_s", "e2e_s"):
+        assert only(stepped).serving[name] == pytest.approx(only(folded).serving[name], rel=1e-9)
+
+
+def test_the_same_question_gives_the_same_bits(small: Result) -> None:
+    assert answered().dumps() == small.dumps()
+
+
+def test_a_curve_has_every_point_and_tells_the_best() -> None:
+    plan = only(answered("traffic.arrivals.concurrency=[1, 4, 16]", "traffic.requests=32"))
+    assert [point["concurrency"] for point in plan.curve] == [1, 4, 16]
+    rates = [point["output_tokens_per_s"] for point in plan.curve]
+    assert rates == sorted(rates) and plan.serving["concurrency"] == 16
+    tpot = [point["tpot_s"]["mean"] for point in plan.curve]
+    assert tpot == sorted(tpot)
+    assert all(point["range"]["tpot_s"]["low"] < point["tpot_s"]["mean"] for point in plan.curve)
+    assert [run.label["concurrency"] for run in plan.runs] == [1, 4, 16]
+    assert only(answered("traffic.requests=32", "traffic.arrivals.concurrency=4")).serving["ttft_s"] == (
+        plan.curve[1]["ttft_s"]
+    )
+
+
+def test_drafts_put_out_more_tokens_a_step() -> None:
+    plain = only(answered("traffic.arrivals.concurrency=1", "traffic.requests=4"))
+    drafts = only(
+        answered(
+            "traffic.arrivals.concurrency=1",
+            "traffic.requests=4",
+            "plans.one.speculation={tokens: 3, draft: ngram, accepted: 3}",
+        )
+    )
+    assert drafts.serving["tpot_s"]["mean"] < 0.5 * plain.serving["tpot_s"]["mean"]
+    assert any("of 3 drafts (ngram) a step puts out 3 tokens" in note for note in drafts.notes)
+
+
+def test_sampled_drafts_come_out_as_expected_ones_in_the_mean() -> None:
+    spec = "plans.one.speculation={{tokens: 2, draft: ngram, rate: 0.6, mode: {mode}}}"
+    means = [
+        only(answered("traffic.requests=60", spec.format(mode=mode))).serving["tpot_s"]["mean"]
+        for mode in ("expected", "sampled")
+    ]
+    assert means[1] == pytest.approx(means[0], rel=0.05)
+
+
+def test_an_engine_takes_its_options_by_their_own_names() -> None:
+    few = only(answered("workload.engine={max_num_seqs: 2}"))
+    assert few.settings["engine"]["max_num_seqs"] == 2
+    assert few.serving["ttft_s"]["mean"] > 5 * only(answered()).serving["ttft_s"]["mean"]
+    tight = only(answered("plans.one.engine={num_gpu_blocks: 300}"))
+    assert tight.serving["kv"]["capacity_tokens"] == 4800
+    assert tight.serving["preemptions"] > 0 or tight.serving["kv"]["peak_share"] > 0.5
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("workload.engine={max_num_seq: 2}", r"workload\.engine\.max_num_seq: unknown option of vllm .*max_num_seqs"),
+        ("workload.engine={max_num_seqs: 0}", r"workload\.engine\.max_num_seqs: '0' is not allowed"),
+        ("plans.one.engine={policy: vlm}", r"plans\.one\.engine\.policy: unknown scheduler 'vlm' .*'vllm'"),
+        ("workload.engine={num_gpu_blocks: -1}", r"workload\.engine\.num_gpu_blocks: '-1' is not a whole number"),
+        ("traffic.prompt=200Ki", "the model has 131,072 positions"),
+    ],
+)
+def test_a_mistake_is_told_where_it_stands(override: str, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        answered(override)
+
+
+def test_a_rate_that_no_plan_serves_is_refused_with_the_highest() -> None:
+    (plan,) = answered("traffic.arrivals={kind: poisson, rate: 400}", "traffic.requests=600").plans
+    assert not plan.ran and plan.error is not None
+    assert "requests come at 400/s, and it serves about" in plan.error
+
+
+def test_a_request_longer_than_the_caches_is_refused() -> None:
+    (plan,) = answered("workload.engine={kv_tokens: 512}").plans
+    assert plan.error is not None and "does not fit the caches of a replica, which hold 512" in plan.error
+
+
+def test_a_model_that_does_not_fit_is_refused_with_its_memory() -> None:
+    (plan,) = answered("workload.model=llama-3.1-70b").plans
+    assert plan.error is not None and not plan.ran and plan.memory.parts["weights"] > plan.memory.capacity_bytes
+
+
+def test_the_highest_rate_is_where_bounds_are_just_kept() -> None:
+    stated = ["traffic.arrivals={kind: poisson, rate: highest}", "traffic.slo={ttft: 500 ms, tpot: 12 ms}"]
+    asked = load(question(), [*stated, "traffic.requests=300"])
+    plan = only(tspsim.simulate(asked))
+    rate = plan.serving["highest_rate_requests_per_s"]
+    assert plan.serving["good_share"] >= 0.9
+    at_one = ["traffic.requests=300", "traffic.arrivals={kind: poisson, rate: 1}", stated[1]]
+    looked = look_up(load(question(), at_one))
+    deployment = deployment_of(looked, looked.plans[0])
+    traffic = looked.scenario.traffic
+    assert traffic is not None
+    from tspsim.serving.points import serve
+
+    waits, _ = serve(deployment, traffic.at_rate(1.1 * rate))
+    assert waits.good(traffic.bounds("llama-3.1-8b")).mean() < 0.9 or served_rate(waits, 1.1 * rate) is not None
+
+
+def test_bounds_that_nobody_can_keep_are_told_with_what_a_request_takes_alone() -> None:
+    stated = ["traffic.arrivals={kind: fixed, rate: highest}", "traffic.slo={tpot: 1 ms}"]
+    (plan,) = answered(*stated).plans
+    assert plan.error is not None and "keeps the bounds at no rate: even alone" in plan.error
+
+
+def test_replicas_share_the_load() -> None:
+    two = answered("cluster.gpus_per_node=2", "traffic.arrivals.concurrency=16", "traffic.requests=80")
+    plan = only(two)
+    assert plan.settings["replicas"] == 2 and len(plan.runs[0].logs) == 2
+    one = only(answered("traffic.requests=40"))
+    assert plan.serving["output_tokens_per_s_per_gpu"] == pytest.approx(
+        one.serving["output_tokens_per_s_per_gpu"], rel=0.1
+    )
+
+
+def test_shared_beginnings_are_met_in_the_cache() -> None:
+    shared = only(answered("traffic.prefix={share: 0.5}", "traffic.prompt=1024"))
+    assert shared.serving["prefix_hit_share"] == pytest.approx(0.5, abs=0.1)
+    assert shared.serving["ttft_s"]["mean"] < only(answered("traffic.prompt=1024")).serving["ttft_s"]["mean"]
+
+
+def test_an_interrupt_keeps_the_points_that_were_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tspsim.serving import answer as room
+
+    real, calls = room.point, []
+
+    def stopped(*given: Any, **named: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(*given, **named)
+
+    monkeypatch.setattr(room, "point", stopped)
+    result = answered("traffic.arrivals.concurrency=[1, 2, 4]", "traffic.requests=8")
+    assert result.interrupted
+    plan = only(result)
+    assert [point["concurrency"] for point in plan.curve] == [1, 2]
+    assert plan.notes[0] == "interrupted: 2 of 3 points were finished"
+
+
+def test_an_entry_is_one_row_of_a_table(small: Result) -> None:
+    cells = flat(small.to_json()["plans"][0])
+    assert {"ttft_s_mean", "tpot_s_p99", "output_tokens_per_s", "kv_peak_share", "ttft_s_low"} <= cells.keys()
+    assert "wall_s" not in cells and cells["serving_wall_s"] == only(small).serving["wall_s"]
+
+
+def test_a_question_s_plan_may_be_served_alone(small: Result) -> None:
+    looked = look_up(load(question()))
+    assert serve_plan(looked, looked.plans[0]).to_json() == only(small).to_json()
+
+
+def test_engines_of_every_stack_serve() -> None:
+    for stack in ("vllm", "sglang", "trtllm", "atom"):
+        plan = only(answered(f"workload.stack={stack}", "traffic.requests=16"))
+        assert plan.settings["engine"]["scheduler"] == stack
+        assert np.isfinite(plan.serving["tpot_s"]["mean"])
+
+
+def test_highest_rates_of_a_trace_stretch_its_time() -> None:
+    trace = {"kind": "trace", "file": "azure-2023-conv-1000", "rate": "highest"}
+    asked = question(traffic={"arrivals": trace, "requests": 200, "slo": {"ttft": "1 s", "tpot": "20 ms"}})
+    looked = look_up(load(asked))
+    traffic = looked.scenario.traffic
+    assert traffic is not None
+    found = highest_rate(deployment_of(looked, looked.plans[0]), traffic)
+    assert found.rate is not None and found.rate > 1.0

@@ -1,0 +1,126 @@
+"""Copies of the experts that are visited most (EPLB, github.com/deepseek-ai/EPLB): a map made of past loads.
+
+Copies are given one by one to the expert with most visits a copy; then copies, heaviest first, to the rank that has
+least and a slot left. With groups of experts on nodes, groups are packed to nodes first, copies are made inside each
+node, and packed to its ranks. Tokens are spread evenly over the copies of an expert. Between two maps loads drift:
+``stale`` experts of a hundred have changed places since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from ..balance import BALANCES, Balanced, BalanceOption, ExpertBalance, Visits
+
+
+def packed(weights: Sequence[float], packs: int) -> list[list[int]]:
+    """Items to packs of as many each, heaviest first to the pack that has least and room.
+
+    >>> packed([5.0, 4.0, 3.0, 2.0], 2)
+    [[0, 3], [1, 2]]
+    """
+    room = len(weights) // packs
+    found: list[list[int]] = [[] for _ in range(packs)]
+    have = [0.0] * packs
+    for item in sorted(range(len(weights)), key=lambda index: -weights[index]):
+        pack = min((index for index in range(packs) if len(found[index]) < room), key=lambda index: have[index])
+        found[pack].append(item)
+        have[pack] += weights[item]
+    return found
+
+
+def copies(weights: Sequence[float], slots: int) -> list[int]:
+    """How many of ``slots`` each expert gets: at least one, each further one to the expert with most visits a copy.
+
+    >>> copies([90.0, 40.0, 10.0], 5)
+    [3, 1, 1]
+    """
+    count = [1] * len(weights)
+    for _ in range(slots - len(weights)):
+        count[max(range(len(weights)), key=lambda index: weights[index] / count[index])] += 1
+    return count
+
+
+def placed(weights: Sequence[float], ranks: int, slots: int, groups: int = 1, nodes: int = 1) -> list[list[int]]:
+    """The experts of every rank's slots, from ``groups`` of neighbouring experts that go to ``nodes`` whole.
+
+    >>> [sorted(each) for each in placed([9.0, 1.0, 1.0, 1.0], 2, 6)]
+    [[0, 0, 1], [0, 2, 3]]
+    """
+    size = len(weights) // groups
+    whole = [float(sum(weights[group * size : (group + 1) * size])) for group in range(groups)]
+    found: list[list[int]] = []
+    for mine in packed(whole, nodes):
+        experts = [group * size + index for group in mine for index in range(size)]
+        count = copies([weights[expert] for expert in experts], slots // nodes)
+        each = [(expert, weights[expert] / times) for expert, times in zip(experts, count, strict=True)]
+        items = [item for item, times in zip(each, count, strict=True) for _ in range(times)]
+        packs = packed([weight for _, weight in items], ranks // nodes)
+        found += [[items[index][0] for index in pack] for pack in packs]
+    return found
+
+
+def drifted(shares: Sequence[float], stale: float, seed: int) -> list[float]:
+    """The loads that a map was made of: ``stale`` of the experts had each other's since then.
+
+    >>> drifted([4.0, 3.0, 2.0, 1.0], 0.0, 0)
+    [4.0, 3.0, 2.0, 1.0]
+    """
+    before = np.array(shares, dtype=np.float64)
+    generator = np.random.Generator(np.random.PCG64(seed))
+    moved = generator.permutation(len(before))[: round(stale * len(before))]
+    before[moved] = before[np.roll(moved, 1)]
+    return [float(each) for each in before]
+
+
+def balance(visits: Visits, replicas: int | None, groups: int, nodes: int, stale: float, seed: int) -> Balanced:
+    """The ranks' loads under the map, counted as the busiest's."""
+    experts, ranks = len(visits.shares), visits.ranks
+    slots = experts + ranks if replicas is None else replicas
+    ranks_of = placed(drifted(visits.shares, stale, seed), ranks, slots, groups, nodes)
+    count = np.bincount([expert for mine in ranks_of for expert in mine], minlength=experts)
+    each = [tuple(visits.shares[expert] / float(count[expert]) for expert in mine) for mine in ranks_of]
+    loads = tuple(sum(mine) * ranks for mine in each)
+    further = (slots - experts) / ranks
+    return Balanced(loads, further_experts=further, placed=tuple(each)).waited_for()
+
+
+def check(experts: int, ranks: int, options: Mapping[str, Any]) -> str | None:
+    slots, groups, nodes = options["replicas"], options["groups"], options["nodes"]
+    slots = experts + ranks if slots is None else slots
+    if slots < experts or slots % ranks:
+        return f"replicas: {slots} is not a multiple of ep = {ranks} from {experts} experts on"
+    if groups % nodes or experts % groups or ranks % nodes:
+        return f"groups: {groups} of {experts} experts do not spread over nodes: {nodes} of {ranks} ranks"
+    return None
+
+
+EPLB = BALANCES.register(
+    ExpertBalance(
+        "eplb",
+        balance,
+        "copies of the experts that are visited most, by a map of past loads (EPLB)",
+        options=(
+            BalanceOption(
+                "replicas",
+                Annotated[int, Field(ge=1, le=65536)] | None,
+                None,
+                "experts and copies in all; default: one copy more a rank",
+            ),
+            BalanceOption(
+                "groups", Annotated[int, Field(ge=1, le=65536)], 1, "groups of experts that nodes take whole"
+            ),
+            BalanceOption("nodes", Annotated[int, Field(ge=1, le=65536)], 1, "nodes that groups are packed to"),
+            BalanceOption(
+                "stale", Annotated[float, Field(ge=0, le=1)], 0.0, "share of experts whose loads moved since the map"
+            ),
+            BalanceOption("seed", Annotated[int, Field(ge=0)], 0, "of which ones"),
+        ),
+        trains=False,
+        check=check,
+    )
+)

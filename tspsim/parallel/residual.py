@@ -1,0 +1,92 @@
+"""How the blocks of a layer hang on the residual stream, and so what waits for which sum over ``tp``.
+
+All but ``standard`` are other models: a checkpoint has to be trained, or trained on, as one of them. What each is worth
+is what a sum costs beside what it can hide behind. With block times A and M and a sum r (max-plus, exact):
+
+    standard A + M + 2r    ladder max(A, r) + max(M, r)    parallel A + M + r    desync A + M
+
+A kind is one object that registers itself; :mod:`tspsim.parallel.tensor` and serving steps ask it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..registry import Registry
+from .plan import Plan
+
+
+@dataclass(frozen=True)
+class Residual:
+    """Wiring of attention and MLP.
+
+    Attributes
+    ----------
+    name, summary
+        What a plan's ``residual`` calls it, and a line for the catalogue.
+    late
+        A block reads the residual stream without the sum of the block before it: each waits for its own kind's sum of
+        the layer before. Otherwise the MLP waits for its layer's attention, and attention for the MLP before.
+    side_by_side
+        Attention and MLP read the same normed input, and what they put out is added before it is summed.
+    sums_attention, sums_mlp
+        Whether what attention, and the MLP, put out is summed over ranks behind it.
+    in_flight
+        Residual-sized buffers of partial sums that are under way beside a layer at work.
+    note
+        What a reader of such a plan has to know; empty: nothing.
+    """
+
+    name: str
+    summary: str
+    late: bool = False
+    side_by_side: bool = False
+    sums_attention: bool = True
+    sums_mlp: bool = True
+    in_flight: int = 0
+    note: str = ""
+
+    @property
+    def sums(self) -> int:
+        """Over ranks, in a layer's forward."""
+        return self.sums_attention + self.sums_mlp
+
+
+RESIDUALS: Registry[Residual] = Registry("residual", "tspsim.residuals")
+
+STANDARD = RESIDUALS.register(Residual("standard", "every block reads the sum of all before it"))
+RESIDUALS.register(
+    Residual(
+        "ladder",
+        "a block reads the stream without the sum of the one before, which is under way beside it",
+        late=True,
+        in_flight=2,
+        note="ladder residual is another model (Zhang et al. 2025, arXiv:2501.06589): a checkpoint of the standard one "
+        "has to be trained on for it",
+    )
+)
+RESIDUALS.register(
+    Residual(
+        "parallel",
+        "attention and MLP read one normed input, and one sum takes what both put out",
+        side_by_side=True,
+        sums_attention=False,
+        note="attention and MLP side by side are another model (Wang and Komatsuzaki 2021, GPT-J): a checkpoint of the "
+        "standard one does not fit it",
+    )
+)
+RESIDUALS.register(
+    Residual(
+        "desync",
+        "no sums: what a layer would take if links were free",
+        sums_attention=False,
+        sums_mlp=False,
+        note="without sums between ranks this is no model that anybody serves: it bounds what hiding them can give",
+    )
+)
+
+
+def residual_of(plan: Plan) -> Residual:
+    """The wiring of a plan's layers."""
+    name = plan.options.get("residual")
+    return STANDARD if name is None else RESIDUALS.get(name)

@@ -1,0 +1,62 @@
+"""The comparison where requests are served: pages of :mod:`.serving.compare_page` with doubts and terms behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tspsim.units import percent
+
+from . import comparison_figures as figures
+from .comparison_terms import SIDES, UNCERTAINTY, sides, uncertainty
+from .serving import adapter, compare_page
+
+if TYPE_CHECKING:
+    from tspsim.result import Result
+    from tspsim.studies.purchase.decision import Decision
+
+
+def how_sure(decision: Decision | None) -> str:
+    """The winner against the nearest, as a sentence; empty where nothing was weighed."""
+    if decision is None or decision.winner is None or not decision.verdicts:
+        return ""
+    nearest = decision.verdicts[0]
+    return (
+        f"{decision.winner.name} gives {nearest.ratio:.2f} times the tokens a dollar of {nearest.b} (nine times of ten "
+        f"{nearest.low:.2f} to {nearest.high:.2f}), and more with a probability of {percent(nearest.probability)}; the "
+        f"verdict turns when its GPU hour costs {nearest.break_even_price_ratio:.2f} times that of {nearest.b}."
+    )
+
+
+def page_of_requests(
+    results: Sequence[Result],
+    decision: Decision | None,
+    links: Mapping[int, str] | None,
+    plotly_js: str,
+    title: str,
+    description: str,
+) -> str:
+    """The same where requests are served (:mod:`tspsim.report.serving.compare_page`)."""
+    names = [str(result.scenario["name"]) for result in results]
+    rows_ = dict(enumerate(decision.rows)) if decision else {}
+    offers = [
+        (rows_[number].name if number in rows_ else name, adapter.view_of(result))
+        for number, (name, result) in enumerate(zip(names, results, strict=True))
+    ]
+    further: list[tuple[str, str, str, dict[str, Any]]] = []
+    drawn: dict[str, Any] = {}
+    if decision is not None and decision.verdicts:
+        drawn["tornado"] = {"choices": figures.tornados(decision)}
+        further.append(("doubt", "Doubt", UNCERTAINTY, uncertainty(decision)))
+    further.append(("assumptions", "Assumptions side by side", SIDES, sides(results, rows_)))
+    return compare_page.page(
+        offers,
+        further,
+        drawn,
+        sure=how_sure(decision),
+        title=title or " · ".join(dict.fromkeys(names)),
+        description=description,
+        kicker=adapter.kicker(results[0]) if len(results) == 1 else adapter.traffic_in_words(results[0]),
+        links={offers[number][0]: link for number, link in (links or {}).items()},
+        plotly_js=plotly_js,
+    )

@@ -1,0 +1,269 @@
+"""What users see against what a GPU does, over the load: the front, and every figure as a curve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tspsim.report.figures import QUIET, plan_colour, value_axis
+from tspsim.report.numbers import label, seconds
+from tspsim.studies.front import front_of
+from tspsim.units import compact, digits
+
+from .folded import folded
+from .view import Published, Run, ServingView
+
+TEMPLATE = (
+    """
+{% if joined %}{{ figure("serving-front", "Right is quick for a user, up is cheap; marks of a plan are its loads, and a
+dotted line joins what nothing beats in both." ~ measured) }}{% endif %}
+{{ figure("serving-curves", "Over the load." ~ limits ~ bands ~ measured, "Figure") }}
+"""
+    + folded("Plan")
+    + """
+{% if sources %}<p class="note">Measured: {{ sources }}</p>{% endif %}
+"""
+)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A figure of a run: how it is found, read and drawn; ``of`` and ``limit`` name its range and its limit.
+
+    Where the range is of another measure in proportion to it, it is taken in proportion.
+    """
+
+    title: str
+    value: Callable[[Run], float]
+    told: Callable[[float], str]
+    of: str = ""
+    limit: str = ""
+    measured: Callable[[Published], float] | None = None
+    #: Drawn over decades.
+    log: bool = False
+
+
+def _plain(value: float) -> str:
+    return digits(value)
+
+
+MEASURES: tuple[Measure, ...] = (
+    Measure(
+        "output tokens/s a GPU", lambda run: each_gpu(run), compact, of="output_tokens_per_s",
+        measured=lambda point: point.per_gpu,
+    ),
+    Measure("output tokens/s", lambda run: run.rate("output_tokens_per_s"), compact, of="output_tokens_per_s"),
+    Measure(
+        "time an output token, mean (s)", lambda run: run.mean("tpot_s"), seconds, of="tpot_s", limit="tpot",
+        measured=lambda point: point.tpot_s,
+    ),
+    Measure(
+        "time to the first token, mean (s)", lambda run: run.mean("ttft_s"), seconds, of="ttft_s", limit="ttft",
+        measured=lambda point: point.ttft_s, log=True,
+    ),
+    Measure("time to the first token, 99 of 100 (s)", lambda run: run.mean("ttft_s", "p99"), seconds, limit="ttft",
+            log=True),
+    Measure("tokens/s a user", lambda run: run.rate("tokens_per_s_per_user"), _plain,
+            measured=lambda point: point.per_user),
+    Measure("requests/s within the limits", lambda run: run.goodput, _plain),
+    Measure("$ a million output tokens", lambda run: run.price(), _plain),
+    Measure("most of the cache in use (%)", lambda run: 100.0 * cache_share(run), _plain),
+)  # fmt: skip
+
+
+def cache_share(run: Run) -> float:
+    value = (run.metrics.get("kv") or {}).get("peak_share")
+    return float("nan") if value is None else float(value)
+
+
+def build(view: ServingView) -> dict[str, Any] | None:
+    """The front and the curves; nothing of a single plan under a single load."""
+    points = sum(len(served.runs) for served in view.served)
+    if points < 2:
+        return None
+    figures: dict[str, Any] = {}
+    joined = front(view)
+    if joined is not None:
+        figures["serving-front"] = joined
+    if view.curve:
+        choices = [choice for measure in MEASURES if (choice := curve(view, measure)) is not None]
+        if choices:
+            figures["serving-curves"] = {"choices": choices}
+    sources = list(dict.fromkeys(point.source for point in view.published))
+    ranged = any(run.ranges for served in view.served for run in served.runs)
+    return {
+        "figures": figures,
+        "joined": joined is not None,
+        "measured": " Crosses were measured." if view.published else "",
+        "limits": " Dashed: the stated limit." if view.slo else "",
+        "bands": " Pale: nine times of ten." if ranged else "",
+        "columns": ("Load", *(measure.title.removesuffix(" (s)") for measure in present(view))),
+        "rows": [(served.name, cells(view, run)) for served in view.served for run in served.runs],
+        "sources": "; ".join(sources),
+    }
+
+
+def present(view: ServingView) -> list[Measure]:
+    """Measures that some run has."""
+    runs = [run for served in view.served for run in served.runs]
+    return [measure for measure in MEASURES if any(not np.isnan(measure.value(run)) for run in runs)]
+
+
+def cells(view: ServingView, run: Run) -> list[str]:
+    found = [(measure, measure.value(run)) for measure in present(view)]
+    return [view.load_in_words(run.load), *("–" if np.isnan(v) else measure.told(v) for measure, v in found)]
+
+
+def front(view: ServingView) -> dict[str, Any] | None:
+    """Output tokens/s a GPU over tokens/s a user, a line a plan; None where no request has a second token."""
+    traces: list[dict[str, Any]] = []
+    points: list[tuple[float, float]] = []
+    few = len(view.served) < 3
+    for place, served in enumerate(view.served):
+        known = [(run.rate("tokens_per_s_per_user"), each_gpu(run), run) for run in served.runs]
+        known = [point for point in known if np.isfinite(point[0]) and np.isfinite(point[1])]
+        if not known:
+            continue
+        points += [(x, y) for x, y, _ in known]
+        traces.append(
+            {
+                "type": "scatter", "mode": "lines+markers+text", "name": label(served.name),
+                "x": [x for x, _, _ in known], "y": [y for _, y, _ in known],
+                "text": [f"{run.load:,.4g}" if few and view.curve else "" for *_, run in known],
+                "textposition": "top right", "textfont": {"size": 11}, "cliponaxis": False,
+                "line": {"color": plan_colour(place), "width": 2}, "marker": {"size": 8},
+                "hovertext": [hover(view, served.name, run) for *_, run in known], "hoverinfo": "text",
+            }
+        )
+    if not points:
+        return None
+    best = sorted(front_of(points, lambda point: point))
+    if len(view.served) > 1:
+        traces.append(
+            {
+                "type": "scatter", "mode": "lines", "name": "nothing is quicker and cheaper",
+                "x": [x for x, _ in best], "y": [y for _, y in best],
+                "line": {"color": QUIET, "width": 1.5, "dash": "dot", "shape": "vh"}, "hoverinfo": "skip",
+            }
+        )
+    traces += crosses(view, lambda point: point.per_user, lambda point: point.per_gpu)
+    layout = {
+        "height": 440, "hovermode": "closest", "margin": {"r": 36},
+        "xaxis": value_axis("tokens/s a user"),
+        "yaxis": value_axis("output tokens/s a GPU", tickformat="~s"),
+        "showlegend": True, "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
+    }  # fmt: skip
+    return {"data": traces, "layout": layout}
+
+
+def each_gpu(run: Run) -> float:
+    return run.rate("output_tokens_per_s_per_gpu")
+
+
+def hover(view: ServingView, name: str, run: Run) -> str:
+    told = [
+        f"<b>{label(name)}</b>", view.load_in_words(run.load),
+        f"{compact(run.rate('output_tokens_per_s_per_gpu'))} output tokens/s a GPU",
+        f"{digits(run.rate('tokens_per_s_per_user'))} tokens/s a user",
+        f"first token after {seconds(run.mean('ttft_s'))}, mean",
+    ]  # fmt: skip
+    return "<br>".join(told)
+
+
+def curve(view: ServingView, measure: Measure) -> dict[str, Any] | None:
+    """A line a plan over the load, with its range where it has one; None where nothing is known."""
+    traces: list[dict[str, Any]] = []
+    for place, served in enumerate(view.served):
+        known = [(run.load, measure.value(run), run) for run in served.runs if np.isfinite(measure.value(run))]
+        if not known:
+            continue
+        bounds = [ends for _, value, run in known if (ends := spread(run, measure.of, value)) is not None]
+        if len(bounds) == len(known) > 1:
+            traces += band([load for load, *_ in known], bounds, plan_colour(place))
+        traces.append(
+            {
+                "type": "scatter", "mode": "lines+markers", "name": label(served.name),
+                "x": [load for load, *_ in known], "y": [value for _, value, _ in known],
+                "line": {"color": plan_colour(place), "width": 2}, "marker": {"size": 7},
+                "hovertext": [
+                    f"<b>{label(served.name)}</b><br>{view.load_in_words(load)}<br>{measure.told(value)}"
+                    for load, value, _ in known
+                ],
+                "hoverinfo": "text",
+            }
+        )
+    if not traces:
+        return None
+    if measure.measured is not None:
+        traces += crosses(view, lambda point: point.load, measure.measured)
+    ticks = list(view.loads)
+    limit = view.slo.get(measure.limit)
+    layout: dict[str, Any] = {
+        "height": 400, "hovermode": "closest",
+        "xaxis": {
+            "type": "log" if view.closed else "linear",
+            "title": {"text": "requests at once" if view.closed else "requests/s sent", "standoff": 8},
+            "automargin": True, "fixedrange": True, "zeroline": False,
+            **({"tickvals": ticks, "ticktext": [f"{tick:,.4g}" for tick in ticks]} if len(ticks) <= 10 else {}),
+        },
+        "yaxis": value_axis(measure.title, tickformat="~s" if measure.told is compact else "", **_log(measure)),
+        "showlegend": True, "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
+    }  # fmt: skip
+    if limit is not None:
+        layout["shapes"] = [
+            {"type": "line", "xref": "paper", "yref": "y", "x0": 0, "x1": 1, "y0": limit, "y1": limit,
+             "line": {"color": QUIET, "width": 1.5, "dash": "dash"}}
+        ]  # fmt: skip
+    return {"label": measure.title, "data": traces, "layout": layout}
+
+
+def _log(measure: Measure) -> dict[str, Any]:
+    return {"type": "log", "rangemode": "normal", "dtick": 1} if measure.log else {}
+
+
+def spread(run: Run, of: str, value: float) -> tuple[float, float] | None:
+    """The range of a measure that is ``value``, in proportion to that of ``of``."""
+    bounds = run.ranges.get(of)
+    whole = run.mean(of) if isinstance(run.metrics.get(of), Mapping) else run.rate(of)
+    if bounds is None or not whole > 0:
+        return None
+    return bounds[0] * value / whole, bounds[1] * value / whole
+
+
+def band(x: list[float], bounds: list[tuple[float, float]], colour: str) -> list[dict[str, Any]]:
+    """The range as an area without a name."""
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return [
+        {
+            "type": "scatter", "mode": "lines", "x": [*x, *x[::-1]],
+            "y": [*(high for _, high in bounds), *(low for low, _ in bounds[::-1])],
+            "fill": "toself", "fillcolor": f"rgba({red},{green},{blue},0.14)", "line": {"width": 0},
+            "hoverinfo": "skip", "showlegend": False,
+        }
+    ]  # fmt: skip
+
+
+def crosses(
+    view: ServingView, x: Callable[[Published], float], y: Callable[[Published], float]
+) -> list[dict[str, Any]]:
+    """Measured points, one trace a name."""
+    traces = []
+    for place, name in enumerate(dict.fromkeys(point.name for point in view.published)):
+        points = [p for p in view.published if p.name == name and np.isfinite(x(p)) and np.isfinite(y(p))]
+        if points:
+            traces.append(
+                {
+                    "type": "scatter", "mode": "markers", "name": label(f"measured: {name}"),
+                    "x": [x(point) for point in points], "y": [y(point) for point in points],
+                    "marker": {"symbol": "x-thin", "size": 11, "line": {"width": 2.5, "color": plan_colour(place)}},
+                    "hovertext": [
+                        f"<b>{label(name)}</b>, measured<br>{point.load:,.4g} at once<br>{label(point.source, 90)}"
+                        for point in points
+                    ],
+                    "hoverinfo": "text",
+                }
+            )
+    return traces

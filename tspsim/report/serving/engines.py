@@ -1,0 +1,329 @@
+"""What every engine did when, with the queue, the running batch and the cache below it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tspsim.report.figures import ALARM, QUIET, plan_colour
+from tspsim.report.numbers import label
+from tspsim.units import compact, percent
+
+from .folded import folded
+from .thinning import Columns, columns, edges, packed
+from .view import DECODE, KINDS, MIXED, PREFILL, Engine, Run, Served, ServingView, Steps
+
+#: Bytes that all these figures of a page may take together, and columns of time that one has at most and at least.
+BUDGET_BYTES = 1_200_000
+MOST_COLUMNS, LEAST_COLUMNS = 640, 40
+#: Engines that a figure shows; of more, evenly chosen ones.
+MOST_ENGINES = 8
+
+COLOURS = {PREFILL: "#e69f00", MIXED: "#009e73", DECODE: "#0072b2"}
+WORDS = {PREFILL: "prefill alone", MIXED: "prefill beside decode", DECODE: "decode alone"}
+
+TEMPLATE = (
+    """
+<p>{{ lead }}</p>
+{{ figure("engines", caption, "Show") }}
+"""
+    + folded("Engine")
+)
+CAPTION = (
+    "A row an engine: its colour is what it does, empty is idle, half a colour is half of that moment's time. Below: "
+    "requests in the queues (the line is the mean, the pale line the longest of the moment) and sequences that decode, "
+    "then tokens in the caches. Drag to zoom, double-click to return; views of a part are drawn finer."
+)
+COLUMNS = (
+    "prefill alone", "prefill beside decode", "decode alone", "idle", "steps", "mean batch", "longest queue",
+    "cache, at most",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Window:
+    """A part of a run that is worth a look."""
+
+    words: str
+    from_s: float
+    to_s: float
+
+
+def build(view: ServingView) -> dict[str, Any] | None:
+    """Windows of the runs whose logs are at hand, and a table of all engines."""
+    told = [(served, run) for served in view.ranked for run in shown(served) if logged(run)]
+    if not told:
+        return None
+    rows = [(f"{name}", cells(engine, run)) for served, run in told for name, engine in named(view, served, run)]
+    return {
+        "figures": {"engines": {"choices": fitted(view, told)}},
+        "lead": lead(view, *told[0]),
+        "caption": CAPTION,
+        "columns": COLUMNS,
+        "rows": rows,
+    }
+
+
+def logged(run: Run) -> bool:
+    return any(len(engine.steps) for engine in run.engines)
+
+
+def shown(served: Served) -> list[Run]:
+    """Its runs under the most and the least load that kept their logs."""
+    kept = [run for run in served.runs if logged(run)]
+    return [kept[-1], kept[0]] if len(kept) > 1 else kept
+
+
+def named(view: ServingView, served: Served, run: Run) -> Iterator[tuple[str, Engine]]:
+    """Engines of a run with the names that a table gives them."""
+    where = f"{served.name}, {view.load_in_words(run.load)}" if view.curve else served.name
+    for engine in run.engines:
+        yield (f"{where}: {engine.name}" if len(run.engines) > 1 else where), engine
+
+
+def lead(view: ServingView, served: Served, run: Run) -> str:
+    """What the best plan's engines spent their time on."""
+    end_s = run.end_s
+    parts = {kind: float(np.mean([busy(engine.steps, kind) / end_s for engine in run.engines])) for kind in KINDS}
+    idle = max(0.0, 1.0 - sum(parts.values()))
+    told = [f"{percent(share)} {WORDS[kind]}" for kind, share in parts.items() if share > 0.0005]
+    told += [f"{percent(idle)} idle"] if idle > 0.0005 else []
+    whose = f"{served.name} under {view.load_in_words(run.load)}" if view.curve else served.name
+    return f"{whose}: {', '.join(told)} of {compact(end_s)} s from the first send to the last token."
+
+
+def busy(steps: Steps, kind: int) -> float:
+    """Seconds in steps of a kind."""
+    chosen = steps.kind == kind
+    return float(np.sum(steps.end_s[chosen] - steps.start_s[chosen]))
+
+
+def cells(engine: Engine, run: Run) -> list[str]:
+    """An engine's row."""
+    steps, end_s = engine.steps, max(run.end_s, 1e-30)
+    shares = [busy(steps, kind) / end_s for kind in KINDS]
+    decoding = float(np.sum(steps.sequences * steps.steps)) / max(int(steps.steps.sum()), 1)
+    most = float(steps.used_tokens.max(initial=0.0))
+    cache = f"{compact(most)} tokens"
+    if engine.capacity_tokens:
+        cache += f", {percent(most / engine.capacity_tokens)}"
+    counts = [f"{int(steps.steps.sum()):,}", f"{decoding:,.3g}", f"{int(steps.waiting.max(initial=0)):,}"]
+    return [*(percent(share) for share in shares), percent(max(0.0, 1.0 - sum(shares))), *counts, cache]
+
+
+# --- windows ------------------------------------------------------------------------------------------------
+
+
+def windows(run: Run) -> list[Window]:
+    """The whole run, its opening, and the request that waited longest for its first token."""
+    end_s = run.end_s
+    found = [Window("the whole run", 0.0, end_s)]
+    requests = run.requests
+    if requests is None or not requests.ended.any():
+        return found
+    waited = np.where(requests.ended, requests.ttft_s, -1.0)
+    begin_s = float(requests.arrival_s[0])
+    first = requests.ended & (requests.arrival_s <= begin_s + 1e-9)
+    opened = float(np.max(requests.first_token_s[first])) - begin_s if first.any() else 0.0
+    if 0 < 2.0 * opened < 0.5 * end_s:
+        found.append(Window("its opening", begin_s, begin_s + 2.0 * opened))
+    worst = int(np.argmax(waited))
+    margin = 0.5 * float(waited[worst])
+    from_s = max(0.0, float(requests.arrival_s[worst]) - margin)
+    to_s = min(end_s, float(requests.first_token_s[worst]) + margin)
+    apart = len(found) < 2 or from_s > found[1].to_s
+    if apart and 0 < to_s - from_s < 0.5 * end_s:
+        found.append(Window("around the longest wait", from_s, to_s))
+    return found
+
+
+def fitted(view: ServingView, told: Sequence[tuple[Served, Run]]) -> list[dict[str, Any]]:
+    """Every window of every run, in so many columns that together they stay within :data:`BUDGET_BYTES`."""
+    asked = [(served, run, window) for served, run in told for window in windows(run)]
+    most = MOST_COLUMNS
+    while True:
+        choices = [
+            {"label": _label(view, served, run, window), **drawn(run, window, most)} for served, run, window in asked
+        ]
+        size = len(json.dumps(choices))
+        if size <= BUDGET_BYTES:
+            return choices
+        if most > LEAST_COLUMNS:
+            most = max(LEAST_COLUMNS, min(most // 2, int(most * BUDGET_BYTES / size)))
+        else:
+            asked = asked[: max(1, int(len(asked) * BUDGET_BYTES / size))]
+
+
+def _label(view: ServingView, served: Served, run: Run, window: Window) -> str:
+    where = f"{served.name}, {view.load_in_words(run.load)}" if view.curve else served.name
+    return f"{where}: {window.words}"
+
+
+# --- one figure ---------------------------------------------------------------------------------------------
+
+
+def drawn(run: Run, window: Window, most: int) -> dict[str, Any]:
+    """Rows of engines over queue and cache, on one axis of time."""
+    chosen = spread(run.engines)
+    rows = 2 + len(chosen) + (run.transfers is not None)
+    at = edges([engine.steps for engine in chosen], window.from_s, window.to_s, max(8, most * 3 // (rows + 2)))
+    cut = [columns(engine.steps.within(window.from_s, window.to_s), at) for engine in chosen]
+    unit_s, unit = time_unit(window.to_s - window.from_s)
+    # `at` has one more moment than columns; the last value is drawn to the end.
+    even = len(at) > 2 and np.allclose(np.diff(at), at[1] - at[0], rtol=1e-9)
+    across: dict[str, Any] = (
+        {"x0": float(at[0] / unit_s), "dx": float((at[1] - at[0]) / unit_s)} if even else {"x": packed(at / unit_s)}
+    )
+    rows_px = 46 if len(chosen) == 1 else 30
+    heights = [rows_px] * len(chosen) + [56] * (run.transfers is not None) + [150, 110]
+    axes, total = stacked(heights, 16)
+    traces: list[dict[str, Any]] = []
+    for place, each in enumerate(cut):
+        traces += strip(each, across, _axis(place), first=place == 0)
+    place = len(chosen)
+    titles = [label(engine.name, 18) for engine in chosen]
+    if run.transfers is not None:
+        flying = in_flight(run, at)
+        traces.append(line("caches on their way", flying, across, _axis(place), "#cc79a7", fill=True))
+        titles.append("sent")
+        place += 1
+    traces += queue(cut, across, _axis(place))
+    traces += cache(chosen, cut, across, _axis(place + 1))
+    titles += ["requests", "cache"]
+    layout: dict[str, Any] = {
+        "height": total + 110,
+        "hovermode": "x",
+        "dragmode": "zoom",
+        "margin": {"l": 96},
+        "showlegend": True,
+        "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "traceorder": "normal"},
+        "xaxis": {
+            "title": {"text": f"time since the first send ({unit})", "standoff": 8},
+            "range": [window.from_s / unit_s, window.to_s / unit_s],
+            "zeroline": False, "automargin": True, "anchor": _axis(place + 1), "hoverformat": ",.5~g",
+        },
+    }  # fmt: skip
+    for index, (domain, title) in enumerate(zip(axes, titles, strict=True)):
+        narrow = index < len(chosen)
+        layout[_axis(index).replace("y", "yaxis")] = {
+            "domain": domain, "fixedrange": True, "zeroline": False, "rangemode": "tozero", "nticks": 4,
+            "title": {"text": title if not narrow else "", "standoff": 4},
+            **({"range": [0, 100], "showticklabels": True, "tickvals": [50], "ticktext": [title], "showgrid": False}
+               if narrow else {"tickformat": "~s"}),
+        }  # fmt: skip
+    if len(chosen) < len(run.engines):
+        layout["annotations"] = [note(f"{len(chosen)} of {len(run.engines)} engines, evenly chosen")]
+    return {"data": traces, "layout": layout}
+
+
+def spread(engines: Sequence[Engine]) -> list[Engine]:
+    """At most :data:`MOST_ENGINES` of them, evenly."""
+    if len(engines) <= MOST_ENGINES:
+        return list(engines)
+    return [engines[index * len(engines) // MOST_ENGINES] for index in range(MOST_ENGINES)]
+
+
+def strip(cut: Columns, across: dict[str, Any], axis: str, *, first: bool) -> list[dict[str, Any]]:
+    """Shares of each moment, one over the other."""
+    return [
+        {
+            "type": "scatter", "mode": "lines", "stackgroup": axis, "name": WORDS[kind], "legendgroup": WORDS[kind],
+            "showlegend": first, **across, "y": packed(held(np.round(100.0 * cut.share[kind])), "u1"), "yaxis": axis,
+            "line": {"width": 0, "shape": "hv", "color": COLOURS[kind]}, "fillcolor": COLOURS[kind],
+            "hovertemplate": f"{WORDS[kind]}: %{{y}} %<extra></extra>",
+        }
+        for kind in KINDS
+    ]  # fmt: skip
+
+
+def queue(cut: Sequence[Columns], across: dict[str, Any], axis: str) -> list[dict[str, Any]]:
+    """All engines' queues and batches together."""
+    waiting = np.sum([each.waiting for each in cut], axis=0)
+    longest = np.sum([each.most_waiting for each in cut], axis=0)
+    running = np.sum([each.sequences for each in cut], axis=0)
+    return [
+        line("longest queue", longest, across, axis, "#f0b98a", width=1.0),
+        line("waiting", waiting, across, axis, ALARM),
+        line("decoding", running, across, axis, plan_colour(0)),
+    ]
+
+
+def cache(chosen: Sequence[Engine], cut: Sequence[Columns], across: dict[str, Any], axis: str) -> list[dict[str, Any]]:
+    """Tokens in all caches, and their room where it is bounded."""
+    used = np.sum([each.used_tokens for each in cut], axis=0)
+    traces = [line("tokens in caches", used, across, axis, "#44aa99", fill=True)]
+    rooms = [engine.capacity_tokens for engine in chosen]
+    if all(room is not None and np.isfinite(room) for room in rooms):
+        room = float(sum(room or 0.0 for room in rooms))
+        # A room far above what is used would flatten the picture.
+        if room < 4.0 * float(used.max(initial=0.0)):
+            traces.append(line("room of the caches", np.full(len(used), room), across, axis, QUIET, dash="dash"))
+    return traces
+
+
+def in_flight(run: Run, at: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Mean number of caches on their way, by column."""
+    assert run.transfers is not None
+    start, end = np.sort(run.transfers.start_s), np.sort(run.transfers.end_s)
+
+    def integral(moments: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Seconds of flight up to each of ``at``, of transfers that have begun (or ended)."""
+        summed = np.concatenate(([0.0], np.cumsum(moments)))
+        before = np.searchsorted(moments, at, "right")
+        found: np.ndarray[Any, Any] = at * before - summed[before]
+        return found
+
+    flown: np.ndarray[Any, Any] = np.diff(integral(start) - integral(end)) / np.diff(at)
+    return flown
+
+
+def line(
+    name: str, values: Any, across: dict[str, Any], axis: str, colour: str, *, width: float = 2.0, dash: str = "",
+    fill: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """Steps over the columns."""
+    return {
+        "type": "scatter", "mode": "lines", "name": name, **across, "y": packed(held(values)), "yaxis": axis,
+        "line": {"width": width, "shape": "hv", "color": colour, **({"dash": dash} if dash else {})},
+        **({"fill": "tozeroy"} if fill else {}),
+        "hovertemplate": f"{name}: %{{y:,.4~g}}<extra></extra>",
+    }  # fmt: skip
+
+
+def held(values: Any) -> Any:
+    """The last column's value once more, for its end."""
+    return np.append(values, values[-1:])
+
+
+def stacked(heights: Sequence[int], gap: int) -> tuple[list[list[float]], int]:
+    """Domains of plots of so many pixels one below the other, from the top, and their height together."""
+    total = sum(heights) + gap * (len(heights) - 1)
+    domains, top = [], float(total)
+    for height in heights:
+        domains.append([round((top - height) / total, 5), round(top / total, 5)])
+        top -= height + gap
+    return domains, total
+
+
+def note(text: str) -> dict[str, Any]:
+    return {
+        "text": label(text, 80), "xref": "paper", "yref": "paper", "x": 1, "y": 1.0, "xanchor": "right",
+        "yanchor": "bottom", "showarrow": False, "font": {"size": 11, "color": "THEME"},
+    }  # fmt: skip
+
+
+def time_unit(length_s: float) -> tuple[float, str]:
+    """Seconds of the unit in which a length is read best, and its name.
+
+    >>> time_unit(0.2), time_unit(90.0), time_unit(40000.0)
+    ((0.001, 'ms'), (1.0, 's'), (3600.0, 'h'))
+    """
+    return (1e-3, "ms") if length_s < 1.0 else (1.0, "s") if length_s < 7200.0 else (3600.0, "h")
+
+
+def _axis(place: int) -> str:
+    return "y" if place == 0 else f"y{place + 1}"

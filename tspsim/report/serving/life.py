@@ -1,0 +1,208 @@
+"""One request's life: what it waited for, how its prompt was read, and when its tokens came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tspsim.report.figures import ALARM
+from tspsim.report.numbers import seconds
+from tspsim.units import percent
+
+from .engines import COLOURS, _axis, line, stacked, strip, time_unit
+from .thinning import columns, edges, packed, thinned
+from .view import DECODE, PREFILL, Engine, Floats, Requests, Run, Served, ServingView, Steps
+
+#: Columns of the engine's row, and marks of the line of tokens.
+MOST_COLUMNS, MOST_MARKS = 400, 300
+
+PARTS = {
+    "waits in the queue": "#b9a7c9", "prompt is read": COLOURS[PREFILL], "cache is sent": "#cc79a7",
+    "tokens come": COLOURS[DECODE], "put back, waits and is read again": ALARM,
+}  # fmt: skip
+
+TEMPLATE = """
+{{ figure("lives", "A request from its sending to its last token, what the engine did meanwhile, and its tokens as they
+came. A step beside somebody's prompt is longer, and so is the gap between two tokens.", "Request") }}
+<ul class="verdicts">{% for name, text in told %}<li><strong>{{ name }}</strong> {{ text }}</li>{% endfor %}</ul>
+"""
+
+
+@dataclass(frozen=True)
+class Life:
+    """A request of a run that is worth telling, ``place`` among the run's requests."""
+
+    words: str
+    place: int
+
+
+def build(view: ServingView) -> dict[str, Any] | None:
+    """Of the best plan, under its highest load that kept its requests."""
+    for served in view.ranked:
+        run = next((run for run in served.runs[::-1] if run.requests is not None and run.requests.ended.any()), None)
+        if run is not None:
+            return _told(view, served, run)
+    return None
+
+
+def _told(view: ServingView, served: Served, run: Run) -> dict[str, Any]:
+    assert run.requests is not None
+    found = lives(run.requests)
+    where = f"{served.name}, {view.load_in_words(run.load)}" if view.curve else served.name
+    choices = [{"label": f"{where}: {life.words}", **drawn(run, life.place)} for life in found]
+    return {
+        "figures": {"lives": {"choices": choices}},
+        "told": [(f"{life.words[:1].upper()}{life.words[1:]}:", sentence(run, life.place)) for life in found],
+    }
+
+
+def lives(requests: Requests) -> list[Life]:
+    """The median one, that which waited longest, that with the slowest tokens, and that which was put back most."""
+    ended = np.flatnonzero(requests.ended)
+    order = ended[np.argsort(requests.e2e_s[ended], kind="stable")]
+    found = [Life("one like most" if len(ended) > 1 else "the only one", int(order[(len(order) - 1) // 2]))]
+    tpot = np.nan_to_num(requests.tpot_s[ended], nan=0.0)
+    asked = (
+        ("the longest wait", int(ended[np.argmax(requests.ttft_s[ended])]), True),
+        ("the slowest tokens", int(ended[np.argmax(tpot)]), bool(tpot.max() > 0)),
+        ("put back most often", int(ended[np.argmax(requests.preemptions[ended])]),
+         bool(requests.preemptions[ended].max() > 0)),
+    )  # fmt: skip
+    for words, place, said in asked:
+        if said and all(place != life.place for life in found):
+            found.append(Life(words, place))
+    return found
+
+
+def sentence(run: Run, place: int) -> str:
+    """Lengths and waits of a request."""
+    assert run.requests is not None
+    requests = run.requests
+    wait = float(requests.scheduled_s[place] - requests.arrival_s[place])
+    read = float(requests.first_token_s[place] - requests.scheduled_s[place])
+    prompt, output = int(requests.prompt_tokens[place]), int(requests.output_tokens[place])
+    told = [f"{prompt:,} tokens of prompt"]
+    cached = int(requests.cached_tokens[place])
+    if cached:
+        told[0] += f" ({percent(cached / prompt)} in the cache already)"
+    if np.isfinite(wait):
+        told.append(f"{seconds(wait)} in the queue")
+        told.append(f"{seconds(read)} to the first token")
+    else:
+        told.append(f"first token after {seconds(float(requests.ttft_s[place]))}")
+    if output > 1:
+        rest = float(requests.end_s[place] - requests.first_token_s[place])
+        told.append(f"{output - 1:,} more in {seconds(rest)}, one every {seconds(rest / (output - 1))}")
+    back = int(requests.preemptions[place])
+    if back:
+        told.append(f"put back {back} time{'s' * (back > 1)}")
+    return ", ".join(told) + "."
+
+
+# --- one figure ---------------------------------------------------------------------------------------------
+
+
+def parts(run: Run, place: int) -> Iterator[tuple[str, float, float]]:
+    """``(what, from, to)`` of a request, in order; what is not known is left out."""
+    assert run.requests is not None
+    requests = run.requests
+    arrival, scheduled = float(requests.arrival_s[place]), float(requests.scheduled_s[place])
+    first, end = float(requests.first_token_s[place]), float(requests.end_s[place])
+    if not np.isfinite(scheduled):
+        scheduled = arrival
+    yield "waits in the queue", arrival, scheduled
+    yield "prompt is read", scheduled, first
+    sent = run.transfers
+    if sent is not None:
+        for begin, done in zip(sent.start_s[sent.request == place], sent.end_s[sent.request == place], strict=True):
+            yield "cache is sent", float(begin), float(done)
+    yield "tokens come", first, end
+    for begin, done in run.put_back(place):
+        yield "put back, waits and is read again", begin, done
+
+
+def drawn(run: Run, place: int) -> dict[str, Any]:
+    """The request's bar, its engine's strip, and the tokens."""
+    assert run.requests is not None
+    requests = run.requests
+    begin_s, end_s = float(requests.arrival_s[place]), float(requests.end_s[place])
+    unit_s, unit = time_unit(end_s - begin_s)
+    engine = run.engine_of(place)
+    heights = [46] + [46] * (engine is not None) + [170]
+    axes, total = stacked(heights, 16)
+    traces = [
+        {
+            "type": "bar", "orientation": "h", "name": what, "base": [(since - begin_s) / unit_s],
+            "x": [(until - since) / unit_s], "y": [0], "width": 0.8, "yaxis": "y",
+            "marker": {"color": PARTS[what]},
+            "hovertext": [f"<b>{what}</b><br>{seconds(until - since)}"], "hoverinfo": "text",
+        }
+        for what, since, until in parts(run, place)
+        if until > since
+    ]  # fmt: skip
+    seen: set[str] = set()
+    for trace in traces:
+        trace["legendgroup"] = trace["name"]
+        trace["showlegend"] = trace["name"] not in seen
+        seen.add(str(trace["name"]))
+    last = 1
+    if engine is not None:
+        at = edges([engine.steps], begin_s, end_s, MOST_COLUMNS)
+        cut = columns(engine.steps.within(begin_s, end_s), at)
+        traces += strip(cut, {"x": packed((at - begin_s) / unit_s)}, _axis(1), first=False)
+        last = 2
+    when, count = tokens(run, place, engine)
+    across = {"x": packed((when - begin_s) / unit_s)}
+    tokens_line = line("tokens out", count, across, _axis(last), COLOURS[DECODE])
+    tokens_line["y"] = packed(count)
+    traces.append({**tokens_line, "showlegend": False})
+    titles = ["request", *(["its engine"] if engine is not None else []), "tokens out"]
+    layout: dict[str, Any] = {
+        "height": total + 110, "hovermode": "closest", "barmode": "overlay", "margin": {"l": 96}, "dragmode": "zoom",
+        "showlegend": True, "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
+        "xaxis": {
+            "title": {"text": f"time since it was sent ({unit})", "standoff": 8}, "zeroline": False,
+            "automargin": True, "anchor": _axis(last), "range": [0.0, (end_s - begin_s) / unit_s],
+        },
+    }  # fmt: skip
+    for index, (domain, title) in enumerate(zip(axes, titles, strict=True)):
+        axis: dict[str, Any] = {"domain": domain, "fixedrange": True, "zeroline": False}
+        if index == 0:
+            axis |= {"range": [-0.5, 0.5], "tickvals": [0], "ticktext": [title], "showgrid": False}
+        elif index < last:
+            axis |= {"range": [0, 100], "tickvals": [50], "ticktext": [title], "showgrid": False}
+        else:
+            axis |= {"rangemode": "tozero", "title": {"text": title, "standoff": 4}, "nticks": 5}
+        layout[_axis(index).replace("y", "yaxis")] = axis
+    return {"data": traces, "layout": layout}
+
+
+def tokens(run: Run, place: int, engine: Engine | None) -> tuple[Floats, Floats]:
+    """Moments and how many tokens were out by then; a straight line where the steps between are not known."""
+    assert run.requests is not None
+    requests = run.requests
+    first, end = float(requests.first_token_s[place]), float(requests.end_s[place])
+    begin, output = float(requests.arrival_s[place]), int(requests.output_tokens[place])
+    when, count = np.array([begin, first, first, end]), np.array([0.0, 0.0, 1.0, float(output)])
+    if engine is None or output < 2:
+        return when, count
+    away = run.put_back(place)
+    moments, made = emitted(engine.steps.within(first, end), first, end, away)
+    if len(made) and abs(made[-1] - (output - 1)) <= 1.0:
+        chosen = thinned(len(moments), MOST_MARKS)
+        when = np.concatenate((when[:3], moments[chosen], [end]))
+        count = np.concatenate((count[:3], 1.0 + made[chosen], [float(output)]))
+    return when, count
+
+
+def emitted(steps: Steps, first_s: float, end_s: float, away: list[tuple[float, float]]) -> tuple[Floats, Floats]:
+    """Ends of the runs of steps that a sequence took part in, and the tokens it had put out by then."""
+    taking = (steps.sequences > 0) & (steps.start_s >= first_s - 1e-12) & (steps.end_s <= end_s + 1e-12)
+    for since, until in away:
+        taking &= ~((steps.start_s >= since - 1e-12) & (steps.end_s <= until + 1e-12))
+    moments, made = steps.end_s[taking], np.cumsum(steps.steps[taking]).astype(float)
+    return moments, made
+

@@ -1,0 +1,107 @@
+"""The page of a serving run: the answer, the choice over the load, waits, engines, one life, steps, sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tspsim.report.page import render_sections
+from tspsim.report.sections import answer as step_answer
+from tspsim.report.sections import assumptions, memory, unexplained
+from tspsim.report.view import View
+from tspsim.result import Result
+
+from . import curves, engines, life, plans, shares, waits, words
+from .adapter import kicker, view_of
+from .view import ServingView
+
+#: ``(key, heading, template, values)``, as :func:`tspsim.report.page.render_sections` takes it.
+Part = tuple[str, str, str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A part of the page that reads the run alone."""
+
+    key: str
+    title: str
+    short: str
+    build: Callable[[ServingView], Mapping[str, Any] | None]
+    template: str
+
+
+CHAPTERS: tuple[Chapter, ...] = (
+    Chapter("plans", "Plans", "Plans", plans.build, plans.TEMPLATE),
+    Chapter("load", "Users against GPUs, over the load", "Load", curves.build, curves.TEMPLATE),
+    Chapter("waits", "What users wait for", "Waits", waits.build, waits.TEMPLATE),
+    Chapter("engines-over-time", "Engines over time", "Engines", engines.build, engines.TEMPLATE),
+    Chapter("life", "One request's life", "One life", life.build, life.TEMPLATE),
+    Chapter("steps", "Where a step's time goes", "Steps", shares.build, shares.TEMPLATE),
+)
+
+
+def render(result: Result, plotly_js: str = "inline") -> str:
+    """The page of a result (see :func:`tspsim.report.render`)."""
+    return page(view_of(result), result, kicker(result), plotly_js)
+
+
+def page(view: ServingView, result: Result, kicker: str, plotly_js: str = "inline") -> str:
+    """The whole page.
+
+    Parameters
+    ----------
+    view
+        The run, as figures read it.
+    result
+        For its names, defaults and sources.
+    kicker
+        What was asked of which machine, in a line.
+    plotly_js
+        ``inline``, or the address of the plotly bundle.
+    """
+    drawn: dict[str, Any] = {}
+    parts: list[Part] = [("answer", "", step_answer.TEMPLATE, answer(view, result, kicker))]
+    if view.served:
+        parts += chapters(view, drawn)
+    whole = View(result)
+    for section in (memory.SECTION, assumptions.SECTION, unexplained.SECTION):
+        values = section.build(whole)
+        if values is not None:
+            drawn |= values.get("figures", {})
+            parts.append((section.key, section.title, section.template, {**values, "short": section.short}))
+    return render_sections(parts, drawn, title=whole.name, plotly_js=plotly_js, styles=("page.css",))
+
+
+def chapters(view: ServingView, drawn: dict[str, Any]) -> list[Part]:
+    """Those that have something to show; their figures are added to ``drawn``."""
+    parts: list[Part] = []
+    for chapter in CHAPTERS:
+        values = chapter.build(view)
+        if values is not None:
+            drawn |= values.get("figures", {})
+            parts.append((chapter.key, chapter.title, chapter.template, {**values, "short": chapter.short}))
+    return parts
+
+
+def answer(view: ServingView, result: Result, kicker: str) -> dict[str, Any]:
+    """The first thing on the page."""
+    told: dict[str, Any] = {
+        "name": str(result.scenario.get("name", "scenario")),
+        "description": result.scenario.get("description", ""),
+        "kicker": kicker,
+        "spread": "",
+        "sentences": [],
+        "ratios": [],
+        "tiles": [],
+    }
+    refusals = [f"{plan.name} is refused: {str(plan.error).rstrip('.')}." for plan in view.refused]
+    if not view.served:
+        return told | {"headline": "No plan fits or can run.", "sentences": refusals}
+    return told | {
+        "headline": words.headline(view),
+        "spread": words.spread(view.ranked[0].best),
+        "ratios": words.ratios(view),
+        "sentences": [*words.sentences(view), *refusals],
+        "tiles": words.tiles(view),
+    }

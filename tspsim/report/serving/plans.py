@@ -1,0 +1,144 @@
+"""Every plan at its best load, and at the load that all have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tspsim.report.numbers import seconds
+from tspsim.units import compact, digits, gib, percent
+
+from .view import Run, Served, ServingView
+
+TEMPLATE = """
+{% if note %}<p class="note">{{ note }}</p>{% endif %}
+<div class="scroll"><table class="plans"><caption class="hidden">Every plan that was asked, the best first</caption>
+<thead><tr><th scope="col">Plan</th>{% for column in columns %}<th scope="col">{{ column }}</th>{% endfor %}
+</tr></thead>
+<tbody>{% for row in rows %}<tr{% if loop.first %} class="best"{% endif %}><th scope="row">{{ row.name }}
+  <span class="small">{{ row.setting }}</span></th>
+  {% for cell, small in row.cells %}<td data-label="{{ columns[loop.index0] }}">{{ cell }}
+  {%- if small %} <span class="small">{{ small }}</span>{% endif %}</td>{% endfor %}</tr>
+{% endfor %}{% for row in refused %}<tr class="refused"><th scope="row">{{ row.name }}</th>
+  <td colspan="{{ columns|length }}">{{ row.why }}</td></tr>
+{% endfor %}</tbody></table></div>
+"""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading, and a run's cell with what stands small below it; shown where some run has it."""
+
+    title: str
+    cell: Callable[[Served, Run], tuple[str, str]]
+
+
+def _wait(key: str) -> Callable[[Served, Run], tuple[str, str]]:
+    def cell(_: Served, run: Run) -> tuple[str, str]:
+        mean, last = run.mean(key), run.mean(key, "p99")
+        if np.isnan(mean):
+            return "–", ""
+        bounds = run.ranges.get(key)
+        small = [] if np.isnan(last) else [f"p99 {seconds(last)}"]
+        small += [] if bounds is None else [f"{seconds(bounds[0])} – {seconds(bounds[1])}"]
+        return seconds(mean), "; ".join(small)
+
+    return cell
+
+
+def _rate(_: Served, run: Run) -> tuple[str, str]:
+    bounds = run.ranges.get("output_tokens_per_s")
+    spread = "" if bounds is None else f"{compact(bounds[0])} – {compact(bounds[1])}"
+    return compact(run.rate("output_tokens_per_s")), spread
+
+
+def _each(served: Served, run: Run) -> tuple[str, str]:
+    return compact(run.rate("output_tokens_per_s_per_gpu")), f"{served.plan.gpus:,} GPUs"
+
+
+def _user(_: Served, run: Run) -> tuple[str, str]:
+    value = run.rate("tokens_per_s_per_user")
+    return ("–" if np.isnan(value) else digits(value)), ""
+
+
+def _goodput(_: Served, run: Run) -> tuple[str, str]:
+    asked = run.rate("requests_per_s")
+    if np.isnan(run.goodput):
+        return "–", ""
+    share = percent(run.goodput / asked, decimals=0) if asked > 0 else ""
+    return digits(run.goodput), f"{share} of those served" if share else ""
+
+
+def _price(_: Served, run: Run) -> tuple[str, str]:
+    prices = sorted(run.prices("usd_per_million_output_tokens").values())
+    if not prices:
+        return "–", ""
+    both = run.price("usd_per_million_tokens")
+    spread = f"{digits(prices[0])}" + (f" – {digits(prices[-1])}" if prices[-1] != prices[0] else "")
+    return spread, "" if np.isnan(both) else f"{digits(both)} with prompts"
+
+
+def _cache(_: Served, run: Run) -> tuple[str, str]:
+    kv = run.metrics.get("kv") or {}
+    share = kv.get("peak_share")
+    sessions = f"holds {int(kv['sessions']):,} such" if kv.get("sessions") else ""
+    return ("–" if share is None else percent(float(share))), sessions
+
+
+def _put_back(_: Served, run: Run) -> tuple[str, str]:
+    count = run.metrics.get("preemptions")
+    return (f"{int(count):,}" if count else "–"), ""
+
+
+def _hits(_: Served, run: Run) -> tuple[str, str]:
+    share = run.metrics.get("prefix_hit_share")
+    return (percent(float(share)) if share else "–"), ""
+
+
+def _memory(served: Served, _: Run) -> tuple[str, str]:
+    memory = served.plan.memory
+    if not memory.capacity_bytes:
+        return "–", ""
+    return gib(memory.peak_bytes), f"of {gib(memory.capacity_bytes)}"
+
+
+COLUMNS = (
+    Column("Within the limits, requests/s", _goodput),
+    Column("Output tokens/s", _rate),
+    Column("a GPU", _each),
+    Column("First token", _wait("ttft_s")),
+    Column("Output token", _wait("tpot_s")),
+    Column("Tokens/s a user", _user),
+    Column("$ a million output tokens", _price),
+    Column("Cache at its peak", _cache),
+    Column("Preemptions", _put_back),
+    Column("Found in caches", _hits),
+    Column("Memory a GPU", _memory),
+)
+
+
+def build(view: ServingView) -> dict[str, Any]:
+    """Rows, the best first; columns that somebody has a value for."""
+    shown = [
+        column
+        for column in COLUMNS
+        if any(column.cell(served, served.best)[0] != "–" for served in view.served)
+    ]
+    rows = [
+        {"name": served.name, "setting": setting(view, served), "cells": [c.cell(served, served.best) for c in shown]}
+        for served in view.ranked
+    ]
+    return {
+        "columns": [column.title for column in shown],
+        "rows": rows,
+        "refused": [{"name": plan.name, "why": plan.error} for plan in view.refused],
+        "note": "Each plan at the load under which it does most; all loads stand below." if view.curve else "",
+    }
+
+
+def setting(view: ServingView, served: Served) -> str:
+    """The load of the row, on a page of several."""
+    return view.load_in_words(served.best.load) if view.curve else ""

@@ -1,0 +1,320 @@
+"""What the pages of a serving run look at: plans with their loads, request tables and logs of engines, as plain arrays.
+
+Nothing here simulates; :mod:`tspsim.report.serving.adapter` fills it from a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tspsim.result import PlanResult
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: What an engine does in a step, as its log has it.
+DECODE, MIXED, PREFILL = 0, 1, 2
+KINDS = (PREFILL, MIXED, DECODE)
+
+
+@dataclass(frozen=True)
+class Requests:
+    """A run's requests in order of arrival, an entry each; seconds of the run, nan where nothing came of it."""
+
+    arrival_s: Floats
+    scheduled_s: Floats
+    first_token_s: Floats
+    end_s: Floats
+    prompt_tokens: Ints
+    output_tokens: Ints
+    preemptions: Ints
+    cached_tokens: Ints
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+    @cached_property
+    def ended(self) -> NDArray[np.bool_]:
+        """Which were answered to the last token."""
+        return np.isfinite(self.end_s) & np.isfinite(self.first_token_s)
+
+    @cached_property
+    def ttft_s(self) -> Floats:
+        """From sending to the first token."""
+        return self.first_token_s - self.arrival_s
+
+    @cached_property
+    def e2e_s(self) -> Floats:
+        """From sending to the last token."""
+        return self.end_s - self.arrival_s
+
+    @cached_property
+    def tpot_s(self) -> Floats:
+        """(E2E − TTFT) / (outputs − 1); nan of a request with one output."""
+        gaps = np.where(self.output_tokens > 1, self.output_tokens - 1, 1)
+        return np.where(self.output_tokens > 1, (self.end_s - self.first_token_s) / gaps, np.nan)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What an engine did: runs of equal steps, in order and without overlap; between them it is idle.
+
+    Attributes
+    ----------
+    start_s, end_s
+        Of a run.
+    steps
+        In it.
+    kind
+        One of :data:`KINDS` each.
+    sequences
+        That decode in each of its steps.
+    chunk_tokens
+        Of prompts in it.
+    waiting, used_tokens
+        Requests in the queue and tokens in the cache.
+    """
+
+    start_s: Floats
+    end_s: Floats
+    steps: Ints
+    kind: NDArray[np.int8]
+    sequences: Ints
+    chunk_tokens: Ints
+    waiting: Ints
+    used_tokens: Floats
+
+    def __len__(self) -> int:
+        return len(self.start_s)
+
+    def within(self, from_s: float, to_s: float) -> Steps:
+        """Runs that are at work between two moments."""
+        chosen = (self.end_s > from_s) & (self.start_s < to_s)
+        return Steps(
+            self.start_s[chosen], self.end_s[chosen], self.steps[chosen], self.kind[chosen], self.sequences[chosen],
+            self.chunk_tokens[chosen], self.waiting[chosen], self.used_tokens[chosen],
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One engine of a run, and what its cache holds at most (None: any number of tokens)."""
+
+    name: str
+    steps: Steps
+    capacity_tokens: float | None = None
+
+
+@dataclass(frozen=True)
+class Transfers:
+    """Caches sent from an engine to another; ``request`` is a place in :class:`Requests`."""
+
+    request: Ints
+    start_s: Floats
+    end_s: Floats
+
+
+@dataclass(frozen=True)
+class PutBack:
+    """Preemptions: which request (a place in :class:`Requests`), when it lost its cache, and when it had it again."""
+
+    request: Ints
+    start_s: Floats
+    end_s: Floats
+
+
+@dataclass(frozen=True)
+class Run:
+    """A plan under one load.
+
+    Attributes
+    ----------
+    load
+        Requests at once of a closed loop, requests/s of an open one; nan where neither is stated.
+    metrics
+        The entry ``serving`` of the JSON contract.
+    ranges
+        Of ``ttft_s``, ``tpot_s`` and ``output_tokens_per_s``: the bounds nine times of ten.
+    """
+
+    load: float
+    metrics: Mapping[str, Any]
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    requests: Requests | None = None
+    engines: tuple[Engine, ...] = ()
+    transfers: Transfers | None = None
+    preempted: PutBack | None = None
+    #: Place in ``engines`` of who answered each request; None where that is not known.
+    answered_by: Ints | None = None
+    #: Price basis that ranks, where there are several; the cheapest where it is not among them.
+    basis: str = ""
+
+    def prices(self, key: str) -> dict[str, float]:
+        """Dollars by price basis, the one that ranks first; the only price has no name; empty without prices."""
+        value: Any = self.metrics.get(key)
+        stated: Mapping[str, Any] = {"": value} if isinstance(value, int | float) else value or {}
+        known = [(str(basis), float(price)) for basis, price in stated.items() if isinstance(price, int | float)]
+        return dict(sorted(known, key=lambda item: (item[0] != self.basis, item[1])))
+
+    def price(self, key: str = "usd_per_million_output_tokens") -> float:
+        """Dollars by the basis that ranks; nan without prices."""
+        return next(iter(self.prices(key).values()), float("nan"))
+
+    def engine_of(self, place: int) -> Engine | None:
+        """Who answered a request, if its log is at hand."""
+        if self.answered_by is not None and self.answered_by[place] >= 0:
+            found = self.engines[int(self.answered_by[place])]
+        elif len(self.engines) == 1:
+            found = self.engines[0]
+        else:
+            return None
+        return found if len(found.steps) else None
+
+    def put_back(self, place: int) -> list[tuple[float, float]]:
+        """When a request was without its cache."""
+        if self.preempted is None:
+            return []
+        chosen = self.preempted.request == place
+        pairs = zip(self.preempted.start_s[chosen], self.preempted.end_s[chosen], strict=True)
+        return [(float(since), float(until)) for since, until in pairs]
+
+    def mean(self, key: str, which: str = "mean") -> float:
+        """A figure of a wait (``ttft_s``, …); nan where there is none."""
+        found = self.metrics.get(key) or {}
+        value = found.get(which)
+        return float("nan") if value is None else float(value)
+
+    def rate(self, key: str) -> float:
+        """A single figure; nan where there is none."""
+        value = self.metrics.get(key)
+        return float(value) if isinstance(value, int | float) else float("nan")
+
+    @property
+    def goodput(self) -> float:
+        """Requests/s within the stated limits; nan without limits."""
+        return self.rate("goodput_requests_per_s")
+
+    @property
+    def end_s(self) -> float:
+        """When the last thing happened."""
+        ends = [float(engine.steps.end_s[-1]) for engine in self.engines if len(engine.steps)]
+        if self.requests is not None and self.requests.ended.any():
+            ends.append(float(np.nanmax(self.requests.end_s)))
+        return max(ends, default=0.0)
+
+
+@dataclass(frozen=True)
+class Published:
+    """A measured point of the same question: its load, tokens/s a user and a GPU, mean waits; nan where unknown."""
+
+    name: str
+    load: float
+    per_user: float
+    per_gpu: float
+    ttft_s: float
+    tpot_s: float
+    source: str
+
+
+@dataclass(frozen=True)
+class StepShare:
+    """Where the seconds of one step go: ``parts`` by family, at a load that ``label`` names."""
+
+    label: str
+    parts: Mapping[str, float]
+
+    @property
+    def seconds(self) -> float:
+        return float(sum(self.parts.values()))
+
+
+@dataclass(frozen=True)
+class Served:
+    """A plan that ran, under its loads in ascending order."""
+
+    plan: PlanResult
+    runs: tuple[Run, ...]
+    shares: tuple[StepShare, ...] = ()
+    #: Of whom it is, on a page that has several machines.
+    offer: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.plan.name} on {self.offer}" if self.offer else self.plan.name
+
+    @cached_property
+    def best(self) -> Run:
+        """The load under which it does most: within the limits where there are some, else of outputs."""
+        return max(self.runs, key=Merit.of)
+
+    def at(self, load: float) -> Run | None:
+        """Its run under a load."""
+        return next((run for run in self.runs if run.load == load), None)
+
+
+@dataclass(frozen=True, order=True)
+class Merit:
+    """What runs are ranked by: requests/s within limits, then output tokens/s a GPU."""
+
+    goodput: float
+    per_gpu: float
+
+    @classmethod
+    def of(cls, run: Run) -> Merit:
+        goodput = run.goodput
+        return cls(0.0 if np.isnan(goodput) else goodput, run.rate("output_tokens_per_s_per_gpu"))
+
+
+@dataclass(frozen=True)
+class ServingView:
+    """A serving result as its page reads it.
+
+    Attributes
+    ----------
+    closed
+        Whether ``load`` of runs counts requests at once (else requests/s).
+    slo
+        Limits in seconds by wait (``ttft``, ``tpot``, ``e2e``).
+    """
+
+    served: tuple[Served, ...]
+    refused: Sequence[PlanResult] = ()
+    closed: bool = True
+    slo: Mapping[str, float] = field(default_factory=dict)
+    published: Sequence[Published] = ()
+
+    @property
+    def loads(self) -> tuple[float, ...]:
+        """All loads, ascending."""
+        found = {run.load for each in self.served for run in each.runs}
+        return tuple(sorted(load for load in found if not np.isnan(load)))
+
+    @property
+    def curve(self) -> bool:
+        """Whether more than one load was asked."""
+        return len(self.loads) > 1
+
+    def load_in_words(self, load: float) -> str:
+        """A load as sentences name it.
+
+        >>> ServingView(()).load_in_words(64.0), ServingView((), closed=False).load_in_words(2.5)
+        ('64 at once', '2.5 requests/s')
+        """
+        if np.isnan(load):
+            return "the stated traffic"
+        return f"{load:,.4g} at once" if self.closed else f"{load:,.4g} requests/s"
+
+    @cached_property
+    def ranked(self) -> tuple[Served, ...]:
+        """Plans, the best first (of equals the first)."""
+        return tuple(sorted(self.served, key=lambda each: _backwards(Merit.of(each.best))))
+
+
+def _backwards(merit: Merit) -> tuple[float, float]:
+    return -merit.goodput, -merit.per_gpu

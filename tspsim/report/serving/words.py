@@ -1,0 +1,255 @@
+"""The answer of a serving run in sentences: who serves best by how much, what users see, what it costs, what limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from tspsim.report.numbers import seconds
+from tspsim.units import compact, digits, percent
+
+from .engines import busy
+from .view import DECODE, MIXED, PREFILL, Merit, Run, Served, ServingView
+
+#: Ratios below this are no difference.
+TIE = 1.01
+#: Shares from which a cache counts as full, and an engine as waiting for requests.
+FULL, IDLE = 0.97, 0.1
+#: Waits in the queue that are part of the wait for a first token from this share on.
+QUEUED = 0.3
+
+
+def headline(view: ServingView) -> str:
+    """Who does most, and how much."""
+    best = view.ranked[0]
+    run = best.best
+    alone = len(view.served) == 1
+    lead = "is the only plan that runs" if alone and view.refused else "serves" if alone else "serves most"
+    at = f", {view.load_in_words(run.load)}" if not np.isnan(run.load) else ""
+    if not np.isnan(run.goodput):
+        return f"{best.name} {lead}: {digits(run.goodput)} requests/s within the limits{at}"
+    each = compact(run.rate("output_tokens_per_s_per_gpu"))
+    return f"{best.name} {lead}: {compact(run.rate('output_tokens_per_s'))} tokens/s, {each} a GPU{at}"
+
+
+def spread(run: Run) -> str:
+    """The range of the rate."""
+    bounds = run.ranges.get("output_tokens_per_s")
+    if bounds is None:
+        return ""
+    return f"likely {compact(bounds[0])} to {compact(bounds[1])} output tokens/s"
+
+
+def ratios(view: ServingView) -> list[dict[str, str]]:
+    """The best plan over each other one, in what it is ranked by."""
+    best = view.ranked[0].best
+    found = []
+    for rival in view.ranked[1:]:
+        mine, other = comparable(best, rival.best)
+        found.append({"name": rival.name, "times": f"{mine / other:.2f}×" if other > 0 else "∞"})
+    return found
+
+
+def comparable(a: Run, b: Run) -> tuple[float, float]:
+    """Both runs in what they are ranked by."""
+    if not np.isnan(a.goodput) and a.goodput > 0 and not np.isnan(b.goodput):
+        return a.goodput, b.goodput
+    return a.rate("output_tokens_per_s_per_gpu"), b.rate("output_tokens_per_s_per_gpu")
+
+
+def sentences(view: ServingView) -> Iterator[str]:
+    """Everything else that the answer says."""
+    best = view.ranked[0]
+    run = best.best
+    yield users(run)
+    yield from lone(view)
+    yield from leaders(view)
+    cost = dollars(run)
+    if cost:
+        yield f"That is {cost} a million output tokens."
+    yield from cheapest(view)
+    yield from limits(best, run)
+
+
+def users(run: Run) -> str:
+    """What somebody who asks waits for."""
+    first, last = run.mean("ttft_s"), run.mean("ttft_s", "p99")
+    text = f"The first token comes after {seconds(first)}"
+    asides = [] if np.isnan(last) else [f"99 of 100 within {seconds(last)}"]
+    asides += _likely(run, "ttft_s")
+    text += f" ({'; '.join(asides)})" if asides else ""
+    token = run.mean("tpot_s")
+    if np.isnan(token):
+        return f"{text}."
+    asides = _likely(run, "tpot_s")
+    likely = f" ({asides[0]})" if asides else ""
+    each = digits(run.rate("tokens_per_s_per_user"))
+    return f"{text}, then one every {seconds(token)}{likely}: {each} tokens/s a user."
+
+
+def _likely(run: Run, key: str) -> list[str]:
+    bounds = run.ranges.get(key)
+    return [] if bounds is None else [f"likely {seconds(bounds[0])} to {seconds(bounds[1])}"]
+
+
+def lone(view: ServingView) -> Iterator[str]:
+    """Who is quickest for one user, where that is another plan than the best."""
+    if not view.curve or len(view.served) < 2:
+        return
+    least = view.loads[0]
+    known = [(each, run) for each in view.served if (run := each.at(least)) and not np.isnan(run.mean("tpot_s"))]
+    if not known:
+        return
+    quick, run = min(known, key=lambda pair: pair[1].mean("tpot_s"))
+    best = view.ranked[0]
+    token = run.mean("tpot_s")
+    told = f"With {view.load_in_words(least)} {quick.name} is quickest: a token every {seconds(token)}"
+    mine = best.at(least)
+    if quick is best or mine is None:
+        yield f"{told}, the first after {seconds(run.mean('ttft_s'))}."
+    elif mine.mean("tpot_s") > TIE * token:
+        yield f"{told}, where {best.name} takes {seconds(mine.mean('tpot_s'))}."
+
+
+def leaders(view: ServingView) -> Iterator[str]:
+    """Which plan leads from which load on, where that changes."""
+    if not view.curve or len(view.served) < 2:
+        return
+    found: list[tuple[str, list[float]]] = []
+    for load in view.loads:
+        known = [(each, run) for each in view.served if (run := each.at(load)) is not None]
+        if len(known) < 2:
+            continue
+        first = max(known, key=lambda pair: Merit.of(pair[1]))[0].name
+        if found and found[-1][0] == first:
+            found[-1][1].append(load)
+        else:
+            found.append((first, [load]))
+    if len(found) < 2:
+        return
+    told = [f"{name} {span(loads)}" for name, loads in found]
+    what = "within the limits" if view.slo else "of outputs"
+    yield f"Most {what}, by {'requests at once' if view.closed else 'requests/s sent'}: {', '.join(told)}."
+
+
+def span(loads: Sequence[float]) -> str:
+    first, last = f"{loads[0]:,.4g}", f"{loads[-1]:,.4g}"
+    return f"at {first}" if first == last else f"from {first} to {last}"
+
+
+def dollars(run: Run) -> str:
+    """Prices of a million output tokens, by basis; empty without prices."""
+    prices = run.prices("usd_per_million_output_tokens")
+    return ", ".join(f"${digits(value)}{f' ({basis})' if basis else ''}" for basis, value in prices.items())
+
+
+def cheapest(view: ServingView) -> Iterator[str]:
+    """Whose tokens cost least, where that is another plan than the best: machines differ in price."""
+    priced = [(each.best.price(), each) for each in view.served if not np.isnan(each.best.price())]
+    if len(priced) < 2:
+        return
+    least, cheap = min(priced, key=lambda pair: pair[0])
+    best = view.ranked[0]
+    mine = best.best.price()
+    if cheap is not best and mine > TIE * least:
+        yield f"{cheap.name} is cheaper: ${digits(least)} a million output tokens, {mine / least:.2f} times less."
+
+
+def limits(best: Served, run: Run) -> Iterator[str]:
+    """What the run itself shows of what holds it back, and the plan's own word."""
+    if best.plan.bottleneck:
+        text = best.plan.bottleneck
+        yield f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
+    else:
+        yield from engaged(run)
+    yield from queued(run)
+    yield from full(run)
+
+
+def queued(run: Run) -> Iterator[str]:
+    """How much of the wait for a first token is the queue."""
+    requests = run.requests
+    if requests is None or not requests.ended.any():
+        return
+    wait = requests.scheduled_s[requests.ended] - requests.arrival_s[requests.ended]
+    ttft = requests.ttft_s[requests.ended]
+    if np.isfinite(wait).all() and ttft.sum() > 0 and wait.sum() / ttft.sum() >= QUEUED:
+        share = float(wait.sum() / ttft.sum())
+        yield f"{percent(share, decimals=0)} of the wait for a first token is in the queue."
+
+
+def full(run: Run) -> Iterator[str]:
+    """A cache that ran full, and what came of it."""
+    kv = run.metrics.get("kv") or {}
+    peak, put_back = kv.get("peak_share"), run.metrics.get("preemptions") or 0
+    count = run.metrics.get("requests") or 0
+    if put_back:
+        each = f" of {int(count):,} requests" if count else ""
+        yield (
+            f"Caches ran full: {int(put_back):,} preemption{'s' * (put_back > 1)}{each}, whose prompts were read again."
+        )
+    elif peak is not None and peak >= FULL:
+        yield f"Caches were full ({percent(float(peak))} at the peak): who came then had to wait."
+    elif peak is not None and kv.get("sessions"):
+        yield f"Caches were at most {percent(float(peak))} full; they hold {int(kv['sessions']):,} such requests."
+
+
+def engaged(run: Run) -> Iterator[str]:
+    """What engines spent their time on."""
+    end_s = run.end_s
+    engines = [engine for engine in run.engines if len(engine.steps)]
+    if not engines or end_s <= 0:
+        return
+    mean = {kind: float(np.mean([busy(e.steps, kind) for e in engines])) / end_s for kind in (PREFILL, MIXED, DECODE)}
+    idle = 1.0 - sum(mean.values())
+    reading = mean[PREFILL] + mean[MIXED]
+    told = f"Engines read prompts in {percent(reading, decimals=0)} of the time"
+    if mean[MIXED] > 0.0 and mean[PREFILL] < 0.5 * reading:
+        told += ", mostly beside decoding"
+    yield f"{told}, and stood idle for {percent(idle, decimals=0)}." if idle >= IDLE else f"{told}."
+
+
+def tiles(view: ServingView) -> list[dict[str, str]]:
+    """Figures of the best plan at a glance."""
+    best = view.ranked[0]
+    run = best.best
+    shown: list[dict[str, str]] = []
+
+    def tile(what: str, value: str, more: str) -> None:
+        shown.append({"what": what, "value": value, "more": more})
+
+    tile("First token", seconds(run.mean("ttft_s")), _tail(run, "ttft_s"))
+    if not np.isnan(run.mean("tpot_s")):
+        tile("Output token", seconds(run.mean("tpot_s")), _tail(run, "tpot_s"))
+        tile("A user", digits(run.rate("tokens_per_s_per_user")), "tokens/s")
+    tile("A GPU", compact(run.rate("output_tokens_per_s_per_gpu")), f"output tokens/s; {best.plan.gpus:,} GPUs")
+    if not np.isnan(run.goodput):
+        tile("Goodput", digits(run.goodput), f"requests/s with {slo_in_words(view.slo)}")
+    prices = run.prices("usd_per_million_output_tokens")
+    if prices:
+        (basis, price), *others = prices.items()
+        named = f" ({basis})" if basis else ""
+        further = "".join(f"; ${digits(other)} {name}" for name, other in others)
+        tile("Cost", f"${digits(price)}", f"a million output tokens{named}{further}")
+    kv = run.metrics.get("kv") or {}
+    if kv.get("peak_share") is not None:
+        sessions = f"room for {int(kv['sessions']):,} requests" if kv.get("sessions") else "of the room, at the peak"
+        tile("Caches", percent(float(kv["peak_share"])), f"at the peak; {sessions}")
+    return shown
+
+
+def _tail(run: Run, key: str) -> str:
+    last = run.mean(key, "p99")
+    return "mean" if np.isnan(last) else f"mean; 99 of 100 within {seconds(last)}"
+
+
+def slo_in_words(slo: Mapping[str, float]) -> str:
+    """Limits as a sentence names them.
+
+    >>> slo_in_words({"ttft": 2.0, "tpot": 0.05})
+    'the first token within 2.00 s and a token every 50.0 ms'
+    """
+    words = {"ttft": "the first token within {}", "tpot": "a token every {}", "e2e": "the answer within {}"}
+    told = [words[key].format(seconds(value)) for key, value in slo.items() if key in words]
+    return " and ".join(told) if told else "no limit"

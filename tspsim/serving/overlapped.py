@@ -1,0 +1,81 @@
+"""What steps with prompts cost where streams overlap, or drafts are made behind them.
+
+Taken one after the other, the parts of such a step have tables (:mod:`.mixed`); what the engine finds is another time.
+Their ratio hardly depends on more than how many tokens pass and how many sequences decode: it is tabulated over tokens
+for a few numbers of sequences, and straight between these (in their logarithm).
+"""
+
+from __future__ import annotations
+
+from math import log2
+
+import numpy as np
+
+from ..model.attention.base import MOST_DECODED
+from .grid import Cells
+from .mixed import Mixed
+from .programs import StepPrograms
+from .tables import Floats
+from .work import Chunk, Work
+
+#: Numbers of sequences that are looked at, and contexts of theirs.
+SEQUENCES, CONTEXT = (1, 8, 32, 128, 512, 2048), 2048
+#: Relative error of a ratio between tabulated tokens: a run of the engine is dear.
+EPSILON = 0.004
+
+
+class Overlapped:
+    """Steps of one plan.
+
+    Parameters
+    ----------
+    programs
+        Of the plan.
+    serial
+        The same, or of a plan that hides and drafts nothing, one thing after the other.
+    """
+
+    def __init__(self, programs: StepPrograms, serial: Mixed) -> None:
+        self.programs, self._serial = programs, serial
+        self._ratios: dict[int, Cells] = {}
+
+    def seconds(self, work: Work, expert_tokens: int | None = None) -> float | None:
+        """Of one step; None where its parts have no tables."""
+        serial_s = self._serial.seconds(work, expert_tokens)
+        if serial_s is None:
+            return None
+        ratio = 0.0
+        for sequences, share in between(work.sequences):
+            beside = sequences * self.programs.queries
+            ratio += share * float(self._ratio(sequences)(max(work.tokens, beside + MOST_DECODED + 1))[0])
+        return ratio * serial_s
+
+    def _ratio(self, sequences: int) -> Cells:
+        if sequences not in self._ratios:
+            queries = self.programs.queries
+            beside = sequences * queries
+
+            def value(tokens: int) -> Floats:
+                work = Work((Chunk(tokens - beside, 0),), (CONTEXT,) * sequences, queries)
+                serial_s = self._serial.seconds(work)
+                assert serial_s is not None
+                return np.array([self.programs.seconds(work) / serial_s])
+
+            self._ratios[sequences] = Cells(value, first=beside + MOST_DECODED + 1, epsilon=EPSILON)
+        return self._ratios[sequences]
+
+
+def between(sequences: int) -> list[tuple[int, float]]:
+    """Numbers of sequences that are looked at around some, and the share of each.
+
+    >>> between(0), between(8), between(16)
+    ([(0, 1.0)], [(8, 1.0)], [(8, 0.5), (32, 0.5)])
+    """
+    if not sequences:
+        return [(0, 1.0)]
+    above = next((index for index, each in enumerate(SEQUENCES) if each >= sequences), len(SEQUENCES) - 1)
+    low, high = SEQUENCES[max(0, above - 1)], SEQUENCES[above]
+    if sequences >= high:
+        return [(high, 1.0)]
+    share = log2(sequences / low) / log2(high / low)
+    return [(low, 1.0 - share), (high, share)]

@@ -1,0 +1,43 @@
+"""Between which factors of a prediction nine of ten measured runs are expected."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from tspsim.simulation import run_plan
+
+from .question import step_question
+from .run import ServedPlan, ServedRun
+
+
+class Band(NamedTuple):
+    """Factors of the time per output token, and of the time to the first."""
+
+    tpot: tuple[float, float]
+    ttft: tuple[float, float]
+
+
+#: Errors of queues on top of those of steps: a time to the first token waits for batches that a client's jitter forms.
+QUEUE = 1.5
+
+
+def band_of(run: ServedRun) -> Band:
+    """Of a run: the range of a decode step of its usual batch, and of a prompt alone."""
+    batch = max(1, (run.concurrency or 256) // (run.plan.dp * run.replicas))
+    batch = 1 << (min(batch, 256).bit_length() - 1)
+    prompt = 1 << (run.prompt.bit_length() - 1)
+    decode = _step(run.plan, "decode", batch, prompt)
+    prefill = _step(run.prefill[0] if run.prefill else run.plan, "prefill", 0, min(8192, prompt))
+    return Band(decode, (prefill[0] / QUEUE, prefill[1] * QUEUE))
+
+
+@lru_cache(4096)
+def _step(plan: ServedPlan, step: str, batch: int, tokens: int) -> tuple[float, float]:
+    """Low and high of a step over its seconds."""
+    question = step_question(plan, step, batch, tokens)
+    result = run_plan(question, question.plans[0])
+    if not result.ran or result.range is None:
+        return 0.7, 1.4
+    rate = result.tokens_per_step / result.step_time_s
+    return rate / result.range.high, rate / result.range.low

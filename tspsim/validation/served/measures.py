@@ -1,0 +1,22 @@
+"""What clients of a run measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Measures:
+    """Means over requests, and their medians.
+
+    ``kv_tokens``: what the cache of one attention replica holds; None: no limit, or not told.
+    """
+
+    ttft_s: float
+    tpot_s: float
+    median_ttft_s: float
+    median_tpot_s: float
+    output_tokens_per_s: float
+    tokens_per_s: float
+    preemptions: int = 0
+    kv_tokens: int | None = None

@@ -1,0 +1,112 @@
+"""Predictors of the two tables of served runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from tspsim.errors import InputError
+
+from . import published, silicon
+from .bands import Band, band_of
+from .groups import fitted, group_of
+from .measures import Measures
+from .replayed import replay
+from .run import ServedPlan, ServedRun
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..answers import Answers
+
+#: The column that a row's run, or the reason why it has none, stands in.
+RUN = "run"
+#: Runs whose outcomes are kept: metrics of one run stand together.
+RUNS = 512
+_replayed: Callable[[ServedRun], Measures] = lru_cache(RUNS)(replay)
+
+
+def with_runs(
+    mend: Callable[[pd.DataFrame], silicon.Mended],
+) -> Callable[[pd.DataFrame], tuple[pd.DataFrame, dict[str, int]]]:
+    """What puts a table's runs beside its rows, and says what was mended."""
+
+    def prepared(frame: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]:
+        import pandas as pd
+
+        mended = mend(frame)
+        out = frame.copy()
+        out[RUN] = pd.Series(mended.runs, index=out.index, dtype=object)
+        return out, dict(mended.notes)
+
+    return prepared
+
+
+mend_silicon = with_runs(silicon.mend)
+mend_published = with_runs(published.mend)
+
+
+def plan_by_plan(frame: pd.DataFrame) -> Iterable[Sequence[int]]:
+    """Positions of rows whose runs are of one plan, so that what its steps cost is tabulated once; longest first."""
+    found: dict[tuple[ServedPlan, ...] | None, list[int]] = {}
+    work: dict[tuple[ServedPlan, ...] | None, int] = {}
+    for position, run in enumerate(frame[RUN]):
+        key = None if isinstance(run, str) else run.plans
+        found.setdefault(key, []).append(position)
+        work[key] = work.get(key, 0) + (0 if isinstance(run, str) else run.requests)
+    return [found[key] for key in sorted(found, key=lambda key: -work[key])]
+
+
+def predict_silicon(frame: pd.DataFrame, answers: Answers) -> None:
+    """Mean time per output token, and beside it mean time to the first token, in milliseconds."""
+    _label(frame, answers, frame["model_path"])
+    for position, run in enumerate(frame[RUN]):
+        measures = _measures(run, position, answers)
+        if measures is None:
+            continue
+        band = band_of(run)
+        tpot = 1e3 * measures.tpot_s
+        answers.predict(position, tpot, tpot * band.tpot[0], tpot * band.tpot[1])
+        ttft = 1e3 * measures.ttft_s
+        answers.also(position, "silicon_ttft_ms", ttft)
+        answers.also(position, "silicon_ttft_ms_low", ttft * band.ttft[0])
+        answers.also(position, "silicon_ttft_ms_high", ttft * band.ttft[1])
+
+
+def predict_published(frame: pd.DataFrame, answers: Answers) -> None:
+    """The metric of a row, in its unit."""
+    _label(frame, answers, frame["model"])
+    for position, (run, name) in enumerate(zip(frame[RUN], frame["metric"], strict=True)):
+        measures = _measures(run, position, answers)
+        if measures is None:
+            continue
+        metric = published.METRICS[str(name)]
+        value = metric.of(measures, run.gpus)
+        low, high = _ends(metric, band_of(run))
+        answers.predict(position, value, value * low, value * high)
+
+
+def _ends(metric: published.Metric, band: Band) -> tuple[float, float]:
+    if metric.rate:
+        return 1.0 / band.tpot[1], 1.0 / band.tpot[0]
+    return band.ttft if metric.kind == "TTFT" else band.tpot
+
+
+def _measures(run: ServedRun | str, position: int, answers: Answers) -> Measures | None:
+    if isinstance(run, str):
+        answers.skip(position, run)
+        return None
+    try:
+        return _replayed(run)
+    except InputError as error:
+        answers.skip(position, error.message)
+        return None
+
+
+def _label(frame: pd.DataFrame, answers: Answers, models: pd.Series[str]) -> None:
+    for position, (run, _) in enumerate(zip(frame[RUN], models, strict=True)):
+        if isinstance(run, str):
+            continue
+        answers.label(position, "group", group_of(run))
+        answers.label(position, "fitted", "fitted" if fitted(run) else "not fitted")

@@ -1,0 +1,288 @@
+"""Rows of published/inference.csv: which run each is a metric of, and how the metric is read off a run."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tspsim.errors import InputError
+
+from ..cells import Row, count_of
+from ..devices import device_name, no_device
+from .run import Options, ServedPlan, ServedRun
+from .scripts import Asked, Script
+from .silicon import CLASSES, NVFP4, USUAL_NVFP4, Mended, activations_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .measures import Measures
+
+#: What the first words of a name mean in the catalog, longest first.
+MODELS = {
+    "deepseek-r1": "deepseek-r1",
+    "deepseek-v3.2": "deepseek-v3.2",
+    "deepseek-v4-pro": "deepseek-v4-pro",
+    "glm-4.7": "glm-4.7",
+    "glm-5.1": "glm-5.1",
+    "glm-5.2": "glm-5.2",
+    "glm-5": "glm-5",
+    "gpt-oss-120b": "gpt-oss-120b",
+    "gpt-oss-20b": "gpt-oss-20b",
+    "kimi-k2.5": "kimi-k2.5",
+    "kimi-k2.7": "kimi-k2.5",  # the same architecture
+    "kimi-k2.6": "kimi-k2.6",
+    "llama-3.1-405b": "llama-3.1-405b",
+    "llama-3.1-8b": "llama-3.1-8b",
+    "llama-3.3-70b": "llama-3.3-70b",
+    "llama-4-maverick": "llama-4-maverick",
+    "minimax-m2.5": "minimax-m2.5",
+    "minimax-m2.7": "minimax-m2.5",  # the same architecture
+    "qwen3-235b-a22b": "qwen3-235b-a22b",
+    "qwen3-30b-a3b": "qwen3-30b-a3b",
+    "qwen3-next-80b-a3b": "qwen3-next-80b-a3b",
+    "qwen3.5-397b-a17b": "qwen3.5-397b-a17b",
+}
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of the table: ``of`` reads it off a run on so many GPUs; ``rate``: larger where steps are shorter."""
+
+    of: Callable[[Measures, int], float]
+    rate: bool = False
+    kind: str = ""
+
+
+#: By the name in the table.
+METRICS: dict[str, Metric] = {
+    "TPOT mean ms": Metric(lambda run, gpus: 1e3 * run.tpot_s, kind="TPOT"),
+    "TPOT median ms": Metric(lambda run, gpus: 1e3 * run.median_tpot_s, kind="TPOT"),
+    "TPOT ms": Metric(lambda run, gpus: 1e3 * run.tpot_s, kind="TPOT"),
+    "TTFT mean ms": Metric(lambda run, gpus: 1e3 * run.ttft_s, kind="TTFT"),
+    "TTFT median ms": Metric(lambda run, gpus: 1e3 * run.median_ttft_s, kind="TTFT"),
+    "TTFT ms": Metric(lambda run, gpus: 1e3 * run.ttft_s, kind="TTFT"),
+    "output tok/s (total)": Metric(lambda run, gpus: run.output_tokens_per_s, True, "output tokens/s"),
+    "output tok/s/gpu": Metric(lambda run, gpus: run.output_tokens_per_s / gpus, True, "output tokens/s"),
+    "total tok/s (in+out)": Metric(lambda run, gpus: run.tokens_per_s, True, "tokens/s"),
+    "total tok/s/gpu": Metric(lambda run, gpus: run.tokens_per_s / gpus, True, "tokens/s"),
+    "input tok/s (total)": Metric(
+        lambda run, gpus: run.tokens_per_s - run.output_tokens_per_s, True, "input tokens/s"
+    ),
+}  # fmt: skip
+
+#: Requests of a data set of trtllm-bench by (prompt, output), from TensorRT-LLM's performance overview.
+BENCH_REQUESTS = {
+    (128, 128): 30000, (128, 2048): 3000, (128, 4096): 1500, (500, 2000): 3000, (1000, 1000): 3000,
+    (1000, 2000): 1500, (1024, 2048): 1500, (2048, 128): 3000, (2048, 2048): 1500, (5000, 500): 1500,
+    (20000, 2000): 1000,
+}  # fmt: skip
+USUAL_REQUESTS = 1500
+
+
+def mend(frame: pd.DataFrame) -> Mended:
+    """Every row of the table as a run, or a reason."""
+    mended = Mended([])
+    for row in frame.to_dict("records"):
+        try:
+            if str(row["metric"]) not in METRICS:
+                raise InputError(f"metric '{row['metric']}' is not predicted")
+            mended.runs.append(published_run(row))
+        except InputError as error:
+            mended.runs.append(error.message)
+    runs = [run for run in mended.runs if not isinstance(run, str)]
+    mended.notes = Counter({"rows that are scored": len(runs), "runs that they are metrics of": len(set(runs))})
+    return mended
+
+
+def published_run(row: Row) -> ServedRun:
+    """The run of a row; raises InputError with why it is not predicted."""
+    if str(row.get("usable", "1")).strip() == "0":
+        raise InputError("marked as not usable")
+    written, name = str(row["model"]), device_name(row["gpu"])
+    if name is None:
+        raise InputError(no_device(row["gpu"]))
+    model = model_of(written)
+    if model is None:
+        raise InputError("no such model in the catalog")
+    software = next((each for words, each in SOFTWARE if words in str(row["engine"])), None)
+    if software is None:
+        raise InputError("the engine is not modelled, or not stated")
+    prompt, output = count_of(row, "isl"), count_of(row, "osl")
+    if not (prompt and output):
+        raise InputError("incomplete: lengths are not numbers")
+    if output < 2:
+        raise InputError("prefill alone: no decoding to score")
+    offline = str(row["concurrency"]).startswith("max")
+    concurrency = count_of(row, "concurrency")
+    if not (offline or concurrency):
+        raise InputError("incomplete: how many requests at once is not stated")
+    tp, dp, ep, replicas = degrees(row)
+    if "dspark" in written.lower():
+        raise InputError("drafts by DSpark are not modelled")
+    if "tbo" in f"{written} {row['notes']}".lower():
+        raise InputError("two batches that take turns are not replayed")
+    policy, stack, script = software
+    if not policy:
+        raise InputError("disaggregated, or software that is not published")
+    if name.startswith("mi") and policy == "vllm":
+        stack = "atom"
+    settings = script(Asked(model, name, tp * dp, prompt, output, concurrency), dp)
+    words = str(row["precision"])
+    plan = ServedPlan(
+        model, name, tp, dp, ep, stack, weights_of(words, model, name, written), activations_of(model, name),
+        cache_of(words, policy), drafts_of(written),
+    )  # fmt: skip
+    run = ServedRun(
+        plan=plan,
+        policy=policy,
+        prompt=prompt,
+        output=output,
+        concurrency=concurrency,
+        requests=_requests(row, 10 * concurrency),
+        least=_least(row),
+        options=tuple(sorted(settings.options.items())),
+        memory=settings.memory,
+        replicas=replicas,
+    )
+    if offline:
+        requests = BENCH_REQUESTS.get((prompt, output), USUAL_REQUESTS) * replicas * dp
+        return replace(run, concurrency=None, requests=requests, least=1.0)
+    return run
+
+
+def model_of(written: str) -> str | None:
+    """The catalog's model of a published name.
+
+    >>> model_of("DeepSeek-R1-0528-MXFP4-mtp3"), model_of("MiniMaxAI/MiniMax-M2.7"), model_of("Mixtral")
+    ('deepseek-r1', 'minimax-m2.5', None)
+    """
+    word = written.lower().split("/")[-1]
+    return next((MODELS[name] for name in sorted(MODELS, key=len, reverse=True) if word.startswith(name)), None)
+
+
+def drafts_of(written: str) -> int:
+    """Drafted tokens a step, from a model's published name.
+
+    >>> [drafts_of(name) for name in ("GLM-5.2-FP8 MTP3", "DeepSeek-R1-0528-MXFP4-mtp1", "Qwen3-Next-80B-mtp")]
+    [3, 1, 1]
+    >>> drafts_of("DeepSeek-R1-0528-MXFP4-MTP-MoEFP4")
+    0
+    """
+    found = re.search(r"[ +-]mtp(\d?)$", written.lower())
+    return int(found.group(1) or 1) if found else 0
+
+
+def degrees(row: Row) -> tuple[int, int, int, int]:
+    """(tensor-parallel ranks, attention replicas, expert-parallel ranks, replicas) of a row."""
+    gpus, tp = count_of(row, "n_gpus"), count_of(row, "tp")
+    if not (gpus and tp):
+        raise InputError("incomplete: GPUs or tp not stated")
+    if str(row.get("pp", "1")).strip() not in ("", "1"):
+        raise InputError("pipeline stages of a serving run are not scored")
+    experts, attention = str(row["ep"]).lower(), str(row["dp"]).lower()
+    ep = tp if experts.startswith(("tp", "see notes")) else count_of(row, "ep", 1)
+    if attention.startswith("attention dp"):
+        return 1, tp, max(ep, 1), gpus // tp
+    dp = count_of(row, "dp", 1)
+    if tp * dp > gpus:  # attention replicas on the ranks of tp
+        tp = max(1, tp // dp)
+    if gpus % (tp * dp):
+        raise InputError("incomplete: what the other GPUs do is not stated")
+    replicas = gpus // (tp * dp)
+    if replicas > 1 and dp == 1 and "dp attention" not in str(row["notes"]).lower():
+        raise InputError("incomplete: what the other GPUs do is not stated")
+    if replicas > 1:
+        dp, replicas = replicas, 1
+    return tp, dp, ep, replicas
+
+
+# --- engines -----------------------------------------------------------------------------------------------------
+
+
+def _atom(asked: Asked, dp: int) -> Script:
+    tokens = 32768 if asked.model.startswith("kimi") else 16384
+    return Script({"max_num_batched_tokens": tokens, "max_num_seqs": 512}, 0.9)
+
+
+def _plugin(asked: Asked, dp: int) -> Script:
+    tokens = 32768 if asked.model.startswith("qwen3-next") else 16384
+    memory = 0.8 if asked.model.startswith(("gpt-oss", "qwen3.5")) else 0.9
+    return Script({"max_num_batched_tokens": tokens, "max_num_seqs": 1024}, memory)
+
+
+def _sglang_plugin(asked: Asked, dp: int) -> Script:
+    if dp > 1:
+        options = {"chunked_prefill_size": 65536, "max_prefill_tokens": 65536, "max_running_requests": 24}
+        return Script(options, 0.8)
+    return Script({"chunked_prefill_size": 16384, "max_prefill_tokens": 16384}, 0.85)
+
+
+def _vllm(asked: Asked, dp: int) -> Script:
+    return Script({"max_num_batched_tokens": 8192, "max_num_seqs": 1024}, 0.9)
+
+
+def _bench(asked: Asked, dp: int) -> Script:
+    return Script({"max_num_tokens": 8192, "max_batch_size": 2048}, 0.9)
+
+
+Settings = Callable[[Asked, int], Script]
+#: Words of the engine column → scheduler, stack, and its options.
+SOFTWARE: tuple[tuple[str, tuple[str, str, Settings]], ...] = (
+    ("P/D", ("", "", _vllm)),
+    ("1P1D", ("", "", _vllm)),
+    ("fork", ("", "", _vllm)),
+    ("vLLM + ATOM", ("vllm", "atom", _plugin)),
+    ("SGLang + ATOM", ("sglang", "atom", _sglang_plugin)),
+    ("ATOM", ("atom", "atom", _atom)),
+    ("TensorRT-LLM", ("trtllm", "trtllm", _bench)),
+    ("vLLM", ("vllm", "vllm@0.19", _vllm)),
+)
+
+
+def _requests(row: Row, usual: int) -> int:
+    """How many were sent, where the notes say."""
+    found = re.search(r"num prompts (\d+)|, (\d+) prompts", str(row["notes"]))
+    if found:
+        return int(found.group(1) or found.group(2))
+    return count_of(row, "concurrency") if "num_prompts=conc=" in str(row["notes"]) else usual
+
+
+def _least(row: Row) -> float:
+    """Least length over the nominal: what the notes say, else all alike."""
+    return 0.8 if "uniform in [0.8,1.0]" in str(row["notes"]) else 1.0
+
+
+# --- types -------------------------------------------------------------------------------------------------------
+
+
+def weights_of(words: str, model: str, device: str, written: str) -> Options:
+    """Types by class, from a row's words and its model's name; empty: as the checkpoint keeps them."""
+    word = words.lower()
+    if "native" in word or "default" in word or model.startswith("gpt-oss"):
+        return ()
+    dense = model.startswith("llama")
+    if "nvfp4" in word or word.startswith("fp4"):
+        every = tuple((part, "nvfp4") for part in ("attention", "dense"))
+        return () if model == "deepseek-v4-pro" else every if dense else NVFP4.get(model, USUAL_NVFP4)
+    if "mxfp4" in word:
+        if dense:
+            return tuple((part, "mxfp4") for part in ("attention", "dense"))
+        wide = "bf16" if model.startswith(("qwen3.5", "minimax")) else "fp8"
+        return (("attention", wide), ("dense", "mxfp4"), ("experts", "mxfp4"), ("shared", "mxfp4"))
+    if "fp8" in word:
+        return tuple((part, "fp8" if dense else "fp8_block") for part in CLASSES)
+    return tuple((part, "bf16") for part in CLASSES) if not word else ()
+
+
+def cache_of(words: str, policy: str) -> str:
+    """Type of the cache: as stated; TensorRT-LLM's quantised checkpoints keep it in fp8."""
+    word = words.lower()
+    if "fp8 kv" in word:
+        return "fp8"
+    if "fp16 kv" in word or "bf16 kv" in word:
+        return "bf16"
+    return "fp8" if policy == "trtllm" and ("fp4" in word or "fp8" in word) else ""

@@ -1,0 +1,91 @@
+"""A served plan as a question of the simulator: its cluster, its types, its software."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from tspsim import catalog
+from tspsim.network.load import usual_node
+from tspsim.scenario import load
+from tspsim.simulation import Question, look_up
+
+from ..devices import LOOKUPS
+from .run import ServedPlan
+
+#: How random prompts fall on experts: not evenly.
+ROUTING: dict[str, Any] = {"load": "zipf", "skew": 0.7}
+#: Questions kept at once: pieces of work are rows of one plan or two.
+QUESTIONS = 16
+
+
+def scenario_of(plan: ServedPlan, **amount: Any) -> dict[str, Any]:
+    """The scenario of a step of one replica; ``amount``: the keys of ``workload`` that say which and how much."""
+    node, replicas = _node(plan.device, plan.gpus)
+    precision: dict[str, Any] = {}
+    for key, classes in (("weights", plan.weights), ("activations", plan.activations)):
+        if classes:
+            precision[key] = dict(classes)
+    if plan.kv:
+        precision["kv"] = plan.kv
+    asked: dict[str, Any] = {"name": "run", "tp": plan.tp, "dp": plan.dp * replicas}
+    if plan.ep > 1:
+        asked["ep"] = plan.ep
+    if plan.dp > 1 and plan.ep > 1:
+        asked["expert_dispatch"] = "gather"
+    return {
+        "name": "validation",
+        "cluster": {"device": plan.device, "node": node, "nodes": 1},
+        "workload": {
+            "model": plan.model, "stack": plan.stack, "precision": precision, "routing": ROUTING, **amount,
+        },
+        "plans": [asked],
+    }
+
+
+@cache
+def _node(device: str, gpus: int) -> tuple[str, int]:
+    """The node of a run, a catalog name or a file with the GPUs it uses of one, and how many replicas it has room for.
+
+    Of a mesh some GPUs have the links between them, and one GPU has a neighbour that is a replica of its own.
+    """
+    import yaml
+
+    name = usual_node(device)
+    facts = catalog.read_yaml(catalog.locate("nodes", name))
+    whole = int(facts["gpus"])
+    if gpus == whole:
+        return name, 1
+    used, link = gpus, dict(facts["link"])
+    if facts["intra"] == "full_mesh":
+        used = max(2, gpus)
+        link["per_gpu"] = link["per_gpu"] * (used - 1) // (whole - 1)
+    part = {**facts, "name": f"{name}-{used}", "gpus": used, "nics": used, "rails": used, "link": link}
+    _folders.append(tempfile.TemporaryDirectory(prefix="tspsim-validation-"))
+    file = Path(_folders[-1].name) / f"{name}-{used}.yaml"
+    file.write_text(yaml.safe_dump(part), encoding="utf-8")
+    return str(file), used // gpus
+
+
+#: Live as long as the process.
+_folders: list[tempfile.TemporaryDirectory[str]] = []
+
+
+@lru_cache(QUESTIONS)
+def question_of(plan: ServedPlan) -> Question:
+    """The question of a decode step of one sequence: model, cluster, types and software are those of every step.
+
+    Raises
+    ------
+    InputError
+        The simulator does not cover the plan.
+    """
+    return look_up(load(scenario_of(plan, **{"pass": "decode", "batch": 1, "context": 1024})), LOOKUPS)
+
+
+def step_question(plan: ServedPlan, step: str, batch: int, tokens: int) -> Question:
+    """A decode step of a batch at a context of ``tokens``, or a prefill of as many."""
+    amount = {"batch": batch, "context": tokens} if step == "decode" else {"sequence": tokens}
+    return look_up(load(scenario_of(plan, **{"pass": step}, **amount)), LOOKUPS)

@@ -1,0 +1,113 @@
+"""How published runs launched their engines: options, memory, type of the cache, by engine and model.
+
+InferenceX's scripts are read at SemiAnalysisAI/InferenceX, ``benchmarks/single_node`` (843c6254 and before) and, of
+Llama-3.3-70B, ``benchmarks/70b_*`` of its beginnings; ATOM's at ROCm/ATOM, ``.github/benchmark/*.json``. They change
+from month to month; what is here is what they said when the rows were measured, or the nearest before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a script is asked for: the row's own numbers."""
+
+    model: str
+    device: str
+    tp: int
+    prompt: int
+    output: int
+    concurrency: int
+
+
+@dataclass(frozen=True)
+class Script:
+    """What it passes on: options of the scheduler, the engine's share of memory, the type of the cache ("" as the
+    checkpoint says)."""
+
+    options: dict[str, Any]
+    memory: float | None = None
+    kv: str = ""
+
+
+def inferencex(engine: str, asked: Asked) -> Script:
+    """The script of an engine and a model."""
+    return INFERENCEX[engine](asked)
+
+
+def _vllm(asked: Asked) -> Script:
+    """Prefix caching off in all."""
+    blackwell = asked.device.startswith(("b", "gb"))
+    if asked.model.startswith("llama"):
+        return Script({"max_num_batched_tokens": 8192, "max_num_seqs": 512}, 0.9, "fp8")
+    if asked.model.startswith("gpt-oss"):
+        slots = 512 if blackwell else asked.concurrency
+        return Script({"max_num_batched_tokens": 8192, "max_num_seqs": slots}, 0.9, "fp8" if blackwell else "bf16")
+    if asked.model.startswith("minimax"):
+        if asked.device == "h200":
+            budget = 16384 if asked.concurrency <= 32 else 32768
+            return Script({"max_num_batched_tokens": budget, "max_num_seqs": 512}, 0.95, "fp8")
+        return Script({"max_num_batched_tokens": 2 * asked.prompt, "max_num_seqs": 1024}, 0.9, "fp8")
+    return Script({"max_num_batched_tokens": 8192, "max_num_seqs": asked.concurrency}, 0.9)
+
+
+def _sglang(asked: Asked) -> Script:
+    """Radix cache off in all."""
+    polled = 30 if asked.concurrency >= 16 else 10
+    if asked.model.startswith("glm"):
+        options = {"chunked_prefill_size": 32768, "max_prefill_tokens": 32768}
+        return Script(options | {"max_running_requests": asked.concurrency}, 0.85, "fp8")
+    if asked.model.startswith("qwen3.5"):
+        if asked.device == "h200":
+            options = {"chunked_prefill_size": 16384, "max_prefill_tokens": 16384, "max_running_requests": 128}
+            return Script(options, 0.8, "fp8")
+        options = {"chunked_prefill_size": 32768, "max_prefill_tokens": 32768, "max_running_requests": 128}
+        return Script(options | {"scheduler_recv_interval": polled}, 0.82, "fp8")
+    if asked.device == "h200":
+        slots = 512 if asked.prompt == asked.output else 256
+        options = {"chunked_prefill_size": 32768, "max_prefill_tokens": 32768, "max_running_requests": slots}
+        return Script(options, 0.82)
+    options = {"chunked_prefill_size": 16384, "max_prefill_tokens": 16384, "max_running_requests": 256}
+    return Script(options | {"scheduler_recv_interval": polled}, 0.85, "fp8")
+
+
+def _sglang_block_fp8(asked: Asked) -> Script:
+    """DeepSeek in fp8 on Blackwell: other chunks than in fp4."""
+    polled = 30 if asked.concurrency >= 16 and asked.tp == 8 else 10
+    chunk, slots, memory = (32768, 128, 0.82) if asked.tp == 8 else (8192, 32, 0.95)
+    options = {"chunked_prefill_size": chunk, "max_prefill_tokens": chunk, "max_running_requests": slots}
+    return Script(options | {"scheduler_recv_interval": polled}, memory, "fp8")
+
+
+def _trtllm(asked: Asked) -> Script:
+    """Reuse of blocks off in all."""
+    if asked.model.startswith("llama"):
+        return Script({"max_num_tokens": 16384, "max_batch_size": 2048}, None, "fp8")
+    if asked.model.startswith("gpt-oss"):
+        if asked.device == "h200":
+            return Script({"max_num_tokens": 20000, "max_batch_size": asked.concurrency}, 0.85)
+        return Script({"max_num_tokens": 20000, "max_batch_size": 512}, 0.85, "fp8")
+    tokens = max(8192, -(-(asked.concurrency + asked.prompt + 64) // 64) * 64)
+    return Script({"max_num_tokens": tokens, "max_batch_size": 2048}, 0.75, "fp8")
+
+
+#: By engine.
+INFERENCEX: dict[str, Callable[[Asked], Script]] = {
+    "vllm": _vllm,
+    "sglang": _sglang,
+    "sglang fp8": _sglang_block_fp8,
+    "trtllm": _trtllm,
+}
+
+
+def defaults(engine: str, asked: Asked) -> Script:
+    """An engine as it starts by itself (aiconfigurator's gap analysis names no options), caches in bf16."""
+    if engine == "vllm":
+        return Script({"max_num_batched_tokens": 8192, "max_num_seqs": 1024}, 0.9)
+    if engine == "sglang":
+        return Script({"chunked_prefill_size": 8192, "max_prefill_tokens": 16384}, None)
+    return Script({"max_num_tokens": 8192, "max_batch_size": 2048}, 0.9)

@@ -1,0 +1,333 @@
+"""Rows of published/serving_silicon.csv: what is wrong with them, and what run each is.
+
+Rows of one configuration come from several exports of the same measurement, some with labels of another parallelism
+than was run. What is mended, and how often, is counted; rows that stay incomplete or doubtful say why.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tspsim.errors import InputError
+
+from ..cells import Row, count_of, number_of
+from ..devices import device_name, no_device
+from .run import Options, ServedPlan, ServedRun
+from .scripts import Asked, Script, defaults, inferencex
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Two rows with both of them equal are one measurement, exported twice.
+MEASURED = ("silicon_ttft_ms", "silicon_tpot_ms")
+#: What the rows were launched with by default, where their precision is stated or not.
+MODELS = {
+    "MiniMaxAI/MiniMax-M2.5": "minimax-m2.5",
+    "Qwen/Qwen3-235B-A22B-FP8": "qwen3-235b-a22b",
+    "Qwen/Qwen3-32B": "qwen3-32b",
+    "Qwen/Qwen3.5-397B-A17B": "qwen3.5-397b-a17b",
+    "deepseek-ai/DeepSeek-R1": "deepseek-r1",
+    "deepseek-ai/DeepSeek-V3": "deepseek-r1",  # exports of InferenceX's runs of R1: the same weights
+    "meta-llama/Llama-3.1-70B": "llama-3.3-70b",
+    "meta-llama/Llama-3.1-8B-Instruct": "llama-3.1-8b",
+    "moonshotai/Kimi-K2.5": "kimi-k2.5",
+    "nvidia/DeepSeek-R1-NVFP4": "deepseek-r1",
+    "nvidia/DeepSeek-V3.1-NVFP4": "deepseek-r1",
+    "nvidia/Llama-3.1-8B-Instruct-FP8": "llama-3.1-8b",
+    "nvidia/Qwen3-32B-NVFP4": "qwen3-32b",
+    "openai/gpt-oss-120b": "gpt-oss-120b",
+    "zhipuai/GLM-5": "glm-5",
+}
+#: Degrees that no machine of eight GPUs has: wide groups of GB200 racks, whose attention is not stated.
+WIDE = (12, 20, 24, 36, 72)
+#: At most so many GPUs of one engine.
+NODE = 8
+
+
+@dataclass
+class Mended:
+    """The table's rows as runs, or why not, and what was mended how often."""
+
+    runs: list[ServedRun | str]
+    notes: Counter[str] = field(default_factory=Counter)
+
+
+def mend(frame: pd.DataFrame) -> Mended:
+    """Every row of the table as a run, or a reason."""
+    rows = frame.to_dict("records")
+    mended = Mended([])
+    notes = mended.notes
+    labels = [_labels(row) for row in rows]
+    right: dict[tuple[str, ...], set[tuple[int, int, int]]] = {}
+    for row, (stated, true) in zip(rows, labels, strict=True):
+        if stated == true and true is not None:
+            right.setdefault(_measurement(row), set()).add(true)
+    seen: set[tuple[str, ...]] = set()
+    for row, (stated, true) in zip(rows, labels, strict=True):
+        if stated != true and true is not None:
+            notes["agg rows with labels of another parallelism, mended"] += 1
+            notes["of these the same measurement stands under the mended labels too"] += true in right.get(
+                _measurement(row), ()
+            )
+        key = _measurement(row)
+        if key in seen:
+            mended.runs.append("a measurement met before")
+            continue
+        if all(key):
+            seen.add(key)
+        try:
+            mended.runs.append(_run(row))
+        except InputError as error:
+            mended.runs.append(error.message)
+    for mode in ("agg", "disagg"):
+        count = sum(row.get("mode") == mode for row in rows)
+        notes[f"{mode} rows"] = count
+        notes[f"{mode} measurements of their own"] = sum(key[0] == mode for key in seen)
+    notes["runs that are scored"] = sum(not isinstance(run, str) for run in mended.runs)
+    return mended
+
+
+def _measurement(row: Row) -> tuple[str, ...]:
+    return (str(row.get("mode", "")), *(str(row.get(column, "")).strip() for column in MEASURED))
+
+
+def _labels(row: Row) -> tuple[tuple[int, int, int] | None, tuple[int, int, int] | None]:
+    """Degrees of an agg row as stated and as mended; None where they are not to be had."""
+    if row.get("mode") != "agg":
+        return None, None
+    try:
+        true = degrees(row)
+    except InputError:
+        return None, None
+    tp, dp, _, ep = (count_of(row, column, 1) for column in DEGREES)
+    return (tp, dp, ep), true
+
+
+def _run(row: Row) -> ServedRun:
+    """Raises InputError with why a row is not scored."""
+    if row.get("mode") == "disagg":
+        return disaggregated(row)
+    name = device_name(row["system"])
+    if name is None:
+        raise InputError(no_device(row["system"]))
+    model = MODELS.get(str(row["model_path"]))
+    if model is None:
+        raise InputError("no such model in the catalog")
+    doubt = next((each.why for each in DOUBTFUL if each.of(row, name)), None)
+    if doubt is not None:
+        raise InputError(f"doubtful: {doubt}")
+    prompt, output = count_of(row, "isl"), count_of(row, "osl")
+    tp, dp, ep = degrees(row)
+    concurrency = concurrency_of(row, dp)
+    if not (prompt and output and concurrency):
+        raise InputError("incomplete: lengths or concurrency not stated")
+    engine = str(row["backend"])
+    if engine == "trtllm" and model == "deepseek-r1" and name != "h200":
+        raise InputError("incomplete: drafts are not recorded, and equal rows differ up to 1.98 times")
+    asked = Asked(model, name, tp * dp, prompt, output, concurrency)
+    gap = "gap-analysis" in str(row["silicon_data_source"]) and "/" in str(row["silicon_data_source"])
+    script = _script(engine, row, asked, gap)
+    plan = ServedPlan(
+        model, name, tp, dp, ep, _stack(engine), _weights(row, model), activations_of(model, name), script.kv
+    )
+    return ServedRun(
+        plan=plan,
+        policy=engine,
+        prompt=prompt,
+        output=output,
+        concurrency=concurrency,
+        requests=10 * concurrency,
+        least=1.0 if gap else 0.8,
+        least_output=0.8,
+        options=tuple(sorted(script.options.items())),
+        memory=script.memory,
+    )
+
+
+def _stack(engine: str) -> str:
+    """All rows of vLLM are of 0.11 to 0.19."""
+    return "vllm@0.19" if engine == "vllm" else engine
+
+
+def _script(engine: str, row: Row, asked: Asked, gap: bool) -> Script:
+    if gap:
+        return defaults(engine, asked)
+    if engine == "sglang" and asked.model == "deepseek-r1" and row["precision"] == "fp8" and asked.device != "h200":
+        return inferencex("sglang fp8", asked)
+    return inferencex(engine, asked)
+
+
+# --- parallelism -------------------------------------------------------------------------------------------------
+
+DEGREES = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
+
+
+def degrees(row: Row) -> tuple[int, int, int]:
+    """(tensor-parallel ranks of attention, attention replicas, expert-parallel ranks) of a row, mended.
+
+    >>> degrees({"tp_size": "64.0", "attention_dp_size": "1.0", "moe_tp_size": "8.0", "moe_ep_size": "8.0"})
+    (8, 1, 8)
+    >>> degrees({"tp_size": "1.0", "attention_dp_size": "16.0", "moe_tp_size": "4.0", "moe_ep_size": "4.0"})
+    (1, 4, 4)
+    >>> degrees({"tp_size": "4.0", "attention_dp_size": "4.0", "moe_tp_size": "1.0", "moe_ep_size": "16.0"})
+    (1, 4, 4)
+    """
+    tp, dp, experts_tp, ep = (count_of(row, column, 1) for column in DEGREES)
+    if tp in WIDE:
+        raise InputError("incomplete: a wide group of a rack, whose attention replicas are not stated")
+    if 1 < experts_tp == ep == tp**0.5 and count_of(row, "attention_dp_size") == 1:
+        tp = ep
+    elif 1 < experts_tp == ep == dp**0.5 and tp == 1:
+        dp = ep
+    elif tp == dp > 1 and ep == tp * dp:
+        tp, ep = 1, dp
+    if tp * dp > NODE:
+        raise InputError(f"incomplete: more than {NODE} GPUs of one engine")
+    return tp, dp, ep
+
+
+def concurrency_of(row: Row, replicas: int = 1) -> int:
+    """Requests at once: what the source says, or the batch of every attention replica.
+
+    >>> concurrency_of({"silicon_data_source": "x; silicon_concurrency=32; y", "batch_size": "8.0"}, 4)
+    32
+    """
+    found = re.search(r"silicon_concurrency=(\d+)", str(row.get("silicon_data_source", "")))
+    return int(found.group(1)) if found else count_of(row, "batch_size") * replicas
+
+
+# --- types -------------------------------------------------------------------------------------------------------
+
+#: Four-bit checkpoints of NVIDIA: which classes are narrow; the others stay as they were.
+NVFP4: dict[str, Options] = {
+    "deepseek-r1": (("attention", "bf16"), ("dense", "nvfp4"), ("experts", "nvfp4"), ("shared", "nvfp4")),
+    "llama-3.3-70b": (("attention", "nvfp4"), ("dense", "nvfp4")),
+    "qwen3-32b": (("attention", "nvfp4"), ("dense", "nvfp4")),
+}
+#: Of all other models routed experts alone.
+USUAL_NVFP4: Options = (
+    ("attention", "bf16"), ("dense", "bf16"), ("experts", "nvfp4"), ("shared", "bf16"),
+)  # fmt: skip
+CLASSES = ("attention", "dense", "experts", "shared")
+
+
+def _weights(row: Row, model: str) -> Options:
+    """Types by class, from the row's words for products and experts."""
+    if model in ("gpt-oss-120b",):
+        return ()  # called nvfp4, but the checkpoint keeps experts in mxfp4
+    word = str(row.get("moe_quant_mode") or row.get("gemm_quant_mode") or "")
+    if word == "nvfp4":
+        return NVFP4.get(model, USUAL_NVFP4)
+    if word == "int4_wo":
+        return ()  # the checkpoint's own
+    if word in ("fp8", "fp8_block"):
+        dense = model.startswith(("llama", "qwen3-32b"))
+        return tuple((part, "fp8" if dense else "fp8_block") for part in CLASSES)
+    return tuple((part, "bf16") for part in CLASSES)
+
+
+def activations_of(model: str, device: str) -> Options:
+    """Of mxfp4 experts on Blackwell: engines multiply them by mxfp8 (VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8, w4a8)."""
+    if model.startswith("gpt-oss") and device.startswith(("b", "gb")):
+        return (("attention", "bf16"), ("experts", "mxfp8"))
+    return ()
+
+
+# --- doubtful rows -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Rows that are not scored, by what they all have, and what is wrong with them.
+
+    ``model`` and ``name`` are parts of the row's own words; what is None is not looked at.
+    """
+
+    why: str
+    model: str
+    device: str | None = None
+    version: str | None = None
+    lengths: tuple[int, int] | None = None
+    output: int | None = None
+    concurrency: int | None = None
+    name: str = ""
+
+    def of(self, row: Row, device: str) -> bool:
+        """Whether a row is one of them."""
+        stated = (
+            (self.device, device),
+            (self.version, row.get("backend_version")),
+            (self.lengths, (count_of(row, "isl"), count_of(row, "osl"))),
+            (self.output, count_of(row, "osl")),
+            (self.concurrency, concurrency_of(row)),
+        )
+        within = self.model in str(row.get("model_path")).lower() and self.name in str(row.get("id"))
+        return within and all(wanted is None or wanted == found for wanted, found in stated)
+
+
+DOUBTFUL = (
+    Doubt("DeepSeek-R1 on B300 under SGLang, 8k/1k: 3.4 times B200's time", "deepseek", "b300", name="cfg720"),
+    Doubt("Qwen3-32B on GB200 under TensorRT-LLM 1.3.0rc1: 21 to 169 ms a token", "qwen3-32b", "gb200", "1.3.0rc1"),
+    Doubt(
+        "DeepSeek-R1-NVFP4 on B200 under TensorRT-LLM, 4000/1000: 85 to 92 ms a token",
+        "deepseek-r1-nvfp4", "b200", lengths=(4000, 1000),
+    ),
+    Doubt("Qwen3-235B on H200 under vLLM 0.12: two to three times too slow", "qwen3-235b", "h200", "0.12.0"),
+    Doubt(
+        "gpt-oss-120b on H100, 512 at once of 8k/1k: 4.4 ms a token behind 20 s of waiting",
+        "gpt-oss-120b", "h100", lengths=(8192, 1024), concurrency=512,
+    ),
+    Doubt("Qwen3-32B-NVFP4, 15000/500: one row of its kind", "qwen3-32b-nvfp4", lengths=(15000, 500)),
+    Doubt(
+        "Llama-3.1-8B on H200 under vLLM 0.12, outputs of 100 tokens", "llama-3.1-8b", "h200", "0.12.0", output=100
+    ),
+)  # fmt: skip
+
+
+# --- disaggregated rows ------------------------------------------------------------------------------------------
+
+
+def disaggregated(row: Row) -> ServedRun:
+    """A run of prefill and decode workers; raises InputError where they are not stated."""
+    prefill, decode = (count_of(row, f"{phase}_num_workers") for phase in ("prefill", "decode"))
+    if not (prefill and decode):
+        raise InputError("incomplete: disaggregated, and its workers are not stated")
+    name = device_name(row["system"])
+    if name is None:
+        raise InputError(no_device(row["system"]))
+    model, engine = MODELS.get(str(row["model_path"])), str(row["backend"])
+    if model is None:
+        raise InputError("no such model in the catalog")
+    prompt, output = count_of(row, "isl"), count_of(row, "osl")
+    plans = {}
+    for phase in ("prefill", "decode"):
+        tp, dp, _, ep = (
+            count_of(row, f"{phase}_{part}_size", 1) for part in ("tp", "attention_dp", "moe_tp", "moe_ep")
+        )
+        if tp == dp > 1 or (tp > 1 and ep == tp * dp and dp > 1):
+            tp = 1
+        asked = Asked(model, name, tp * dp, prompt, output, 256)
+        kv = _script(engine, row, asked, False).kv
+        plans[phase] = ServedPlan(
+            model, name, tp, dp, ep, _stack(engine), _weights(row, model), activations_of(model, name), kv
+        )
+    found = re.search(r"_c(\d+)_", str(row.get("id", "")))
+    batch = number_of(row.get("decode_batch_size", "")) * plans["decode"].dp * decode
+    source = re.search(r"silicon_concurrency=(\d+)", str(row.get("silicon_data_source", "")))
+    concurrency = int(source.group(1)) if source else int(found.group(1)) if found else int(batch)
+    if not (prompt and output and concurrency):
+        raise InputError("incomplete: lengths or concurrency not stated")
+    return ServedRun(
+        plan=plans["decode"],
+        policy=engine,
+        prompt=prompt,
+        output=output,
+        concurrency=concurrency,
+        requests=10 * concurrency,
+        least=0.8,
+        replicas=decode,
+        prefill=(plans["prefill"], prefill),
+    )
