@@ -10,6 +10,7 @@ from math import inf
 from .blocks import NO_MATCH, BlockPool, Match, PrefixPool, Trail
 from .decoders import Decoders
 from .log import StepLog
+from .requests import Request
 from .sequence import Sequence
 from .settings import Settings
 from .work import Chunk, Work
@@ -184,6 +185,13 @@ class Lane:
             return NO_MATCH
         return self.prefixes.find(sequence.trail, (sequence.target - 1) // self.block)
 
+    def remembered(self, request: Request) -> int:
+        """Tokens of a prompt that the cache has from others."""
+        if self.prefixes is None or not request.blocks:
+            return 0
+        most = (request.prompt_tokens - 1) // self.block
+        return self.prefixes.find(Trail(request, self.block), most).blocks * self.block
+
     def computed_by(self, sequence: Sequence, match: Match) -> int:
         """Tokens in the cache when it is admitted."""
         return max(match.blocks * self.block, sequence.given)
@@ -206,7 +214,7 @@ class Lane:
         request = sequence.request
         if request.first_scheduled_s != request.first_scheduled_s:
             request.first_scheduled_s = self.now_s
-            request.cached_tokens = min(match.blocks * self.block, request.prompt_tokens)
+            request.cached_tokens = min(sequence.computed, request.prompt_tokens)
         elif request.number in self._lost_s:
             self.log.add_put_back(request.number, self._lost_s.pop(request.number), self.now_s)
 
