@@ -18,7 +18,7 @@ from .errors import InputError
 from .result import SCHEMA_VERSION, PlanResult, Result
 from .scenario import Scenario, load
 from .studies import Sweep, Table
-from .studies.planner import Planned, Planner, load_planned, read_budget
+from .studies.planner import Planned, ServingPlanned, TrafficPlanned, load_planned, planner_of, read_budget
 from .studies.purchase import Decision, decide
 from .studies.purchase.offers import expand_all
 from .units import compact, duration, gib
@@ -36,13 +36,13 @@ def plan(
     scenario: Source,
     overrides: Sequence[str] = (),
     *,
-    objective: str = "tokens_per_s",
+    objective: str | None = None,
     top: int = 3,
     jobs: int | None = 1,
     budget: str = "40 s",
     limits: Sequence[str] = (),
     progress: Progress | None = None,
-) -> Planned:
+) -> Planned | ServingPlanned | TrafficPlanned:
     """The best plans for a scenario's cluster and workload, as ``tspsim plan`` finds them.
 
     Parameters
@@ -52,7 +52,8 @@ def plan(
     overrides
         ``path=value``, as :func:`tspsim.load` takes them; for a loaded Scenario they were taken there.
     objective
-        ``tokens_per_s``, ``tokens_per_dollar`` or ``memory_headroom``.
+        ``tokens_per_s``, ``tokens_per_dollar`` or ``memory_headroom``; of steps that serve and of requests others too
+        (docs/planner.md). None: of requests ``goodput_per_dollar``, otherwise ``tokens_per_s``.
     top
         How many plans are wanted.
     jobs
@@ -77,7 +78,7 @@ def plan(
         question, stated = scenario, True
     else:
         question, stated = load_planned(scenario, overrides)
-    planner = Planner(
+    planner = planner_of(
         question,
         stated=stated,
         objective=objective,

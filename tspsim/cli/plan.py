@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from ..files import atomic_write
@@ -11,20 +9,17 @@ from .completion import scenarios
 from .grammar import jobs_option, json_option, set_option
 from .outputs import Outputs, json_text, print_rich, progress_bar, terminal_width
 
-if TYPE_CHECKING:
-    from ..scenario import Scenario
-
 
 @click.command()
 @click.argument("scenario", shell_complete=scenarios)
-@click.option("--objective", default="tokens_per_s", metavar="NAME", help="tokens_per_s, tokens_per_dollar, ….")
+@click.option("--objective", metavar="NAME", help="tokens_per_s, tokens_per_dollar, …; of traffic goodput_per_dollar.")
 @click.option("--top", type=click.IntRange(1, 50), default=3, show_default=True, help="How many of the best plans.")
 @click.option(
     "--limit",
     "limits",
     multiple=True,
     metavar="LIMIT",
-    help="step<=20s, memory_free>=8GiB, schemes=tsp,tp; of serving steps tpot<=50ms, ttft<=2s.",
+    help="step<=20s, memory_free>=8GiB, schemes=tsp,tp; of serving tpot<=50ms, ttft<=2s.",
 )
 @set_option
 @click.option("--html", "html_file", metavar="FILE", help="Write the answer as an HTML page.")
@@ -34,10 +29,11 @@ if TYPE_CHECKING:
     "--budget", default="40 s", show_default=True, metavar="TIME", help="Processor time; none: as it takes."
 )
 @click.option("--write", "written", metavar="FILE", help="Write the best plan as a scenario that runs as it is.")
+@click.option("--emit", "engine", metavar="ENGINE", help="Print the best plan as a launch: vllm, sglang or trtllm.")
 @click.option("--map", "map_text", metavar="AXES", help="Where TSP wins: sequences=8Ki,128Ki,nodes=1,8,128.")
 def plan(
     scenario: str,
-    objective: str,
+    objective: str | None,
     top: int,
     limits: tuple[str, ...],
     overrides: tuple[str, ...],
@@ -46,6 +42,7 @@ def plan(
     jobs: int | None,
     budget: str,
     written: str | None,
+    engine: str | None,
     map_text: str | None,
 ) -> None:
     """The best parallel plans for SCENARIO's cluster and workload, from all that are legal.
@@ -53,24 +50,18 @@ def plan(
     Its own plans are compared at the same batch. What a plan cannot undercut is known before it is simulated, so few
     are; --budget none goes on until nothing better can be left. Ctrl-C gives the best so far.
     """
-    from ..errors import InputError
-    from ..report import plan as shown
-    from ..report.plan_page import write_page
-    from ..steps import STEPS
-    from ..studies.planner import Planner, load_planned, read_budget, read_map
+    from ..studies.planner import Planner, load_planned, planner_of, read_budget, read_map
     from ..studies.planner.written import scenario_text
+    from .plans import check_emitted, emitted, shown
 
     budget_s = read_budget(budget)
     points = read_map(map_text) if map_text is not None else None
     question, stated = load_planned(scenario, overrides)
     outputs = Outputs(html=html_file, json=json_file, write=written)
-    if STEPS.get(question.workload.pass_).serves:
-        if points is not None:
-            raise InputError("maps are of training and forward steps", key="--map")
-        plan_serving(question, stated, objective, limits, top, budget_s, outputs)
-        return
+    if engine is not None:
+        check_emitted(engine, question)
     with progress_bar() as progress:
-        planner = Planner(
+        planner = planner_of(
             question,
             stated=stated,
             objective=objective,
@@ -79,46 +70,17 @@ def plan(
             budget_s=budget_s,
             limits=limits,
             progress=progress,
+            maps=points is not None,
         )
-        answer = planner.run(points)
+        answer = planner.run(points) if isinstance(planner, Planner) else planner.run()
+    page, summary, asked = shown(answer)
     outputs.write(
         {
-            "html": lambda path: write_page(answer, path),
+            "html": page,
             "json": lambda: json_text(answer.to_json()),
-            "write": lambda path: atomic_write(path, scenario_text(answer.asked)),
+            "write": lambda path: atomic_write(path, scenario_text(asked)),
         },
-        show=lambda: print_rich(*shown.summary(answer, terminal_width())),
-    )
-    if answer.interrupted:
-        raise KeyboardInterrupt
-
-
-def plan_serving(
-    question: Scenario,
-    stated: bool,
-    objective: str,
-    limits: tuple[str, ...],
-    top: int,
-    budget_s: float | None,
-    outputs: Outputs,
-) -> None:
-    """The best plans of a step of an inference engine."""
-    from ..report import serving_plan
-    from ..studies.planner import ServingPlanner
-    from ..studies.planner.written import scenario_text
-
-    with progress_bar() as progress:
-        planner = ServingPlanner(
-            question, stated=stated, objective=objective, limits=limits, top=top, budget_s=budget_s, progress=progress
-        )
-        answer = planner.run()
-    outputs.write(
-        {
-            "html": lambda path: serving_plan.write_page(answer, path),
-            "json": lambda: json_text(answer.to_json()),
-            "write": lambda path: atomic_write(path, scenario_text(answer.best[0].asked)),
-        },
-        show=lambda: print_rich(*serving_plan.summary(answer)),
+        show=lambda: click.echo(emitted(engine, asked), nl=False) if engine else print_rich(*summary(terminal_width())),
     )
     if answer.interrupted:
         raise KeyboardInterrupt

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ..description import cost_of, describe_cluster, describe_model, provenance
+from ..description import describe_cluster, describe_model, provenance
 from ..parallel import Plan
 from ..question import FRESH, Lookups, Question
 from ..result import PlanResult, Range, Result
@@ -163,7 +163,7 @@ def result_of(
     deployment: Deployment, best: Point, done: Sequence[Point], found: Found | None, notes: Sequence[str]
 ) -> PlanResult:
     """The plan's entry: its best point, and the curve."""
-    question, run = deployment.question, best.run
+    run = best.run
     rate = run.metrics["output_tokens_per_s"]
     ranges = dict(run.ranges)
     low, high = ranges.pop("output_tokens_per_s", (rate, rate))
@@ -181,8 +181,8 @@ def result_of(
         settings=deployment.settings,
         step_time_s=run.metrics["wall_s"],
         tokens_per_step=run.metrics["output_tokens"],
-        gpus=question.cluster.gpus,
-        cost=cost_of(question, run.metrics["wall_s"], max(1, run.metrics["output_tokens"])),
+        gpus=deployment.gpus,
+        cost=deployment.cost(run.metrics["wall_s"], max(1, run.metrics["output_tokens"])),
         range=Range(low, high, BASIS, ranges | {"output_tokens_per_s": (low, high)}),
         bottleneck=bottleneck(serving),
         notes=tuple(dict.fromkeys(notes)),
@@ -203,7 +203,7 @@ def deployment_of(question: Question, plan: Plan, lookups: Lookups = FRESH) -> D
     place = {name: f"plans.{plan.name}.engine.{name}" if name in own else f"workload.engine.{name}" for name in options}
     speculation = getattr(keys, "speculation", None) or scenario.workload.speculation
     return Deployment(
-        question, plan, options, place, speculation, router=getattr(keys, "router", None) or "round_robin"
+        question, plan, options, place, speculation, router=keys.router, tiers=keys.tiers
     )
 
 
@@ -261,8 +261,8 @@ def notes_of_runs(deployment: Deployment, metrics: Sequence[Any], best: Point) -
 
 def deviation_notes(deployment: Deployment) -> Iterator[str]:
     """How far tabulated steps are off their whole programs."""
-    found = deployment.costs.check()
-    yield str(found)
+    for costs in deployment.every_cost:
+        yield str(costs.check())
 
 
 def assumptions(question: Question) -> Iterator[str]:

@@ -13,6 +13,7 @@ from ..parallel import Plan, capacity, scheme_axes, served
 from ..parallel.serving_engine import Limits, ServingEngine
 from ..question import Question
 from ..result import Memory
+from ..scenario.tiers import Tiers
 from ..scenario.workload import SpeculationSpec
 from ..steps import Speculation
 from ..units import compact
@@ -23,6 +24,8 @@ from .policies import POLICIES, Policy
 from .replicas import Members, Pool
 from .service import Desk
 from .speculation import Speculation as Drafts
+from .tier_specs import tier_specs
+from .tiers import TieredPool
 from .work import Floats, StepCost, Work
 
 #: Keys of ``engine`` that are no option of a scheduler: which one, and blocks or tokens of cache instead of the rule's.
@@ -51,6 +54,7 @@ class Deployment:
     place: Mapping[str, str]
     speculation: SpeculationSpec | None = None
     router: str = "round_robin"
+    tiers: Tiers | None = None
 
     @cached_property
     def lanes(self) -> int:
@@ -81,6 +85,11 @@ class Deployment:
     def costs(self) -> ProgramCosts:
         """Of its steps."""
         return costs_of(self.configured, self.plan, speculation=self.drafts, num_gpu_blocks=self._whole(BLOCKS))
+
+    @property
+    def every_cost(self) -> tuple[ProgramCosts, ...]:
+        """Of all its kinds of engines."""
+        return (self.costs,)
 
     @cached_property
     def engine(self) -> Engine:
@@ -204,6 +213,15 @@ class Deployment:
         """Prices and power of its GPUs."""
         return Bill(cost_of(self.question, 1.0, 1.0)["usd_per_gpu_hour"], self.question.device.all_in_watts)
 
+    def engines(self) -> list[tuple[str, Deployment, int, bool]]:
+        """Engines to be started: the name of their pool (empty: there is one), one replica, how many there are, and
+        whether caches go on while prompts are read."""
+        return [("", self, self.replicas, False)]
+
+    def cost(self, wall_s: float, tokens: float) -> dict[str, Any]:
+        """Money and energy of so many tokens in so long (:func:`tspsim.description.cost_of`)."""
+        return cost_of(self.question, wall_s, tokens)
+
     def cache(self, length: int) -> Cache:
         """Room for caches of all replicas, and sessions of so many tokens."""
         tokens, caches = self.engine.kv_tokens, self.replicas * self.lanes
@@ -211,10 +229,19 @@ class Deployment:
             return Cache(None)
         return Cache(tokens * caches, self.costs.capacity.sessions(length) * caches)
 
+    def pool(self, count: int, factor: float = 1.0, name: str = "replica") -> Pool:
+        """So many of its engines behind their router, with steps that take ``factor`` times as long."""
+        cost = self.costs if factor == 1.0 else Scaled(self.costs, factor)
+        members = [Members(self.engine, cost, count, self.lanes)]
+        if self.tiers is None:
+            return Pool(members, self.router, name)
+        specs = tier_specs(self.tiers, self.question.cluster.node, self.costs.capacity, self.lanes)
+        layers, overlap = self.question.model.layers, self.tiers.overlap
+        return TieredPool(members, self.router, name, tiers=specs, layers=layers, overlap=overlap)
+
     def desk(self, factor: float = 1.0) -> Desk:
         """Its replicas behind their router, with steps that take ``factor`` times as long."""
-        cost = self.costs if factor == 1.0 else Scaled(self.costs, factor)
-        return Pool([Members(self.engine, cost, self.replicas, self.lanes)], self.router)
+        return self.pool(self.replicas, factor)
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from ..scenario import Plan as PlanKeys
 from ..scenario import Scenario
 from ..scenario.pools import Pools
 from .carry import Holders, holders_of
-from .deployment import Deployment, Scaled
+from .costs import ProgramCosts
+from .deployment import Deployment
 from .disaggregation import Disaggregated, Handover
 from .metrics import Bill, Cache
-from .replicas import Members, Pool
 from .service import Desk
 
 
@@ -50,6 +50,14 @@ class PooledDeployment(Deployment):
         """Replicas of a pool."""
         return len(self.placed[name]) // self.pools.members()[name].ranks
 
+    def engines(self) -> list[tuple[str, Deployment, int, bool]]:
+        pushes = self.pools.transfer == "push"
+        return [(name, part, self.count(name) * part.replicas, pushes) for name, part in self.parts.items()]
+
+    @property
+    def every_cost(self) -> tuple[ProgramCosts, ...]:
+        return tuple(part.costs for part in self.parts.values())
+
     @property
     def gpus(self) -> int:
         return sum(len(ranks) for ranks in self.placed.values())
@@ -62,6 +70,20 @@ class PooledDeployment(Deployment):
         prices = {basis: sum(share * bill.usd_per_gpu_hour[basis] for share, bill in bills) for basis in bases}
         watts = [share * bill.watts_per_gpu for share, bill in bills if bill.watts_per_gpu is not None]
         return Bill(prices, sum(watts) if len(watts) == len(bills) else None)
+
+    def cost(self, wall_s: float, tokens: float) -> dict[str, Any]:
+        """Of both pools together; of prices those bases that all devices have."""
+        every = []
+        for name, part in self.parts.items():
+            replicas = len(self.placed[name]) / part.gpus
+            every.append(part.cost(wall_s, tokens / replicas))
+        told: dict[str, Any] = {"usd_per_gpu_hour": dict(self.bill.usd_per_gpu_hour)}
+        each = [one["usd_per_million_tokens"] for one in every]
+        told["usd_per_million_tokens"] = {basis: sum(one[basis] for one in each) for basis in told["usd_per_gpu_hour"]}
+        for key in ("kwh_per_million_tokens", "electricity_usd_per_million_tokens"):
+            if all(key in one for one in every):
+                told[key] = sum(one[key] for one in every)
+        return told
 
     def cache(self, length: int) -> Cache:
         """Of the replicas that write answers."""
@@ -91,11 +113,7 @@ class PooledDeployment(Deployment):
         return next((f"{name}: {words}" for name, words in refused.items() if words is not None), None)
 
     def desk(self, factor: float = 1.0) -> Desk:
-        pools = {}
-        for name, part in self.parts.items():
-            cost = part.costs if factor == 1.0 else Scaled(part.costs, factor)
-            members = Members(part.engine, cost, self.count(name) * part.replicas, part.lanes)
-            pools[name] = Pool([members], self.pools.members()[name].router, name)
+        pools = {name: part.pool(self.count(name) * part.replicas, factor, name) for name, part in self.parts.items()}
         handover = Handover(
             self.pools.transfer == "push",
             self.pools.handshake if self.pools.transfer == "pull" else 0.0,
@@ -143,7 +161,7 @@ def pooled_deployment(scenario: Scenario, entry: PlanKeys, lookups: Lookups = FR
         key = f"plans.{entry.name}.pools.{name}.engine"
         place = {each: f"{key}.{each}" if each in pool.engine else f"workload.engine.{each}" for each in options}
         speculation = (entry.speculation or scenario.workload.speculation) if name == "decode" else None
-        made[name] = Deployment(question, question.plans[0], options, place, speculation, pool.router)
+        made[name] = Deployment(question, question.plans[0], options, place, speculation, pool.router, pool.tiers)
     decode = made["decode"]
     return PooledDeployment(
         **{name: getattr(decode, name) for name in ("question", "plan", "options", "place", "speculation", "router")},

@@ -15,7 +15,6 @@ import numpy as np
 from .costs import ProgramCosts
 from .log import Kind, StepLog
 from .metrics import Waits
-from .programs import StepPrograms
 from .work import Chunk, Floats, Work
 
 #: Requests that are served again, at most.
@@ -77,30 +76,10 @@ def factors(costs: ProgramCosts, typical: Typical) -> tuple[float, float]:
         (typical.decode, typical.seconds["decode"]),
         (typical.reading, typical.seconds["mixed"] + typical.seconds["prefill"]),
     ]
-    weighed = [(factors_of(costs, work), seconds) for work, seconds in both if work is not None and seconds > 0.0]
+    weighed = [(costs.range_of(work), seconds) for work, seconds in both if work is not None and seconds > 0.0]
     total = sum(seconds for _, seconds in weighed)
     if not total:
         return 1.0, 1.0
     low, high = (sum(each[end] * seconds for each, seconds in weighed) / total for end in (0, 1))
     return low, high
 
-
-def factors_of(costs: ProgramCosts, work: Work) -> tuple[float, float]:
-    """Of one step: independent factors of its families, of exposed transfers and of the stack."""
-    # Programs of its own: what other steps were asked about is of no account.
-    programs = StepPrograms(costs.question, costs.plan, costs.programs.speculation)
-    priced, prices = programs.price(programs.of(work)[-1]), programs.costs
-    stack, errors = costs.question.work.stack, prices.errors()
-    faster, slower = ((1.0 - factor) ** 2 for factor in stack.spread)
-    for family, seconds in priced.compute_s.items():
-        low, high = errors.get(family, (1.0, 1.0))
-        share = seconds / priced.seconds
-        faster += (share * (1.0 - low)) ** 2
-        slower += (share * (high - 1.0)) ** 2
-    kernels = sum(priced.compute_s.values())
-    host = priced.parts_s.get("host", 0.0) + priced.parts_s.get("idle", 0.0)
-    exposed = max(0.0, priced.seconds - kernels - host) / priced.seconds
-    low, high = prices.transfers
-    faster += (exposed * (1.0 - low)) ** 2
-    slower += (exposed * (high - 1.0)) ** 2
-    return 1.0 - faster**0.5, 1.0 + slower**0.5

@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 from .answer import Planned
+from .choose import AnyPlanner, planner_of
 from .planner import Planner
 from .query import load_planned, read_budget
 from .scheme_map import read_map
 from .serving import ServingPlanned, ServingPlanner
+from .traffic import TrafficPlanner
+from .traffic_answer import TrafficPlanned
 
-__all__ = ["Planned", "Planner", "ServingPlanned", "ServingPlanner", "load_planned", "read_budget", "read_map"]
+__all__ = [
+    "AnyPlanner",
+    "Planned",
+    "Planner",
+    "ServingPlanned",
+    "ServingPlanner",
+    "TrafficPlanned",
+    "TrafficPlanner",
+    "load_planned",
+    "planner_of",
+    "read_budget",
+    "read_map",
+]

@@ -6,16 +6,19 @@ prompt. While B sequences decode, B·p/n tokens of prompts are read for every to
 
     TPOT ≈ t(B)/a + (B/n)·t_p        TTFT ≈ t_p + t(B)        requests/s ≈ B/(n·TPOT)
 
-and of C clients an attention replica B = C/(1 + TTFT/(n·TPOT)) decode at a time. Where prompts are read elsewhere the
-second term of TPOT is nothing, and requests/s are those of the slower pool.
+Attention replicas that step together wait for each other's prompts: with k steps a prompt and l of them, a step reads
+one somewhere with probability q = 1 − (1 − B·k/n)^l, and q·t_p/k takes the place of (B/n)·t_p. Of C clients of an
+attention replica B = C/(1 + TTFT/(n·TPOT)) decode at a time. Where prompts are read elsewhere the second term of TPOT
+is nothing, and requests/s are those of the slower pool.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
 from ...errors import TspsimError
 from ...serving.deployment import Deployment
@@ -75,20 +78,32 @@ class Engine:
         return self.replicas * self.deployment.replicas * self.deployment.lanes
 
     @cached_property
+    def _most_tokens(self) -> int:
+        """Of a step."""
+        engine = self.deployment.engine
+        return int(getattr(engine.options, engine.policy.token_option, self.demand.prompt))
+
+    @cached_property
     def read_s(self) -> float:
-        """Of a prompt, in pieces of the engine's budget, mean of an attention replica's step."""
-        limits = self.deployment.question.work.stack.engine.limits_on(
-            self.deployment.question.device.visible_memory_bytes
-        )
-        most = self.demand.prompt if limits is None else max(1, limits.tokens)
-        whole, rest = divmod(self.demand.prompt, most)
-        pieces = [Chunk(most, number * most) for number in range(whole)]
-        pieces += [Chunk(rest, whole * most)] if rest else []
-        # A small prompt shares its step with others: as many as the budget holds.
-        together = max(1, most // self.demand.prompt)
-        if together > 1:
-            return self.deployment.costs.seconds([Work((Chunk(self.demand.prompt, 0),) * together)]) / together
-        return sum(self.deployment.costs.seconds([Work((piece,))]) for piece in pieces)
+        """Of a prompt that is read alone: all its steps."""
+        costs, most = self.deployment.costs, self._most_tokens
+        starts = range(0, self.demand.prompt, most)
+        pieces = [Chunk(min(most, self.demand.prompt - start), start) for start in starts]
+        return sum(costs.seconds([Work((piece,))]) for piece in pieces)
+
+    @cached_property
+    def shared_read_s(self) -> float:
+        """The same of prompts that fill steps together."""
+        together = max(1, self._most_tokens // self.demand.prompt)
+        if together == 1:
+            return self.read_s
+        return self.deployment.costs.seconds([Work((Chunk(self.demand.prompt, 0),) * together)]) / together
+
+    def reads_s(self, sequences: int) -> float:
+        """Seconds of steps that read prompts, for every token that each of so many sequences puts out."""
+        steps = max(1.0 / max(1, self._most_tokens // self.demand.prompt), self.demand.prompt / self._most_tokens)
+        alone = min(1.0, sequences * steps / self.demand.output)
+        return (1.0 - (1.0 - alone) ** self.deployment.lanes) * self.shared_read_s / steps
 
     def step_s(self, sequences: int) -> float:
         """Of a step that decodes so many sequences a replica."""
@@ -107,7 +122,8 @@ class Engine:
     def most(self) -> int:
         """Sequences that an attention replica has room for, up to the engine's own limit."""
         sessions = self.deployment.costs.capacity.sessions(self.demand.prompt + self.demand.output)
-        seats = getattr(self.deployment.engine.options, "max_num_seqs", MOST)
+        engine = self.deployment.engine
+        seats = getattr(engine.options, engine.policy.sequence_option, MOST)
         return int(min(sessions, seats, MOST))
 
 
@@ -122,7 +138,7 @@ def together(engine: Engine) -> list[Expected]:
     found, n = [], engine.demand.output
     for size in loads(engine.most):
         first_s = engine.read_s + engine.step_s(size)
-        token_s = engine.step_s(size) / engine.accepted + size / n * engine.read_s
+        token_s = engine.step_s(size) / engine.accepted + engine.reads_s(size)
         clients = size * (1.0 + first_s / (n * token_s))
         found.append(Expected(round(clients * engine.count), engine.count * size / (n * token_s), first_s, token_s))
     return found
@@ -131,26 +147,30 @@ def together(engine: Engine) -> list[Expected]:
 def apart(reader: Engine, writer: Engine) -> list[Expected]:
     """Two pools: every load, smallest first, as far as prompts are read fast enough."""
     found, n = [], writer.demand.output
-    reads = reader.count / reader.read_s
+    reads = reader.count / reader.shared_read_s
     for size in loads(writer.most):
         token_s = writer.step_s(size) / writer.accepted
         writes = writer.count * size / (n * token_s)
         first_s = reader.read_s + token_s
-        found.append(Expected(round(min(reads, writes) * (first_s + n * token_s)) or 1, min(reads, writes), first_s, token_s))
+        served = min(reads, writes)
+        found.append(Expected(max(1, round(served * (first_s + n * token_s))), served, first_s, token_s))
         if writes >= reads:
             break
     return found
 
 
-def best_of(expected: list[Expected], bounds: Mapping[str, float], slack: float = 1.0) -> Expected | None:
+def best_of(expected: Sequence[Expected], bounds: Mapping[str, float], slack: float = 1.0) -> Expected | None:
     """The load with most requests/s that keeps the bounds, or nearly; None where none does."""
     kept = [each for each in expected if each.keeps(bounds, slack)]
     return max(kept, key=lambda each: each.requests_per_s, default=None)
 
 
-def tried(find: Callable[[], list[Expected]]) -> list[Expected]:
+Found = TypeVar("Found")
+
+
+def tried(find: Callable[[], Sequence[Found]]) -> Sequence[Found]:
     """Nothing where a plan is not legal, or has no room."""
     try:
         return find()
     except (TspsimError, ValueError):
-        return []
+        return ()

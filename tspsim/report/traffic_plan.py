@@ -1,0 +1,169 @@
+"""The planner's answer about requests, on the terminal and as one HTML page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tspsim.files import atomic_write
+from tspsim.units import compact, digits, percent
+
+from .figures import ACCENT, value_axis
+from .fronts import Line, Marks, front_figure
+from .numbers import label, seconds
+from .page import render_sections
+from .plan_page import FIGURE, HEADLINE, LIST, TABLE
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tspsim.studies.planner import TrafficPlanned
+    from tspsim.studies.planner.traffic_answer import Tried
+
+COLUMNS = (
+    "Plan", "Offer", "Load", "Good requests/s", "Within bounds", "Tokens/s", "A GPU", "First token", "Output token",
+    "A user", "$ a million output tokens",
+)  # fmt: skip
+COLOURS = (ACCENT, "#c2410c", "#15803d", "#7c3aed", "#b45309")
+
+
+def cells(tried: Tried, mark: str = "") -> tuple[str, ...]:
+    """A plan as cells of :data:`COLUMNS`."""
+    told = tried.result.serving
+    good, per_user = told["goodput_requests_per_s"], told["tokens_per_s_per_user"]
+    prices = sorted(told["usd_per_million_output_tokens"].values())
+    loads = [f"{name} {digits(value)}" for name, value in tried.load.items()]
+    return (
+        tried.name + mark,
+        tried.offer,
+        ", ".join(loads) or "–",
+        "–" if good is None else digits(good),
+        "–" if good is None else percent(tried.share, decimals=0),
+        compact(tried.result.tokens_per_s),
+        compact(tried.result.tokens_per_s_per_gpu),
+        seconds(told["ttft_s"]["mean"]),
+        seconds(told["tpot_s"]["mean"]) if told["tpot_s"] else "–",
+        "–" if per_user is None else digits(per_user),
+        " – ".join(dict.fromkeys(digits(price) for price in (prices[0], prices[-1]))) if prices else "–",
+    )
+
+
+def rows(planned: TrafficPlanned) -> list[tuple[str, ...]]:
+    """The best plans, the best of every offer, and the stated ones."""
+    first = [each.name for each in planned.best]
+    offers = [each for each in planned.by_offer if each.name not in first or each.offer not in planned.best[0].offer]
+    offers = [each for each in offers if all(each.result is not best.result for best in planned.best)]
+    stated = [each for each in planned.stated if each.name not in first]
+    best = [cells(each) for each in planned.best]
+    return [*best, *(cells(each, " (best there)") for each in offers), *(cells(each, " (stated)") for each in stated)]
+
+
+def told(planned: TrafficPlanned) -> tuple[list[str], list[list[str]]]:
+    """Columns that have anything to say, and their rows."""
+    every = rows(planned)
+    alone = len({row[1] for row in every}) == 1
+    shown = [i for i in range(len(COLUMNS)) if any(row[i] != "–" for row in every) and not (i == 1 and alone)]
+    return [COLUMNS[index] for index in shown], [[row[index] for index in shown] for row in every]
+
+
+def headline(planned: TrafficPlanned) -> str:
+    """What is served, and by what plans are chosen."""
+    words = planned.objective.replace("_", " ")
+    bounds = ", ".join(f"{name.upper()} ≤ {seconds(bound)}" for name, bound in planned.bounds.items())
+    within = f" under {bounds}" if bounds else ""
+    return f"Plans for requests to {planned.question.model.name}: most {words}{within}"
+
+
+def sure(planned: TrafficPlanned) -> list[str]:
+    """What was looked at, and what may be left."""
+    searched = ", ".join(planned.searched)
+    said = [
+        f"{planned.bounded:,} plans bounded in closed form, {planned.simulated:,} runs simulated; searched: {searched}."
+    ]
+    if not planned.kept:
+        said.insert(0, "No plan keeps the bounds; these come nearest.")
+    if planned.interrupted:
+        said.append("Interrupted: the best so far.")
+    elif not planned.complete:
+        said.append("Time ran out (--budget): plans were left that may be better.")
+    return said
+
+
+def keys_of(tried: Tried) -> str:
+    """The plan as the ``plans`` of a scenario."""
+    from tspsim.studies.planner.written import keys_text
+
+    return keys_text({"name": tried.name, **tried.keys})
+
+
+def summary(planned: TrafficPlanned) -> list[RenderableType]:
+    """For the terminal."""
+    from rich import box
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    columns, every = told(planned)
+    for number, heading in enumerate(columns):
+        table.add_column(heading.lower(), justify="right" if number else "left", no_wrap=number > 0)
+    for index, row in enumerate(every):
+        if index == len(planned.best):
+            table.add_section()
+        table.add_row(*map(Text, row), style="" if index else "bold")
+    parts: list[RenderableType] = [Text(headline(planned), style="bold"), "", table, ""]
+    parts += [Padding(Text(sentence), (0, 0, 0, 2)) for sentence in (*sure(planned), keys_of(planned.best[0]))]
+    stated = {plan.name for plan in planned.scenario.plans}
+    refused = [f"{name}: {why}" for name, why in planned.refused if name in stated]
+    return [*parts, *(Text(text, style="yellow") for text in refused)]
+
+
+def page(planned: TrafficPlanned, plotly_js: str = "inline") -> str:
+    """The whole page."""
+    best = planned.best[0]
+    columns, every = told(planned)
+    sections: list[tuple[str, str, str, dict[str, Any]]] = [
+        ("answer", "", HEADLINE, {
+            "kicker": headline(planned), "title": planned.scenario.name, "description": planned.scenario.description,
+            "headline": f"{best.name}: {best.result.in_a_line()}", "sentences": sure(planned), "yaml": keys_of(best),
+        }),
+        ("plans", "The best plans", TABLE, {
+            "caption": "The best plans", "columns": columns, "table": every,
+            "refused": [f"{name}: {why}" for name, why in planned.refused[:8]],
+        }),
+        ("front", "The front", FIGURE, {
+            "sentences": [], "key": "front",
+            "caption": "Every run that was simulated: output tokens a second and GPU over what one user sees. The line "
+            "joins those that no other beats in both.",
+        }),
+        ("searched", "What was searched", LIST, {"sentences": sure(planned)}),
+    ]  # fmt: skip
+    drawn = {"front": drawn_front(planned)}
+    return render_sections(sections, drawn, title=f"{planned.scenario.name}, plans", plotly_js=plotly_js)
+
+
+def drawn_front(planned: TrafficPlanned) -> dict[str, Any]:
+    """Rate a GPU over the rate of a user, a colour an offer."""
+    groups = []
+    for number, offer in enumerate(dict.fromkeys(each.offer for each in planned.known)):
+        mine = [each for each in planned.known if each.offer == offer and _user(each)]
+        texts = [
+            f"<b>{label(each.name, 60)}</b><br>{', '.join(f'{name} {digits(v)}' for name, v in each.load.items())}<br>"
+            f"{compact(each.result.tokens_per_s_per_gpu)} tokens/s a GPU"
+            for each in mine
+        ]
+        rates = [each.result.tokens_per_s_per_gpu for each in mine]
+        groups.append(Marks(label(offer, 40), COLOURS[number % len(COLOURS)], [_user(e) for e in mine], rates, texts))
+    joined = sorted((_user(each), each.result.tokens_per_s_per_gpu) for each in planned.front if _user(each))
+    upper = [mark for mark in joined if not any(o[0] >= mark[0] and o[1] > mark[1] for o in joined)]
+    axis = value_axis("tokens/s a user", rangemode="normal")
+    return front_figure(groups, Line("front", upper, "vh"), axis, "output tokens/s a GPU")
+
+
+def _user(tried: Tried) -> float:
+    return float(tried.result.serving["tokens_per_s_per_user"] or 0.0)
+
+
+def write_page(planned: TrafficPlanned, path: Path) -> None:
+    """Write the page, whole or not at all; raises InputError where the file cannot be written."""
+    atomic_write(Path(path), page(planned))

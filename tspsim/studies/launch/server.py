@@ -1,0 +1,241 @@
+"""A serving plan as servers to be launched, and the engines whose commands can launch them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ... import catalog
+from ...errors import InputError
+from ...parallel.dispatch import ExpertDispatch
+from ...registry import Registry
+from ...scenario import Scenario
+from ...scenario.workload import SpeculationSpec
+from ...serving.deployment import BLOCKS, POLICY, TOKENS, Deployment
+
+#: A checkpoint's repository, in the source of a model's file.
+REPOSITORY = re.compile(r"config\.json of ([\w.-]+/[\w.-]+)")
+
+
+@dataclass(frozen=True)
+class Server:
+    """One engine, as often as it is started.
+
+    Attributes
+    ----------
+    model
+        Repository of the checkpoint, or ``MODEL``.
+    count
+        Servers that are alike, behind a router.
+    lanes
+        Attention replicas inside one.
+    axes
+        Degrees of one: ``tp``, ``pp``, ``ep``, and others above one by name.
+    tokens, sequences
+        Limits of a step's tokens and of sequences at once, per attention replica; None: the engine has none.
+    options
+        Stated by real names of the simulated engine; ``scheduler`` says of which.
+    cache
+        Type of the cache; None: as the weights are computed in.
+    part
+        ``prefill`` or ``decode`` of two pools; empty: both.
+    pushes
+        Caches go layer by layer, where there are two pools.
+    per_node
+        GPUs of a node.
+    vendor
+        Of the GPUs.
+    """
+
+    model: str
+    count: int
+    lanes: int
+    axes: Mapping[str, int]
+    scheduler: str
+    options: Mapping[str, Any]
+    tokens: int | None
+    sequences: int | None
+    cache: str | None
+    dispatch: ExpertDispatch | None
+    drafts: SpeculationSpec | None
+    per_node: int
+    vendor: str = "nvidia"
+    part: str = ""
+    pushes: bool = False
+
+    @property
+    def gpus(self) -> int:
+        """Of one server."""
+        size = self.lanes
+        for axis, degree in self.axes.items():
+            size *= 1 if axis in ("ep", "dcp", "kvp") else degree
+        return size
+
+    def axis(self, name: str) -> int:
+        return self.axes.get(name, 1)
+
+    @property
+    def strange(self) -> list[str]:
+        """Axes beside the usual ones, in words."""
+        usual = ("tp", "pp", "ep", "dcp")
+        return [f"{axis} {degree}" for axis, degree in self.axes.items() if axis not in usual and degree > 1]
+
+
+@dataclass(frozen=True)
+class Command:
+    """What launches a server: files that it reads, words of the command, and what they cannot say."""
+
+    words: Sequence[str]
+    cannot: Sequence[str] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+class Launcher(Protocol):
+    """An engine's way to be launched.
+
+    Attributes
+    ----------
+    name
+        What ``--emit`` calls it: that of its scheduler.
+    vendors
+        Whose GPUs it runs on.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def vendors(self) -> tuple[str, ...]: ...
+
+    def command(self, server: Server) -> Command:
+        """What launches one server."""
+        ...
+
+    def router(self, servers: Sequence[Server]) -> list[str]:
+        """What is started beside several servers, as comments or commands."""
+        ...
+
+
+LAUNCHERS: Registry[Launcher] = Registry("engine to launch", "tspsim.launchers")
+
+
+def servers_of(scenario: Scenario, deployment: Deployment) -> list[Server]:
+    """The servers of a plan that serves requests."""
+    return [_server(scenario, part, count, name, pushes) for name, part, count, pushes in deployment.engines()]
+
+
+def _server(scenario: Scenario, part: Deployment, count: int, name: str, pushes: bool) -> Server:
+    plan, engine = part.plan, part.engine
+    degrees = {axis: size for axis, size in part.degrees.items() if axis not in ("dp", "ep") and size > 1}
+    policy = engine.policy
+    named = policy.token_option, policy.sequence_option
+    tokens, sequences = (getattr(engine.options, key, None) if key else None for key in named)
+    return Server(
+        model=repository_of(scenario.workload.model),
+        count=count,
+        lanes=part.lanes,
+        axes={**degrees, **({"ep": plan.ep} if plan.ep > 1 else {}), **groups_of(plan.options)},
+        scheduler=engine.scheduler,
+        options={key: value for key, value in part.options.items() if key not in (POLICY, *named)},
+        tokens=tokens,
+        sequences=sequences,
+        cache=part.question.work.formats.cache,
+        dispatch=plan.dispatch if plan.ep > 1 and part.lanes > 1 else None,
+        drafts=part.speculation if part.drafts is not None else None,
+        per_node=part.question.cluster.gpus_per_node,
+        vendor=part.question.device.spec.vendor,
+        part=name,
+        pushes=pushes,
+    )
+
+
+def groups_of(options: Mapping[str, Any]) -> dict[str, int]:
+    """Groups of ranks that share contexts, by their names."""
+    return {name: value for name, value in options.items() if isinstance(value, int) and value > 1}
+
+
+def repository_of(model: str) -> str:
+    """Where a catalog model's checkpoint is; ``MODEL`` where its file does not say."""
+    try:
+        text = str(catalog.read_yaml(catalog.locate("models", model)).get("source", ""))
+    except InputError:
+        return "MODEL"
+    found = REPOSITORY.search(text)
+    return found[1] if found else "MODEL"
+
+
+def launch(engine: str, scenario: Scenario, deployment: Deployment) -> str:
+    """A plan as what launches it: comments, files and commands for a shell.
+
+    Raises
+    ------
+    UnknownNameError
+        Nobody knows how this engine is launched.
+    """
+    launcher = LAUNCHERS.get(engine)
+    servers = servers_of(scenario, deployment)
+    lines = [f"# {scenario.name}: {deployment.plan.name}, {deployment.gpus} GPUs ({deployment.question.device.name})"]
+    lines += _remarks(launcher, scenario, servers)
+    for server in servers:
+        command = launcher.command(server)
+        lines.append("")
+        if server.part:
+            lines.append(f"# {server.part}: {server.count} of")
+        elif server.count > 1:
+            lines.append(f"# {server.count} of, behind a router")
+        lines += [f"# cannot be said here: {each}" for each in command.cannot]
+        for file, text in command.files.items():
+            lines += [f"cat > {file} <<'EOF'", text.rstrip(), "EOF"]
+        lines += _wrapped(command.words)
+    if len(servers) > 1 or servers[0].count > 1:
+        lines += ["", *launcher.router(servers)]
+    return "\n".join(lines) + "\n"
+
+
+def _remarks(launcher: Launcher, scenario: Scenario, servers: Sequence[Server]) -> Iterator[str]:
+    first = servers[0]
+    if first.scheduler != launcher.name:
+        yield f"# found for {first.scheduler}: {launcher.name} schedules and computes otherwise"
+    weights = scenario.workload.precision
+    kept = weights if isinstance(weights, str) else weights.weights
+    if kept is not None and ("precision" in scenario.workload.model_fields_set):
+        told = kept if isinstance(kept, str) else ", ".join(f"{part} {dtype}" for part, dtype in kept.items())
+        yield f"# weights in {told}: name a checkpoint that is kept so"
+    for vendor in dict.fromkeys(server.vendor for server in servers):
+        if vendor not in launcher.vendors:
+            yield f"# {launcher.name} does not run on GPUs of {vendor}"
+    for server in servers:
+        if server.gpus > server.per_node:
+            yield f"# {server.gpus} GPUs a server are {server.gpus // server.per_node} nodes: start it on each of them"
+
+
+def _wrapped(words: Sequence[str]) -> list[str]:
+    """A command over several lines, a flag a line."""
+    lines: list[str] = []
+    for word in words:
+        quoted = shlex.quote(word)
+        if word.startswith("--") or not lines:
+            lines.append(quoted)
+        else:
+            lines[-1] += f" {quoted}"
+    first, *rest = lines
+    return " \\\n  ".join([first, *rest]).split("\n")
+
+
+def flags(options: Mapping[str, Any], *, negated: str | None = "no-") -> list[str]:
+    """Options by their own names as flags; ``negated`` begins those that are false, None: they are left out."""
+    words: list[str] = []
+    for name, value in options.items():
+        if name in (BLOCKS, TOKENS):
+            continue
+        flag = name.replace("_", "-")
+        if value is True:
+            words.append(f"--{flag}")
+        elif value is False:
+            words += [f"--{negated}{flag}"] if negated is not None else []
+        else:
+            words += [f"--{flag}", str(value)]
+    return words

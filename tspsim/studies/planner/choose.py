@@ -1,0 +1,66 @@
+"""Which planner a scenario is for: requests, a step that serves, or training and forward passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ...errors import InputError
+from ...scenario import Scenario
+from ...steps import STEPS
+from .planner import Planner
+from .serving import ServingPlanner
+from .traffic import TrafficPlanner
+
+AnyPlanner = Planner | ServingPlanner | TrafficPlanner
+
+
+def planner_of(
+    scenario: Scenario,
+    *,
+    stated: bool = True,
+    objective: str | None = None,
+    top: int = 3,
+    jobs: int | None = 1,
+    budget_s: float | None = None,
+    limits: Sequence[str] = (),
+    progress: Callable[[str, float], None] | None = None,
+    maps: bool = False,
+) -> AnyPlanner:
+    """The planner of a scenario.
+
+    Parameters
+    ----------
+    objective
+        None: most goodput a dollar of requests, otherwise most tokens a second.
+    jobs
+        Processes, of a planner that uses several.
+    maps
+        Where TSP wins is asked too.
+
+    Raises
+    ------
+    InputError
+        What is asked is not of this kind of scenario.
+    """
+    serves = scenario.traffic is not None or STEPS.get(scenario.workload.pass_).serves
+    if serves and maps:
+        raise InputError("maps are of training and forward steps", key="--map")
+    if scenario.traffic is not None:
+        return TrafficPlanner(
+            scenario, stated=stated, objective=objective, limits=limits, top=top, budget_s=budget_s, progress=progress
+        )
+    objective = objective or "tokens_per_s"
+    if serves:
+        return ServingPlanner(
+            scenario, stated=stated, objective=objective, limits=limits, top=top, budget_s=budget_s, progress=progress
+        )
+    return Planner(
+        scenario,
+        stated=stated,
+        objective=objective,
+        top=top,
+        jobs=jobs,
+        budget_s=budget_s,
+        limits=limits,
+        progress=progress,
+    )

@@ -1,0 +1,35 @@
+"""What a search is asked to serve: requests in a few numbers, and the bounds on their waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...errors import InputError
+from ...scenario.traffic import Slo, Traffic
+from .limit import Limit
+from .rates import Demand
+
+
+def demand_of(traffic: Traffic, bounds: Mapping[str, float]) -> Demand:
+    """The requests in a few numbers."""
+    first = traffic.points()[0]
+    if first.arrivals.searches:
+        first = first.at_rate(1.0)
+    asked = first.draw(None)
+    prompt, output = (max(1, round(float(each.mean()))) for each in (asked.prompt_tokens, asked.output_tokens))
+    return Demand(prompt, output, bounds)
+
+
+def bounded_by(traffic: Traffic, limits: Sequence[Limit]) -> Traffic:
+    """The traffic with the bounds that limits state over its own; raises InputError."""
+    if not limits:
+        return traffic
+    update: dict[str, float] = {}
+    for limit in limits:
+        if limit.name not in ("ttft", "tpot") or limit.compare != "<=":
+            problem = f"requests may be limited by ttft<=…, tpot<=… and schemes=…, not by {limit}"
+            raise InputError(problem, key="--limit")
+        update[limit.name] = limit.value
+    fresh = Slo.model_construct(ttft=None, tpot=None, e2e=None, share=None)
+    slo = (traffic.slo or fresh).model_copy(update=update)
+    return traffic.model_copy(update={"slo": slo})

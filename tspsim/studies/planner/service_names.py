@@ -1,0 +1,39 @@
+"""What plans that serve requests are called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .serving import name_of
+
+
+def plain(keys: Mapping[str, Any]) -> str:
+    """A plan without its name, as text."""
+    return repr(sorted((key, repr(value)) for key, value in keys.items() if key not in ("name", "recomputation")))
+
+
+def name_of_service(keys: Mapping[str, Any], gpus: int) -> str:
+    """A name that says what was searched.
+
+    >>> name_of_service({"pools": {"prefill": {"replicas": 2, "tp": 2}, "decode": {"replicas": 1, "tp": 4}}}, 8)
+    '2P1D TP2→TP4'
+    """
+    if "pools" in keys:
+        pools = keys["pools"]
+        counts, ways = "", []
+        for name, letter in (("prefill", "P"), ("decode", "D")):
+            pool = pools[name]
+            counts += f"{pool.get('replicas') or '?'}{letter}"
+            spread = [f"{axis.upper()}{pool[axis]}" for axis in ("tp", "dp", "ep") if int(pool.get(axis, 1)) > 1]
+            ways.append(" ".join(filter(None, ("-".join(spread) or "TP1", pool.get("expert_dispatch")))))
+        head = f"{counts} {'→'.join(ways)}" + (" pushed" if pools.get("transfer") == "push" else "")
+    else:
+        others = ("engine", "speculation", "recomputation", "name")
+        head = name_of({key: value for key, value in keys.items() if key not in others}, gpus)
+    drafts = keys.get("speculation")
+    tail = ""
+    if drafts is not None:
+        tail = f" {drafts.get('draft', 'mtp')}{drafts['tokens']}" if drafts["tokens"] else " no drafts"
+    tail += "".join(f" {key}={value}" for key, value in keys.get("engine", {}).items())
+    return (head + tail)[:60]
