@@ -104,7 +104,7 @@ class Servers(Members):
     def build(
         self, env: simpy.Environment, on_end: Any, *, every_step: bool = False, on_chunk: Any = None
     ) -> OneServer:
-        return OneServer(env, self.seconds, on_end, on_chunk)
+        return OneServer(env, self.seconds, on_end, told.get("on_chunk"))
 
 
 def servers(count: int, seconds: Callable[[Request], float] | None = None) -> Servers:

@@ -145,7 +145,8 @@ class NodeSpec(Strict):
     """A server, or a rack that is one NVLink domain.
 
     ``intra`` is what joins its GPUs: ``full_mesh``, ``switch``, ``{torus: [4, 4]}``, or ``{graph: [...]}`` with edges
-    ``{between: [0, 1], bandwidth: 50 GB/s, latency: 1 us}``, both ways, in which a name is a switch.
+    ``{between: [0, 1], bandwidth: 50 GB/s, latency: 1 us}``, both ways, in which a name is a switch. ``host_memory``
+    joins a GPU and its host's memory where that is another link than ``host_link``.
     """
 
     name: str
@@ -157,6 +158,7 @@ class NodeSpec(Strict):
     nics: PositiveCount
     rails: PositiveCount | None = None
     host_link: HostLinkSpec
+    host_memory: HostLinkSpec | None = None
     collectives: CollectivesSpec
 
     @model_validator(mode="after")

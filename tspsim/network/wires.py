@@ -73,55 +73,17 @@ class Way:
         return self.latency_s + self.fluid_s
 
 
-class Wires:
-    """The links of some clusters on a clock.
+class Lines:
+    """Links of any kind on a clock, each named as whoever sends likes.
 
-    The messages of one :meth:`send` go together: each gets the same share of its time alone, so that they end
-    together. Sends that meet on links share them max-min fairly, by bytes (:mod:`tspsim.network.sharing`).
-
-    Parameters
-    ----------
-    env
-        The clock.
-    clusters
-        One, or several beside each other. Messages between two of them go from NIC to NIC: each side's fabric has as
-        many ports as it has NICs, and what joins the fabrics is as wide as all of them.
-
-    Raises
-    ------
-    InputError
-        There are several clusters, and one of them has no fabric: it has no NICs to reach the others by.
-
-    Notes
-    -----
-    Messages are one-sided writes (RDMA), not a collective library's: a route takes the latency of its links once, and
-    its bytes move at the fabric's efficiency between nodes and at that of the node's point-to-point messages inside.
+    Sends that meet on links share them max-min fairly, by bytes (:mod:`tspsim.network.sharing`).
     """
 
-    def __init__(self, env: simpy.Environment, clusters: Sequence[Cluster]) -> None:
-        for each in clusters:
-            if len(clusters) > 1 and each.fabric is None:
-                raise InputError(f"{each.name} has no fabric to reach other clusters by; give its cluster a `fabric`")
+    def __init__(self, env: simpy.Environment) -> None:
         self.env = env
-        self.clusters = tuple(clusters)
         self._fluid = Fluid(env, Calendar(env))
         self._numbers: dict[Hashable, int] = {}
         self._following = count()
-
-    def way(self, messages: Iterable[Message]) -> Way:
-        """The links that some messages take together."""
-        busy_s: dict[Link, float] = {}
-        carried: dict[Link, float] = {}
-        latency_s = 0.0
-        for source, destination, size_bytes in messages:
-            if source == destination or size_bytes <= 0.0:
-                continue
-            route = self._route(source, destination)
-            latency_s = max(latency_s, sum(self._latency_s(link) for link in route))
-            for link in route:
-                busy_s[link] = busy_s.get(link, 0.0) + size_bytes / self._rate(link)
-                carried[link] = carried.get(link, 0.0) + size_bytes
-        return Way(busy_s, carried, latency_s)
 
     def send(self, way: Way, share: float = 1.0, *, least_s: float = 0.0) -> Transfer:
         """Send ``share`` of the bytes of a way, from now on.
@@ -147,6 +109,54 @@ class Wires:
             number = self._numbers.setdefault((weight, *usage.items()), number)
         channel = Channel(number, way.latency_s, fluid_s, usage, weight, (), "", parties=1)
         return self._fluid.arrive(channel, 0)
+
+
+class Wires(Lines):
+    """The links of some clusters on a clock.
+
+    The messages of one :meth:`send` go together: each gets the same share of its time alone, so that they end
+    together.
+
+    Parameters
+    ----------
+    env
+        The clock.
+    clusters
+        One, or several beside each other. Messages between two of them go from NIC to NIC: each side's fabric has as
+        many ports as it has NICs, and what joins the fabrics is as wide as all of them.
+
+    Raises
+    ------
+    InputError
+        There are several clusters, and one of them has no fabric: it has no NICs to reach the others by.
+
+    Notes
+    -----
+    Messages are one-sided writes (RDMA), not a collective library's: a route takes the latency of its links once, and
+    its bytes move at the fabric's efficiency between nodes and at that of the node's point-to-point messages inside.
+    """
+
+    def __init__(self, env: simpy.Environment, clusters: Sequence[Cluster]) -> None:
+        for each in clusters:
+            if len(clusters) > 1 and each.fabric is None:
+                raise InputError(f"{each.name} has no fabric to reach other clusters by; give its cluster a `fabric`")
+        super().__init__(env)
+        self.clusters = tuple(clusters)
+
+    def way(self, messages: Iterable[Message]) -> Way:
+        """The links that some messages take together."""
+        busy_s: dict[Link, float] = {}
+        carried: dict[Link, float] = {}
+        latency_s = 0.0
+        for source, destination, size_bytes in messages:
+            if source == destination or size_bytes <= 0.0:
+                continue
+            route = self._route(source, destination)
+            latency_s = max(latency_s, sum(self._latency_s(link) for link in route))
+            for link in route:
+                busy_s[link] = busy_s.get(link, 0.0) + size_bytes / self._rate(link)
+                carried[link] = carried.get(link, 0.0) + size_bytes
+        return Way(busy_s, carried, latency_s)
 
     def _route(self, source: Place, destination: Place) -> list[Link]:
         if source.cluster == destination.cluster:

@@ -17,12 +17,13 @@ from ..errors import InputError, shorten
 from .pools import EngineOptions, Pools
 from .section import Name, refuse
 from .spread import Placement, Spread
+from .tiers import Tiers
 from .workload import SpeculationSpec
 
 __all__ = ["Placement", "Plan"]
 
 #: Keys of plans that serve requests; a plan that states none has none in its plain data.
-SERVING = ("router", "engine", "speculation", "pools")
+SERVING = ("router", "engine", "speculation", "tiers", "pools")
 
 
 class Plan(Spread):
@@ -35,6 +36,9 @@ class Plan(Spread):
     engine: EngineOptions = Field({}, description="of requests: options of the serving engine by their own names")
     speculation: SpeculationSpec | None = Field(
         None, description="of requests: drafts that every step verifies, instead of the workload's; tokens: 0 for none"
+    )
+    tiers: Tiers | None = Field(
+        None, description="of requests: where prompts' blocks are kept that GPUs forget"
     )
     pools: Pools | None = Field(
         None, description="of requests: prompts are read and answers written on different GPUs; degrees stand there"

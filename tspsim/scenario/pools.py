@@ -12,6 +12,7 @@ from ..units import PositiveNumber, Seconds
 from .cluster import ClusterChoice
 from .section import MOST_RANKS, Name, Section, refuse
 from .spread import Spread
+from .tiers import Tiers
 
 #: Options of a serving engine by their own names, such as ``max_num_seqs``.
 EngineOptions = dict[Name, bool | int | float | str]
@@ -28,6 +29,7 @@ class Pool(Spread):
     cluster: ClusterChoice | None = Field(None, description="GPUs of its own; those of the scenario's when left out")
     router: Name = Field("round_robin", description="which replica a request goes to: a registered router")
     engine: EngineOptions = Field({}, description="options of the serving engine by their own names")
+    tiers: Tiers | None = Field(None, description="where prompts' blocks are kept that GPUs forget")
 
     @model_validator(mode="before")
     @classmethod
@@ -44,7 +46,7 @@ class Pool(Spread):
     @property
     def degree_keys(self) -> dict[str, Any]:
         """Degrees and switches as a plan of its own states them."""
-        told = self.model_fields_set - {"replicas", "cluster", "router", "engine"}
+        told = self.model_fields_set - {"replicas", "cluster", "router", "engine", "tiers"}
         keys = {name: value for name in sorted(told) if (value := getattr(self, name)) is not None}
         return {"recomputation": "none", **keys, "dp": self.dp or 1}
 

@@ -203,7 +203,7 @@ def deployment_of(question: Question, plan: Plan, lookups: Lookups = FRESH) -> D
     place = {name: f"plans.{plan.name}.engine.{name}" if name in own else f"workload.engine.{name}" for name in options}
     speculation = getattr(keys, "speculation", None) or scenario.workload.speculation
     return Deployment(
-        question, plan, options, place, speculation, router=getattr(keys, "router", None) or "round_robin"
+        question, plan, options, place, speculation, router=keys.router, tiers=keys.tiers
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from math import inf
 from typing import NamedTuple
 
@@ -122,6 +122,8 @@ class PrefixPool(BlockPool):
         #: Freed blocks, those of longest ago first: of a node, or some that hold nothing known.
         self._idle: OrderedDict[object, int] = OrderedDict()
         self._idle_blocks = 0
+        #: Told of what is forgotten of a node whose blocks were all there: its key, and its tokens.
+        self.on_forget: Callable[[Hashable, int], None] | None = None
 
     @property
     def remembered(self) -> int:
@@ -145,6 +147,8 @@ class PrefixPool(BlockPool):
             else:
                 del self._idle[freed]
             if isinstance(freed, Node):
+                if self.on_forget is not None and freed.cached == freed.blocks:
+                    self.on_forget(freed.key, freed.blocks * self.block_tokens)
                 freed.cached -= taken
                 if freed.cached == 0 and freed.parent is not None:
                     del freed.parent.children[freed.key]

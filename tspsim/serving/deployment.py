@@ -13,6 +13,7 @@ from ..parallel import Plan, capacity, scheme_axes, served
 from ..parallel.serving_engine import Limits, ServingEngine
 from ..question import Question
 from ..result import Memory
+from ..scenario.tiers import Tiers
 from ..scenario.workload import SpeculationSpec
 from ..steps import Speculation
 from ..units import compact
@@ -23,6 +24,8 @@ from .policies import POLICIES, Policy
 from .replicas import Members, Pool
 from .service import Desk
 from .speculation import Speculation as Drafts
+from .tier_specs import tier_specs
+from .tiers import TieredPool
 from .work import Floats, StepCost, Work
 
 #: Keys of ``engine`` that are no option of a scheduler: which one, and blocks or tokens of cache instead of the rule's.
@@ -51,6 +54,7 @@ class Deployment:
     place: Mapping[str, str]
     speculation: SpeculationSpec | None = None
     router: str = "round_robin"
+    tiers: Tiers | None = None
 
     @cached_property
     def lanes(self) -> int:
@@ -225,10 +229,19 @@ class Deployment:
             return Cache(None)
         return Cache(tokens * caches, self.costs.capacity.sessions(length) * caches)
 
+    def pool(self, count: int, factor: float = 1.0, name: str = "replica") -> Pool:
+        """So many of its engines behind their router, with steps that take ``factor`` times as long."""
+        cost = self.costs if factor == 1.0 else Scaled(self.costs, factor)
+        members = [Members(self.engine, cost, count, self.lanes)]
+        if self.tiers is None:
+            return Pool(members, self.router, name)
+        specs = tier_specs(self.tiers, self.question.cluster.node, self.costs.capacity, self.lanes)
+        layers, overlap = self.question.model.layers, self.tiers.overlap
+        return TieredPool(members, self.router, name, tiers=specs, layers=layers, overlap=overlap)
+
     def desk(self, factor: float = 1.0) -> Desk:
         """Its replicas behind their router, with steps that take ``factor`` times as long."""
-        cost = self.costs if factor == 1.0 else Scaled(self.costs, factor)
-        return Pool([Members(self.engine, cost, self.replicas, self.lanes)], self.router)
+        return self.pool(self.replicas, factor)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from ..network.wires import Wires
 from .carry import Carrier, Holders
 from .replicas import Notice, Pool, Serves
 from .requests import Request
-from .service import Transfer
+from .transfers import Transfer
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ class Disaggregated:
 
     Attributes
     ----------
-    transfers
-        All caches that have come, in order.
+    moved
+        All caches that have come from the first to the second, in order.
     """
 
     prefill: Pool
@@ -103,7 +103,7 @@ class Disaggregated:
     holders: tuple[Sequence[Sequence[Holders]], Sequence[Sequence[Holders]]]
     wires: Callable[[simpy.Environment], Wires]
     handover: Handover = Handover()
-    transfers: list[Transfer] = field(default_factory=list)
+    moved: list[Transfer] = field(default_factory=list)
 
     def open(self, env: simpy.Environment, on_end: Notice, *, every_step: bool = False) -> None:
         """Put both pools on a clock."""
@@ -114,6 +114,11 @@ class Disaggregated:
         on_chunk = self._chunk_begins if self.handover.push else None
         self.prefill.open(env, self._has_been_read, every_step=every_step, on_chunk=on_chunk)
         self.decode.open(env, self._has_been_written, every_step=every_step)
+
+    @property
+    def transfers(self) -> Sequence[Transfer]:
+        """Those, and what pools loaded from tiers of theirs."""
+        return [*self.moved, *self.prefill.transfers, *self.decode.transfers]
 
     @property
     def named_replicas(self) -> Sequence[tuple[str, Serves]]:
@@ -200,7 +205,7 @@ class Disaggregated:
         assert written is not None
         source, destination = self.prefill.name_of(journey.giver), self.decode.name_of(journey.taker)
         exposed_s = now_s - journey.read_s
-        self.transfers.append(
+        self.moved.append(
             Transfer(request.number, journey.start_s, now_s, source, destination, journey.size_bytes, exposed_s)
         )
         written.arrival_s = now_s

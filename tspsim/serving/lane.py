@@ -9,6 +9,8 @@ from math import inf
 
 from .blocks import NO_MATCH, BlockPool, Match, PrefixPool, Trail
 from .decoders import Decoders
+from .log import StepLog
+from .requests import Request
 from .sequence import Sequence
 from .settings import Settings
 from .work import Chunk, Work
@@ -70,6 +72,8 @@ class Lane:
         Blocks of the cache.
     now_s
         When the step under way began.
+    log
+        Where preemptions are told; its engine's.
     """
 
     def __init__(
@@ -92,6 +96,9 @@ class Lane:
         self.running: dict[int, Sequence] = {}
         self.prefilling: dict[int, Sequence] = {}
         self.now_s = 0.0
+        self.log = StepLog()
+        #: When requests that were preempted and wait again lost their caches.
+        self._lost_s: dict[int, float] = {}
         self.mailbox: deque[Sequence] = deque()
         self.noted: deque[Sequence] = deque()
         self.lingering: list[Sequence] = []
@@ -178,6 +185,13 @@ class Lane:
             return NO_MATCH
         return self.prefixes.find(sequence.trail, (sequence.target - 1) // self.block)
 
+    def remembered(self, request: Request) -> int:
+        """Tokens of a prompt that the cache has from others."""
+        if self.prefixes is None or not request.blocks:
+            return 0
+        most = (request.prompt_tokens - 1) // self.block
+        return self.prefixes.find(Trail(request, self.block), most).blocks * self.block
+
     def computed_by(self, sequence: Sequence, match: Match) -> int:
         """Tokens in the cache when it is admitted."""
         return max(match.blocks * self.block, sequence.given)
@@ -200,7 +214,9 @@ class Lane:
         request = sequence.request
         if request.first_scheduled_s != request.first_scheduled_s:
             request.first_scheduled_s = self.now_s
-            request.cached_tokens = min(match.blocks * self.block, request.prompt_tokens)
+            request.cached_tokens = min(sequence.computed, request.prompt_tokens)
+        elif request.number in self._lost_s:
+            self.log.add_put_back(request.number, self._lost_s.pop(request.number), self.now_s)
 
     def blocks_to(self, sequence: Sequence, tokens: int, match: Match = NO_MATCH) -> int:
         """Free blocks that a sequence that does not decode needs to hold so many tokens, beside its own and those that
@@ -235,6 +251,7 @@ class Lane:
         sequence.target = sequence.request.prompt_tokens + sequence.made
         sequence.computed = sequence.given = 0
         sequence.request.preemptions += 1
+        self._lost_s[sequence.request.number] = self.now_s
         self._prompt_tokens_ahead += sequence.target
         if at_head:
             self.waiting.appendleft(sequence)

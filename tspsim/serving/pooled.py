@@ -19,10 +19,9 @@ from ..scenario import Scenario
 from ..scenario.pools import Pools
 from .carry import Holders, holders_of
 from .costs import ProgramCosts
-from .deployment import Deployment, Scaled
+from .deployment import Deployment
 from .disaggregation import Disaggregated, Handover
 from .metrics import Bill, Cache
-from .replicas import Members, Pool
 from .service import Desk
 
 
@@ -114,11 +113,7 @@ class PooledDeployment(Deployment):
         return next((f"{name}: {words}" for name, words in refused.items() if words is not None), None)
 
     def desk(self, factor: float = 1.0) -> Desk:
-        pools = {}
-        for name, part in self.parts.items():
-            cost = part.costs if factor == 1.0 else Scaled(part.costs, factor)
-            members = Members(part.engine, cost, self.count(name) * part.replicas, part.lanes)
-            pools[name] = Pool([members], self.pools.members()[name].router, name)
+        pools = {name: part.pool(self.count(name) * part.replicas, factor, name) for name, part in self.parts.items()}
         handover = Handover(
             self.pools.transfer == "push",
             self.pools.handshake if self.pools.transfer == "pull" else 0.0,
@@ -166,7 +161,7 @@ def pooled_deployment(scenario: Scenario, entry: PlanKeys, lookups: Lookups = FR
         key = f"plans.{entry.name}.pools.{name}.engine"
         place = {each: f"{key}.{each}" if each in pool.engine else f"workload.engine.{each}" for each in options}
         speculation = (entry.speculation or scenario.workload.speculation) if name == "decode" else None
-        made[name] = Deployment(question, question.plans[0], options, place, speculation, pool.router)
+        made[name] = Deployment(question, question.plans[0], options, place, speculation, pool.router, pool.tiers)
     decode = made["decode"]
     return PooledDeployment(
         **{name: getattr(decode, name) for name in ("question", "plan", "options", "place", "speculation", "router")},

@@ -15,12 +15,13 @@ from ..mesh import Mesh
 from ..operators import Operator, Role
 from ..parallel import Job, Plan, axes_of, build_mesh, scheme_of, write_program
 from ..parallel.serving_engine import Captured
+from ..parallel.stack import Stack
 from ..program import Program
 from ..question import Question
 from ..simulation import Costs, run, scheduled
 from ..steps import DECODE_STEP, MIXED_STEP, PREFILL_STEP, VERIFY_STEP, Load, Piece, Speculation, Step
 from .chain import Chain, Exchanges, Walker
-from .flat import Thing
+from .flat import Thing, things_of
 from .work import Work
 
 #: What hides nothing: of a step that cannot be cut into two.
@@ -157,6 +158,24 @@ class StepPrograms:
         """The programs of a job's stages."""
         self.written += 1
         return [write_program(scheme_of(job.plan), job, {"pp": stage}) for stage in range(job.plan.pp)]
+
+    def things_of(self, job: Job) -> list[Thing]:
+        """What takes time in them up to where every kind of layer has stood once, and behind the last layer; the host's
+        launches are not written for that. Of a pipeline all."""
+        plan = job.plan if job.plan.pp > 1 else replace(job.plan, stage_layers=(self._different_layers,))
+        return things_of(self.written_of(replace(job, plan=plan, work=replace(job.work, stack=self._silent))))
+
+    @cached_property
+    def _different_layers(self) -> int:
+        """Layers from the first on that all kinds are among."""
+        blocks = self.question.model.blocks
+        return 1 + max(blocks.index(block) for block in dict.fromkeys(blocks))
+
+    @cached_property
+    def _silent(self) -> Stack:
+        stack = self.question.work.stack
+        alone = replace(stack, kernel_s=0.0, collective_s=0.0, collective_s_per_rank=0.0)
+        return replace(alone, message_s=0.0, expert_s=0.0)
 
     def times(self, captured: Captured = Captured.NOTHING, *, kept: bool = True) -> Callable[[Thing], float]:
         """Seconds of things in passes of which so much is captured; ``kept``: the device remembers its kernels."""

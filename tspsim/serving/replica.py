@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from math import inf
 
@@ -98,6 +98,8 @@ class Replica:
         self._policy = engine.policy
         self._group = self._policy.group(engine, self._policy.lane, lanes)
         self.lanes: tuple[Lane, ...] = self._group.lanes
+        for lane in self.lanes:
+            lane.log = self.log
         self._on_first_token, self._on_end, self._on_chunk = on_first_token, on_end, on_chunk
         self._each_step = cost if isinstance(cost, EachStepCost) else None
         self._run: Run | None = None
@@ -136,6 +138,16 @@ class Replica:
     def capacity_tokens(self) -> int | None:
         """Tokens that the caches hold; None: no limit."""
         return None if self.engine.kv_tokens is None else self.engine.kv_tokens * len(self.lanes)
+
+    def remembered(self, request: Request) -> int:
+        """Tokens of a prompt that its cache has from others."""
+        return max([lane.remembered(request) for lane in self.lanes])
+
+    def on_forget(self, notice: Callable[[Hashable, int], None]) -> None:
+        """Tell ``notice`` of every run of blocks that the cache lets go: what it holds, and its tokens."""
+        for lane in self.lanes:
+            if lane.prefixes is not None:
+                lane.prefixes.on_forget = notice
 
     # --- arrivals -------------------------------------------------------------------------------------------
 

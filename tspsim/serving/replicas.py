@@ -14,6 +14,7 @@ from .log import StepLog
 from .replica import ChunkNotice, Replica
 from .requests import Request
 from .routers import ROUTERS
+from .transfers import Transfer
 from .work import StepCost
 
 #: What is called with a request when something has happened to it.
@@ -54,11 +55,24 @@ class Members:
     lanes: int = 1
 
     def build(
-        self, env: simpy.Environment, on_end: Notice, *, every_step: bool = False, on_chunk: ChunkNotice | None = None
+        self,
+        env: simpy.Environment,
+        on_end: Notice,
+        *,
+        every_step: bool = False,
+        on_chunk: ChunkNotice | None = None,
+        on_first_token: Notice | None = None,
     ) -> Serves:
         """One of them, on a clock."""
         return Replica(
-            env, self.engine, self.cost, lanes=self.lanes, on_end=on_end, on_chunk=on_chunk, every_step=every_step
+            env,
+            self.engine,
+            self.cost,
+            lanes=self.lanes,
+            on_first_token=on_first_token,
+            on_end=on_end,
+            on_chunk=on_chunk,
+            every_step=every_step,
         )
 
 
@@ -82,6 +96,9 @@ class Pool:
         By request's number, that of the replica it was last sent to; −1 before.
     """
 
+    #: Told of every request whose first token is out; None: nobody is.
+    on_first_token: Notice | None = None
+
     def __init__(self, members: Sequence[Members], router: str = "round_robin", name: str = "replica") -> None:
         self.members = tuple(members)
         self.router = ROUTERS.get(router)
@@ -101,7 +118,10 @@ class Pool:
         of a prompt when its step begins."""
         for each in self.members:
             for _ in range(each.replicas):
-                self.replicas.append(each.build(env, on_end, every_step=every_step, on_chunk=on_chunk))
+                made = each.build(
+                    env, on_end, every_step=every_step, on_chunk=on_chunk, on_first_token=self.on_first_token
+                )
+                self.replicas.append(made)
         self._route = self.router.open(self.replicas)
 
     def take(self, request: Request) -> None:
@@ -127,7 +147,7 @@ class Pool:
         self.replicas[number].submit(request, computed=computed)
 
     @property
-    def transfers(self) -> tuple[()]:
+    def transfers(self) -> Sequence[Transfer]:
         """Nothing goes between its replicas."""
         return ()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from .log import StepLog
 from .metrics import Waits
-from .service import Transfer
+from .transfers import Transfer
 
 
 @dataclass(frozen=True)

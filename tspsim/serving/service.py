@@ -14,6 +14,7 @@ from ..errors import TspsimError
 from .log import StepLog
 from .replicas import Notice, Serves
 from .requests import Request
+from .transfers import Transfer
 
 
 class Source(Protocol):
@@ -35,31 +36,6 @@ class Source(Protocol):
     def ended(self, request: Request) -> None:
         """A request has been answered: the next of a closed loop comes, or the next turn of a conversation."""
         ...
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """Bytes of a request's cache that went from one place to another.
-
-    Attributes
-    ----------
-    request
-        Its number.
-    start_s, end_s
-        When it was asked for, and when the last byte had come.
-    source, destination
-        Names of replicas or tiers.
-    exposed_s
-        Seconds of it that the request waited for.
-    """
-
-    request: int
-    start_s: float
-    end_s: float
-    source: str
-    destination: str
-    size_bytes: float
-    exposed_s: float
 
 
 class Desk(Protocol):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ...parallel.dispatch import DISPATCHES
 from ...question import Question, cluster_of, look_up_pool
 from ...scenario import Plan as PlanKeys
 from ...scenario import Scenario
@@ -126,7 +127,8 @@ class ServiceSpace:
             ways: list[list[dict[str, Any]]] = [[{"tp": size} if size > 1 else {}]]
             if experts and size > 1:
                 ways.append([{"tp": size, "ep": size}])
-                ways.append([{"dp": size, **more} for more in with_experts({}, 1, size)])
+                spread = [{"dp": size, **more} for more in with_experts({}, 1, size)]
+                ways.append([keys for keys in spread if name == "decode" or not of_decoding(keys)])
             for alike in ways:
                 made = [(keys, self._engine(keys, name)) for keys in alike if self.limits.admits(keys)]
                 able = [(keys, engine) for keys, engine in made if engine is not None]
@@ -150,6 +152,11 @@ class ServiceSpace:
             return [] if refused is not None else [Engine(deployment, self.demand, 1)]
 
         return next(iter(tried(find)), None)
+
+
+def of_decoding(keys: Mapping[str, Any]) -> bool:
+    """Whether tokens go to experts by kernels for small messages."""
+    return DISPATCHES.get(keys["expert_dispatch"]).element_bytes is not None
 
 
 def busy_s(engine: Engine, name: str) -> float:

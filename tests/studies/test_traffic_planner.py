@@ -1,0 +1,189 @@
+"""Plans for requests: no stated plan is better, bounds and budget are kept, every offer has an answer, and it runs."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import yaml
+
+import tspsim
+from tspsim.cli import main
+from tspsim.errors import InfeasibleError, InputError, UnknownNameError
+from tspsim.scenario import Scenario, load
+from tspsim.studies.planner import TrafficPlanned, TrafficPlanner
+from tspsim.studies.planner.rates import Demand, Engine, apart, together
+from tspsim.studies.planner.service_space import ServiceSpace
+from tspsim.studies.planner.traffic_answer import goodput
+from tspsim.studies.planner.written import scenario_text
+
+
+def asked(**more: Any) -> dict[str, Any]:
+    return {
+        "name": "few",
+        "cluster": {"device": "h200", "gpus_per_node": 4},
+        "workload": {"model": "llama-3.1-8b", "stack": "vllm"},
+        "traffic": {
+            "arrivals": {"kind": "closed", "concurrency": 16},
+            "prompt": {"kind": "fixed", "of": 2048},
+            "output": {"kind": "fixed", "of": 128},
+            "slo": {"ttft": "1 s", "tpot": "20 ms"},
+        },
+        "plans": [{"name": "TP4", "tp": 4}],
+        **more,
+    }
+
+
+@pytest.fixture(scope="module")
+def planned() -> TrafficPlanned:
+    return TrafficPlanner(load(asked()), budget_s=8.0).run()
+
+
+def test_no_stated_plan_serves_more_within_bounds_for_a_dollar(planned: TrafficPlanned):
+    best = planned.best[0]
+    assert best.usd_per_hour is not None
+    assert all(goodput(each) <= goodput(best) for each in planned.stated)
+    assert [goodput(each) for each in planned.best] == sorted(map(goodput, planned.best), reverse=True)
+
+
+def test_both_replicas_and_pools_were_looked_at(planned: TrafficPlanned):
+    kinds = {"pools" in each.keys for each in planned.known}
+    assert kinds == {True, False}
+    assert min(planned.bounded, planned.simulated) > 0
+
+
+def test_nobody_on_the_front_is_beaten_in_both(planned: TrafficPlanned):
+    marks = [(t.result.tokens_per_s_per_gpu, t.result.serving["tokens_per_s_per_user"]) for t in planned.front]
+    assert not any(a != b and a[0] >= b[0] and a[1] >= b[1] for a in marks for b in marks)
+
+
+def test_the_answer_has_its_ranges_and_its_load(planned: TrafficPlanned):
+    entry = planned.to_json()["plan"]["best"][0]
+    assert entry["range"]["low"] <= entry["tokens_per_s"] <= entry["range"]["high"]
+    assert entry["load"]["concurrency"] >= 1
+    assert entry["serving"]["goodput_requests_per_s"] > 0
+
+
+def test_the_best_plan_runs_as_it_is_written(planned: TrafficPlanned):
+    again = load(yaml.safe_load(scenario_text(planned.best[0].asked)))
+    (result,) = tspsim.simulate(again).plans
+    assert result.serving["goodput_requests_per_s"] == pytest.approx(goodput(planned.best[0]))
+
+
+def test_the_budget_of_processor_time_is_kept_and_something_is_answered():
+    begin_s = time.process_time()
+    answer = TrafficPlanner(load(asked()), stated=False, budget_s=0.5).run()
+    assert answer.best
+    assert not answer.complete
+    assert time.process_time() - begin_s < 6.0
+
+
+def test_python_plans_requests_too():
+    answer = tspsim.plan(asked(), budget="1 s")
+    assert isinstance(answer, TrafficPlanned)
+    assert answer.objective == "goodput_per_dollar"
+
+
+def test_every_offer_has_its_best():
+    offers = [{"name": name, "cluster": {"device": name, "gpus_per_node": 2}} for name in ("h200", "mi300x")]
+    answer = TrafficPlanner(load(asked(offers=offers, plans=[{"name": "TP2", "tp": 2}])), budget_s=3.0).run()
+    assert {each.offer for each in answer.by_offer} == {"h200", "mi300x"}
+    assert {each.offer for each in answer.stated} == {"h200", "mi300x"}
+
+
+def test_without_bounds_clients_are_as_stated():
+    plain = asked()
+    del plain["traffic"]["slo"]
+    answer = TrafficPlanner(load(plain), budget_s=1.5).run()
+    assert answer.objective == "tokens_per_dollar"
+    assert {each.load["concurrency"] for each in answer.known} == {16}
+
+
+def test_limits_take_the_place_of_bounds():
+    planner = TrafficPlanner(load(asked()), limits=["tpot<=5ms"], budget_s=0.2)
+    assert planner.bounds == {"ttft": 1.0, "tpot": 0.005}
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"objective": "goodputs"}, UnknownNameError),
+        ({"limits": ["memory_free>=8GiB"]}, InputError),
+        ({"limits": ["tpott<=5ms"]}, UnknownNameError),
+    ],
+)
+def test_wrong_wishes_are_refused(options, error):
+    with pytest.raises(error):
+        TrafficPlanner(load(asked()), **options)
+
+
+def test_a_model_that_fits_nowhere_is_said():
+    large = asked(workload={"model": "llama-3.1-405b", "stack": "vllm"}, cluster={"device": "h200", "gpus_per_node": 1})
+    large["plans"] = [{"name": "TP1"}]
+    with pytest.raises(InfeasibleError, match="no plan fits"):
+        TrafficPlanner(load(large), budget_s=2.0).run()
+
+
+def space(**more: Any) -> ServiceSpace:
+    scenario: Scenario = load(asked(**more))
+    planner = TrafficPlanner(scenario, budget_s=1.0)
+    return ServiceSpace(scenario, planner.demand, planner.library, planner.kept_limits)
+
+
+def test_closed_forms_grow_with_load_up_to_what_prompts_leave():
+    here = space()
+    expected = next(each for each in here.usual() if each.keys == {"tp": 4}).expected
+    rates, waits = [e.requests_per_s for e in expected], [e.tpot_s for e in expected]
+    assert rates == sorted(rates)
+    assert waits == sorted(waits)
+
+
+def test_closed_forms_of_tensor_parallel_plans_are_what_is_simulated(planned: TrafficPlanned):
+    known = {repr(each.keys): each for each in space().usual()}
+    compared = 0
+    for tried in planned.known:
+        keys = {key: value for key, value in tried.keys.items() if key not in ("name", "recomputation")}
+        if not set(keys) <= {"tp"} or repr(keys) not in known:
+            continue
+        clients = tried.load["concurrency"]
+        nearest = min(known[repr(keys)].expected, key=lambda e: abs(e.clients - clients))
+        if abs(nearest.clients - clients) <= 0.1 * clients:
+            compared += 1
+            assert nearest.requests_per_s == pytest.approx(tried.result.serving["requests_per_s"], rel=0.1)
+    assert compared
+
+
+def test_two_pools_are_as_fast_as_the_slower():
+    here = space()
+    reader, writer = (here._engine({"tp": 2}, name) for name in ("prefill", "decode"))
+    assert isinstance(reader, Engine)
+    assert isinstance(writer, Engine)
+    fastest = max(each.requests_per_s for each in apart(reader, writer))
+    alone = max(each.requests_per_s for each in together(reader))
+    assert fastest == pytest.approx(1 / reader.shared_read_s)
+    assert alone < fastest
+    assert Demand(2048, 128, {}).context == 2048 + 64
+
+
+def test_the_command_plans_writes_and_launches(tmp_path, capsys):
+    file, written = tmp_path / "few.yaml", tmp_path / "best.yaml"
+    file.write_text(yaml.safe_dump(asked()))
+    assert main(["plan", str(file), "--budget", "1 s", "--emit", "vllm", "--write", str(written)]) == 0
+    assert "vllm serve meta-llama/" in capsys.readouterr().out
+    assert load(str(written)).traffic is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--emit", "vlm"], "did you mean 'vllm'"),
+        (["--objective", "goodputs"], "did you mean 'goodput'"),
+        (["--map", "sequences=8Ki,nodes=1"], "maps are of training"),
+    ],
+)
+def test_wrong_options_are_told_in_a_line(tmp_path, capsys, options, said):
+    file = tmp_path / "few.yaml"
+    file.write_text(yaml.safe_dump(asked()))
+    assert main(["plan", str(file), *options]) == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,52 @@
+"""What a plan's replicas see of the tiers that its scenario states."""
+
+from __future__ import annotations
+
+from ..network.specs import NodeSpec
+from ..parallel.capacity import Capacity
+from ..scenario.tiers import Tier, Tiers
+from .tiers import TierSpec
+
+#: Share of its link's bandwidth that copies between a GPU and its host reach: 50 to 55 of PCIe 5's 63 GB/s are what
+#: pinned copies are seen at; a prior.
+COPIES = 0.83
+#: Tokens of a context over which a token's bytes are taken: windows and states count as they do there.
+TYPICAL = 8192
+
+
+def tier_specs(tiers: Tiers, node: NodeSpec, capacity: Capacity, lanes: int = 1) -> list[TierSpec]:
+    """The host first, then the store.
+
+    A token's bytes are those of a GPU, of the stage that keeps most, for times and for a host's memory, which counts a
+    GPU; in the store a token is kept once.
+    """
+    gpu_bytes = max(capacity.sequence_bytes(TYPICAL)) / TYPICAL
+    found = []
+    if tiers.host is not None:
+        bandwidth = tiers.host.bandwidth or host_bandwidth(node)
+        found.append(spec("host", tiers.host, tiers.host.size * lanes, gpu_bytes, gpu_bytes / bandwidth))
+    if tiers.remote is not None:
+        assert tiers.remote.bandwidth is not None
+        seconds = gpu_bytes / tiers.remote.bandwidth
+        found.append(spec("remote", tiers.remote, tiers.remote.size, whole_bytes(capacity), seconds, shared=True))
+    return found
+
+
+def spec(
+    name: str, tier: Tier, size_bytes: float, token_bytes: float, token_s: float, *, shared: bool = False
+) -> TierSpec:
+    """One tier."""
+    evicts = tier.write == "evicted"
+    return TierSpec(name, size_bytes, token_bytes, token_s, tier.latency, evicts, shared)
+
+
+def host_bandwidth(node: NodeSpec) -> float:
+    """Bytes/s of copies between a GPU and its host."""
+    link = node.host_memory if node.host_memory is not None else node.host_link
+    return COPIES * link.bandwidth.value
+
+
+def whole_bytes(capacity: Capacity) -> float:
+    """Of a token, kept once."""
+    kept = (count * use.bytes_of(TYPICAL) for stage in capacity.stages for use, count in stage.uses.items())
+    return sum(kept) / TYPICAL
