@@ -27,7 +27,7 @@ import numpy as np
 
 from ..parallel import Job
 from ..parallel.serving_engine import Captured
-from .flat import Layout, Thing, things_of
+from .flat import Layout, things_of
 from .grid import TILE
 from .programs import StepPrograms
 from .tables import Curve, Floats
@@ -37,6 +37,8 @@ from .work import Work
 FEW = 64
 #: Context at which what depends on the batch alone is looked at; by how much the longest is longer where that is.
 REFERENCE, LONGER = 1024, 0.25
+#: Contexts at which programs are compared.
+NEAR, FAR = 48, 40_000
 
 
 class Decodes:
@@ -190,25 +192,23 @@ class Decodes:
         layout = self._layouts[captured]
         if layout is None:
             return programs.price(job).seconds
-        times, known = programs.times(captured), dict[int, float]()
-
-        def seconds(thing: Thing) -> float:
-            # Layers of a kind share their operators.
-            number = id(thing.what)
-            if number not in known:
-                known[number] = times(thing)
-            return known[number]
-
-        taken = np.array([seconds(thing) for thing in programs.things_of(job)])
+        times, things = programs.times(captured), programs.things_of(job)
+        taken = np.array([times(things[index]) for index in layout.where])
         makespan_s = layout.makespan_s(layout.issued_s + layout.follows @ taken)
         (batch,) = job.step.passes(job.work.load, 1)
         return makespan_s + programs.host_s(batch.sequences, makespan_s)
 
     def _layout(self, job: Job) -> Layout | None:
-        if self._stages > 1 or job.micro_batches > 1 or self.programs.walked(job) is None:
+        """Of passes of so many sequences; None where their programs are no chain of one stage."""
+        programs, batch = self.programs, job.work.load.batch
+        if self._stages > 1 or job.micro_batches > 1 or programs.walked(job) is None:
             return None
-        written = self.programs.written_of(job)
-        return Layout.of(written, range(len(things_of(written))))
+        # What is equal at two lengths of contexts, beyond windows and within, is equal at all.
+        jobs = [programs.decoding((context,) * batch) for context in (NEAR, FAR)]
+        written = [programs.written_of(each) for each in jobs]
+        whole = [things_of(each) for each in written]
+        alike = [tuple(thing.does for thing in both) for both in zip(*whole, strict=True)]
+        return Layout.of(written[0], alike).found_in(whole[0], programs.things_of(jobs[0]))
 
 
 def evened(tokens: int, sequences: int) -> tuple[int, ...]:
