@@ -79,6 +79,28 @@ def test_compare_shows_offers_side_by_side(capsys: pytest.CaptureFixture[str], h
     assert header.endswith("requests_per_s,goodput_requests_per_s,tokens_per_s_per_user")
 
 
+def test_offers_are_counted_out_for_users_and_requests(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    text = "\n".join(line for line in SERVED.split("\n") if "cluster" not in line) + OFFERS
+    (here / "offers.yaml").write_text(f"{text}project: {{users: 10, requests: 1 requests/s}}\n")
+    assert main(["compare", "offers.yaml", "--json", "c.json"]) == 0
+    assert "H100: 3 nodes, 3 GPUs, each machine with 4.00 users at" in capsys.readouterr().out
+    document = json.loads((here / "c.json").read_text())
+    for offer, result in zip(document["purchase"]["offers"], document["results"], strict=True):
+        service, point = offer["service"], result["plans"][0]["serving"]
+        assert service["machines"] == 3 and service["load"] == {"concurrency": 4}
+        assert service["requests_per_s"] == point["goodput_requests_per_s"]
+        rental = offer["rates"]["usd_per_gpu_hour"]["rental"]
+        assert service["usd_per_hour"]["rental"] == pytest.approx(3 * rental)
+        assert service["kwh_per_day"] == pytest.approx(3 * 24 * offer["rates"]["watts_per_gpu"] / 1000)
+
+
+def test_a_project_s_users_stand_beside_traffic(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    step = SERVED.split("traffic:")[0].replace("stack: vllm", "pass: decode, batch: 4, context: 1Ki")
+    (here / "step.yaml").write_text(f"{step}plans: [{{name: one, tp: 1}}]\nproject: {{users: 10}}\n")
+    assert main(["run", "step.yaml", "--json", "-"]) == 2
+    assert "project.users is of a scenario with traffic" in capsys.readouterr().err
+
+
 def test_a_sweep_has_a_row_a_point_and_goes_on_where_it_was(capsys: pytest.CaptureFixture[str], here: Path) -> None:
     arguments = ["sweep", "served.yaml", "--over", "traffic.arrivals.concurrency=1,4", "--out", "s.csv", "--jobs", "1"]
     assert main(arguments) == 0

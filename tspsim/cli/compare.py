@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import click
 
 from .completion import scenarios as scenario_names
 from .grammar import json_option
 from .outputs import Outputs, json_text, print_rich, progress_bar
 from .refusals import nothing_runs
+
+if TYPE_CHECKING:
+    from ..interface import Comparison
 
 
 @click.command()
@@ -28,7 +34,9 @@ def compare(scenarios: tuple[str, ...], html_file: str | None, json_file: str | 
     outputs = Outputs(html=html_file, json=json_file, csv=csv_file)
     with progress_bar() as progress:
         compared = side_by_side(*asked, progress=progress)
-        if html_file or json_file:
+        projects = [question.project for question in compared.questions if question.project is not None]
+        served = any(project.users or project.requests for project in projects)
+        if html_file or json_file or served:
             _ = compared.decision  # worked out while the bar stands
     outputs.write(
         {
@@ -36,7 +44,17 @@ def compare(scenarios: tuple[str, ...], html_file: str | None, json_file: str | 
             "json": lambda: json_text(compared.to_json()),
             "csv": compared.to_csv,
         },
-        show=lambda: print_rich(comparison.table(compared.results), ""),
+        show=lambda: print_rich(comparison.table(compared.results), *_services(compared if served else None), ""),
     )
     if compared.best is None:
         raise nothing_runs(compared.plans)
+
+
+def _services(compared: Comparison | None) -> Iterator[str]:
+    """What each offer needs for the users and requests of the project."""
+    decision = compared.decision if compared is not None else None
+    for row in decision.rows if decision is not None else ():
+        if row.service is not None:
+            yield row.service.in_words(row.name, row.rates.basis)
+        elif row.best is not None:
+            yield f"{row.name}: no point of its load keeps the bounds."

@@ -16,6 +16,7 @@ from ..units import PositiveCount, Quantity, Seconds, Usd, Watts
 #: The price bases of device files, dated there.
 Basis = Literal["hyperscaler", "neocloud", "rental"]
 PositiveSeconds = Annotated[float, Quantity("s", positive=True)]
+RequestsPerSecond = Annotated[float, Quantity("requests/s", positive=True)]
 TokensPerSecond = Annotated[float, Quantity("tokens/s", positive=True)]
 
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -93,6 +94,8 @@ class Project(_Terms):
     tokens: PositiveCount | None = Field(None, description="token budget, such as 1T")
     deadline: PositiveSeconds | None = Field(None, description="the budget must be done by then, such as 720 h")
     rate: TokensPerSecond | None = Field(None, description="rate that must be reached, such as 5 Mtokens/s")
+    users: PositiveCount | None = Field(None, description="with traffic: who have a request under way at once")
+    requests: RequestsPerSecond | None = Field(None, description="with traffic: requests a second that must be served")
     price: Basis = Field("neocloud", description="price basis that ranks; all are shown")
     failures: Failures = Failures()
     power: Power = Power()

@@ -82,7 +82,11 @@ class Scenario(Section):
 
     @model_validator(mode="after")
     def _plans_serve(self) -> Scenario:
-        """Keys of plans that serve requests stand beside traffic alone."""
+        """Keys of plans and of a project that serve requests stand beside traffic alone."""
+        if self.traffic is None and self.project is not None:
+            asked = next((key for key in ("users", "requests") if getattr(self.project, key) is not None), None)
+            if asked is not None:
+                raise refuse(f"project.{asked} is of a scenario with traffic; state what is to be served")
         for plan in self.plans if self.traffic is None else ():
             stated = next((key for key in SERVING if key in plan.model_fields_set and key != "pools"), None)
             if stated is not None:

@@ -20,6 +20,7 @@ from .costs import Rates, rates_of
 from .needs import Need, need
 from .outcome import Outcome, outcome_of
 from .scaling import Point, Trial, curve, trials_of
+from .service import Service, service_of
 
 Progress = Callable[[str, float], None]
 
@@ -41,6 +42,7 @@ class Row:
     best: PlanResult | None
     rates: Rates
     need: Need | None = None
+    service: Service | None = None
     outcome: Outcome | None = None
     weak: tuple[Point, ...] = ()
     strong: tuple[Point, ...] = ()
@@ -115,6 +117,7 @@ def _row_json(row: Row) -> dict[str, Any]:
         "limit": row.best.bottleneck if row.best else None,
         "rates": rates,
         "need": _need_json(row.need) if row.need else None,
+        **({"service": asdict(row.service)} if row.service else {}),
         "project": asdict(row.outcome) | {"days": row.outcome.days} if row.outcome else None,
         "weak_scaling": [asdict(point) for point in row.weak],
         "strong_scaling": [asdict(point) for point in row.strong],
@@ -164,6 +167,10 @@ def decide(
     if curves:
         rows = _with_curves(scenarios, rows, library, jobs, tell)
         rows = _with_needs(scenarios, rows, library, tell)
+    rows = [
+        replace(row, service=service_of(scenario, row.result, row.rates))
+        for scenario, row in zip(scenarios, rows, strict=True)
+    ]
     project = next((scenario.project for scenario in scenarios if scenario.project), None)
     measure: uncertainty.Measure = "tokens_per_dollar" if all(row.rates.usd for row in rows) else "tokens_per_s"
     winner, verdicts = _verdicts(rows, measure)
