@@ -17,10 +17,11 @@ from tspsim.errors import InputError, UnknownNameError
 from tspsim.hardware import load_device
 from tspsim.operators import Gemm, MemoryBound
 from tspsim.parallel import Captured, ServingEngine, load_stack
-from tspsim.parallel.serving_engine import Prior, Saving
+from tspsim.parallel.serving_engine import NONE, Prior, Saving
 from tspsim.program import Collective, Compute, Launch
 from tspsim.question import look_up
 from tspsim.result import PlanResult
+from tspsim.scenario import load
 
 ENGINES = ("vllm", "sglang", "trtllm", "atom")
 
@@ -277,3 +278,28 @@ def test_every_number_of_an_engine_has_a_source_and_every_prior_a_range(name: st
     assert all(len(row.source) > 10 for row in rows)
     priors = [row for row in rows if row.source.startswith(("prior", "assumed")) and "spread" not in row.what]
     assert priors and all(" to " in str(row.value) for row in priors)
+
+
+def test_small_kernels_and_waits_come_on_top_of_every_pass() -> None:
+    """2·L·log2(T)·skew + L·layer + (layers with experts)·routed, to the tick; a device may wait otherwise."""
+    base = load_stack("vllm").stack().engine
+    plain = replace(base, layer=NONE, routed=NONE, skew=NONE, skews={})
+    more = replace(plain, layer=Prior(2e-6, 0, 0), routed=Prior(5e-6, 0, 0), skew=Prior(1e-6, 0, 0))
+    assert plain.between_s(32, 30, 8) == 0.0
+    assert more.between_s(32, 30, 8) == pytest.approx(32 * 2e-6 + 30 * 5e-6 + 2 * 32 * 3 * 1e-6)
+    elsewhere = replace(more, skews={"h100": Prior(4e-6, 0, 0)})
+    assert elsewhere.on("h100").skew.value == 4e-6
+    assert elsewhere.on("b200").skew.value == 1e-6
+    assert base.on("h200").skew.value > base.on("b200").skew.value
+
+
+def test_a_step_waits_in_its_collectives_as_its_device_does() -> None:
+    """Llama-3.1-8B on eight H100 under vLLM: 2 · 32 · log2(8) waits of 2.4 us more than on eight B200."""
+    asked = {
+        "name": "waits", "cluster": {"device": "h100", "nodes": 1},
+        "workload": {"model": "llama-3.1-8b", "pass": "decode", "batch": 4, "context": 1024, "stack": "vllm"},
+        "plans": [{"name": "TP8", "tp": 8}, {"name": "TP1", "tp": 1, "dp": 8}],
+    }  # fmt: skip
+    question = look_up(load(asked))
+    waits = [question.job(plan).between_s for plan in question.plans]
+    assert waits == pytest.approx([2 * 32 * 3 * 2.4e-6, 0.0])

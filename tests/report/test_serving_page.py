@@ -215,7 +215,7 @@ def test_a_request_that_was_put_back_puts_out_nothing_meanwhile() -> None:
     )
     assert not ((moments > away[0] + 1e-9) & (moments <= away[1])).any() and len(made_by_then)
     shown = replace(run, requests=requests, preempted=back)
-    assert "put back, waits and is read again" in {what for what, *_ in life.parts(shown, place)}
+    assert "put back, waits again" in {what for what, *_ in life.parts(shown, place)}
     assert [each.words for each in life.lives(requests)][-1] == "put back most often"
     assert "put back 1 time." in life.sentence(shown, place)
 

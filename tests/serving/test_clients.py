@@ -144,8 +144,6 @@ def test_little_s_law_holds_of_a_closed_loop() -> None:
     assert throughput * waits.e2e_s.mean() == pytest.approx(8.0)
 
 
-
-
 def test_the_same_seed_gives_the_same_run() -> None:
     def run() -> Waits:
         return served({"arrivals": {"kind": "gamma", "rate": 9, "cv": 3}, "requests": 200, "seed": 5})[0]

@@ -45,6 +45,9 @@ OPTIONS = {
             "tokens_per_block": st.sampled_from([1, 8]),
             "capacity_scheduler_policy": st.sampled_from(["GUARANTEED_NO_EVICT", "MAX_UTILIZATION"]),
             "disable_overlap_scheduler": st.booleans(),
+            "attention_dp_config": st.sampled_from(
+                [{}, {"enable_balance": True, "timeout_iters": 3, "batching_wait_iters": 2}]
+            ),
         }
     ),
     "atom": st.fixed_dictionaries(
@@ -90,7 +93,7 @@ def test_every_scheduler_is_among_those_tested():
     assert set(OPTIONS) == set(POLICIES.names())
 
 
-@settings(max_examples=200)
+@settings(max_examples=120)
 @given(case=settings_and_requests(), lanes=st.sampled_from([1, 1, 3]))
 def test_folding_changes_nothing(case, lanes):
     engine, requests = case
@@ -131,7 +134,7 @@ class Watched(CalledCost):
         return super().seconds(works)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(case=settings_and_requests())
 def test_tokens_and_blocks_are_kept(case):
     engine, rows = case
@@ -150,6 +153,8 @@ def test_tokens_and_blocks_are_kept(case):
     assert lane.pool.used == replica.used_tokens == replica.tokens_ahead == replica.running == replica.waiting == 0
     if engine.speculation is None and not any(request.preemptions for request in requests) and not lane.wastes:
         assert cost.queries == sum(request.prompt_tokens + request.output_tokens - 1 for request in requests)
+    if getattr(engine.options, "capacity_scheduler_policy", None) == "GUARANTEED_NO_EVICT":
+        assert not any(request.preemptions for request in requests)
     for request in requests:
         assert request.arrival_s <= request.first_scheduled_s < request.first_token_s <= request.end_s
         assert (request.first_token_s == request.end_s) == (request.output_tokens == 1)
@@ -175,6 +180,36 @@ def test_logs_of_folded_runs_are_those_of_single_steps(case):
     assert folded.steps.sum() == stepped.steps.sum()
     spent = [(log.end_s - log.start_s).groupby(log.kind).sum() for log in logs]
     pd.testing.assert_series_equal(*spent, rtol=1e-9)
+
+
+PREFIXES = st.lists(st.integers(0, 1), max_size=5)
+
+
+@settings(max_examples=60)
+@given(
+    case=settings_and_requests(), prefixes=st.lists(PREFIXES, min_size=20, max_size=20), lanes=st.sampled_from([1, 2])
+)
+def test_folding_changes_nothing_where_caches_remember(case, prefixes, lanes):
+    """Prompts begin with some of a few blocks of eight, and are found, forgotten and computed anew alike."""
+    engine, rows = case
+    if engine.kv_tokens is not None:
+        engine = Engine(
+            engine.scheduler, kv_tokens=engine.kv_tokens + 40, speculation=engine.speculation, **dict(engine.options)
+        )
+    answers = []
+    for every_step in (False, True):
+        env, requests = simpy.Environment(), []
+        replica = Replica(env, engine, CalledCost(bent), lanes=lanes, every_step=every_step)
+        for i, (a, p, o) in enumerate(rows.itertuples(index=False)):
+            blocks = (*prefixes[i], *(100 + i for _ in range((int(p) + 40 + int(o)) // 8)))
+            requests.append(Request(i, a, int(p) + 8 * len(prefixes[i]), int(o), blocks, 8))
+            Moment(env, a, lambda replica=replica, request=requests[-1]: replica.submit(request), ON_TIME)
+        env.run()
+        answers.append(
+            [(r.first_scheduled_s, r.first_token_s, r.end_s, r.preemptions, r.cached_tokens) for r in requests]
+        )
+        assert all(lane.pool.used == 0 for lane in replica.lanes)
+    np.testing.assert_allclose(*answers, rtol=1e-12)
 
 
 def poisson(rate, count, seed, prompt=(50, 300), output=(5, 60)):

@@ -113,8 +113,9 @@ def test_a_curve_has_every_point_and_tells_the_best() -> None:
     assert tpot == sorted(tpot)
     assert all(point["range"]["tpot_s"]["low"] < point["tpot_s"]["mean"] for point in plan.curve)
     assert [run.label["concurrency"] for run in plan.runs] == [1, 4, 16]
-    assert only(answered("traffic.requests=32", "traffic.arrivals.concurrency=4")).serving["ttft_s"] == (
-        plan.curve[1]["ttft_s"]
+    assert (
+        only(answered("traffic.requests=32", "traffic.arrivals.concurrency=4")).serving["ttft_s"]
+        == (plan.curve[1]["ttft_s"])
     )
 
 

@@ -280,3 +280,16 @@ def test_groups_that_lie_differently_over_nodes_are_not_offered_several_rings() 
     plan = {"name": "TP6-SP2", "tp": 6, "sp": 2, "exchange": "ring"}
     result = tspsim.simulate(question("gpt-3-175b", [plan], cluster=cluster, sequence=4800))
     assert result.plans[0].ran and result.plans[0].settings["context_transport"] == "ring"
+
+
+@pytest.mark.parametrize(
+    ("device", "model"), [("mi300x", "llama-3.1-8b"), ("b200", "tsp-8b"), ("mi355x", "llama-3.1-8b")]
+)
+def test_a_short_prompt_s_choice_is_the_fastest_of_all(device: str, model: str) -> None:
+    """Where weights take longer than a prompt of 1 Ki tokens all options wait for the same bytes."""
+    work = {"model": model, "pass": "prefill", "sequence": 1024}
+    cluster, plans = {"device": device, "nodes": 1}, [{"name": "TSP8", "tsp": 8}]
+    found = look_up(tspsim.load({"name": "short", "cluster": cluster, "workload": work, "plans": plans}))
+    job = found.job(found.plans[0])
+    times = [run_plan(found, replace(plan, open=())).step_time_s for plan in options_of(job, found.cluster.layout.mesh)]
+    assert run_plan(found, found.plans[0]).step_time_s <= 1.01 * min(times)

@@ -170,6 +170,7 @@ class Worker:
         """Start the current instruction, unless it must still wait; go through those that take no time."""
         rank, machine = self.rank, self.machine
         done = rank.done
+        now = machine.env.now
         while self.current is not None:
             number, after, duration_s, _, is_compute = self.current
             for other in after:
@@ -180,7 +181,7 @@ class Worker:
                     else:
                         waits.append(self.advance)
                     return
-            rank.start_s[number] = machine.env.now
+            rank.start_s[number] = now
             if duration_s > 0.0:
                 if is_compute:
                     device = self.device
@@ -192,7 +193,7 @@ class Worker:
                     duration_s *= device.stretch * self.slowness
                 machine.calendar.enter(self, duration_s)
                 return
-            self._over(number)
+            self._over(number, now)
         self.ended()
 
     def finish(self) -> None:
@@ -204,12 +205,12 @@ class Worker:
             computing.remove(self)
             if computing:
                 self.machine.toggle(self.device)
-        self._over(current.number)
+        self._over(current.number, self.machine.env.now)
         self.advance()
 
-    def _over(self, number: int) -> None:
+    def _over(self, number: int, now: float) -> None:
         rank = self.rank
-        rank.end_s[number] = self.machine.env.now
+        rank.end_s[number] = now
         rank.done[number] = 1
         self.current = next(self.stream, None)
         if number in rank.waiting:

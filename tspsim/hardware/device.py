@@ -29,7 +29,7 @@ from tspsim.provenance import Provenance
 
 from . import moe, step
 from .families import FAMILIES
-from .kernels import PEAK_OF, Kernel, find, limits_of
+from .kernels import PEAK_OF, Kernel, find, limits_of, maker_of
 from .limits import DeviceLimits, Estimate, minimum
 from .pricers import price
 
@@ -125,14 +125,6 @@ class Device:
     @property
     def compute_units(self) -> int:
         return self.spec.compute_units.value
-
-    @property
-    def clock_hz(self) -> float:
-        return self.spec.clock.value
-
-    @property
-    def l2_bytes(self) -> float:
-        return self.spec.l2.value
 
     @property
     def tdp_watts(self) -> float:
@@ -464,12 +456,12 @@ class Device:
     def _engine_library(self, family: str, dtype: str, kv_dtype: str | None) -> str | None:
         """The engine's library of which this device has most rows of these types; None where it has none, or where the
         default is the engine's."""
-        if not self.engine or _as_engines_say(self.spec.defaults.get(family, "")).startswith(self.engine):
+        if not self.engine or maker_of(self.spec.defaults.get(family, "")) == maker_of(self.engine):
             return None
         own = [
             fit for fit in self.spec.kernels
             if (fit.family, fit.dtype) == (family, dtype) and fit.kv_dtype in (None, kv_dtype or dtype)
-            and _as_engines_say(fit.library).startswith(self.engine)
+            and maker_of(fit.library) == maker_of(self.engine)
         ]  # fmt: skip
         return max(own, key=lambda fit: fit.rows_used).library if own else None
 
@@ -507,11 +499,6 @@ class Device:
             }
         )
         return (*stated, *used)
-
-
-def _as_engines_say(library: str) -> str:
-    """A measured library as stacks name engines."""
-    return library.lower().replace("tensorrt-llm", "trtllm")
 
 
 #: Bytes a column of one row that an op moves in bf16 (read plus written), to recover the row's length.

@@ -216,8 +216,18 @@ def _is_of(fit: KernelFit, name: str) -> bool:
     return engine is not None and engine == _engine(fit.library) and all(word in fit.library.lower() for word in words)
 
 
+def maker_of(library: str) -> str:
+    """Whose a library is, by the letters that it begins with: an engine as stacks name it, else these.
+
+    >>> maker_of("TensorRT-LLM 1.2"), maker_of("aiter_asm(ref)"), maker_of("hipBLASLt")
+    ('trtllm', 'aiter', 'hipblaslt')
+    """
+    word = re.split(r"[^a-z-]", library.lower(), maxsplit=1)[0]
+    return ENGINES.get(word, word)
+
+
 def _engine(library: str) -> str | None:
-    """The engine that a library is of, by its first word; None of what is no engine's."""
+    """The engine that a library is of, by its whole first word; None of what is no engine's, or a reference's."""
     return ENGINES.get(library.split(" ", 1)[0].lower())
 
 

@@ -252,6 +252,7 @@ class Fluid:
         self.env = env
         self.calendar = calendar
         self.slowdown = slowdown
+        self._beside_kernels = 1.0 / slowdown
         self._toggled = toggled
         self._before_settling = before_settling
         self._active: dict[int, list[Transfer]] = {}
@@ -337,16 +338,21 @@ class Fluid:
         for region in changed:
             active = self._active[region]
             if len(active) > FEW:
-                for transfer in self._many(region, active):
-                    self._give(transfer, transfer.share)
-                continue
-            if self._sharings:
-                self._sharings.pop(region, None)
-            speeds = self._solutions.known.get(tuple([transfer.channel.number for transfer in active]))
-            if speeds is None:
+                active = list(self._many(region, active))
+                speeds = [transfer.share for transfer in active]
+            else:
+                if self._sharings:
+                    self._sharings.pop(region, None)
                 speeds = self._solutions.speeds([transfer.channel for transfer in active])
+            beside = self._beside_kernels
             for transfer, rate in zip(active, speeds, strict=True):
-                self._give(transfer, rate)
+                if rate > beside:
+                    for device in transfer.channel.devices:
+                        if device.computing:
+                            rate = beside
+                            break
+                if rate != transfer.rate:
+                    self._give(transfer, rate)
 
     def _many(self, region: int, active: Sequence[Transfer]) -> Iterable[Transfer]:
         """Share among many, of which an instant touches few; returns those whose rate may be another."""
@@ -362,13 +368,7 @@ class Fluid:
         return active if self.slowdown > 1.0 else speeds
 
     def _give(self, transfer: Transfer, rate: float) -> None:
-        if self.slowdown > 1.0:
-            for device in transfer.channel.devices:
-                if device.computing:
-                    rate = min(rate, 1.0 / self.slowdown)
-                    break
-        if rate == transfer.rate:
-            return
+        """A transfer goes on at another rate."""
         now = self.env.now
         transfer.remaining_s -= (now - transfer.since_s) * transfer.rate
         transfer.since_s = now

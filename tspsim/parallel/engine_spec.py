@@ -110,6 +110,7 @@ class EngineSpec(Section):
     layer: Expected[Seconds] | None = Field(None, description="small kernels that no program counts, a layer")
     routed: Expected[Seconds] | None = Field(None, description="and of a layer with routed experts")
     skew: Expected[Seconds] | None = Field(None, description="waits in a collective, for every doubling of its ranks")
+    skews: dict[str, Expected[Seconds]] = Field({}, description="device → the same, where it is another")
     front_end: Expected[Seconds] | None = Field(None, description="from arrival to schedule and first token to client")
     hosts: dict[str, Expected[Factor]] = Field({}, description="device → how much slower its host is")
     memory: MemorySpec | None = None
@@ -138,6 +139,7 @@ class EngineSpec(Section):
             "layer": _prior(self.layer),
             "routed": _prior(self.routed),
             "skew": _prior(self.skew),
+            "skews": {device: _prior(each) for device, each in self.skews.items()},
             "front_end": _prior(self.front_end),
             "hosts": {device: _prior(each) for device, each in self.hosts.items()},
             "memory": self.memory.rule() if self.memory else None,

@@ -205,12 +205,11 @@ TREE = DECODE_FORMS.register(
     )
 )
 SEQUENCES = DECODE_FORMS.register(
-    DecodeForm(
+    replace(
+        TREE,
         name="sequences",
         summary="all tokens on every rank, whole contexts of its own sequences, heads sent there and back",
-        embed=embed_all,
         layer=sequences_layer,
-        head=lambda builder, job, layer: sampled_head(builder, job, layer, AXIS),
         share=lambda plan: replace(in_heads(1), sequences=plan.tsp),
         received=dealt_received,
         buffers=dealt_buffers,
@@ -218,16 +217,15 @@ SEQUENCES = DECODE_FORMS.register(
     )
 )
 TRAVEL = DECODE_FORMS.register(
-    DecodeForm(
+    replace(
+        SEQUENCES,
         name="travel",
         summary="weights come to the tokens of a rank's own sequences, as in prefill",
         embed=embed_own,
         layer=travel_layer,
         head=head_of_own,
-        share=lambda plan: replace(in_heads(1), sequences=plan.tsp),
         received=travelled,
         buffers=travelling_buffers,
-        check=check_sequences,
         travels=True,
     )
 )

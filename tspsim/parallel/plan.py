@@ -481,7 +481,11 @@ class Job:
 
     def at(self, index: int) -> Job:
         """The job in one pass of a serving step; any other is the same in all of its micro-batches."""
-        return replace(self, pass_index=index) if self.step.serves else self
+        if not self.step.serves:
+            return self
+        found = replace(self, pass_index=index)
+        found.__dict__["passes"] = self.passes  # the same in all of them, and long where chunks are many
+        return found
 
     @property
     def group_tokens(self) -> int:

@@ -204,9 +204,9 @@ class ServingEngine:
     layer, routed
         Seconds a layer, and more of a layer with routed experts, of small kernels that no program counts: casts,
         copies, scales, sorting.
-    skew
+    skew, skews
         Seconds that a collective takes longer in a step than alone, for every doubling of its ranks: they wait for the
-        slowest.
+        slowest. By device where that is another.
     front_end
         Seconds from a request's arrival to its first schedule and from its first token to the client.
     hosts
@@ -240,6 +240,7 @@ class ServingEngine:
     layer: Prior = NONE
     routed: Prior = NONE
     skew: Prior = NONE
+    skews: Mapping[str, Prior] = field(default_factory=dict)
     front_end: Prior = NONE
     hosts: Mapping[str, Prior] = field(default_factory=dict)
     memory: MemoryRule = MemoryRule()
@@ -337,12 +338,12 @@ class ServingEngine:
         return self.hosts[device].value if device in self.hosts else 1.0
 
     def on(self, device: str) -> ServingEngine:
-        """The engine beside a device's host."""
-        factor = self.slower_host(device)
-        if factor == 1.0:
+        """The engine beside a device's host, with its waits."""
+        factor, skew = self.slower_host(device), self.skews.get(device, self.skew)
+        if factor == 1.0 and skew == self.skew:
             return self
         times = {name: getattr(self, name).scaled(factor) for name in ("step", "sequence", "front_end")}
-        return replace(self, **times)
+        return replace(self, skew=skew, **times)
 
     # --- memory ---------------------------------------------------------------------------------------------
 

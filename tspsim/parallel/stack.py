@@ -113,13 +113,13 @@ class Stack:
         return lambda operator: self.seconds(operator, saving.seconds(operator, best(operator)))
 
     def on(self, device: str) -> Stack:
-        """The stack beside a device's host."""
-        factor = self.engine.slower_host(device)
+        """The stack beside a device's host, with its engine's waits there."""
+        factor, engine = self.engine.slower_host(device), self.engine.on(device)
         if factor == 1.0:
-            return self
+            return self if engine is self.engine else replace(self, engine=engine)
         names = ("kernel_s", "collective_s", "collective_s_per_rank", "message_s", "expert_s")
         times = {name: factor * getattr(self, name) for name in names}
-        return replace(self, engine=self.engine.on(device), **times)
+        return replace(self, engine=engine, **times)
 
     def run(self, operators: Iterable[Operator]) -> Iterator[Operator]:
         """The kernels that this stack runs for some operators."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Hashable
+from functools import cached_property
 
 import numpy as np
 
@@ -108,7 +109,7 @@ class Decodes:
                 chosen_of = mean.copy()
                 reached = max((bend for bend in self.bends if bend < last), default=0)
                 chosen_of[apart] = weights @ np.maximum(at, reached)
-        if batch > 1 and work.longest * batch > tokens:
+        if self._waits and batch > 1 and work.longest * batch > tokens:
             found = found + self._longer(high, to)(mean) * np.maximum(0.0, longest - chosen_of)
         return found
 
@@ -142,6 +143,12 @@ class Decodes:
         if key not in self._curves:
             self._curves[key] = Curve(lambda context: self._seconds((context,) * batch), self.bends)
         return self._curves[key]
+
+    @cached_property
+    def _waits(self) -> bool:
+        """Whether a step waits for the longest of its contexts: one of two takes longer than both at their mean."""
+        far = 4 * max(self.bends)
+        return self._seconds((far + far // 4, far - far // 4)) > self._seconds((far, far)) * (1.0 + 1e-9)
 
     def _jump(self, batch: int, padded: int, bend: int) -> float:
         """Seconds by which the first token beyond a length takes more than any other."""
@@ -192,7 +199,7 @@ class Decodes:
                 known[number] = times(thing)
             return known[number]
 
-        taken = np.array([seconds(thing) for thing in things_of(programs.written_of(job))])
+        taken = np.array([seconds(thing) for thing in programs.things_of(job)])
         makespan_s = layout.makespan_s(layout.issued_s + layout.follows @ taken)
         (batch,) = job.step.passes(job.work.load, 1)
         return makespan_s + programs.host_s(batch.sequences, makespan_s)

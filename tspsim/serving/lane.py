@@ -9,6 +9,7 @@ from math import inf
 
 from .blocks import NO_MATCH, BlockPool, Match, PrefixPool, Trail
 from .decoders import Decoders
+from .log import StepLog
 from .requests import Request
 from .sequence import Sequence
 from .settings import Settings
@@ -71,6 +72,8 @@ class Lane:
         Blocks of the cache.
     now_s
         When the step under way began.
+    log
+        Where preemptions are told; its engine's.
     """
 
     def __init__(
@@ -93,6 +96,9 @@ class Lane:
         self.running: dict[int, Sequence] = {}
         self.prefilling: dict[int, Sequence] = {}
         self.now_s = 0.0
+        self.log = StepLog()
+        #: When requests that were preempted and wait again lost their caches.
+        self._lost_s: dict[int, float] = {}
         self.mailbox: deque[Sequence] = deque()
         self.noted: deque[Sequence] = deque()
         self.lingering: list[Sequence] = []
@@ -209,6 +215,8 @@ class Lane:
         if request.first_scheduled_s != request.first_scheduled_s:
             request.first_scheduled_s = self.now_s
             request.cached_tokens = min(sequence.computed, request.prompt_tokens)
+        elif request.number in self._lost_s:
+            self.log.add_put_back(request.number, self._lost_s.pop(request.number), self.now_s)
 
     def blocks_to(self, sequence: Sequence, tokens: int, match: Match = NO_MATCH) -> int:
         """Free blocks that a sequence that does not decode needs to hold so many tokens, beside its own and those that
@@ -243,6 +251,7 @@ class Lane:
         sequence.target = sequence.request.prompt_tokens + sequence.made
         sequence.computed = sequence.given = 0
         sequence.request.preemptions += 1
+        self._lost_s[sequence.request.number] = self.now_s
         self._prompt_tokens_ahead += sequence.target
         if at_head:
             self.waiting.appendleft(sequence)

@@ -44,12 +44,18 @@ class StepLog:
     waiting        requests that were not admitted when it began
     used_tokens    of the cache when it ended, in whole blocks
     ============== =======================================================================
+
+    Attributes
+    ----------
+    put_back
+        Preemptions, in order of their ends: number of the request, when it lost its cache, when it was admitted again.
     """
 
     COLUMNS = tuple(_TYPES)
 
     def __init__(self) -> None:
         self._columns: dict[str, array[Any]] = {name: array(code) for name, code in _TYPES.items()}
+        self.put_back: tuple[array[int], array[float], array[float]] = (array("q"), array("d"), array("d"))
         #: What the last run must be followed by to go on: where it ended, its sequences and those that waited.
         self._last: tuple[float, int, int] | None = None
 
@@ -75,6 +81,13 @@ class StepLog:
             for column, value in zip(columns.values(), row, strict=True):
                 column.append(value)
         self._last = (end_s, sequences, waiting) if decodes else None
+
+    def add_put_back(self, number: int, lost_s: float, admitted_s: float) -> None:
+        """A request that was preempted has been admitted again."""
+        numbers, lost, admitted = self.put_back
+        numbers.append(number)
+        lost.append(lost_s)
+        admitted.append(admitted_s)
 
     def __len__(self) -> int:
         return len(self._columns["steps"])

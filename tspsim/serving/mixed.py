@@ -358,7 +358,7 @@ class Shape:
         if work not in self._last:
             # Parts are asked about one after the other.
             (job,) = self.programs.of(work)
-            self._last = {work: things_of(self.programs.written_of(job)), **dict(islice(self._last.items(), LAST))}
+            self._last = {work: self.programs.things_of(job), **dict(islice(self._last.items(), LAST))}
         return self._last[work]
 
     def _part(self, part: Part, work: Work) -> Floats:

@@ -15,12 +15,13 @@ from ..mesh import Mesh
 from ..operators import Operator, Role
 from ..parallel import Job, Plan, axes_of, build_mesh, scheme_of, write_program
 from ..parallel.serving_engine import Captured
+from ..parallel.stack import Stack
 from ..program import Program
 from ..question import Question
 from ..simulation import Costs, run, scheduled
 from ..steps import DECODE_STEP, MIXED_STEP, PREFILL_STEP, VERIFY_STEP, Load, Piece, Speculation, Step
 from .chain import Chain, Exchanges, Walker
-from .flat import Thing
+from .flat import Thing, things_of
 from .work import Work
 
 #: What hides nothing: of a step that cannot be cut into two.
@@ -157,6 +158,16 @@ class StepPrograms:
         """The programs of a job's stages."""
         self.written += 1
         return [write_program(scheme_of(job.plan), job, {"pp": stage}) for stage in range(job.plan.pp)]
+
+    def things_of(self, job: Job) -> list[Thing]:
+        """What takes time in them; the host's launches are not written for that."""
+        return things_of(self.written_of(replace(job, work=replace(job.work, stack=self._silent))))
+
+    @cached_property
+    def _silent(self) -> Stack:
+        stack = self.question.work.stack
+        alone = replace(stack, kernel_s=0.0, collective_s=0.0, collective_s_per_rank=0.0)
+        return replace(alone, message_s=0.0, expert_s=0.0)
 
     def times(self, captured: Captured = Captured.NOTHING, *, kept: bool = True) -> Callable[[Thing], float]:
         """Seconds of things in passes of which so much is captured; ``kept``: the device remembers its kernels."""

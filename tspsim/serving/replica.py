@@ -98,6 +98,8 @@ class Replica:
         self._policy = engine.policy
         self._group = self._policy.group(engine, self._policy.lane, lanes)
         self.lanes: tuple[Lane, ...] = self._group.lanes
+        for lane in self.lanes:
+            lane.log = self.log
         self._on_first_token, self._on_end, self._on_chunk = on_first_token, on_end, on_chunk
         self._each_step = cost if isinstance(cost, EachStepCost) else None
         self._run: Run | None = None

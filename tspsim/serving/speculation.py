@@ -43,8 +43,8 @@ class Speculation:
     --------
     >>> Speculation((0.8, 0.5)).tokens_a_step
     2.2
-    >>> Speculation.by_lengths((1.85, 2.45)).acceptance
-    (0.85, 0.7058823529411765)
+    >>> Speculation.by_lengths((1.5, 1.75)).acceptance
+    (0.5, 0.5)
     """
 
     acceptance: tuple[float, ...]

@@ -98,7 +98,8 @@ class Outcome:
         """Errors by the values of some columns."""
         rows_of: dict[str, list[int]] = {}
         for row, cells in enumerate(zip(*(self._words(column) for column in columns), strict=True)):
-            rows_of.setdefault(", ".join(cells), []).append(row)
+            if all(cells) or not any(column in self.answers.labels for column in columns):
+                rows_of.setdefault(", ".join(cells), []).append(row)
         known: dict[str, Any] = {}
         for value in sorted(rows_of):
             where = np.array(rows_of[value])

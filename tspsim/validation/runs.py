@@ -10,7 +10,7 @@ import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +184,7 @@ def _micro_batches(run: Run) -> int:
     return run.global_batch // (run.dp * run.micro_batch)
 
 
+@lru_cache(4)
 def question_of(run: Run, micro_batches: int) -> Question:
     """The run as the simulator is asked for it, with some micro-batches a replica."""
     return look_up(load(scenario(run, micro_batches)), LOOKUPS)

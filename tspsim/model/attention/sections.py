@@ -104,10 +104,9 @@ def indexing(section: Any) -> Indexing:
     return Indexing(section.index_heads, section.index_dim, section.index_topk, every, shared_from)
 
 
-class GatedDeltaSection(_HeadsSection):
-    """Gated delta rule, and grouped-query attention in every ``full_every``-th layer."""
+class _DeltaSection(AttentionSection):
+    """Layers of a delta rule, and others among them."""
 
-    kind: Literal["gdn"]
     k_heads: PositiveCount = Field(description="heads of queries and keys of the linear layers")
     k_dim: PositiveCount = Field(description="width of one")
     v_heads: PositiveCount = Field(description="heads of values of the linear layers")
@@ -116,6 +115,18 @@ class GatedDeltaSection(_HeadsSection):
     full_every: PositiveCount = Field(4, description="every how many-th layer has full attention")
     last_full: StrictBool = Field(False, description="the last layer has full attention in any case")
 
+    def facts(self) -> dict[str, Any]:
+        return super().facts() | {"linear": LinearAttention(**{name: getattr(self, name) for name in _DELTA})}
+
+
+_DELTA = ("k_heads", "k_dim", "v_heads", "v_dim", "convolution", "full_every", "last_full")
+
+
+class GatedDeltaSection(_DeltaSection, _HeadsSection):
+    """Gated delta rule, and grouped-query attention in every ``full_every``-th layer."""
+
+    kind: Literal["gdn"]
+
     @model_validator(mode="after")
     def _state_heads_divide(self) -> GatedDeltaSection:
         if self.v_heads % self.k_heads:
@@ -123,21 +134,11 @@ class GatedDeltaSection(_HeadsSection):
             raise PydanticCustomError("heads", "{k_heads} k_heads do not divide {v_heads} v_heads", found)
         return self
 
-    def facts(self) -> dict[str, Any]:
-        return super().facts() | {"linear": linear(self)}
 
-
-class KimiDeltaSection(_LatentsSection):
+class KimiDeltaSection(_DeltaSection, _LatentsSection):
     """Delta rule with a gate a channel (Kimi Delta Attention), and latent attention every ``full_every``-th layer."""
 
     kind: Literal["kda"]
-    k_heads: PositiveCount = Field(description="heads of the linear layers")
-    k_dim: PositiveCount = Field(description="width of a query and key of one")
-    v_heads: PositiveCount = Field(description="as many as k_heads")
-    v_dim: PositiveCount = Field(description="width of a value of one")
-    convolution: PositiveCount = Field(4, description="tokens that the convolution over q, k and v reaches over")
-    full_every: PositiveCount = Field(4, description="every how many-th layer has full attention")
-    last_full: StrictBool = Field(False, description="the last layer has full attention in any case")
 
     @model_validator(mode="after")
     def _as_many_heads(self) -> KimiDeltaSection:
@@ -145,15 +146,6 @@ class KimiDeltaSection(_LatentsSection):
             found = {"k_heads": self.k_heads, "v_heads": self.v_heads}
             raise PydanticCustomError("heads", "{v_heads} v_heads beside {k_heads} k_heads; they are as many", found)
         return self
-
-    def facts(self) -> dict[str, Any]:
-        return super().facts() | {"linear": linear(self)}
-
-
-def linear(section: Any) -> LinearAttention:
-    """The linear layers that a section describes."""
-    names = ("k_heads", "k_dim", "v_heads", "v_dim", "convolution", "full_every", "last_full")
-    return LinearAttention(**{name: getattr(section, name) for name in names})
 
 
 class CompressedSection(AttentionSection):

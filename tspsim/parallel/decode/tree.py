@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..builder import ProgramBuilder
 from ..registries import DECODE_EXCHANGES
 from .exchange import FP32, DecodeExchange, Partial
@@ -58,7 +60,6 @@ def buffer_bytes(partial: Partial) -> float:
     return partial.gathered + partial.rows_of(partial.heads, partial.element) + reduced(partial)
 
 
-SOURCE = "Shyam et al. 2024, arXiv:2408.04093"
 TREE = DECODE_EXCHANGES.register(
     DecodeExchange(
         name="tree",
@@ -66,16 +67,14 @@ TREE = DECODE_EXCHANGES.register(
         attend=attend,
         received_bytes=received_bytes,
         buffer_bytes=buffer_bytes,
-        source=SOURCE,
+        source="Shyam et al. 2024, arXiv:2408.04093",
     )
 )
 FUSED = DECODE_EXCHANGES.register(
-    DecodeExchange(
+    replace(
+        TREE,
         name="tree_fused",
         summary="two all-reduces: the largest score, then numerators with their denominators",
         attend=attend_fused,
-        received_bytes=received_bytes,
-        buffer_bytes=buffer_bytes,
-        source=SOURCE,
     )
 )

@@ -16,7 +16,7 @@ from tspsim.serving.log import StepLog
 from tspsim.serving.runs import ServingRun
 
 from .steps import shares_of
-from .view import Engine, Ints, Requests, Run, Served, ServingView, Steps, Transfers
+from .view import Engine, Ints, PutBack, Requests, Run, Served, ServingView, Steps, Transfers
 
 #: What the point of a curve is told by in a closed loop; else it has a rate.
 CLOSED = "concurrency"
@@ -90,7 +90,7 @@ def run_of(run: ServingRun, plan: PlanResult) -> Run:
     room = None if run.capacity_tokens is None else float(run.capacity_tokens) * lanes
     engines = tuple(Engine(name, steps_of(log), room) for name, log in zip(run.names, run.logs, strict=True))
     return Run(
-        load_of(run.label), run.metrics, run.ranges, requests, engines, transfers_of(run), None,
+        load_of(run.label), run.metrics, run.ranges, requests, engines, transfers_of(run), put_back_of(run, order),
         answered_by(requests, engines),
     )  # fmt: skip
 
@@ -118,6 +118,23 @@ def transfers_of(run: ServingRun) -> Transfers | None:
         np.array([each.request for each in sent]), np.array([each.start_s for each in sent]),
         np.array([each.end_s for each in sent]),
     )  # fmt: skip
+
+
+def put_back_of(run: ServingRun, order: Ints) -> PutBack | None:
+    """Preemptions of requests that count; numbers are places where all do.
+
+    Parameters
+    ----------
+    order
+        Number of the request at each place.
+    """
+    lost = [np.concatenate([np.array(log.put_back[part]) for log in run.logs]) for part in range(3)] if run.logs else []
+    if not lost or not len(lost[0]):
+        return None
+    places = np.empty(len(order), dtype=np.int64)
+    places[order] = np.arange(len(order))
+    known = lost[0] < len(order)
+    return PutBack(places[lost[0][known].astype(np.int64)], lost[1][known], lost[2][known])
 
 
 def answered_by(requests: Requests, engines: Sequence[Engine]) -> Ints:

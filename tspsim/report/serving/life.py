@@ -21,7 +21,7 @@ MOST_COLUMNS, MOST_MARKS = 400, 300
 
 PARTS = {
     "waits in the queue": "#b9a7c9", "prompt is read": COLOURS[PREFILL], "cache is sent": "#cc79a7",
-    "tokens come": COLOURS[DECODE], "put back, waits and is read again": ALARM,
+    "tokens come": COLOURS[DECODE], "put back, waits again": ALARM,
 }  # fmt: skip
 
 TEMPLATE = """
@@ -121,7 +121,7 @@ def parts(run: Run, place: int) -> Iterator[tuple[str, float, float]]:
             yield "cache is sent", float(begin), float(done)
     yield "tokens come", first, end
     for begin, done in run.put_back(place):
-        yield "put back, waits and is read again", begin, done
+        yield "put back, waits again", begin, done
 
 
 def drawn(run: Run, place: int) -> dict[str, Any]:
@@ -191,10 +191,11 @@ def tokens(run: Run, place: int, engine: Engine | None) -> tuple[Floats, Floats]
         return when, count
     away = run.put_back(place)
     moments, made = emitted(engine.steps.within(first, end), first, end, away)
-    if len(made) and abs(made[-1] - (output - 1)) <= 1.0:
+    # Where it was read again, a few steps passed without a token of its own.
+    if len(made) and abs(made[-1] - (output - 1)) <= 1.0 + 4.0 * len(away):
         chosen = thinned(len(moments), MOST_MARKS)
         when = np.concatenate((when[:3], moments[chosen], [end]))
-        count = np.concatenate((count[:3], 1.0 + made[chosen], [float(output)]))
+        count = np.concatenate((count[:3], np.minimum(1.0 + made[chosen], output), [float(output)]))
     return when, count
 
 

@@ -122,7 +122,7 @@ class Transfers:
 
 @dataclass(frozen=True)
 class PutBack:
-    """Preemptions: which request (a place in :class:`Requests`), when it lost its cache, and when it had it again."""
+    """Preemptions: of which request (its place), when it lost its cache, and when it was let in again."""
 
     request: Ints
     start_s: Floats
@@ -177,7 +177,7 @@ class Run:
         return found if len(found.steps) else None
 
     def put_back(self, place: int) -> list[tuple[float, float]]:
-        """When a request was without its cache."""
+        """When a request waited again."""
         if self.preempted is None:
             return []
         chosen = self.preempted.request == place

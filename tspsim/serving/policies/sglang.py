@@ -120,7 +120,9 @@ class SglangLane(Lane):
             if decoders.blocks() > self.pool.free:
                 self._retract()
                 plan.again = False
-            self.decode(plan)
+            # What has ended in the step before may still hold the blocks that are missing.
+            if decoders.blocks() <= self.pool.free:
+                self.decode(plan)
         return plan
 
     def complete(self, plan: StepPlan, steps: int) -> tuple[list[Sequence], list[Sequence]]:
@@ -216,7 +218,7 @@ class SglangLane(Lane):
 
     def _retract(self) -> None:
         """Those with fewest outputs, of them those with the longest prompts, leave until the others have room for some
-        steps."""
+        steps; the last of them stays, rather than a prompt that is half computed."""
         decoders = self.decoders
         left = sorted(
             decoders.sequences(),
@@ -227,6 +229,9 @@ class SglangLane(Lane):
             self.preempt(left.pop(), at_head=False)
             if self.pool.free * self.block >= len(left) * ROOM_STEPS and decoders.blocks() <= self.pool.free:
                 break
+        for sequence in list(self.prefilling.values()):
+            if decoders.blocks() > self.pool.free:
+                self.preempt(sequence, at_head=False)
         outputs = sum([each.request.output_tokens for each in left])
         made = outputs - decoders.tokens_left
         self._ratio, self._decayed = min(1.0, (made + ROOM_STEPS * len(left)) / outputs), 0

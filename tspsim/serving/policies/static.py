@@ -44,6 +44,9 @@ class StaticLane(Lane):
             self._begin(plan)
         return plan
 
+    def seen_after(self, steps: int) -> int | None:
+        return None if self.running else steps
+
     def wake_s(self) -> float:
         return inf if self.running or not self.waiting else self.waiting[0].arrived_s + self._patience_s
 

@@ -4,38 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
-from tspsim.answer import simulate
-from tspsim.errors import InputError
+from tspsim.scenario import load
+from tspsim.serving.answer import deployment_of
+from tspsim.serving.metrics import Waits
+from tspsim.serving.points import serve
+from tspsim.simulation import look_up
 
+from ..devices import LOOKUPS
 from ..runs import FABRICS, USUAL_FABRIC, machine
-from .measures import Measures
 from .question import scenario_of
 from .run import ServedPlan, ServedRun
 
 
-def replay(run: ServedRun) -> Measures:
-    """The run from its first request to its last answer; raises InputError where it is not covered."""
-    result = simulate(scenario(run))
-    plan = result.plans[0]
-    if not plan.ran or plan.serving is None:
-        raise InputError(str(plan.error or "nothing was served"))
-    found = plan.serving
-    return Measures(
-        ttft_s=found["ttft_s"]["mean"],
-        tpot_s=found["tpot_s"]["mean"],
-        median_ttft_s=found["ttft_s"]["p50"],
-        median_tpot_s=found["tpot_s"]["p50"],
-        output_tokens_per_s=found["output_tokens_per_s"],
-        tokens_per_s=found["total_tokens_per_s"],
-        preemptions=found["preemptions"],
-    )
+def waits_of(run: ServedRun, count: int) -> Waits:
+    """What the clients of a run's first requests waited for; raises InputError where it is not covered."""
+    question = look_up(load(scenario(run, count)), LOOKUPS)
+    traffic = question.scenario.traffic
+    assert traffic is not None
+    waits, _ = serve(deployment_of(question, question.plans[0]), traffic)
+    return waits
 
 
-def scenario(run: ServedRun) -> dict[str, Any]:
+def scenario(run: ServedRun, count: int) -> dict[str, Any]:
     """With as many nodes as the workers fill, joined as such machines mostly are."""
     assert run.prefill is not None
     plan, count = run.prefill
     workload = scenario_of(run.plan)["workload"]
+    if run.policy == "trtllm":
+        workload["engine"] = {"max_num_tokens": max(8192, run.prompt)}  # prompts are not cut
     node, nodes = machine(run.plan.device, run.gpus)
     cluster: dict[str, Any] = {"device": run.plan.device, "node": node, "nodes": nodes}
     if nodes > 1:
@@ -49,7 +45,7 @@ def scenario(run: ServedRun) -> dict[str, Any]:
             "arrivals": {"kind": "closed", "concurrency": run.concurrency},
             "prompt": {"kind": "uniform", "of": run.prompt, "from": run.least},
             "output": {"kind": "uniform", "of": run.output, "from": run.least},
-            "requests": run.requests,
+            "requests": count,
         },
         "plans": [{"name": "run", "pools": pools}],
     }

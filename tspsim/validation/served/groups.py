@@ -34,8 +34,9 @@ def key_of(run: ServedRun) -> str:
     """What makes a configuration: runs of one that were measured twice are fitted on together or not at all."""
     plan = run.plan
     parts = (
-        run.policy, plan.stack, plan.model, plan.device, plan.tp, plan.dp, plan.ep, plan.weights, plan.kv, plan.drafts,
-        run.prompt, run.output, run.concurrency, run.replicas, run.prefill is not None,
+        run.policy, plan.stack.removesuffix("@1.0"), plan.model, plan.device, plan.tp, plan.dp, plan.ep,
+        plan.weights, plan.kv, plan.drafts, run.prompt, run.output, run.concurrency, run.replicas,
+        run.prefill is not None,
     )  # fmt: skip
     return "|".join(map(str, parts))
 

@@ -226,7 +226,7 @@ def _vllm(asked: Asked, dp: int) -> Script:
 
 
 def _bench(asked: Asked, dp: int) -> Script:
-    return Script({"max_num_tokens": 8192, "max_batch_size": 2048}, 0.9)
+    return Script({"max_num_tokens": max(8192, asked.prompt), "max_batch_size": 2048}, 0.9)
 
 
 Settings = Callable[[Asked, int], Script]
@@ -238,6 +238,7 @@ SOFTWARE: tuple[tuple[str, tuple[str, str, Settings]], ...] = (
     ("vLLM + ATOM", ("vllm", "atom", _plugin)),
     ("SGLang + ATOM", ("sglang", "atom", _sglang_plugin)),
     ("ATOM", ("atom", "atom", _atom)),
+    ("TensorRT-LLM 1.0", ("trtllm", "trtllm@1.0", _bench)),
     ("TensorRT-LLM", ("trtllm", "trtllm", _bench)),
     ("vLLM", ("vllm", "vllm@0.19", _vllm)),
 )

@@ -39,7 +39,11 @@ def scenario_of(plan: ServedPlan, **amount: Any) -> dict[str, Any]:
         "name": "validation",
         "cluster": {"device": plan.device, "node": node, "nodes": 1},
         "workload": {
-            "model": plan.model, "stack": plan.stack, "precision": precision, "routing": ROUTING, **amount,
+            "model": plan.model,
+            "stack": plan.stack,
+            "precision": precision,
+            "routing": ROUTING,
+            **amount,
         },
         "plans": [asked],
     }

@@ -17,6 +17,7 @@ from tspsim.serving.metrics import Waits
 from tspsim.serving.replicas import Members, Pool
 from tspsim.serving.service import Service
 from tspsim.serving.speculation import Speculation
+from tspsim.serving.tables import Floats
 from tspsim.serving.traffic import Clients
 from tspsim.traffic import Asked
 from tspsim.traffic.prefixes import Shared
@@ -26,6 +27,8 @@ from .measures import Measures
 from .question import QUESTIONS, question_of
 from .run import ServedPlan, ServedRun
 
+#: Requests of every client that are simulated, and the fewest in all.
+ROUNDS, FEWEST = 5, 200
 #: Of drawn lengths.
 SEED = 20260427
 #: Options that say how many tokens a pass takes and how many sequences run at once, by their names in any engine.
@@ -36,10 +39,10 @@ SEQUENCES = ("max_num_seqs", "max_running_requests", "max_batch_size")
 @lru_cache(QUESTIONS)
 def _costs(plan: ServedPlan) -> ProgramCosts:
     question = question_of(plan)
-    return costs_of(question, question.plans[0], speculation=_drafting(plan).served(plan.model).speculation())
+    return costs_of(question, question.plans[0], speculation=drafting(plan).served(plan.model).speculation())
 
 
-def _drafting(plan: ServedPlan) -> SpeculationSpec:
+def drafting(plan: ServedPlan) -> SpeculationSpec:
     """Drafts by the model's own module, accepted as often as measured, or at the rate that is assumed."""
     return SpeculationSpec(tokens=plan.drafts, draft="mtp")
 
@@ -53,11 +56,11 @@ def replay(run: ServedRun) -> Measures:
         The simulator does not cover the plan, or its caches do not hold one request.
     """
     if run.prefill is not None:
-        return disaggregated.replay(run)
+        return measured(disaggregated.waits_of(run, simulated(run, None)), run)
     costs = _costs(run.plan)
-    asked = requests_of(run)
     tokens = kv_tokens(run, costs)
-    drafts = Speculation(_drafting(run.plan).rates(run.plan.model)[0]) if run.plan.drafts else None
+    asked = requests_of(run, simulated(run, tokens))
+    drafts = Speculation(drafting(run.plan).rates(run.plan.model)[0]) if run.plan.drafts else None
     block = costs.block_tokens if costs.block_tokens > 1 else None
     options = {**costs.question.work.stack.engine.scheduler.options} if run.policy == own_policy(costs) else {}
     options |= CACHES_OFF.get(run.policy, {}) | dict(run.options)
@@ -66,7 +69,7 @@ def replay(run: ServedRun) -> Measures:
     pool = Pool([Members(engine, costs, run.replicas, run.plan.dp)])
     Service(source, pool).run()
     waits = Waits.of(source.book)
-    return replace(measured(waits), kv_tokens=tokens)
+    return replace(measured(waits, run), kv_tokens=tokens)
 
 
 def own_policy(costs: ProgramCosts) -> str:
@@ -82,30 +85,61 @@ CACHES_OFF: dict[str, dict[str, bool]] = {
 }
 
 
-def measured(waits: Waits) -> Measures:
-    """What a benchmark's client says of requests that ended."""
-    ttft, tpot, wall_s = waits.ttft_s, waits.tpot_s, waits.wall_s
-    outputs = float(waits.output_tokens.sum())
+def measured(waits: Waits, run: ServedRun) -> Measures:
+    """What the benchmark's client says of all requests of a run, of which the first few were simulated.
+
+    In a closed loop those between the first two of every client, which still come in a burst, and the last stand for
+    all that were left out. The time from the first send to the last end grows for each of them by what lies between two
+    ends: the time of one request over the clients (Little's law), or offline the mean.
+    """
+    simulated, most = len(waits), run.concurrency or 0
+    left_out = run.requests - simulated
+    first = min(most, simulated)
+    weights, each_s = np.ones(simulated), waits.wall_s / simulated
+    if most and simulated > 3 * first:
+        middle = slice(2 * first, simulated - first)
+        weights[middle] += left_out / (simulated - 3 * first)
+        each_s = float(waits.e2e_s[middle].mean()) / most
+    wall_s = waits.wall_s + left_out * each_s
+    ttft, tpot = waits.ttft_s, waits.tpot_s
+    outputs, prompts = (float((weights * tokens).sum()) for tokens in (waits.output_tokens, waits.prompt_tokens))
     return Measures(
-        ttft_s=float(ttft.mean()),
-        tpot_s=float(np.nanmean(tpot)),
-        median_ttft_s=float(np.median(ttft)),
-        median_tpot_s=float(np.nanmedian(tpot)),
+        ttft_s=float(np.average(ttft, weights=weights)),
+        tpot_s=float(np.average(tpot[~np.isnan(tpot)], weights=weights[~np.isnan(tpot)])),
+        median_ttft_s=_median(ttft, weights),
+        median_tpot_s=_median(tpot, weights),
         output_tokens_per_s=outputs / wall_s,
-        tokens_per_s=(outputs + float(waits.prompt_tokens.sum())) / wall_s,
+        tokens_per_s=(outputs + prompts) / wall_s,
         preemptions=int(waits.preemptions.sum()),
     )
 
 
-def requests_of(run: ServedRun) -> Asked:
-    """Lengths of all requests, drawn."""
-    random = np.random.default_rng([SEED, run.requests, run.prompt, run.output])
+def _median(values: Floats, weights: Floats) -> float:
+    """Of weighted values that are numbers."""
+    known = ~np.isnan(values)
+    order = np.argsort(values[known], kind="stable")
+    share = np.cumsum(weights[known][order])
+    return float(values[known][order][np.searchsorted(share, share[-1] / 2.0)])
+
+
+def simulated(run: ServedRun, capacity_tokens: int | None) -> int:
+    """Requests of a run that are simulated: five of every client, of offline ones twice what the engine holds."""
+    if run.concurrency is not None:
+        return min(run.requests, max(FEWEST, ROUNDS * run.concurrency))
+    slots = next((value for name, value in run.options if name in SEQUENCES), 256)
+    held = slots if capacity_tokens is None else min(slots, capacity_tokens // (run.prompt + run.output))
+    return min(run.requests, max(FEWEST, 2 * held * run.plan.dp * run.replicas))
+
+
+def requests_of(run: ServedRun, count: int) -> Asked:
+    """Lengths of the first requests of a run, drawn."""
+    random = np.random.default_rng([SEED, run.prompt, run.output])
     lengths = []
     shares = (run.least, run.least if run.least_output is None else run.least_output)
     for nominal, least in zip((run.prompt, run.output), shares, strict=True):
         low = max(1, round(least * nominal))
-        lengths.append(random.integers(low, nominal + 1, run.requests))
-    none = np.zeros(run.requests)
+        lengths.append(random.integers(low, nominal + 1, count))
+    none = np.zeros(count)
     return Asked(None, lengths[0], lengths[1], Shared(), none, most=run.concurrency)
 
 

@@ -110,4 +110,4 @@ def defaults(engine: str, asked: Asked) -> Script:
         return Script({"max_num_batched_tokens": 8192, "max_num_seqs": 1024}, 0.9)
     if engine == "sglang":
         return Script({"chunked_prefill_size": 8192, "max_prefill_tokens": 16384}, None)
-    return Script({"max_num_tokens": 8192, "max_batch_size": 2048}, 0.9)
+    return Script({"max_num_tokens": max(8192, asked.prompt), "max_batch_size": 2048}, 0.9)

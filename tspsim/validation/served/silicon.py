@@ -61,17 +61,14 @@ def mend(frame: pd.DataFrame) -> Mended:
     mended = Mended([])
     notes = mended.notes
     labels = [_labels(row) for row in rows]
-    right: dict[tuple[str, ...], set[tuple[int, int, int]]] = {}
-    for row, (stated, true) in zip(rows, labels, strict=True):
-        if stated == true and true is not None:
-            right.setdefault(_measurement(row), set()).add(true)
+    under: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
+    for row in rows:
+        if row.get("mode") == "agg":
+            under.setdefault(_measurement(row), set()).add(tuple(str(row.get(column, "")) for column in DEGREES))
     seen: set[tuple[str, ...]] = set()
     for row, (stated, true) in zip(rows, labels, strict=True):
-        if stated != true and true is not None:
-            notes["agg rows with labels of another parallelism, mended"] += 1
-            notes["of these the same measurement stands under the mended labels too"] += true in right.get(
-                _measurement(row), ()
-            )
+        notes["agg rows with labels of another parallelism, mended"] += stated != true and true is not None
+        notes["rows of measurements that stand under two labels"] += len(under.get(_measurement(row), ())) > 1
         key = _measurement(row)
         if key in seen:
             mended.runs.append("a measurement met before")
@@ -131,7 +128,7 @@ def _run(row: Row) -> ServedRun:
     gap = "gap-analysis" in str(row["silicon_data_source"]) and "/" in str(row["silicon_data_source"])
     script = _script(engine, row, asked, gap)
     plan = ServedPlan(
-        model, name, tp, dp, ep, _stack(engine), _weights(row, model), activations_of(model, name), script.kv
+        model, name, tp, dp, ep, _stack(engine, row), _weights(row, model), activations_of(model, name), script.kv
     )
     return ServedRun(
         plan=plan,
@@ -147,8 +144,10 @@ def _run(row: Row) -> ServedRun:
     )
 
 
-def _stack(engine: str) -> str:
-    """All rows of vLLM are of 0.11 to 0.19."""
+def _stack(engine: str, row: Row) -> str:
+    """All rows of vLLM are of 0.11 to 0.19; of TensorRT-LLM those of 1.0 say so."""
+    if engine == "trtllm" and str(row.get("backend_version", "")).startswith("1.0"):
+        return "trtllm@1.0"
     return "vllm@0.19" if engine == "vllm" else engine
 
 
@@ -312,7 +311,7 @@ def disaggregated(row: Row) -> ServedRun:
         asked = Asked(model, name, tp * dp, prompt, output, 256)
         kv = _script(engine, row, asked, False).kv
         plans[phase] = ServedPlan(
-            model, name, tp, dp, ep, _stack(engine), _weights(row, model), activations_of(model, name), kv
+            model, name, tp, dp, ep, _stack(engine, row), _weights(row, model), activations_of(model, name), kv
         )
     found = re.search(r"_c(\d+)_", str(row.get("id", "")))
     batch = number_of(row.get("decode_batch_size", "")) * plans["decode"].dp * decode

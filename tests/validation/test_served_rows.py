@@ -1,0 +1,213 @@
+"""Rows of published serving runs are mended as docs/validation.md says, each with its count, and mapped to runs."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tspsim.errors import InputError
+from tspsim.validation.run import read
+from tspsim.validation.served import published, silicon
+from tspsim.validation.served.groups import fitted, group_of
+from tspsim.validation.served.run import ServedRun
+from tspsim.validation.served.scripts import Asked, inferencex
+
+DATA = Path(os.environ.get("TSPSIM_SHARED_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
+SILICON, PUBLISHED = (DATA / "published" / name for name in ("serving_silicon.csv", "inference.csv"))
+needs_silicon = pytest.mark.skipif(not SILICON.is_file(), reason=f"no table of runs at {SILICON}")
+needs_published = pytest.mark.skipif(not PUBLISHED.is_file(), reason=f"no table of runs at {PUBLISHED}")
+
+ROW = {
+    "id": "gpt_oss_120b_b200", "silicon_data_source": "source_file=2026-04-06.csv; silicon_concurrency=32",
+    "backend": "vllm", "backend_version": "0.15.1", "model_path": "openai/gpt-oss-120b", "system": "b200_sxm",
+    "precision": "fp4", "mode": "agg", "isl": "8192.0", "osl": "1024.0", "gemm_quant_mode": "nvfp4",
+    "moe_quant_mode": "nvfp4", "batch_size": "32.0", "tp_size": "2.0", "attention_dp_size": "1.0",
+    "moe_tp_size": "2.0", "moe_ep_size": "1.0", "silicon_ttft_ms": "100.0", "silicon_tpot_ms": "5.0",
+}  # fmt: skip
+PUBLISHED_ROW = {
+    "id": "atom-ci-0001a", "source_url": "", "model": "GLM-5.2-FP8 MTP3", "gpu": "MI355X", "n_gpus": "4", "tp": "4",
+    "ep": "", "dp": "1", "pp": "1", "precision": "FP8, FP8 KV", "engine": "ATOM (native)", "isl": "1024",
+    "osl": "1024", "concurrency": "64", "metric": "TPOT mean ms", "value": "12.0", "usable": "1",
+    "notes": "lengths uniform in [0.8,1.0]x nominal, num_prompts=10*conc",
+}  # fmt: skip
+
+
+def mended(*rows: dict[str, str]) -> silicon.Mended:
+    return silicon.mend(pd.DataFrame([ROW | row for row in rows]))
+
+
+def run_of(**row: str) -> ServedRun | str:
+    return mended(row).runs[0]
+
+
+def published_run(**row: str) -> ServedRun | str:
+    return published.mend(pd.DataFrame([PUBLISHED_ROW | row])).runs[0]
+
+
+def test_a_measurement_exported_twice_is_scored_once() -> None:
+    once, again, other = mended({}, {"id": "other export"}, {"silicon_tpot_ms": "5.1"}).runs
+    assert isinstance(once, ServedRun) and isinstance(other, ServedRun)
+    assert again == "a measurement met before"
+
+
+@pytest.mark.parametrize(
+    ("stated", "run"),
+    [
+        (("8", "1", "8", "1"), (8, 1, 1)),
+        (("8", "1", "1", "8"), (8, 1, 8)),
+        (("16", "1", "4", "4"), (4, 1, 4)),
+        (("64", "1", "8", "8"), (8, 1, 8)),
+        (("4", "1", "2", "2"), (2, 1, 2)),
+        (("1", "64", "8", "8"), (1, 8, 8)),
+        (("1", "16", "4", "4"), (1, 4, 4)),
+        (("4", "4", "1", "16"), (1, 4, 4)),
+        (("2", "2", "1", "4"), (1, 2, 2)),
+    ],
+)
+def test_degrees_are_those_that_ran(stated: tuple[str, ...], run: tuple[int, int, int]) -> None:
+    assert silicon.degrees(dict(zip(silicon.DEGREES, stated, strict=True))) == run
+
+
+def test_an_engine_whose_experts_are_cut_by_two_and_two_keeps_its_ranks() -> None:
+    """Of aiconfigurator's own runs, which leave attention's replicas out: nothing is wrong with them."""
+    stated = {"tp_size": "4", "attention_dp_size": "", "moe_tp_size": "2", "moe_ep_size": "2"}
+    assert silicon.degrees(stated) == (4, 1, 2)
+
+
+@pytest.mark.parametrize("tp", silicon.WIDE)
+def test_wide_groups_of_racks_are_incomplete(tp: int) -> None:
+    with pytest.raises(InputError, match="wide group"):
+        silicon.degrees({"tp_size": str(tp), "attention_dp_size": "1", "moe_tp_size": str(tp), "moe_ep_size": "1"})
+
+
+def test_concurrency_is_what_the_source_says() -> None:
+    run = run_of(batch_size="8.0")
+    assert isinstance(run, ServedRun)
+    assert (run.concurrency, run.requests, run.least) == (32, 320, 0.8)
+
+
+def test_doubtful_and_unlabelled_rows_say_why() -> None:
+    assert "4.4 ms a token" in str(
+        run_of(system="h100_sxm", silicon_data_source="silicon_concurrency=512", batch_size="512")
+    )
+    unlabelled = run_of(backend="trtllm", model_path="deepseek-ai/DeepSeek-R1")
+    assert "drafts are not recorded" in str(unlabelled)
+    assert "workers are not stated" in str(run_of(mode="disagg"))
+
+
+def test_scripts_give_an_engine_its_options() -> None:
+    run = run_of()
+    assert isinstance(run, ServedRun)
+    assert dict(run.options) == {"max_num_batched_tokens": 8192, "max_num_seqs": 512}
+    assert (run.policy, run.plan.stack, run.memory, run.plan.kv) == ("vllm", "vllm@0.19", 0.9, "fp8")
+    polled = [
+        inferencex("sglang", Asked("deepseek-r1", "b200", 8, 1024, 1024, clients)).options["scheduler_recv_interval"]
+        for clients in (8, 16)
+    ]
+    assert polled == [10, 30]
+    budgets = [
+        inferencex("vllm", Asked("minimax-m2.5", "b200", 4, tokens, 1024, 8)).options["max_num_batched_tokens"]
+        for tokens in (1024, 8192)
+    ]
+    assert budgets == [2048, 16384]
+
+
+def test_disaggregated_rows_that_state_their_workers_are_two_pools() -> None:
+    workers = {
+        "mode": "disagg", "prefill_num_workers": "1", "prefill_tp_size": "8", "prefill_attention_dp_size": "1",
+        "prefill_moe_ep_size": "8", "decode_num_workers": "3", "decode_tp_size": "8", "decode_attention_dp_size": "8",
+        "decode_moe_ep_size": "8",
+    }  # fmt: skip
+    run = run_of(**workers)
+    assert isinstance(run, ServedRun) and run.prefill is not None
+    assert (run.prefill[0].tp, run.prefill[1], run.plan.tp, run.plan.dp, run.replicas) == (8, 1, 1, 8, 3)
+    assert (run.gpus, group_of(run)) == (32, "disaggregated")
+
+
+def test_published_runs_have_drafts_and_attention_replicas_in_words() -> None:
+    run = published_run()
+    assert isinstance(run, ServedRun)
+    assert (run.plan.drafts, run.plan.kv, run.policy, run.least, run.requests) == (3, "fp8", "atom", 0.8, 640)
+    replicas = published_run(
+        model="DeepSeek-R1-0528-MXFP4", engine="SGLang + ATOM plugin", dp="attention DP = tp", ep="4"
+    )
+    assert isinstance(replicas, ServedRun)
+    assert (replicas.plan.tp, replicas.plan.dp, replicas.plan.ep, replicas.replicas) == (1, 4, 4, 1)
+    assert (replicas.policy, replicas.plan.stack) == ("sglang", "atom")
+
+
+def test_offline_rows_send_all_requests_at_once() -> None:
+    run = published_run(
+        model="Llama-3.3-70B", gpu="H100", n_gpus="2", tp="2", engine="TensorRT-LLM 1.0", isl="1000", osl="2000",
+        concurrency="max (all requests queued; offline throughput)", metric="output tok/s (total)", notes="",
+    )  # fmt: skip
+    assert isinstance(run, ServedRun)
+    assert (run.concurrency, run.requests, run.least, group_of(run)) == (None, 1500, 1.0, "offline")
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"usable": "0"}, "not usable"),
+        ({"model": "Mixtral-8x7B"}, "no such model"),
+        ({"isl": "OpenOrca, max 1024"}, "lengths are not numbers"),
+        ({"gpu": "H200-NVL"}, "PCIe board"),
+        ({"metric": "energy"}, "not predicted"),
+        ({"engine": "Mango LLMBoost"}, "not modelled"),
+        ({"n_gpus": "16"}, "other GPUs"),
+    ],
+)
+def test_published_rows_that_are_not_predicted_say_why(row: dict[str, str], reason: str) -> None:
+    assert reason in str(published_run(**row))
+
+
+@needs_silicon
+def test_repairs_of_served_runs_have_the_counts_of_the_source() -> None:
+    """1,610 rows of engines are 1,419 measurements, 998 of workers 752; of 205 with other labels 200 need no row's own
+    name to be recognised (the twelve more are of one configuration of B300), and 60 of workers are complete."""
+    found = silicon.mend(read(SILICON))
+    notes = found.notes
+    assert (notes["agg rows"], notes["agg measurements of their own"]) == (1610, 1419)
+    assert (notes["disagg rows"], notes["disagg measurements of their own"]) == (998, 752)
+    assert notes["agg rows with labels of another parallelism, mended"] == 217
+    assert notes["rows of measurements that stand under two labels"] == 37
+    runs = [run for run in found.runs if isinstance(run, ServedRun)]
+    assert sum(run.prefill is not None for run in runs) == 60
+    reasons = Counter(run for run in found.runs if isinstance(run, str))
+    assert reasons["a measurement met before"] == (1610 - 1419) + (998 - 752)
+    assert all(run.plan.gpus <= silicon.NODE for run in runs if run.prefill is None)
+
+
+@needs_silicon
+def test_measurements_under_two_labels_are_one_run() -> None:
+    rows = read(SILICON)
+    rows = rows[rows["mode"] == "agg"]
+    for _, same in rows.groupby(list(silicon.MEASURED)):
+        assert len({silicon.degrees(row) for row in same.to_dict("records") if complete(row)}) <= 1
+
+
+def complete(row: dict[str, str]) -> bool:
+    try:
+        silicon.degrees(row)
+    except InputError:
+        return False
+    return True
+
+
+@needs_silicon
+def test_a_third_of_the_configurations_is_fitted_on() -> None:
+    runs = {run for run in silicon.mend(read(SILICON)).runs if isinstance(run, ServedRun)}
+    assert 0.29 < sum(map(fitted, runs)) / len(runs) <= 1 / 3
+
+
+@needs_published
+def test_nearly_all_usable_rows_with_lengths_are_runs() -> None:
+    table = read(PUBLISHED)
+    runs = published.mend(table).runs
+    of_ci = table["id"].str.startswith("atom-ci") & (table["usable"] == "1")
+    reasons = Counter(run for run, ours in zip(runs, of_ci, strict=True) if ours and isinstance(run, str))
+    assert sum(reasons.values()) / of_ci.sum() < 0.05, reasons
