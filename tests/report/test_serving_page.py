@@ -210,10 +210,10 @@ def test_a_request_that_was_put_back_puts_out_nothing_meanwhile() -> None:
     requests, back = made.put_back(run.requests, run.engines[0].steps, place)
     away = (float(back.start_s[0]), float(back.end_s[0]))
     steps = run.engines[0].steps
-    moments, made_by_then = life.emitted(
+    begins, moments, made_by_then = life.emitted(
         steps, float(requests.first_token_s[place]), float(requests.end_s[place]), [away]
     )
-    assert not ((moments > away[0] + 1e-9) & (moments <= away[1])).any() and len(made_by_then)
+    assert not ((moments > away[0] + 1e-9) & (moments <= away[1])).any() and len(made_by_then) == len(begins)
     shown = replace(run, requests=requests, preempted=back)
     assert "put back, waits again" in {what for what, *_ in life.parts(shown, place)}
     assert [each.words for each in life.lives(requests)][-1] == "put back most often"

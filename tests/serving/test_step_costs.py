@@ -279,3 +279,12 @@ def test_curves_cells_and_lines_do_not_depend_on_what_was_asked_before() -> None
     for n in (1, 63, 64, 65, 1000, 4097):
         np.testing.assert_allclose(cells(n), stairs(n), rtol=EPSILON)
         np.testing.assert_allclose(line(float(n)), stairs(n), rtol=0.05)
+
+
+def test_a_steady_state_in_closed_form() -> None:
+    """More sequences, longer prompts and shorter answers never make a token faster; without prompts it is a step."""
+    cost = costs("kimi-k2.6")
+    token_s = cost.steady_token_s(64, 8192, 1024)
+    assert token_s > cost.seconds([Work((), (8704,) * 64)])
+    assert cost.steady_token_s(16, 8192, 1024) < token_s < cost.steady_token_s(64, 16384, 1024)
+    assert token_s < cost.steady_token_s(64, 8192, 512)

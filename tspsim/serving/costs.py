@@ -11,9 +11,10 @@ batch are under way as there are stages.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 
@@ -32,8 +33,9 @@ from .sampled import Deviation, Seen
 from .tables import Curve, Floats
 from .work import Chunk, Work
 
-#: Steps with prompts whose seconds are kept.
-MOST_KEPT = 4096
+#: Steps with prompts whose seconds are kept, and plans on one cluster whose tables are.
+MOST_KEPT, MOST_PLANS = 4096, 64
+Found = TypeVar("Found")
 
 
 @dataclass
@@ -174,6 +176,20 @@ class ProgramCosts:
         most, worst = max(found, key=lambda each: each[0])
         return Deviation(len(found), sum(off for off, _ in found) / len(found), most, worst)
 
+    def steady_token_s(self, batch: int, prompt: int, output: int) -> float:
+        """Seconds a token of a sequence where ``batch`` of them decode for ever and a new prompt comes for each that
+        ends: a step of decoding at the mean context, and of every prompt token its share of reading prompts,
+
+            t_decode(B, prompt + output/2) + B · prompt/output · t_token.
+
+        Requests that queue, ramp and drain are no part of it; it is for comparing many plans (a run of requests is
+        what answers).
+        """
+        decoding = Work((), (prompt + output // 2,) * batch, self.programs.queries)
+        alone_s = self._together([decoding])
+        beside_s = self._together([Work((Chunk(prompt, 0),), decoding.contexts, decoding.queries)])
+        return alone_s + batch * (beside_s - alone_s) / output
+
     # --- the engine -------------------------------------------------------------------------------------------
 
     @property
@@ -250,14 +266,24 @@ def costs_of(
         The plan does not serve this model.
     """
     memo = question.cluster.memo
-    key = "step costs", *content(question, plan), speculation, num_gpu_blocks
-    if key not in memo:
-        # Devices and models are kept beside their costs, so that no other can come to have their numbers.
-        alike = "known steps", *content(capturing_nothing(question), plan), speculation
-        known = memo.setdefault(alike, Known())
-        memo[key] = ProgramCosts(question, plan, speculation=speculation, num_gpu_blocks=num_gpu_blocks, known=known)
-    found: ProgramCosts = memo[key]
-    return found
+
+    def kept(what: str, key: Hashable, make: Callable[[], Found]) -> Found:
+        store: OrderedDict[Hashable, Found] = memo.setdefault(("steps of engines", what), OrderedDict())
+        if key not in store:
+            store[key] = make()
+            if len(store) > MOST_PLANS:
+                store.popitem(last=False)
+        store.move_to_end(key)
+        return store[key]
+
+    # Devices and models are kept beside their costs, so that no other can come to have their numbers.
+    alike = *content(capturing_nothing(question), plan), speculation
+    known = kept("known", alike, lambda: (question.device, Known()))[1]
+    return kept(
+        "costs",
+        (*content(question, plan), speculation, num_gpu_blocks),
+        lambda: ProgramCosts(question, plan, speculation=speculation, num_gpu_blocks=num_gpu_blocks, known=known),
+    )
 
 
 def content(question: Question, plan: Plan) -> tuple[Hashable, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -119,6 +119,17 @@ class Layout:
             follows.append(np.cumsum(counts[::-1], axis=0)[::-1][[row for _, row in places]])
             issued += [issued_s for issued_s, _ in places]
         return cls(tuple(where), np.concatenate(follows), np.array(issued), tuple(starts))
+
+    def found_in(self, whole: Sequence[Thing], few: Sequence[Thing]) -> Layout | None:
+        """The same with ``where`` counted in the things of a program with fewer layers: what stands before the first
+        that is left out, and behind the last (counted from the end); None where some of it is in neither."""
+        pairs = enumerate(zip(whole, few, strict=False))
+        same = next((index for index, (one, other) in pairs if one.does != other.does), len(few))
+        where = tuple([index if index < same else index - len(whole) for index in self.where])
+        places = zip(where, self.where, strict=True)
+        if any(index < -len(few) or few[index].does != whole[at].does for index, at in places):
+            return None
+        return replace(self, where=where)
 
     def makespan_s(self, from_places: Floats) -> float:
         """Seconds of all stages one after the other; ``from_places``: what each place and all that follows take."""

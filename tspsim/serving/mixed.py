@@ -228,12 +228,17 @@ def shape_of(mixed: Mixed, kind: Kind) -> Shape | None:
         if part is None:
             return None
         parts.append(part)
-    shape = Shape(programs, sizes, mixed.bends, layout, first, tuple(parts), carriers, kind)
+    few = programs.things_of(job)
+    short = layout.found_in(first, few)
+    if short is None:
+        return None
     if not mixed.serial:
         priced = programs.walked(job)
-        if priced is None or not np.isclose(shape.plainly_s(first), priced.makespan_s, rtol=SURE, atol=0.0):
+        times = programs.times(kind.captured)
+        taken = short.issued_s + short.follows @ np.array([times(few[index]) for index in short.where])
+        if priced is None or not np.isclose(short.makespan_s(taken), priced.makespan_s, rtol=SURE, atol=0.0):
             return None
-    return shape
+    return Shape(programs, sizes, mixed.bends, short, few, tuple(parts), carriers, kind)
 
 
 def segments_of(rows: Rows) -> Rows2:
@@ -320,11 +325,6 @@ class Shape:
         apart = self._part(Part.PROMPTS, self._step((Chunk(half + 32, 0), Chunk(half - 32, 0))))
         together = self._part(Part.PROMPTS, self._step((Chunk(2 * half, 0),)))
         self._joins = bool(abs(apart - together).max() <= EPSILON / 2 * least)
-
-    def plainly_s(self, things: list[Thing]) -> float:
-        """Seconds of the program that consists of some things."""
-        taken = np.array([self._times(things[i]) for i in self.layout.where])
-        return self.layout.makespan_s(self.layout.issued_s + self.layout.follows @ taken)
 
     # --- what is looked at ------------------------------------------------------------------------------------
 

@@ -160,8 +160,16 @@ class StepPrograms:
         return [write_program(scheme_of(job.plan), job, {"pp": stage}) for stage in range(job.plan.pp)]
 
     def things_of(self, job: Job) -> list[Thing]:
-        """What takes time in them; the host's launches are not written for that."""
-        return things_of(self.written_of(replace(job, work=replace(job.work, stack=self._silent))))
+        """What takes time in them up to where every kind of layer has stood once, and behind the last layer; the host's
+        launches are not written for that. Of a pipeline all."""
+        plan = job.plan if job.plan.pp > 1 else replace(job.plan, stage_layers=(self._different_layers,))
+        return things_of(self.written_of(replace(job, plan=plan, work=replace(job.work, stack=self._silent))))
+
+    @cached_property
+    def _different_layers(self) -> int:
+        """Layers from the first on that all kinds are among."""
+        blocks = self.question.model.blocks
+        return 1 + max(blocks.index(block) for block in dict.fromkeys(blocks))
 
     @cached_property
     def _silent(self) -> Stack:

@@ -23,6 +23,8 @@ MOST_COLUMNS, LEAST_COLUMNS = 640, 40
 #: Engines that a figure shows; of more, evenly chosen ones.
 MOST_ENGINES = 8
 
+#: The row of caches that go over links.
+SENT = "sent"
 COLOURS = {PREFILL: "#e69f00", MIXED: "#009e73", DECODE: "#0072b2"}
 WORDS = {PREFILL: "prefill alone", MIXED: "prefill beside decode", DECODE: "decode alone"}
 
@@ -189,7 +191,7 @@ def drawn(run: Run, window: Window, most: int) -> dict[str, Any]:
     if run.transfers is not None:
         flying = in_flight(run, at)
         traces.append(line("caches on their way", flying, across, _axis(place), "#cc79a7", fill=True))
-        titles.append("sent")
+        titles.append(SENT)
         place += 1
     traces += queue(cut, across, _axis(place))
     traces += cache(chosen, cut, across, _axis(place + 1))
@@ -213,7 +215,7 @@ def drawn(run: Run, window: Window, most: int) -> dict[str, Any]:
             "domain": domain, "fixedrange": True, "zeroline": False, "rangemode": "tozero", "nticks": 4,
             "title": {"text": title if not narrow else "", "standoff": 4},
             **({"range": [0, 100], "showticklabels": True, "tickvals": [50], "ticktext": [title], "showgrid": False}
-               if narrow else {"tickformat": "~s"}),
+               if narrow else {"tickformat": ".2~g" if title == SENT else "~s"}),
         }  # fmt: skip
     if len(chosen) < len(run.engines):
         layout["annotations"] = [note(f"{len(chosen)} of {len(run.engines)} engines, evenly chosen")]

@@ -14,10 +14,10 @@ from tspsim.units import percent
 
 from .engines import COLOURS, _axis, line, stacked, strip, time_unit
 from .thinning import columns, edges, packed, thinned
-from .view import DECODE, PREFILL, Engine, Floats, Requests, Run, Served, ServingView, Steps
+from .view import DECODE, PREFILL, Engine, Floats, Requests, Run, ServingView, Steps
 
-#: Columns of the engine's row, and marks of the line of tokens.
-MOST_COLUMNS, MOST_MARKS = 400, 300
+#: Columns of the engine's row, marks of the line of tokens, and plans.
+MOST_COLUMNS, MOST_MARKS, MOST_PLANS = 400, 300, 6
 
 PARTS = {
     "waits in the queue": "#b9a7c9", "prompt is read": COLOURS[PREFILL], "cache is sent": "#cc79a7",
@@ -40,23 +40,19 @@ class Life:
 
 
 def build(view: ServingView) -> dict[str, Any] | None:
-    """Of the best plan, under its highest load that kept its requests."""
-    for served in view.ranked:
+    """Of every plan, under its highest load that kept its requests; of the best one more of them, and in sentences."""
+    choices: list[dict[str, Any]] = []
+    told: list[tuple[str, str]] = []
+    for served in view.ranked[:MOST_PLANS]:
         run = next((run for run in served.runs[::-1] if run.requests is not None and run.requests.ended.any()), None)
-        if run is not None:
-            return _told(view, served, run)
-    return None
-
-
-def _told(view: ServingView, served: Served, run: Run) -> dict[str, Any]:
-    assert run.requests is not None
-    found = lives(run.requests)
-    where = f"{served.name}, {view.load_in_words(run.load)}" if view.curve else served.name
-    choices = [{"label": f"{where}: {life.words}", **drawn(run, life.place)} for life in found]
-    return {
-        "figures": {"lives": {"choices": choices}},
-        "told": [(f"{life.words[:1].upper()}{life.words[1:]}:", sentence(run, life.place)) for life in found],
-    }
+        if run is None or run.requests is None:
+            continue
+        found = lives(run.requests)
+        where = f"{served.name}, {view.load_in_words(run.load)}" if view.curve else served.name
+        shown = found[:2] if choices else found
+        choices += [{"label": f"{where}: {life.words}", **drawn(run, life.place)} for life in shown]
+        told = told or [(f"{life.words[:1].upper()}{life.words[1:]}:", sentence(run, life.place)) for life in found]
+    return {"figures": {"lives": {"choices": choices}}, "told": told} if choices else None
 
 
 def lives(requests: Requests) -> list[Life]:
@@ -158,6 +154,7 @@ def drawn(run: Run, place: int) -> dict[str, Any]:
     across = {"x": packed((when - begin_s) / unit_s)}
     tokens_line = line("tokens out", count, across, _axis(last), COLOURS[DECODE])
     tokens_line["y"] = packed(count)
+    tokens_line["line"]["shape"] = "linear"
     traces.append({**tokens_line, "showlegend": False})
     titles = ["request", *(["its engine"] if engine is not None else []), "tokens out"]
     layout: dict[str, Any] = {
@@ -190,20 +187,26 @@ def tokens(run: Run, place: int, engine: Engine | None) -> tuple[Floats, Floats]
     if engine is None or output < 2:
         return when, count
     away = run.put_back(place)
-    moments, made = emitted(engine.steps.within(first, end), first, end, away)
+    begins, ends, made = emitted(engine.steps.within(first, end), first, end, away)
     # Where it was read again, a few steps passed without a token of its own.
     if len(made) and abs(made[-1] - (output - 1)) <= 1.0 + 4.0 * len(away):
+        before = np.concatenate(([0.0], made[:-1]))
+        # One step puts out its token at its end; those of a run come evenly.
+        begins = np.where(made - before > 1.0, begins, ends)
+        moments, tokens_ = np.column_stack((begins, ends)).ravel(), np.column_stack((before, made)).ravel()
         chosen = thinned(len(moments), MOST_MARKS)
         when = np.concatenate((when[:3], moments[chosen], [end]))
-        count = np.concatenate((count[:3], np.minimum(1.0 + made[chosen], output), [float(output)]))
+        count = np.concatenate((count[:3], np.minimum(1.0 + tokens_[chosen], output), [float(output)]))
     return when, count
 
 
-def emitted(steps: Steps, first_s: float, end_s: float, away: list[tuple[float, float]]) -> tuple[Floats, Floats]:
-    """Ends of the runs of steps that a sequence took part in, and the tokens it had put out by then."""
+def emitted(
+    steps: Steps, first_s: float, end_s: float, away: list[tuple[float, float]]
+) -> tuple[Floats, Floats, Floats]:
+    """Begins and ends of the runs of steps that a sequence took part in, and the tokens it had put out by their ends,
+    the first one not counted."""
     taking = (steps.sequences > 0) & (steps.start_s >= first_s - 1e-12) & (steps.end_s <= end_s + 1e-12)
     for since, until in away:
         taking &= ~((steps.start_s >= since - 1e-12) & (steps.end_s <= until + 1e-12))
-    moments, made = steps.end_s[taking], np.cumsum(steps.steps[taking]).astype(float)
-    return moments, made
+    return steps.start_s[taking], steps.end_s[taking], np.cumsum(steps.steps[taking]).astype(float)
 
