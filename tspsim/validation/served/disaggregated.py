@@ -28,7 +28,7 @@ def waits_of(run: ServedRun, count: int) -> Waits:
 def scenario(run: ServedRun, count: int) -> dict[str, Any]:
     """With as many nodes as the workers fill, joined as such machines mostly are."""
     assert run.prefill is not None
-    plan, count = run.prefill
+    plan, workers = run.prefill
     workload = scenario_of(run.plan)["workload"]
     if run.policy == "trtllm":
         workload["engine"] = {"max_num_tokens": max(8192, run.prompt)}  # prompts are not cut
@@ -36,7 +36,7 @@ def scenario(run: ServedRun, count: int) -> dict[str, Any]:
     cluster: dict[str, Any] = {"device": run.plan.device, "node": node, "nodes": nodes}
     if nodes > 1:
         cluster["fabric"] = FABRICS.get(run.plan.device, USUAL_FABRIC)
-    pools = {"prefill": _pool(plan, count), "decode": _pool(run.plan, run.replicas)}
+    pools = {"prefill": _pool(plan, workers), "decode": _pool(run.plan, run.replicas)}
     return {
         "name": "validation",
         "cluster": cluster,

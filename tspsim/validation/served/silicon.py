@@ -138,7 +138,7 @@ def _run(row: Row) -> ServedRun:
         concurrency=concurrency,
         requests=10 * concurrency,
         least=1.0 if gap else 0.8,
-        least_output=0.8,
+        least_output=1.0 if gap and engine == "sglang" else 0.8,
         options=tuple(sorted(script.options.items())),
         memory=script.memory,
     )
