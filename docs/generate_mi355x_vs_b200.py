@@ -3,7 +3,7 @@
     python docs/generate_mi355x_vs_b200.py [--table] [--only SCENARIO]
 
 Writes ``mi355x-vs-b200.json``, and the tables of the page between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``;
-``--table`` writes only these, ``--only`` simulates one scenario anew. Ten minutes of one core.
+``--table`` writes only these, ``--only`` simulates one scenario anew. A quarter of an hour of one core.
 ``tests/house/test_mi355x_vs_b200.py`` holds the tables against the numbers, and some numbers against the package.
 """
 
@@ -17,9 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import tspsim
+from tspsim.question import look_up
 from tspsim.report.serving.adapter import view_of
 from tspsim.result import Result
 from tspsim.scenario import Scenario
+from tspsim.serving.answer import deployment_of
+from tspsim.serving.points import point
 from tspsim.studies.purchase import decide
 from tspsim.studies.purchase.offers import expand
 
@@ -33,10 +36,11 @@ MODELS = {
 OFFERS = ("MI355X", "B200")
 #: Of prices, what ranks.
 BASIS = "neocloud"
-#: Fewest and most clients of the shipped curves.
-ONE, MOST = 1, 256
+#: Of the shipped curves these are simulated; the fewest and the most.
+CLIENTS = (1, 4, 16, 64, 256)
+ONE, MOST = CLIENTS[0], CLIENTS[-1]
 #: Clients who keep long conversations.
-KEEPERS = (64, 128, 192)
+KEEPERS = (64, 128)
 FOLDED = re.compile(r"^```yaml\n(name: kimi-residency\n.*?)^```$", re.DOTALL | re.MULTILINE)
 
 Row = dict[str, Any]
@@ -86,7 +90,7 @@ def verdicts(model: str, questions: Sequence[Scenario], results: Sequence[Result
 
 def simulated(model: str) -> dict[str, list[Row]]:
     """All rows of a model."""
-    questions = expand(tspsim.load(MODELS[model]))
+    questions = expand(tspsim.load(MODELS[model], [f"traffic.arrivals.concurrency={list(CLIENTS)}"]))
     results = [tspsim.simulate(question) for question in questions]
     found: dict[str, list[Row]] = {"points": [], "steps": [], "verdicts": verdicts(model, questions, results)}
     for offer, result in zip(OFFERS, results, strict=True):
@@ -106,9 +110,10 @@ def kept(clients: int) -> list[Row]:
     )
     rows = []
     for offer, question in zip(OFFERS, expand(asked), strict=True):
-        plan = tspsim.simulate(question).plans[0]
-        found, (run,) = plan.serving, plan.runs
-        waits = run.waits
+        looked_up = look_up(question)
+        assert question.traffic is not None
+        run = point(deployment_of(looked_up, looked_up.plans[0]), question.traffic, ranges=False).run
+        found, waits = run.metrics, run.waits
         last = waits.ttft_s[waits.prompt_tokens >= 0.9 * waits.prompt_tokens.max()]
         rows.append(
             {
@@ -156,9 +161,6 @@ class Numbers:
     def plans(self, model: str) -> list[str]:
         return list(dict.fromkeys(row["plan"] for row in self.data["points"] if row["model"] == model))
 
-    def clients(self) -> list[int]:
-        return sorted({row["clients"] for row in self.data["points"]})
-
     # --- the tables -------------------------------------------------------------------------------------
 
     def one(self) -> str:
@@ -193,11 +195,11 @@ class Numbers:
         for model in MODELS:
             for plan in self.plans(model):
                 cells = []
-                for clients in self.clients():
+                for clients in CLIENTS:
                     a, b = (self.point(model, offer, plan, clients)["output_tokens_per_s"][0] for offer in OFFERS)
                     cells.append(f"{a / b:.2f}")
                 rows.append([f"{model}, {plan}", *cells])
-        return table(["MI355X over B200, output tokens/s, by clients", *(f"{each}" for each in self.clients())], rows)
+        return table(["MI355X over B200, output tokens/s, by clients", *map(str, CLIENTS)], rows)
 
     def parts(self) -> str:
         """Milliseconds of decode steps, of plans that draft nothing."""

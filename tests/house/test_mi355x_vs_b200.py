@@ -1,0 +1,65 @@
+"""docs/mi355x-vs-b200.md: its tables say what its numbers say, and its numbers what the package says now."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import tspsim
+from tspsim.studies.axes import choose
+from tspsim.studies.purchase.offers import expand
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside the tests")
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_one_against_one", DOCS / "generate_mi355x_vs_b200.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_tables_are_those_of_the_numbers(script: ModuleType) -> None:
+    text, found = script.PAGE.read_text(encoding="utf-8"), script.numbers()
+    for name, build in script.TABLES.items():
+        (stands,) = script.block(name).findall(text)
+        assert stands == f"{build(found)}\n", "python docs/generate_mi355x_vs_b200.py --table"
+
+
+def test_the_page_has_every_model_plan_and_load(script: ModuleType) -> None:
+    found = script.numbers()
+    for model in script.MODELS:
+        assert len(found.plans(model)) == 2
+        for plan in found.plans(model):
+            for offer in script.OFFERS:
+                for clients in script.CLIENTS:
+                    assert found.point(model, offer, plan, clients)["output_tokens_per_s"][0] > 0
+
+
+@pytest.mark.parametrize("model", ["Kimi K2.6", "DeepSeek-V3.2"])
+def test_a_number_of_the_page_is_what_the_package_says(script: ModuleType, model: str) -> None:
+    """Of one client with the plan that drafts nothing, within a tenth."""
+    plan = script.numbers().plans(model)[0]
+    asked = tspsim.load(script.MODELS[model], ["traffic.arrivals.concurrency=1"])
+    for offer, question in zip(script.OFFERS, expand(asked), strict=True):
+        told = tspsim.simulate(choose(question, [plan])).plans[0].serving
+        stands = script.numbers().point(model, offer, plan, 1)
+        assert told["tpot_s"]["mean"] == pytest.approx(stands["tpot_s"][0], rel=0.1), "python docs/generate_mi355x…"
+        assert told["ttft_s"]["mean"] == pytest.approx(stands["ttft_s"][0], rel=0.1)
+
+
+def test_long_conversations_fall_out_of_the_smaller_memory_first(script: ModuleType) -> None:
+    rows = {(row["clients"], row["offer"]): row for row in script.numbers().data["residency"]}
+    few, many = script.KEEPERS
+    for offer in script.OFFERS:
+        assert rows[few, offer]["hit_share"] > 0.8
+    assert rows[many, "MI355X"]["hit_share"] > rows[many, "B200"]["hit_share"] + 0.1
+    assert rows[many, "B200"]["ttft_s"] > 2 * rows[many, "MI355X"]["ttft_s"]
