@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-
-#: Tokens of a step that TensorRT-LLM's runs have room for beside the longest prompt, which is not cut: those that decode.
+#: Tokens of a step for which TensorRT-LLM's runs have room beside the longest prompt, which is not cut.
 BESIDE = 4096
 
 
