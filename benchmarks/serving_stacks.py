@@ -48,7 +48,7 @@ def rows_of(data: Path, rows: Path) -> pd.DataFrame:
     ):
         table, predicted = read(data / name), read(rows / name)
         for place, run in enumerate(mend(table).runs):
-            tpot = name.endswith("silicon.csv") or table["metric"][place].startswith("TPOT")
+            tpot = name.endswith("silicon.csv") or table["metric"][place] == "TPOT mean ms"
             value, measured = predicted["predicted"][place], table[column][place]
             if isinstance(run, ServedRun) and tpot and value and measured and run.concurrency is not None:
                 found.append(_line(run, float(measured), float(value)))

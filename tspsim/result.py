@@ -423,6 +423,14 @@ def _costs(cost: Mapping[str, Any]) -> dict[str, Cell]:
     return cells
 
 
+def _nested(name: str, value: Mapping[str, Any]) -> dict[str, Cell]:
+    """A mapping's cells, names joined with ``_``, however deep they lie."""
+    cells: dict[str, Cell] = {}
+    for key, each in value.items():
+        cells |= _nested(f"{name}_{key}", each) if isinstance(each, Mapping) else {f"{name}_{key}": each}
+    return cells
+
+
 def _of_requests(plan: Mapping[str, Any]) -> dict[str, Cell]:
     """An entry of requests served: means and percentiles a column each, ranges as ``_low`` and ``_high``."""
     cells: dict[str, Cell] = {name: float(plan[name]) for name in ("tokens_per_s", "tokens_per_s_per_gpu")}
@@ -430,7 +438,7 @@ def _of_requests(plan: Mapping[str, Any]) -> dict[str, Cell]:
     cells |= {"tokens_per_s_low": spread["low"], "tokens_per_s_high": spread["high"]}
     for name, value in plan["serving"].items():
         if isinstance(value, Mapping):
-            cells |= {f"{name}_{each}": number for each, number in value.items()}
+            cells |= _nested(name, value)
         elif value is not None:  # a column wall_s is the time that an answer took
             cells["serving_wall_s" if name == "wall_s" else name] = value
         if isinstance(spread.get(name), Mapping):

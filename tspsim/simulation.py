@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,32 +77,66 @@ def simulate(
     )
 
 
-@no_collection()
-def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs: Costs | None = None) -> PlanResult:
-    """One plan: refused with its memory where it does not fit, else simulated at ``costs`` (the device's own)."""
-    cluster, device = question.cluster, question.device
-    job = scheduled(question, plan)
-    plan = job.plan
-    scheme = scheme_of(plan)
-    memory = Memory(peak_memory(job, scheme.residency), device.visible_memory_bytes)
-    degrees = {axis: plan.degree(axis) for axis in (*scheme_axes(), "pp", "ep", "dp")}
-    settings = settings_of(plan)
-    room = capacity.capacity_of(job, device.visible_memory_bytes) if job.step.serves else None
+@dataclass(frozen=True)
+class Admission:
+    """Whether a job may run: its memory, what room an engine leaves for caches, and why not."""
+
+    memory: Memory
+    room: capacity.Capacity | None
+    error: str | None
+
+
+def admitted(question: Question, job: Job) -> Admission:
+    """What of its device a job takes, and whether that is there."""
+    visible = question.device.visible_memory_bytes
+    memory = Memory(peak_memory(job, scheme_of(job.plan).residency), visible)
+    room = capacity.capacity_of(job, visible) if job.step.serves else None
     error = room.refusal(capacity.kept_by(job)) if room is not None else None
-    if error is not None or not memory.fits:
-        return PlanResult(plan.name, degrees, memory, settings, error=error or too_large(memory), notes=notes_of(job))
-    mesh = build_mesh(plan, cluster.gpus, cluster.gpus_per_node)
-    costs = costs or Costs(device)
-    try:
-        submission = run(question, mesh, job, costs, every_rank=every_rank)
-    except UnreachableError as error:
-        return PlanResult(plan.name, degrees, memory, settings, error=str(error), notes=notes_of(job))
+    return Admission(memory, room, error or (None if memory.fits else too_large(memory)))
+
+
+@dataclass(frozen=True)
+class StepRun:
+    """A plan's step that ran: ``makespan_s`` is all of it, ``between_s`` of that passes between two steps."""
+
+    submission: Submission
+    makespan_s: float
+    between_s: float
+    parts: metrics.Breakdown
+
+
+@no_collection()
+def step_of(question: Question, job: Job, costs: Costs, *, every_rank: bool = False) -> StepRun:
+    """The step of a job at ``costs``, which remember what it met; raises UnreachableError over dead links."""
+    mesh = build_mesh(job.plan, question.cluster.gpus, question.cluster.gpus_per_node)
+    submission = run(question, mesh, job, costs, every_rank=every_rank)
     costs.weigh(submission)
     serves = job.step.serves
     period_s = inference.period_s(job, submission) if serves else submission.makespan_s
     between_s = inference.host_s(job, period_s, submission.makespan_s)
     makespan_s = submission.makespan_s + between_s
     parts = metrics.breakdown(submission)
+    return StepRun(submission, makespan_s, between_s, parts)
+
+
+@no_collection()
+def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs: Costs | None = None) -> PlanResult:
+    """One plan: refused with its memory where it does not fit, else simulated at ``costs`` (the device's own)."""
+    cluster, device = question.cluster, question.device
+    job = scheduled(question, plan)
+    plan = job.plan
+    admission = admitted(question, job)
+    memory, room = admission.memory, admission.room
+    degrees = {axis: plan.degree(axis) for axis in (*scheme_axes(), "pp", "ep", "dp")}
+    settings = settings_of(plan)
+    if admission.error is not None:
+        return PlanResult(plan.name, degrees, memory, settings, error=admission.error, notes=notes_of(job))
+    costs = costs or Costs(device)
+    try:
+        step = step_of(question, job, costs, every_rank=every_rank)
+    except UnreachableError as error:
+        return PlanResult(plan.name, degrees, memory, settings, error=str(error), notes=notes_of(job))
+    submission, makespan_s, between_s, parts = step.submission, step.makespan_s, step.between_s, step.parts
     tokens = job.work.counted_tokens * plan.dp
     model_flops = job.work.tokens_per_replica * plan.dp * question.work.flops_per_token(question.model)
     peak = device.peak_of(question.work.precision)

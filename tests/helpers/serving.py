@@ -101,9 +101,7 @@ class Servers(Members):
 
     seconds: Callable[[Request], float] = lambda request: float(request.output_tokens)
 
-    def build(
-        self, env: simpy.Environment, on_end: Any, *, every_step: bool = False, on_chunk: Any = None
-    ) -> OneServer:
+    def build(self, env: simpy.Environment, on_end: Any, **told: Any) -> OneServer:
         return OneServer(env, self.seconds, on_end, told.get("on_chunk"))
 
 

@@ -80,7 +80,7 @@ def merged(exchange: str, model: Architecture, layout: str, tokens: int, context
         return (p - 1) * Fraction(-(-(context + 1) // p) * n * token) + away * entries
     if exchange in ("tree", "tree_fused"):
         return away * (2 * 4 * n * m * (d + 2) + queries)
-    if exchange == "all_to_all":
+    if exchange in ("all_to_all", "hop_b"):
         return away * (n * m * (2 * d + 4) + 2 * n * m * d * keeps + queries)
     return away * (p * 4 * n * m + 2 * n * m * d * (1 + keeps) + queries)
 
@@ -116,6 +116,19 @@ def test_communication_is_equal_at_32_ki_and_1_mi(exchange: str, tmp_path: Path)
     short, long = (decode(path, plan, context=context)[0] for context in (32 * KI, 1024 * KI))
     assert short.communication_bytes_per_layer == long.communication_bytes_per_layer
     assert short.step_time_s < long.step_time_s
+
+
+def test_halves_of_a_batch_hide_an_all_to_all_and_cost_a_second_start() -> None:
+    """So they pay for many sequences, and cost for few; one sequence has no halves."""
+    plans = [{"name": name, "tp": 8, "kvp": 8, "decode_exchange": name} for name in ("all_to_all", "hop_b")]
+    for batch, context, sign in ((1, 131072, 0), (8, 131072, 1), (256, 8192, -1)):
+        asked = {
+            "name": "hop-b", "cluster": {"device": "b200", "nodes": 1}, "plans": plans,
+            "workload": {"model": "deepseek-r1", "pass": "decode", "batch": batch, "context": context,
+                         "precision": {"kv": "fp8"}},
+        }  # fmt: skip
+        whole, halves = (plan.step_time_s for plan in tspsim.simulate(asked).plans)
+        assert (halves > whole) - (halves < whole) == sign
 
 
 def test_ring_moves_what_the_others_leave_where_it_is(tmp_path: Path) -> None:

@@ -98,8 +98,8 @@ lengths = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 70), st.integers
 @settings(max_examples=150)
 @given(
     requests=lengths,
-    budget=st.integers(8, 80),
-    seats=st.integers(1, 8),
+    budget=st.integers(2, 80),
+    seats=st.integers(1, 12),
     blocks=st.none() | st.integers(0, 30),
     block=st.sampled_from([1, 4, 16]),
     threshold=st.sampled_from([0, 5, 17]),

@@ -45,6 +45,9 @@ OPTIONS = {
             "tokens_per_block": st.sampled_from([1, 8]),
             "capacity_scheduler_policy": st.sampled_from(["GUARANTEED_NO_EVICT", "MAX_UTILIZATION"]),
             "disable_overlap_scheduler": st.booleans(),
+            "attention_dp_config": st.sampled_from(
+                [{}, {"enable_balance": True, "timeout_iters": 3, "batching_wait_iters": 2}]
+            ),
         }
     ),
     "atom": st.fixed_dictionaries(

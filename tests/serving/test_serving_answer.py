@@ -220,6 +220,15 @@ def test_shared_beginnings_are_met_in_the_cache() -> None:
     assert shared.serving["ttft_s"]["mean"] < only(answered("traffic.prompt=1024")).serving["ttft_s"]["mean"]
 
 
+def test_further_draws_widen_the_ranges_and_leave_the_answer() -> None:
+    stated = ["traffic.arrivals={kind: gamma, rate: 6, cv: 3}", "traffic.requests=60"]
+    one, four = (only(answered(*stated, f"traffic.seeds={count}")) for count in (1, 4))
+    assert one.serving["ttft_s"] == four.serving["ttft_s"] and four.serving["seeds"]["count"] == 4
+    assert four.serving["seeds"]["ttft_s"]["std"] > 0.0
+    ends, wider = (plan.to_json()["range"]["ttft_s"] for plan in (one, four))
+    assert wider["low"] < ends["low"] < ends["high"] < wider["high"]
+
+
 def test_an_interrupt_keeps_the_points_that_were_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     from tspsim.serving import answer as room
 
@@ -242,6 +251,7 @@ def test_an_interrupt_keeps_the_points_that_were_finished(monkeypatch: pytest.Mo
 def test_an_entry_is_one_row_of_a_table(small: Result) -> None:
     cells = flat(small.to_json()["plans"][0])
     assert {"ttft_s_mean", "tpot_s_p99", "output_tokens_per_s", "kv_peak_share", "ttft_s_low"} <= cells.keys()
+    assert cells["decode_step_parts_s_attention"] > 0.0 and not any(isinstance(cell, dict) for cell in cells.values())
     assert "wall_s" not in cells and cells["serving_wall_s"] == only(small).serving["wall_s"]
 
 

@@ -61,8 +61,8 @@ def test_a_row_has_its_time_per_output_token_and_beside_it_the_time_to_the_first
 
 def test_metrics_of_one_published_run_are_read_off_one_replay() -> None:
     row = {
-        "id": "x", "source_url": "", "date": "", "model": "Llama-3.3-70B-Instruct-MXFP4", "gpu": "MI355X", "n_gpus": "1",
-        "tp": "1", "ep": "", "dp": "1", "pp": "1", "precision": "MXFP4 weights (Quark), FP8 KV",
+        "id": "x", "source_url": "", "date": "", "model": "Llama-3.3-70B-Instruct-MXFP4", "gpu": "MI355X",
+        "n_gpus": "1", "tp": "1", "ep": "", "dp": "1", "pp": "1", "precision": "MXFP4 weights (Quark), FP8 KV",
         "engine": "ATOM (native)", "isl": "1024", "osl": "128", "concurrency": "4", "usable": "1",
         "notes": "lengths uniform in [0.8,1.0]x nominal",
     }  # fmt: skip

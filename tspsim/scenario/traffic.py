@@ -29,7 +29,7 @@ from ..traffic import draw as drawn
 from ..traffic import lengths as lengths_
 from ..traffic import prefixes as prefixes_
 from ..traffic import protocols as protocols_
-from ..units import PositiveCount, Quantity, duration
+from ..units import PositiveCount, PositiveNumber, Quantity, duration
 from .section import Section, refuse
 
 PositiveSeconds = Annotated[float, Quantity("s", positive=True)]
@@ -81,6 +81,9 @@ class Traffic(Section):
     slo: Slo | None = None
     protocol: Annotated[Protocol, OneKind(PROTOCOLS, protocols_.shorthand)] = protocols_.plain.Plain()
     seed: Annotated[StrictInt, Field(ge=0)] = 0
+    seeds: Annotated[PositiveNumber, Field(le=100)] = Field(
+        1, description="draws of the requests, from `seed` on: the first is told, the others widen its ranges"
+    )
 
     @model_validator(mode="after")
     def _together(self) -> Traffic:
@@ -176,6 +179,8 @@ class Traffic(Section):
     def in_words(self, model: str) -> Iterator[str]:
         """What is asked, and how it is counted, as sentences."""
         yield f"{_upper(self.arrivals.in_words())} (`traffic.arrivals`, seed {self.seed})."
+        if self.seeds > 1:
+            yield f"Requests are drawn {self.seeds} times; ranges hold what the draw does (`traffic.seeds`)."
         if self.prompt is not None or self.output is not None:
             told = [f"{what}s {lengths.in_words()}" for what, lengths in self._lengths().items()]
             yield f"{_upper('; '.join(told))} (`traffic.prompt`, `traffic.output`)."

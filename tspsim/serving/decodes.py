@@ -1,18 +1,16 @@
 """What steps of decoding cost, by how many sequences decode and how long their contexts are.
 
-Batches that run as the same captured graph form a *cell* B₀ … P. With S tokens in the contexts of B sequences the graph
-computes P − B sequences of one token more, and a step takes
+At B sequences with contexts of the mean s a step takes
 
-    f(B, S) = f_P((S + P − B) / P) + (P − B) / (P − B₀) · δ
+    f(B, s) = (1 − x)·f(B₀, s) + x·f(B₁, s),      x = (B − B₀) / (B₁ − B₀)
 
-with f_P(s) a :class:`~tspsim.serving.tables.Curve` over contexts of the mean s, and δ what fewer sampled tokens and a
-host with fewer sequences save. Where nothing is captured cells end where a tile of a product does, and between them
+where B₀ … B₁ is a *cell*: batches that run as the same captured graph, padded to B₁, or where nothing is captured so
+few that no tile of a product ends between them. Each f(B₀, ·) is a :class:`~tspsim.serving.tables.Curve`.
 
-    f(B, S) = (1 − x) · f_B₀(s) + x · f_B₁(s),      x = (B − B₀) / (B₁ − B₀),  s = S / B
-
-Kernels take sequences of unequal contexts as as many of their mean, for bytes decide. Two things are otherwise. Where
-some contexts have reached a window, or what an indexer chooses, and others have not, f is the mean over sequences. And
-an indexer waits for the longest: with γ what a token more of it alone takes, γ · (longest − s) is added.
+Kernels take sequences of unequal contexts as as many of their mean, for bytes decide, and at least as long as for the
+longest of them alone; the latter is left out here. Two things are otherwise. Where some contexts have reached a window,
+or what an indexer chooses, and others have not, f is the mean over sequences. And an indexer waits for the longest:
+with γ what a token more of it alone takes, γ · (longest − s) is added.
 
 A pipeline's stages each work on a part of the batch; cells are those of parts, or of halves that a batch is cut into.
 """
@@ -35,8 +33,8 @@ from .work import Work
 
 #: Sequences up to which every batch that is not captured has a curve of its own: every expert more is felt.
 FEW = 64
-#: Context at which what depends on the batch alone is looked at; by how much the longest is longer where that is.
-REFERENCE, LONGER = 1024, 0.25
+#: By how much the longest of some contexts is longer where what waits for it is looked at.
+LONGER = 0.25
 #: Contexts at which programs are compared.
 NEAR, FAR = 48, 40_000
 
@@ -61,7 +59,6 @@ class Decodes:
         self._alone = set() if engine.graphs.pads else {size // self.queries for size in sizes}
         self.bends = bends(programs, self.queries)
         self._layouts: dict[Captured, Layout | None] = {}
-        self._saved: dict[tuple[int, int], float] = {}
 
     def cell(self, batch: int) -> tuple[int, int, bool]:
         """The smallest and the largest batch (of one stage's part) that a batch stands between, and whether all of them
@@ -87,13 +84,10 @@ class Decodes:
         low, high, padded = self.cell(batch)
         to = high if padded else 0
         mean = tokens / batch + later
-        if not self.bends:
-            if not padded:
-                return self._between(low, high, batch, mean[None, :], np.ones(1))
-            found: Floats = self._curve(high, high)((tokens + high - batch + batch * later) / high)
-            return found + self._less(low, high) * ((high - batch) / max(1, high - low))
-        longest, chosen_of = work.longest + later, mean
         found = self._between(low, high, batch, mean[None, :], np.ones(1), to)
+        if not self.bends:
+            return found
+        longest, chosen_of = work.longest + later, mean
         last = work.longest + steps
         if self.bends[0] < last:
             shortest = min(work.contexts)
@@ -172,15 +166,6 @@ class Decodes:
 
             self._curves[key] = Curve(value, self.bends, epsilon=0.2)
         return self._curves[key]
-
-    def _less(self, low: int, high: int) -> float:
-        """Seconds that a step of the smallest batch of a cell takes beyond one of the largest that reads as much."""
-        key = low, high
-        if key not in self._saved:
-            fewer = self._seconds((REFERENCE,) * low)
-            as_much = self._seconds(evened(low * REFERENCE + high - low, high)) if low < high else fewer
-            self._saved[key] = fewer - as_much
-        return self._saved[key]
 
     def _seconds(self, contexts: tuple[int, ...]) -> float:
         """Of a step; in what order the things of a chain of one stage stand is found out at the first of its kind."""

@@ -12,6 +12,8 @@ from .tables import EPSILON, Floats
 TILE = 16
 #: Rows of the largest cell.
 COARSE = 256
+#: Times that numbers grow by, beyond which values jump.
+JUMP = 1.25
 
 Vector = Callable[[int], Floats]
 
@@ -20,7 +22,7 @@ class Cells:
     """A vector over n = 1, 2, …, straight inside cells (a, b] whose ends are multiples of :data:`TILE`.
 
     A product's time is a staircase whose steps are tiles, so a cell has a value of its own at both ends, a + 1 and b. A
-    cell is halved until the values around its middle are within the error.
+    cell is halved until the values around its middle are within the error, and inside a tile where something jumps.
 
     Parameters
     ----------
@@ -49,7 +51,7 @@ class Cells:
         self._value, self._least, self._first, self._coarse = value, least, first, coarse
         self._alone, self._epsilon = bool(ends), epsilon
         self._known: dict[int, Floats] = {}
-        self._cells: dict[int, tuple[int, int]] = {}
+        self._splits: dict[tuple[int, int], bool] = {}
 
     def __call__(self, n: int) -> Floats:
         if self._alone:
@@ -61,20 +63,32 @@ class Cells:
         return start + (end - start) * ((n - low) / (high - low))
 
     def _cell(self, n: int) -> tuple[int, int]:
-        tile = (n - 1) // TILE
-        if tile not in self._cells:
-            self._split((n - 1) // self._coarse * self._coarse, self._coarse)
-        return self._cells[tile]
-
-    def _split(self, start: int, width: int) -> None:
+        width = self._coarse
+        start = (n - 1) // width * width
+        while self._halved(start, width):
+            width //= 2
+            start += width * (n - 1 >= start + width)
         low, high = max(start + 1, self._first), start + width
-        half = width // 2
-        if width > TILE and not (start + half > low and self._straight(low, start + half, high)):
-            self._split(start, half)
-            self._split(start + half, half)
-            return
-        for tile in range(start // TILE, (start + width) // TILE):
-            self._cells[tile] = min(low, high), high
+        return min(low, high), high
+
+    def _halved(self, start: int, width: int) -> bool:
+        """Whether a cell is not straight enough."""
+        key = start, width
+        if key not in self._splits:
+            low, high, half = max(start + 1, self._first), start + width, width // 2
+            if width > TILE:
+                straight = start + half > low and self._straight(low, start + half, high)
+            else:
+                # Inside a tile only what jumps is looked at: a collective that is another from some size on.
+                straight = low >= high or not self._jumps(low, high) or self._straight(low, start + half, high)
+            self._splits[key] = not straight
+        return self._splits[key]
+
+    def _jumps(self, low: int, high: int) -> bool:
+        """Whether more is added than numbers grow by."""
+        start, end = self._at(low), self._at(high)
+        grown = JUMP * abs(start) * ((high - low) / low)
+        return bool((abs(end - start) - grown).max() > self._epsilon * max(float(end[0]), self._least))
 
     def _straight(self, low: int, middle: int, high: int) -> bool:
         start, end = self._at(low), self._at(high)

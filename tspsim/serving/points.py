@@ -78,9 +78,12 @@ def point(
     typical = Typical.of(waits, outcome.logs, deployment.lanes)
     metrics = measured(deployment, traffic, waits, outcome)
     metrics["engine_s"] = engine_s(typical, waits, outcome)
-    found: Mapping[str, tuple[float, float]] = {}
+    found: dict[str, tuple[float, float]] = {}
     if ranges and len(waits) and not outcome.interrupted:
         found = ranges_of(deployment, traffic, metrics, typical)
+        if traffic.seeds > 1:
+            metrics["seeds"] = drawn = other_draws(deployment, traffic, metrics)
+            found = {name: widened(ends, metrics, name, drawn) for name, ends in found.items()}
     run = ServingRun(
         label,
         metrics,
@@ -137,6 +140,30 @@ def ranges_of(
             share = value / base[name]
             found[name] = (min(value, ends[0] * share), max(value, ends[1] * share))
     return found
+
+
+#: Standard deviations of a normal distribution that nine of ten lie within.
+NINE_OF_TEN = 1.645
+
+
+def other_draws(deployment: Deployment, traffic: Traffic, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """What the same question gives where requests are drawn anew: mean and standard deviation over all seeds."""
+    seeds = range(traffic.seed + 1, traffic.seed + traffic.seeds)
+    others = (serve(deployment, traffic.model_copy(update={"seed": seed}))[0] for seed in seeds)
+    every = [_means(metrics), *map(_means_of, others)]
+    found: dict[str, Any] = {"count": traffic.seeds}
+    for name in every[0]:
+        values = np.array([each[name] for each in every if name in each])
+        found[name] = {"mean": float(values.mean()), "std": float(values.std(ddof=1)) if len(values) > 1 else 0.0}
+    return found
+
+
+def widened(
+    ends: tuple[float, float], metrics: Mapping[str, Any], name: str, drawn: Mapping[str, Any]
+) -> tuple[float, float]:
+    """A range with what the draw does beside, independent."""
+    value, half = _means(metrics)[name], NINE_OF_TEN * drawn[name]["std"]
+    return max(0.0, value - float(np.hypot(value - ends[0], half))), value + float(np.hypot(ends[1] - value, half))
 
 
 def _means(metrics: Mapping[str, Any]) -> dict[str, float]:

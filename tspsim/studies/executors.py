@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import gc
 import importlib
 import itertools
 import logging
@@ -26,7 +27,7 @@ from typing import Any, Protocol, TypeVar
 
 from ..errors import InputError, TspsimError, shorten
 from .query import Query
-from .worker import Answer, answer
+from .worker import COLLECT_AFTER, Answer, answer
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
@@ -116,7 +117,9 @@ class Processes:
 
 
 def _begin(parent: Connection) -> None:
-    """Start of a worker process: Ctrl-C is the parent's business, and it goes when the parent goes."""
+    """Start of a worker process: Ctrl-C is the parent's business, it goes when the parent goes, and it seldom looks for
+    cycles."""
+    gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_go_with, args=(parent,), daemon=True).start()
 

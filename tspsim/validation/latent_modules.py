@@ -110,9 +110,12 @@ def block(on: Device, row: Mapping[Any, Any], *, prefill: bool) -> Estimate:
     layer, rows = layer_of(row), rows_of(row, prefill=prefill)
     kind, latent = layer.attention_kind, layer.model.latent
     assert latent is not None
-    operators = (
-        *kind.enter(layer, rows), *kind.project(layer, rows), *kind.attend(layer, rows), *kind.leave(layer, rows)
-    )  # fmt: skip
+    if prefill:
+        operators = prompts(layer, rows)
+    else:
+        operators = (
+            *kind.enter(layer, rows), *kind.project(layer, rows), *kind.attend(layer, rows), *kind.leave(layer, rows)
+        )  # fmt: skip
     parts = [gained(on, operator, isolated(on, operator, engine), further) for operator in operators]
     tokens = sum(queries * sequences for queries, _, sequences in rows) * layer.activation_bytes
     widths = further.states * layer.model.hidden + further.heads * layer.heads * (latent.query_dim + latent.value_dim)
@@ -120,6 +123,17 @@ def block(on: Device, row: Mapping[Any, Any], *, prefill: bool) -> Estimate:
     seconds, low, high = (sum(values) + more for values in zip(*parts, strict=True))
     width = math.exp(further.spread)
     return Estimate(seconds, low / width, high * width)
+
+
+def prompts(layer: ServingLayer, rows: tuple[tuple[int, int, int], ...]) -> tuple[Operator, ...]:
+    """A block of prompts as it was measured: by the kernels of prompts however short they are, where an engine may take
+    those of decoding."""
+    kind, tokens = layer.attention_kind, sum(queries * sequences for queries, _, sequences in rows)
+    queries, rope, *_ = kind.project(layer, rows)
+    segments = tuple((count, before + count) for count, before, sequences in rows for _ in range(sequences))
+    keys_and_values = kind.expand(layer, sum(context for _, context in segments))
+    attention, output = layer.attention(segments), layer.output(tokens)
+    return *kind.enter(layer, rows), queries, rope, *keys_and_values, attention, output
 
 
 def gained(on: Device, operator: Operator, alone: Estimate, further: Further) -> Estimate:

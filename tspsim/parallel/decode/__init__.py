@@ -3,7 +3,7 @@ file an exchange."""
 
 from __future__ import annotations
 
-from . import all_to_all, gather_scatter, ring, tree
+from . import all_to_all, gather_scatter, hop_b, ring, tree
 from .exchange import DecodeExchange, Partial, exchange_of, partials
 from .share import ContextShare, in_heads
 
@@ -14,6 +14,7 @@ __all__ = [
     "all_to_all",
     "exchange_of",
     "gather_scatter",
+    "hop_b",
     "in_heads",
     "partials",
     "ring",

@@ -34,6 +34,8 @@ from .traffic_answer import OBJECTIVES, OF_GOODPUT, TrafficPlanned, Tried, goodp
 
 #: Share of an offer's time for closed forms, and the share after which no new plan is looked at but variants.
 BOUNDING, SEARCHING = 0.35, 0.75
+#: Share of the whole budget for the search: the rest serves the best again with their ranges.
+SEARCH = 0.8
 #: Plans whose closed form serves less than this share of what the best was simulated to are not simulated.
 HOPE = 0.6
 #: Requests of a run of the search: ten a client, but no more than this, and never fewer than so many a client.
@@ -122,7 +124,8 @@ class TrafficPlanner:
         InfeasibleError
             No legal plan has room.
         """
-        begin_s, budget_s = time.process_time(), math.inf if self.budget_s is None else self.budget_s
+        begin_s, budget_s = time.process_time(), math.inf if self.budget_s is None else SEARCH * self.budget_s
+        self._end_s = begin_s + budget_s / SEARCH
         offers = expand(self.scenario)
         answer: TrafficPlanned | None = None
         interrupted = False
@@ -169,7 +172,10 @@ class TrafficPlanner:
             )
         )
         again = {id(tried): tried for tried in (*answer.best, *answer.by_offer)}
-        ranged = {key: self._again(tried) for key, tried in again.items()}
+        ranged = {
+            key: self._again(tried) if number == 0 or time.process_time() < self._end_s else tried
+            for number, (key, tried) in enumerate(again.items())
+        }
         answer.best = tuple(ranged[id(tried)] for tried in answer.best)
         answer.by_offer = tuple(ranged[id(tried)] for tried in answer.by_offer)
         return answer

@@ -14,6 +14,7 @@ from ..devices import LOOKUPS
 from ..runs import FABRICS, USUAL_FABRIC, machine
 from .question import scenario_of
 from .run import ServedPlan, ServedRun
+from .scripts import BESIDE
 
 
 def waits_of(run: ServedRun, count: int) -> Waits:
@@ -28,15 +29,15 @@ def waits_of(run: ServedRun, count: int) -> Waits:
 def scenario(run: ServedRun, count: int) -> dict[str, Any]:
     """With as many nodes as the workers fill, joined as such machines mostly are."""
     assert run.prefill is not None
-    plan, count = run.prefill
+    plan, workers = run.prefill
     workload = scenario_of(run.plan)["workload"]
     if run.policy == "trtllm":
-        workload["engine"] = {"max_num_tokens": max(8192, run.prompt)}  # prompts are not cut
+        workload["engine"] = {"max_num_tokens": max(8192, run.prompt + BESIDE)}
     node, nodes = machine(run.plan.device, run.gpus)
     cluster: dict[str, Any] = {"device": run.plan.device, "node": node, "nodes": nodes}
     if nodes > 1:
         cluster["fabric"] = FABRICS.get(run.plan.device, USUAL_FABRIC)
-    pools = {"prefill": _pool(plan, count), "decode": _pool(run.plan, run.replicas)}
+    pools = {"prefill": _pool(plan, workers), "decode": _pool(run.plan, run.replicas)}
     return {
         "name": "validation",
         "cluster": cluster,

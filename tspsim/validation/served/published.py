@@ -13,7 +13,7 @@ from tspsim.errors import InputError
 from ..cells import Row, count_of
 from ..devices import device_name, no_device
 from .run import Options, ServedPlan, ServedRun
-from .scripts import Asked, Script
+from .scripts import BESIDE, Asked, Script
 from .silicon import CLASSES, NVFP4, USUAL_NVFP4, Mended, activations_of
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ def _vllm(asked: Asked, dp: int) -> Script:
 
 
 def _bench(asked: Asked, dp: int) -> Script:
-    return Script({"max_num_tokens": max(8192, asked.prompt), "max_batch_size": 2048}, 0.9)
+    return Script({"max_num_tokens": max(8192, asked.prompt + BESIDE), "max_batch_size": 2048}, 0.9)
 
 
 Settings = Callable[[Asked, int], Script]

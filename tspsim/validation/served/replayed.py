@@ -96,7 +96,9 @@ def measured(waits: Waits, run: ServedRun) -> Measures:
     left_out = run.requests - simulated
     first = min(most, simulated)
     weights, each_s = np.ones(simulated), waits.wall_s / simulated
-    if most and simulated > 3 * first:
+    if not most:
+        weights *= run.requests / simulated
+    if simulated > 3 * first > 0:
         middle = slice(2 * first, simulated - first)
         weights[middle] += left_out / (simulated - 3 * first)
         each_s = float(waits.e2e_s[middle].mean()) / most

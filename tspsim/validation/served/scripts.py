@@ -11,6 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+#: Tokens of a step for which TensorRT-LLM's runs have room beside the longest prompt, which is not cut.
+BESIDE = 4096
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -110,4 +113,4 @@ def defaults(engine: str, asked: Asked) -> Script:
         return Script({"max_num_batched_tokens": 8192, "max_num_seqs": 1024}, 0.9)
     if engine == "sglang":
         return Script({"chunked_prefill_size": 8192, "max_prefill_tokens": 16384}, None)
-    return Script({"max_num_tokens": max(8192, asked.prompt), "max_batch_size": 2048}, 0.9)
+    return Script({"max_num_tokens": max(8192, asked.prompt + BESIDE), "max_batch_size": 2048}, 0.9)
