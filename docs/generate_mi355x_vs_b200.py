@@ -40,7 +40,7 @@ BASIS = "neocloud"
 CLIENTS = (1, 4, 16, 64, 256)
 ONE, MOST = CLIENTS[0], CLIENTS[-1]
 #: Clients who keep long conversations.
-KEEPERS = (64, 128)
+KEEPERS = (64, 128, 160)
 FOLDED = re.compile(r"^```yaml\n(name: kimi-residency\n.*?)^```$", re.DOTALL | re.MULTILINE)
 
 Row = dict[str, Any]

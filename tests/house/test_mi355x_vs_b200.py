@@ -58,8 +58,8 @@ def test_a_number_of_the_page_is_what_the_package_says(script: ModuleType, model
 
 def test_long_conversations_fall_out_of_the_smaller_memory_first(script: ModuleType) -> None:
     rows = {(row["clients"], row["offer"]): row for row in script.numbers().data["residency"]}
-    few, many = script.KEEPERS
+    few, *_, many = script.KEEPERS
     for offer in script.OFFERS:
         assert rows[few, offer]["hit_share"] > 0.8
     assert rows[many, "MI355X"]["hit_share"] > rows[many, "B200"]["hit_share"] + 0.1
-    assert rows[many, "B200"]["ttft_s"] > 2 * rows[many, "MI355X"]["ttft_s"]
+    assert rows[many, "B200"]["last_turns_ttft_s"] > 5 * rows[many, "MI355X"]["last_turns_ttft_s"]
