@@ -201,7 +201,10 @@ def test_sequences_of_unequal_contexts_read_their_bytes() -> None:
         DecodeAttention((row,), 64, 8, 128).hbm_bytes for row in ((131072, 8), (1024, 8))
     )
     even = DecodeAttention(((66048, 16),), 64, 8, 128)
-    assert device.time(mixed) == device.time(even)
+    longest = DecodeAttention(((131072, 8),), 64, 8, 128)
+    least, alone = device.time(even).seconds, device.time(longest).seconds
+    # Bytes decide, and the longest of them take no less for being beside others.
+    assert max(least, alone) <= device.time(mixed).seconds < 1.03 * max(least, alone)
 
 
 @pytest.mark.parametrize("tokens", [1, 64, 4096])

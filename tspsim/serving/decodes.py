@@ -58,7 +58,7 @@ class Decodes:
         self._sizes = [size // self.queries for size in sizes] if engine.graphs.pads else []
         self._alone = set() if engine.graphs.pads else {size // self.queries for size in sizes}
         self.bends = bends(programs, self.queries)
-        self._layouts: dict[Captured, Layout | None] = {}
+        self._layouts: dict[tuple[Captured, bool], Layout | None] = {}
 
     def cell(self, batch: int) -> tuple[int, int, bool]:
         """The smallest and the largest batch (of one stage's part) that a batch stands between, and whether all of them
@@ -171,16 +171,18 @@ class Decodes:
         """Of a step; in what order the things of a chain of one stage stand is found out at the first of its kind."""
         programs = self.programs
         job = programs.decoding(contexts)
-        captured = job.capture
-        if captured not in self._layouts:
-            self._layouts[captured] = self._layout(job)
-        layout = self._layouts[captured]
+        captured, passes = job.capture, job.step.passes(job.work.load, 1)
+        # In a pass that is padded what depends on its tokens differs from what depends on those that are sampled.
+        kind = captured, passes[0].tokens == job.tokens
+        if kind not in self._layouts:
+            self._layouts[kind] = self._layout(job)
+        layout = self._layouts[kind]
         if layout is None:
             return programs.price(job).seconds
         times, things = programs.times(captured), programs.things_of(job)
         taken = np.array([times(things[index]) for index in layout.where])
         makespan_s = layout.makespan_s(layout.issued_s + layout.follows @ taken)
-        (batch,) = job.step.passes(job.work.load, 1)
+        (batch,) = passes
         return makespan_s + programs.host_s(batch.sequences, makespan_s)
 
     def _layout(self, job: Job) -> Layout | None:
