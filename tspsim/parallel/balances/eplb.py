@@ -49,7 +49,7 @@ def placed(weights: Sequence[float], ranks: int, slots: int, groups: int = 1, no
     """The experts of every rank's slots, from ``groups`` of neighbouring experts that go to ``nodes`` whole.
 
     >>> [sorted(each) for each in placed([9.0, 1.0, 1.0, 1.0], 2, 6)]
-    [[0, 0, 1], [0, 2, 3]]
+    [[0, 0, 3], [0, 1, 2]]
     """
     size = len(weights) // groups
     whole = [float(sum(weights[group * size : (group + 1) * size])) for group in range(groups)]
