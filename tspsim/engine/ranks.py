@@ -80,6 +80,14 @@ class Rank:
         """Of its GPU."""
         return self.device.number
 
+    def call_after(self, instruction: int, call: Callable[[], None]) -> None:
+        """Once an instruction that is not done yet is."""
+        waits = self.waiting.get(instruction)
+        if waits is None:
+            self.waiting[instruction] = [call]
+        else:
+            waits.append(call)
+
     def launched(self, instructions: int, first_use: int) -> Rank:
         """The same with nothing done yet of a program."""
         start_s, end_s = (array("d", bytes(8 * instructions)) for _ in range(2))
@@ -175,11 +183,7 @@ class Worker:
             number, after, duration_s, _, is_compute = self.current
             for other in after:
                 if not done[other]:
-                    waits = rank.waiting.get(other)
-                    if waits is None:
-                        rank.waiting[other] = [self.advance]
-                    else:
-                        waits.append(self.advance)
+                    rank.call_after(other, self.advance)
                     return
             rank.start_s[number] = now
             if duration_s > 0.0:
@@ -250,11 +254,7 @@ class Queue:
         while self.current is not None:
             for other in self.current.after:
                 if not done[other]:
-                    waits = rank.waiting.get(other)
-                    if waits is None:
-                        rank.waiting[other] = [self.advance]
-                    else:
-                        waits.append(self.advance)
+                    rank.call_after(other, self.advance)
                     return
             arrive, channels, first_use = self.machine.fluid.arrive, rank.device.channels, rank.first_use
             halves: list[Transfer] = []

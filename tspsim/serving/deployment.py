@@ -100,22 +100,20 @@ class Deployment:
         InputError
             An option is unknown or out of range; it is told where it is stated.
         """
-        native, policy = self.question.work.stack.engine, self.policy
-        options: dict[str, Any] = {}
-        limits = native.limits_on(self.question.device.visible_memory_bytes)
-        if policy.name == native.scheduler.name:
-            options |= native.scheduler.options
-            if limits is not None:
-                known = {policy.token_option: limits.tokens, policy.sequence_option: limits.sequences}
-                options |= {name: value for name, value in known.items() if name}
+        native, policy, tokens = self.question.work.stack.engine, self.policy, self._room
+        block, drafts = self.costs.block_tokens, self._drafts_of_engine
         own = (POLICY, BLOCKS, TOKENS, native.scheduler.share)
-        options |= {key: value for key, value in self.options.items() if key not in own}
-        tokens = self._room
-        block = self.costs.block_tokens if self.costs.block_tokens > 1 else None
-        drafts = self._drafts_of_engine
+        options = {key: value for key, value in self.options.items() if key not in own}
         try:
-            kept = None if tokens is None else max(1, tokens)  # of a plan without room, so that its options are told
-            return Engine(policy.name, kv_tokens=kept, block_tokens=block, speculation=drafts, **options)
+            return Engine.of_stack(
+                native,
+                self.question.device.visible_memory_bytes,
+                kv_tokens=None if tokens is None else max(1, tokens),  # of a plan without room its options are told
+                block_tokens=block,
+                scheduler=policy.name,
+                speculation=drafts,
+                **options,
+            )
         except InputError as error:
             name = getattr(error, "name", None) or (error.key or "").split(".")[0]
             where = self.place.get(str(name)) or self.place.get(POLICY, "workload.stack")

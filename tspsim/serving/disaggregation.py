@@ -23,6 +23,7 @@ import simpy
 
 from ..network.wires import Wires
 from .carry import Carrier, Holders
+from .clock import after
 from .replicas import Notice, Pool, Serves
 from .requests import Request
 from .transfers import Transfer
@@ -157,13 +158,13 @@ class Disaggregated:
                 the_last_sets_off()
                 return
             moved = self._wires.send(way, (layers - 1) / layers, least_s=rest_s)
-            moved.callbacks.append(lambda _event: self._after(end_s - self._env.now, the_last_sets_off))
+            moved.callbacks.append(lambda _event: after(self._env, end_s - self._env.now, the_last_sets_off))
 
         def the_last_sets_off() -> None:
             moved = self._wires.send(way, 1 / layers)
             moved.callbacks.append(lambda _event: self._piece_has_come(journey))
 
-        self._after(step_s / layers, others_set_off)
+        after(self._env, step_s / layers, others_set_off)
 
     def _has_been_read(self, read: Request) -> None:
         """The prompt's end, and the first output."""
@@ -181,7 +182,7 @@ class Disaggregated:
         else:
             journey.taker = self.decode.choose(journey.written)
             journey.pieces = 1
-            self._after(self.handover.handshake_s, lambda: self._fetch(journey))
+            after(self._env, self.handover.handshake_s, lambda: self._fetch(journey))
 
     def _fetch(self, journey: Journey) -> None:
         """The whole cache sets off."""
@@ -235,11 +236,3 @@ class Disaggregated:
         if key not in self._carriers:
             self._carriers[key] = Carrier(self._wires, givers[lanes[0]], takers[lanes[1]])
         return self._carriers[key]
-
-    def _after(self, seconds: float, call: Callable[[], None]) -> None:
-        if seconds <= 0.0:
-            call()
-            return
-        event = self._env.timeout(seconds)
-        assert event.callbacks is not None
-        event.callbacks.append(lambda _event: call())

@@ -74,11 +74,12 @@ class Engine(Settings):
         memory_bytes: float,
         *,
         kv_tokens: int | None = None,
+        block_tokens: int | None = None,
         scheduler: str | None = None,
         speculation: Speculation | None = None,
         **options: Any,
     ) -> Engine:
-        """The engine of a software stack, with its defaults on a GPU.
+        """The engine of a software stack, with its defaults on a GPU; with another scheduler than its own, that one's.
 
         Parameters
         ----------
@@ -88,23 +89,29 @@ class Engine(Settings):
             Memory of a GPU that a process sees.
         kv_tokens, speculation
             As of :class:`Engine`.
+        block_tokens
+            Tokens of a block of the cache over all ranks that share it; None: the stack's.
         scheduler
-            Another than the stack's; the stack's options are left out then.
+            A name; None: the stack's.
         options
             What is stated goes before what the stack says.
         """
         name = stack.scheduler.name if scheduler is None else scheduler
-        policy = POLICIES.get(name)
-        limits = stack.limits_on(memory_bytes)
-        values: dict[str, Any] = dict(stack.scheduler.options) if name == stack.scheduler.name else {}
-        values[policy.block_option] = stack.block_tokens
-        if limits is not None and policy.token_option:
-            values[policy.token_option] = limits.tokens
-        if limits is not None or stack.slots is not None:
-            most = stack.slots if stack.slots is not None or limits is None else limits.sequences
-            values[policy.sequence_option] = most
-        values = {option: value for option, value in values.items() if option}
-        return cls(name, kv_tokens=kv_tokens, speculation=speculation, **{**values, **options})
+        policy, limits = POLICIES.get(name), stack.limits_on(memory_bytes)
+        values: dict[str, Any] = {}
+        if name == stack.scheduler.name:
+            values |= stack.scheduler.options
+            if limits is not None:
+                known = {policy.token_option: limits.tokens, policy.sequence_option: limits.sequences}
+                values |= {option: value for option, value in known.items() if option}
+        block = stack.block_tokens if block_tokens is None else block_tokens
+        return cls(
+            name,
+            kv_tokens=kv_tokens,
+            block_tokens=block if block > 1 else None,
+            speculation=speculation,
+            **{**values, **options},
+        )
 
     @property
     def policy(self) -> Policy:

@@ -78,9 +78,7 @@ class Waits:
 
     @property
     def tpot_s(self) -> Floats:
-        """Of every request; nan of those with one output."""
-        gaps = np.where(self.output_tokens > 1, self.output_tokens - 1, 1)
-        return np.where(self.output_tokens > 1, (self.end_s - self.first_token_s) / gaps, np.nan)
+        return tpot_s(self.first_token_s, self.end_s, self.output_tokens)
 
     @property
     def wall_s(self) -> float:
@@ -93,6 +91,12 @@ class Waits:
         for name, seconds in bounds.items():
             kept &= waits[name] <= seconds
         return kept
+
+
+def tpot_s(first_token_s: Floats, end_s: Floats, output_tokens: Ints) -> Floats:
+    """(e − f)/(n − 1) of every request; nan of those with one output."""
+    gaps = np.where(output_tokens > 1, output_tokens - 1, 1)
+    return np.where(output_tokens > 1, (end_s - first_token_s) / gaps, np.nan)
 
 
 def spread(values: Floats, mean: float | None = None) -> dict[str, float] | None:

@@ -13,7 +13,7 @@ from .engine import Engine
 from .log import StepLog
 from .replica import ChunkNotice, Replica
 from .requests import Request
-from .routers import ROUTERS
+from .routers import ROUTERS, Backend
 from .transfers import Transfer
 from .work import StepCost
 
@@ -21,20 +21,11 @@ from .work import StepCost
 Notice = Callable[[Request], None]
 
 
-class Serves(Protocol):
+class Serves(Backend, Protocol):
     """What a replica is to whom it serves: see :class:`tspsim.serving.replica.Replica`."""
 
     @property
     def log(self) -> StepLog: ...
-
-    @property
-    def waiting(self) -> int: ...
-
-    @property
-    def running(self) -> int: ...
-
-    @property
-    def tokens_ahead(self) -> int: ...
 
     def submit(self, request: Request, *, computed: int = 0) -> None: ...
 

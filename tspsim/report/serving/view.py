@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tspsim.result import PlanResult
+from tspsim.serving import metrics
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -57,8 +58,7 @@ class Requests:
     @cached_property
     def tpot_s(self) -> Floats:
         """(E2E − TTFT) / (outputs − 1); nan of a request with one output."""
-        gaps = np.where(self.output_tokens > 1, self.output_tokens - 1, 1)
-        return np.where(self.output_tokens > 1, (self.end_s - self.first_token_s) / gaps, np.nan)
+        return metrics.tpot_s(self.first_token_s, self.end_s, self.output_tokens)
 
 
 @dataclass(frozen=True)

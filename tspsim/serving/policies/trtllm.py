@@ -43,6 +43,11 @@ class TrtllmOptions(Section):
     tokens_per_block: PositiveInt = Field(32, description="tokens of a block of the cache")
     attention_dp_config: AttentionDpOptions = AttentionDpOptions()
 
+    @property
+    def evicts(self) -> bool:
+        """Whether a request may lose its blocks to others before it has ended."""
+        return self.capacity_scheduler_policy == "MAX_UTILIZATION"
+
 
 class TrtllmLane(BudgetLane):
     """With GUARANTEED_NO_EVICT a request is admitted if its prompt and all its outputs have room beside what was
@@ -57,7 +62,7 @@ class TrtllmLane(BudgetLane):
         self.budget, self.seats = options.max_num_tokens, options.max_batch_size
         self.most, self.chunked = self.budget, options.enable_chunked_prefill
         self.unit = options.tokens_per_block
-        self._evicts = options.capacity_scheduler_policy == "MAX_UTILIZATION"
+        self._evicts = options.evicts
         self._promised = 0
 
     def has_room(self, sequence: Sequence, tokens: int, match: Match) -> bool:
@@ -145,7 +150,7 @@ class TrtllmPolicy(Policy):
         options = settings.options
         assert isinstance(options, TrtllmOptions)
         tokens, blocks = request.prompt_tokens + request.output_tokens, settings.capacity_blocks
-        evicts = options.capacity_scheduler_policy == "MAX_UTILIZATION"
+        evicts = options.evicts
         longest = tokens - 1 if evicts and blocks is not None else request.prompt_tokens
         if not options.enable_chunked_prefill and longest > options.max_num_tokens:
             problem = f"{longest} tokens to compute at once are more than max_num_tokens"

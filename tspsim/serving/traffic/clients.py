@@ -8,6 +8,7 @@ from collections.abc import Callable
 import simpy
 
 from ...traffic import Asked
+from ..clock import after
 from ..requests import Request
 from .book import Book
 
@@ -53,7 +54,7 @@ class Clients:
         self.book.close(request)
         following = request.number + 1
         if following % self._asked.turns and following < len(self._asked):
-            self._after(float(self._asked.think_s[following]), lambda: self._turn(following))
+            after(self._env, float(self._asked.think_s[following]), lambda: self._turn(following))
             return
         self._under_way -= 1
         if self._backlog:
@@ -79,7 +80,7 @@ class Clients:
         if self._asked.spacing_s > 0.0:
             self._coming = most
             for number in range(first, first + most):
-                self._after((number - first) * self._asked.spacing_s, self._come(number))
+                after(self._env, (number - first) * self._asked.spacing_s, self._come(number))
             return
         for number in range(first, first + most):
             self._converse(number)
@@ -101,7 +102,7 @@ class Clients:
         while self._next < self._until:
             wait_s = float(zero + times[self._next]) - env.now
             if wait_s > 0.0:
-                self._after(wait_s, self._arrive)
+                after(self._env, wait_s, self._arrive)
                 return
             self._next += 1
             if self._asked.most is None or self._under_way < self._asked.most:
@@ -116,14 +117,6 @@ class Clients:
     def _turn(self, number: int) -> None:
         request = self.book.open(number, self._env.now)
         if self._front_end_s > 0.0:
-            self._after(self._front_end_s, lambda: self._send(request))
+            after(self._env, self._front_end_s, lambda: self._send(request))
         else:
             self._send(request)
-
-    def _after(self, seconds: float, call: Callable[[], None]) -> None:
-        if seconds <= 0.0:
-            call()
-            return
-        event = self._env.timeout(seconds)
-        assert event.callbacks is not None
-        event.callbacks.append(lambda _event: call())
