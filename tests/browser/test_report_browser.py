@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,37 +27,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "report.html"
     write_report(fixtures.result(), path)
     return path
-
-
-@pytest.fixture
-def visit(chromium: Any) -> Iterator[Open]:
-    """Opens a file; when the test ends, the page must have complained of nothing and asked for nothing."""
-    complaints: list[str] = []
-    requests: list[str] = []
-    contexts: list[Any] = []
-
-    def open_page(path: Path, width: int = 1600, scheme: str = "light") -> Any:
-        context = chromium.new_context(
-            viewport={"width": width, "height": 900},
-            color_scheme=scheme,
-            offline=True,
-            has_touch=width < 600,
-            is_mobile=width < 600,
-        )
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(path.as_uri())
-        page.wait_for_selector("html[data-drawn]", timeout=20_000)
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert complaints == []
-    assert all(url.startswith(("file:", "data:", "blob:")) for url in requests)
 
 
 @pytest.mark.parametrize("width", [1600, 400])

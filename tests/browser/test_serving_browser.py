@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,34 +29,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     view = made.view(limit=(0.5, 0.015))
     path.write_text(page(view, made.result(view), "8 × MI355X"), encoding="utf-8")
     return path
-
-
-@pytest.fixture
-def visit(chromium: Any) -> Iterator[Open]:
-    """Opens a file; when the test ends, the page must have complained of nothing and asked for nothing."""
-    complaints: list[str] = []
-    requests: list[str] = []
-    contexts: list[Any] = []
-
-    def open_page(path: Path, width: int = 1400, scheme: str = "light") -> Any:
-        context = chromium.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True, has_touch=width < 600,
-            is_mobile=width < 600,
-        )  # fmt: skip
-        contexts.append(context)
-        shown = context.new_page()
-        shown.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
-        shown.on("pageerror", lambda error: complaints.append(str(error)))
-        shown.on("request", lambda request: requests.append(request.url))
-        shown.goto(path.as_uri())
-        shown.wait_for_selector("html[data-drawn]", timeout=20_000)
-        return shown
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert complaints == []
-    assert all(url.startswith(("file:", "data:", "blob:")) for url in requests)
 
 
 @pytest.mark.parametrize("width", [1400, 400])

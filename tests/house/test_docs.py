@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import doctest
-import importlib.util
 import re
 from itertools import product
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from helpers import documents
 from pydantic import BaseModel
 
 import tspsim
@@ -123,12 +123,7 @@ def test_every_key_of_a_scenario_is_described(section: type[BaseModel]) -> None:
 
 
 def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return documents.script("generate")
 
 
 GENERATE = generator()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from helpers import documents
 
 import tspsim
 from tspsim.studies.axes import choose
@@ -19,12 +19,7 @@ pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside the te
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_one_against_one", DOCS / "generate_mi355x_vs_b200.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return documents.script("generate_mi355x_vs_b200")
 
 
 def test_the_tables_are_those_of_the_numbers(script: ModuleType) -> None:

@@ -3,7 +3,6 @@ and a contract that everything registered keeps, the package's own and these."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import newcomers
+from helpers import documents, newcomers
 
 import tspsim
 from tspsim import schema
@@ -163,10 +162,7 @@ def test_reports_and_the_catalogue_tell_of_them(model: str, tmp_path: Path, monk
     assert "announced parts" in page and "The weights of WP come before a layer begins" in page
     told = json.loads((tmp_path / "new.json").read_text())
     assert [plan["settings"]["exchange"] for plan in told["plans"]] == ["announce", "all_gather"]
-    spec = importlib.util.spec_from_file_location("generate", CHECKOUT / "docs" / "generate.py")
-    assert spec is not None and spec.loader is not None
-    generate = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generate)
+    generate = documents.script("generate")
     tables = generate.registered()
     assert newcomers.ANNOUNCE.summary in tables and newcomers.WHOLE.summary in tables
 

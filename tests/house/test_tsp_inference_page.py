@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from helpers import documents
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
@@ -17,12 +17,7 @@ pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside the te
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate_tsp_inference", DOCS / "generate_tsp_inference.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return documents.script("generate_tsp_inference")
 
 
 def committed(script: ModuleType, name: str) -> list[list[str]]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from helpers import documents
 
 from tspsim.studies.executors import Here
 from tspsim.studies.planner import read_map
@@ -21,12 +21,7 @@ pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside the te
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate_map", DOCS / "generate_map.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return documents.script("generate_map")
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shlex
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from helpers import documents
 from pydantic import BaseModel
 
 from tspsim.scenario import Offer, load
@@ -22,11 +22,7 @@ TEXT = (DOCS / "purchase.md").read_text(encoding="utf-8")
 
 @pytest.fixture(scope="module")
 def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_generate_purchase", DOCS / "generate_purchase.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return documents.script("generate_purchase")
 
 
 @pytest.mark.parametrize("name", ["offers", "project", "verdict", "faults"])
