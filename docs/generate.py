@@ -8,12 +8,13 @@ A table stands between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``. Everyt
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import pages
 
 import tspsim
 from tspsim.bound import bounds
@@ -467,22 +468,10 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
 }
 
 
-def block(name: str) -> re.Pattern[str]:
-    """What stands between the marks of a table, its last line end included."""
-    return re.compile(rf"(?<=<!-- begin {name} -->\n).*?(?=<!-- end {name} -->)", re.DOTALL)
-
-
 def main() -> None:
     """Rewrite every table in place."""
     for page, tables in TABLES.items():
-        path = DOCS / page
-        text = path.read_text(encoding="utf-8")
-        for name, build in tables.items():
-            written = f"{build()}\n".replace("\\", r"\\")
-            text, found = block(name).subn(written, text)
-            if found != 1:
-                raise SystemExit(f"{path}: table '{name}' stands there {found} times, not once")
-        path.write_text(text, encoding="utf-8")
+        pages.rewrite(DOCS / page, {name: build() for name, build in tables.items()})
         print(f"{page}: {', '.join(tables)}")
 
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+
+import pages
 
 import tspsim
 from tspsim.scenario import Scenario
@@ -109,7 +110,7 @@ def table(rows: Iterable[Mapping[str, str]]) -> str:
         [str(nodes), *(told(at[nodes, length]) if (nodes, length) in at else "" for length in lengths)]
         for nodes in sorted({nodes for nodes, _ in at})
     ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 #: Two plans that differ in nothing but what is exchanged, at 128Ki tokens on all nodes.
@@ -129,7 +130,7 @@ def seconds() -> str:
         kinds, exposed = plan.compute_by_kind_s, sum(plan.breakdown_s["exposed_communication"].values())
         told = [plan.step_time_s, kinds["gemm"], kinds["attention"], kinds["memory_bound"], exposed]
         lines.append([plan.name, *(f"{value:.2f}" for value in told), f"{plan.memory.peak_bytes / 2**30:.0f}"])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def rewrite() -> None:
@@ -138,13 +139,7 @@ def rewrite() -> None:
         rows = list(csv.DictReader(file))
     written = {f"map-{device}": table(row for row in rows if row["device"] == device) for device in MAPS}
     written["seconds"] = seconds()
-    text = PAGE.read_text(encoding="utf-8")
-    for name, new in written.items():
-        marks = rf"(?<=<!-- begin {name} -->\n).*?(?=<!-- end {name} -->)"
-        text, found = re.subn(marks, lambda _, new=new: new, text, flags=re.DOTALL)
-        if found != 1:
-            raise SystemExit(f"{PAGE}: the marks of '{name}' stand there {found} times, not once")
-    PAGE.write_text(text, encoding="utf-8")
+    pages.rewrite(PAGE, written)
 
 
 def main() -> None:

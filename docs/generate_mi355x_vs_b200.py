@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pages
+
 import tspsim
 from tspsim.question import look_up
 from tspsim.report.serving.adapter import view_of
@@ -247,11 +249,6 @@ TABLES: dict[str, Callable[[Numbers], str]] = {
 }
 
 
-def block(name: str) -> re.Pattern[str]:
-    """What stands between the marks of a table, its last line end included."""
-    return re.compile(rf"(?<=<!-- begin {name} -->\n).*?(?=<!-- end {name} -->)", re.DOTALL)
-
-
 def numbers() -> Numbers:
     """Those of the file."""
     return Numbers(json.loads(NUMBERS.read_text(encoding="utf-8")))
@@ -293,12 +290,8 @@ def main() -> None:
     stated = parser.parse_args()
     if not stated.table:
         simulate(stated.only)
-    found, text = numbers(), PAGE.read_text(encoding="utf-8")
-    for name, build in TABLES.items():
-        text, count = block(name).subn(f"{build(found)}\n", text)
-        if count != 1:
-            raise SystemExit(f"{PAGE}: table '{name}' stands there {count} times, not once")
-    PAGE.write_text(text, encoding="utf-8")
+    found = numbers()
+    pages.rewrite(PAGE, {name: build(found) for name, build in TABLES.items()})
 
 
 if __name__ == "__main__":

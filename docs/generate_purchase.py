@@ -9,10 +9,11 @@ the package says now.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+
+import pages
 
 from tspsim.scenario import load
 from tspsim.simulation import simulate
@@ -131,19 +132,9 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 
 
-def block(name: str) -> re.Pattern[str]:
-    """What stands between the marks of a table, its last line end included."""
-    return re.compile(rf"(?<=<!-- begin {name} -->\n).*?(?=<!-- end {name} -->)", re.DOTALL)
-
-
 def main() -> None:
     """Rewrite every block in place."""
-    text = PAGE.read_text(encoding="utf-8")
-    for name, build in TABLES.items():
-        text, found = block(name).subn(f"{build()}\n".replace("\\", r"\\"), text)
-        if found != 1:
-            raise SystemExit(f"{PAGE}: '{name}' stands there {found} times, not once")
-    PAGE.write_text(text, encoding="utf-8")
+    pages.rewrite(PAGE, {name: build() for name, build in TABLES.items()})
 
 
 if __name__ == "__main__":

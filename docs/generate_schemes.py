@@ -9,12 +9,13 @@ plans named beside it, which tspsim could run without the scheme. About two minu
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import pages
 
 import tspsim
 from tspsim.errors import InputError
@@ -205,14 +206,8 @@ def worth() -> str:
     return "\n".join([header, rule, *(row(entry) for entry in ENTRIES)])
 
 
-def between() -> re.Pattern[str]:
-    return re.compile(r"(?<=<!-- begin worth -->\n).*?(?=<!-- end worth -->)", re.DOTALL)
-
-
 def main() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    written = f"{worth()}\n".replace("\\", r"\\")
-    PAGE.write_text(between().sub(written, text), encoding="utf-8")
+    pages.rewrite(PAGE, {"worth": worth()})
 
 
 if __name__ == "__main__":

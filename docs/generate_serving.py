@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pages
 import yaml
+from pictures import Panel, Picture, Points
 from pydantic_core import PydanticUndefined
 
 import tspsim
@@ -26,9 +28,6 @@ from tspsim.report.serving.thinning import columns
 from tspsim.report.serving.view import MIXED, PREFILL, Requests, Run, ServingView, Steps
 from tspsim.serving import POLICIES
 from tspsim.traffic import ARRIVALS, LENGTHS, PREFIXES, PROTOCOLS
-
-sys.path.insert(0, str(Path(__file__).parent))
-from pictures import Panel, Picture, Points
 
 DOCS = Path(__file__).parent
 PAGE = DOCS / "serving.md"
@@ -357,20 +356,9 @@ PICTURES: dict[str, Callable[[], Picture]] = {
 }
 
 
-def block(name: str) -> re.Pattern[str]:
-    """What stands between the marks of a table, its last line end included."""
-    return re.compile(rf"(?<=<!-- begin {name} -->\n).*?(?=<!-- end {name} -->)", re.DOTALL)
-
-
 def main(names: Sequence[str]) -> None:
     """Rewrite tables and pictures, all or those that are named."""
-    text = PAGE.read_text(encoding="utf-8")
-    for name in names or TABLES:
-        written = f"{TABLES[name]()}\n".replace("\\", r"\\")
-        text, found = block(name).subn(written, text)
-        if found != 1:
-            raise SystemExit(f"{PAGE}: table '{name}' stands there {found} times, not once")
-    PAGE.write_text(text, encoding="utf-8")
+    pages.rewrite(PAGE, {name: TABLES[name]() for name in names or TABLES})
     for name in names or PICTURES:
         if name in PICTURES:
             (DOCS / "images" / f"serving-{name}.svg").write_text(PICTURES[name]().svg(), encoding="utf-8")

@@ -8,7 +8,6 @@ minute of one core. ``tests/house/test_tsp_inference_page.py`` holds rows of the
 
 from __future__ import annotations
 
-import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pages
 import yaml
 
 import tspsim
@@ -378,21 +378,9 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 
 
-def between(name: str) -> re.Pattern[str]:
-    """What stands between the marks of a table, its last line end included."""
-    return re.compile(rf"(?<=<!-- begin {name} -->\n).*?(?=<!-- end {name} -->)", re.DOTALL)
-
-
 def main(names: Sequence[str]) -> None:
     """Rewrite tables in place, all where none is named."""
-    text = PAGE.read_text(encoding="utf-8")
-    for name in names or TABLES:
-        written = f"{TABLES[name]()}\n"
-        text, found = between(name).subn(lambda _, new=written: new, text)
-        if found != 1:
-            raise SystemExit(f"{PAGE}: table '{name}' stands there {found} times, not once")
-        print(name, flush=True)
-    PAGE.write_text(text, encoding="utf-8")
+    pages.rewrite(PAGE, {name: TABLES[name]() for name in names or TABLES})
 
 
 if __name__ == "__main__":

@@ -11,7 +11,9 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def script(name: str) -> ModuleType:
-    """``docs/<name>.py``, loaded anew."""
+    """``docs/<name>.py``, loaded anew; it finds its neighbours as when it is run."""
+    if str(DOCS) not in sys.path:
+        sys.path.append(str(DOCS))
     spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

@@ -157,7 +157,7 @@ def test_committed_tables_say_what_the_package_says_now(page: str) -> None:
     """All tables of a page in one process: they share simulations."""
     wrong = []
     for name, table in GENERATE.TABLES[page].items():
-        found = GENERATE.block(name).findall((DOCS / page).read_text(encoding="utf-8"))
+        found = GENERATE.pages.block(name).findall((DOCS / page).read_text(encoding="utf-8"))
         assert len(found) == 1, name
         wrong += [f"{name}: {line}" for line in differences(found[0].rstrip("\n"), table())]
     assert not wrong, "run python docs/generate.py\n" + "\n".join(wrong)

@@ -25,7 +25,7 @@ def script() -> ModuleType:
 def test_the_tables_are_those_of_the_numbers(script: ModuleType) -> None:
     text, found = script.PAGE.read_text(encoding="utf-8"), script.numbers()
     for name, build in script.TABLES.items():
-        (stands,) = script.block(name).findall(text)
+        (stands,) = script.pages.block(name).findall(text)
         assert stands == f"{build(found)}\n", "python docs/generate_mi355x_vs_b200.py --table"
 
 

@@ -22,7 +22,7 @@ def script() -> ModuleType:
 
 def rows(script: ModuleType) -> dict[str, list[str]]:
     """Cells of the table as it stands on the page, by scheme."""
-    (text,) = script.between().findall(script.PAGE.read_text(encoding="utf-8"))
+    (text,) = script.pages.block("worth").findall(script.PAGE.read_text(encoding="utf-8"))
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
     return {line[0]: line for line in lines[2:]}
 

@@ -22,7 +22,7 @@ def script() -> ModuleType:
 
 
 def committed(script: ModuleType, name: str) -> str:
-    (text,) = script.block(name).findall(script.PAGE.read_text(encoding="utf-8"))
+    (text,) = script.pages.block(name).findall(script.PAGE.read_text(encoding="utf-8"))
     return str(text).rstrip("\n")
 
 

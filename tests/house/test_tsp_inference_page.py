@@ -22,7 +22,7 @@ def script() -> ModuleType:
 
 def committed(script: ModuleType, name: str) -> list[list[str]]:
     """Cells of a table as it stands on the page, header first."""
-    (text,) = script.between(name).findall(script.PAGE.read_text(encoding="utf-8"))
+    (text,) = script.pages.block(name).findall(script.PAGE.read_text(encoding="utf-8"))
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
     return [lines[0], *lines[2:]]
 

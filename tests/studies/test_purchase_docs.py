@@ -27,7 +27,7 @@ def generator() -> ModuleType:
 
 @pytest.mark.parametrize("name", ["offers", "project", "verdict", "faults"])
 def test_what_is_committed_is_what_the_package_says(generator: ModuleType, name: str) -> None:
-    (committed,) = generator.block(name).findall(TEXT)
+    (committed,) = generator.pages.block(name).findall(TEXT)
     assert committed == f"{generator.TABLES[name]()}\n", "run python docs/generate_purchase.py"
 
 
