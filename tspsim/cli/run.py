@@ -84,12 +84,25 @@ def _print_answer(result: Result) -> None:
     shown = requests.table([result], terminal_width()) if serves else table(result, terminal_width())
     parts: list[RenderableType] = [Text(kicker(view), style="bold"), "", shown, ""]
     parts += _of_the_best(result, view, serves)
-    notes = [f"{plan.name}: {note}" for plan in result.plans for note in plan.notes]
+    notes = _notes_of(result)
     for title, sentences in (("Worth knowing", notes), ("Assumed; each can be switched", result.defaults)):
         if sentences:
             indented = (Padding(Text(sentence), (0, 0, 0, 2)) for sentence in sentences)
             parts += [Text(title, style="bold"), *indented, ""]
     print_rich(*parts)
+
+
+def _notes_of(result: Result) -> list[str]:
+    """Notes in the order in which they are first said, each once, with the plans that it is about."""
+    about: dict[str, dict[str, None]] = {}
+    for plan in result.plans:
+        for note in plan.notes:
+            about.setdefault(note, {})[plan.name] = None
+    several = len(result.plans) > 2
+    return [
+        f"{'Every plan' if several and len(names) == len(result.plans) else ', '.join(names)}: {note}"
+        for note, names in about.items()
+    ]
 
 
 def _of_the_best(result: Result, view: View, serves: bool) -> Iterator[RenderableType]:
