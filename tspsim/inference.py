@@ -64,9 +64,9 @@ def answer(job: Job, step_s: float, room: Capacity) -> dict[str, Any]:
     if load.prompts:
         said["time_to_first_token_s"] = step_s + job.work.stack.engine.front_end.value
     if load.batch:
-        accepted = load.speculation.accepted if load.speculation else 1.0
-        said["time_per_output_token_s"] = step_s / accepted
-        said["tokens_per_s_per_user"] = accepted / step_s
-        said["output_tokens_per_s"] = job.plan.dp * load.batch * accepted / step_s
-    said["capacity"] = capacity.answer(room, max(tokens for tokens, _ in capacity.kept_by(job)))
+        said["time_per_output_token_s"] = step_s / load.advance
+        said["tokens_per_s_per_user"] = load.advance / step_s
+        said["output_tokens_per_s"] = job.plan.dp * load.batch * load.advance / step_s
+    longest = max(tokens for tokens, _ in capacity.kept_by(job))
+    said["capacity"] = capacity.answer(room, longest, load.streams.caches)
     return said

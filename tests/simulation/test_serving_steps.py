@@ -76,12 +76,15 @@ def drawn(seed: int) -> dict[str, Any]:
         work["context"] = choose.choice(LENGTHS)
         if choose.random() < 0.4:
             work["context"] = [choose.choice(LENGTHS) for _ in range(3)]
+    if work["pass"] == "decode" and choose.random() < 0.3:
+        work["streams"] = {"count": choose.choice((1, 2, 7, 16)), "shared_cache": choose.random() < 0.5}
     if work["pass"] == "verify":
         draft = choose.choice(("mtp", "eagle", "ngram"))
         work["speculation"] = {"tokens": choose.choice((0, 1, 3, 15)), "draft": draft}
     if choose.random() < 0.5:
         work["stack"] = choose.choice(("vllm", "sglang", "trtllm", "atom"))
-    precision = {"weights": ("bf16", "fp8", "mxfp4", "int4"), "kv": ("bf16", "fp8", "fp8_ds_mla", "nvfp4")}
+    weights = ("bf16", "fp8", "mxfp4", "int4", "int2", "int7")
+    precision = {"weights": weights, "kv": ("bf16", "fp8", "fp8_ds_mla", "nvfp4")}
     work["precision"] = {key: choose.choice(types) for key, types in precision.items() if choose.random() < 0.4}
     if choose.random() < 0.15:
         work["routing"] = {"load": choose.choice(("zipf", "dirichlet")), "skew": 0.8}

@@ -46,6 +46,12 @@ class Estimate(NamedTuple):
     low: Any
     high: Any
 
+    def widened(self, width: float) -> Estimate:
+        """The same with a further half width, in log time, in its range; squares add."""
+        wider = (np.exp(np.hypot(np.log(bound / self.seconds), width)) for bound in (self.low, self.high))
+        below, above = wider
+        return Estimate(self.seconds, self.seconds / below, self.seconds * above)
+
 
 class Parameter(NamedTuple):
     """One fitted number of a kernel model: where a fit starts, its bounds, and what it means."""

@@ -28,7 +28,7 @@ from tspsim.operators import (
 
 from . import linear, sparse, step
 from .device import Device
-from .kernels import Kernel
+from .kernels import OTHER_TYPE, Kernel
 from .limits import Estimate, FloatArray
 from .pricers import price, pricer
 
@@ -48,7 +48,10 @@ def products(device: Device, product: Gemm) -> Estimate:
     timed_with_it = device.includes_quantising(dtype)
     if product.quantised and timed_with_it:
         kernel = replace(kernel, parameters={**kernel.parameters, "quantise_gb_per_s": 0.0})
-    alone = device.isolated(kernel, m=product.m, n=product.n, k=product.k, batch=product.batch)
+    shape = {"m": product.m, "n": product.n, "k": product.k, "batch": product.batch}
+    alone = device.isolated(kernel, product.weight_dtype, **shape)
+    if product.weight_dtype is not None:
+        alone = alone.widened(OTHER_TYPE)  # nobody measured what widening the weights takes
     element, wide = DTYPE_BYTES[dtype], DTYPE_BYTES["bf16"]
     if not (product.quantised or timed_with_it or element >= wide):
         rows = product.batch * product.m

@@ -26,13 +26,13 @@ WEIGHT_BYTES: dict[str, float] = {
     "fp8": 1.0,
     "fp8_block": 1.0 + 4.0 / 128**2,
     "int8": 1.0,
-    "int4": 0.5 + 2.0 / 32,
+    **{f"int{bits}": bits / 8 + 2.0 / 32 for bits in (2, 3, 4, 5, 6, 7)},
     "mxfp8": 1.0 + 1.0 / 32,
     "mxfp4": 0.5 + 1.0 / 32,
     "nvfp4": 0.5 + 1.0 / 16,
 }
 #: Types whose products take activations of another type, where a plan does not say: weight-only ones.
-MULTIPLIED_AS: dict[str, str] = {"int4": "bf16"}
+MULTIPLIED_AS: dict[str, str] = dict.fromkeys((f"int{bits}" for bits in (2, 3, 4, 5, 6, 7)), "bf16")
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,12 @@ class Formats:
 
     def multiplied(self, part: WeightClass) -> str:
         return self.products.get(part, "bf16")
+
+    def read(self, part: WeightClass) -> str | None:
+        """The type that products read weights in, where it is narrower than the one they multiply: weight-only
+        kernels widen on the way."""
+        kept, wide = self.kept(part), self.multiplied(part)
+        return kept if WEIGHT_BYTES[kept] < WEIGHT_BYTES[wide] else None
 
     def weight_bytes(self, part: WeightClass) -> float:
         """Bytes of a weight of this class."""

@@ -72,4 +72,4 @@ class ServingLayer(LayerShard):
         return WeightClass.SHARED if self.kind.experts else WeightClass.DENSE
 
     def _as(self, part: WeightClass, product: Gemm) -> Gemm:
-        return replace(product, dtype=self.formats.multiplied(part))
+        return replace(product, dtype=self.formats.multiplied(part), weight_dtype=self.formats.read(part))

@@ -28,7 +28,10 @@ else:
 #: Beyond any model, and small enough that nothing built from it grows without bound.
 MOST_LAYERS = 10_000
 
-WeightType = Literal["fp32", "bf16", "fp16", "fp8", "fp8_block", "int8", "int4", "mxfp8", "mxfp4", "nvfp4"]
+WeightType = Literal[
+    "fp32", "bf16", "fp16", "fp8", "fp8_block", "int8", "int7", "int6", "int5", "int4", "int3", "int2",
+    "mxfp8", "mxfp4", "nvfp4",
+]  # fmt: skip
 assert set(get_args(WeightType)) == set(WEIGHT_BYTES)
 
 Text = Annotated[str, Field(min_length=1, max_length=2000)]

@@ -18,7 +18,7 @@ DTYPE_BYTES: dict[str, float] = {
     "mxfp8": 1.03125,
     "mxfp4": 0.53125,
     "nvfp4": 0.5625,
-    "int4": 0.5,
+    **{f"int{bits}": bits / 8 for bits in (7, 6, 5, 4, 3, 2)},
 }
 
 

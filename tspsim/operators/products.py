@@ -12,6 +12,7 @@ class Gemm(Operator):
     """C[m, n] = A[m, k] · B[k, n], ``batch`` times.
 
     ``quantised``: A comes in ``dtype`` from the kernel before; otherwise quantising it is part of a narrow product.
+    ``weight_dtype``: what B is read in (None: ``dtype``) and widened from on the way, as weight-only kernels do.
     """
 
     m: int
@@ -23,6 +24,7 @@ class Gemm(Operator):
     quantised: bool = False
     role: Role = Role.OTHER
     computes: Computes = Computes.OUTPUT
+    weight_dtype: str | None = None
 
     kind = "gemm"
 
@@ -33,18 +35,19 @@ class Gemm(Operator):
 
     @property
     def hbm_bytes(self) -> float:
-        """A and B read once in the operand's type, C written once in bf16."""
-        element = DTYPE_BYTES[self.dtype]
-        return self.batch * ((self.m * self.k + self.n * self.k) * element + 2.0 * self.m * self.n)
+        """A and B read once in their types, C written once in bf16."""
+        entering = self.m * self.k * DTYPE_BYTES[self.dtype]
+        return self.cold_bytes + self.batch * (entering + 2.0 * self.m * self.n)
 
     @property
     def cold_bytes(self) -> float:
         """B."""
-        return self.batch * self.n * self.k * DTYPE_BYTES[self.dtype]
+        return self.batch * self.n * self.k * DTYPE_BYTES[self.weight_dtype or self.dtype]
 
     @property
     def shape(self) -> str:
-        return f"{self.batch}×" * (self.batch > 1) + f"[{self.m}×{self.k}]·[{self.k}×{self.n}] {self.dtype}"
+        types = self.dtype if self.weight_dtype is None else f"{self.dtype}·{self.weight_dtype}"
+        return f"{self.batch}×" * (self.batch > 1) + f"[{self.m}×{self.k}]·[{self.k}×{self.n}] {types}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,16 +195,17 @@ def activation_bytes(job: Job, visible_bytes: float, chunks: Sequence[Chunk]) ->
     return max(layers, engine.logit_bytes.value * job.model.vocab * sequences)
 
 
-def answer(capacity: Capacity, context: int) -> dict[str, Any]:
-    """The entry ``capacity`` of a plan: bytes a GPU, and what they hold of sequences of a context."""
-    low, high = capacity.sessions_range(context)
+def answer(capacity: Capacity, context: int, caches: int = 1) -> dict[str, Any]:
+    """The entry ``capacity`` of a plan: bytes a GPU, and what they hold of sequences of a context, with so many caches
+    each."""
+    low, high = (each / caches for each in capacity.sessions_range(context))
     budget = capacity.budget
     return {
         "cache_bytes": budget.size_bytes,
         "cache_bytes_range": [budget.low, budget.high],
         "context": context,
-        "sessions": capacity.sessions(context),
+        "sessions": capacity.sessions(context) / caches,
         "sessions_range": [low, high],
         "tokens": capacity.tokens(context),
-        "longest_context": capacity.longest_context(),
+        "longest_context": capacity.longest_context(caches),
     }

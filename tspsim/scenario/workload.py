@@ -21,7 +21,7 @@ from pydantic_core import InitErrorDetails
 from ..errors import InputError, did_you_mean, shorten
 from ..model.formats import WEIGHT_BYTES, WeightClass
 from ..parallel.draft import DRAFTS
-from ..steps import STEPS, Load, Speculation
+from ..steps import STEPS, Load, Speculation, Streams
 from ..units import Bytes, Count, PositiveCount
 from . import acceptance
 from .section import Name, OneOf, Section, refuse
@@ -203,6 +203,16 @@ class SpeculationSpec(Section):
         return Speculation(self.tokens, expected if self.accepted is None else self.accepted, self.draft)
 
 
+class StreamsSpec(Section):
+    """Streams that decode together for every sequence."""
+
+    count: Annotated[PositiveCount, Field(le=1024)] = Field(description="streams of a sequence")
+    shared_cache: StrictBool = Field(
+        False, description="true: all read and write one cache and each puts out a token; false: each has its own, "
+        "and all together put out one"
+    )  # fmt: skip
+
+
 class Workload(Section):
     """What every replica computes in one step, or with traffic the model that it serves."""
 
@@ -219,6 +229,7 @@ class Workload(Section):
         None, description="decode, mixed, verify: tokens each has in the cache, or several lengths in equal parts"
     )
     speculation: SpeculationSpec | None = Field(None, description="verify: drafted tokens, and how many are accepted")
+    streams: StreamsSpec | None = Field(None, description="decode: streams that work on a sequence together")
     global_batch: PositiveCount | None = Field(
         None, description="sequences of a step over all replicas, instead of sequences_per_replica"
     )
@@ -323,4 +334,5 @@ class Workload(Section):
             batch=self.batch or 0,
             contexts=contexts,
             speculation=self.speculation.speculation() if self.speculation else None,
+            streams=Streams(self.streams.count, self.streams.shared_cache) if self.streams else Streams(),
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from .batch import Batch, Row
 from .decode import DECODE_STEP
 from .forward import FORWARD_STEP
-from .load import Load, Piece, Speculation
+from .load import Load, Piece, Speculation, Streams
 from .mixed import MIXED_STEP
 from .prefill import PREFILL_STEP
 from .serving import ServingStep
@@ -35,5 +35,6 @@ __all__ = [
     "ServingStep",
     "Speculation",
     "Step",
+    "Streams",
     "Task",
 ]

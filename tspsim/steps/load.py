@@ -28,6 +28,35 @@ class Speculation:
     draft: str = "mtp"
 
 
+@dataclass(frozen=True)
+class Streams:
+    """Streams that decode together for one user, over one copy of the weights.
+
+    Attributes
+    ----------
+    count
+        P of every sequence.
+    shared_cache
+        False: each has a cache of its own, and all together put out one token (ParScale, Chen et al. 2025,
+        arXiv:2505.10475, §2: P learned prefixes, last hidden states summed with learned weights). True: all write in
+        one cache and read it, and each puts out a token (Hogwild! Inference, Rodionov et al. 2025, arXiv:2504.06261,
+        §3).
+    """
+
+    count: int = 1
+    shared_cache: bool = False
+
+    @property
+    def caches(self) -> int:
+        """Of a sequence."""
+        return 1 if self.shared_cache else self.count
+
+    @property
+    def queries(self) -> int:
+        """Tokens that pass over each cache in a step."""
+        return self.count if self.shared_cache else 1
+
+
 class Piece(NamedTuple):
     """``query_tokens`` of a prompt behind ``context_tokens`` of it; whether they ``end`` it."""
 
@@ -51,6 +80,7 @@ class Load:
     contexts: tuple[int, ...] = ()
     speculation: Speculation | None = None
     pieces: tuple[Piece, ...] = ()
+    streams: Streams = Streams()
 
     @property
     def in_words(self) -> str:
@@ -66,13 +96,19 @@ class Load:
             contexts = sorted(set(self.contexts))
             length = f"{contexts[0]:,}" + (f" to {contexts[-1]:,}" if len(contexts) > 1 else "")
             drafts = f", {self.speculation.tokens} drafts each" if self.speculation else ""
-            said.append(f"{self.batch} sequences at {length} tokens{drafts}")
+            streams = f" in {self.streams.count} streams each" if self.streams.count > 1 else ""
+            said.append(f"{self.batch} sequences{streams} at {length} tokens{drafts}")
         return " and ".join(said)
 
     @property
     def queries(self) -> int:
-        """Of a sequence that decodes: as many positions as it verifies."""
-        return 1 + (self.speculation.tokens if self.speculation else 0)
+        """Of a cache that decodes: as many positions as it verifies, or streams that share it."""
+        return self.streams.queries + (self.speculation.tokens if self.speculation else 0)
+
+    @property
+    def advance(self) -> float:
+        """Tokens that a sequence which decodes gets of a step, mean."""
+        return self.speculation.accepted if self.speculation else float(self.streams.queries)
 
     def decoding(self, parts: int = 1) -> tuple[Row, ...]:
         """Rows of its decoding sequences, longest first; where they are dealt to ``parts`` in turn, those of the part
@@ -80,7 +116,7 @@ class Load:
         each, more = divmod(self.batch, max(1, len(self.contexts)))
         kinds: dict[int, int] = {}
         for index, context in enumerate(sorted(self.contexts, reverse=True)):
-            kinds[context] = kinds.get(context, 0) + each + (index < more)
+            kinds[context] = kinds.get(context, 0) + self.streams.caches * (each + (index < more))
         return dealt([Row(self.queries, context, count) for context, count in kinds.items()], parts)
 
     def chunks(self) -> list[tuple[Row, bool]]:

@@ -26,8 +26,7 @@ class MixedStep(ServingStep):
         return (Batch((*(row for row, _ in chunks), *decoding), outputs=outputs),)
 
     def counted(self, load: Load) -> float:
-        accepted = load.speculation.accepted if load.speculation else 1.0
-        return sum(row.tokens for row in load.kept) + load.batch * accepted
+        return sum(row.tokens for row in load.kept) + load.batch * load.advance
 
     def in_flight(self, load: Load, stages: int) -> int:
         return 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from .decode import DecodeStep
-from .load import Load
 from .step import STEPS
 
 
@@ -16,10 +15,7 @@ class VerifyStep(DecodeStep):
     name = "verify"
     title = "verify step"
     needs: ClassVar[tuple[str, ...]] = ("batch", "context", "speculation")
-
-    def counted(self, load: Load) -> float:
-        assert load.speculation is not None
-        return load.batch * load.speculation.accepted
+    takes: ClassVar[tuple[str, ...]] = ()
 
 
 VERIFY_STEP = STEPS.register(VerifyStep())

@@ -47,7 +47,8 @@ def tokens_of(rows: Rows) -> int:
 
 def product(layer: ServingLayer, tokens: int, n: int, k: int, name: str, role: Role) -> Gemm:
     """A projection of attention, in the type that its weights are multiplied in."""
-    return Gemm(tokens, n, k, layer.formats.multiplied(WeightClass.ATTENTION), name=name, role=role)
+    formats, part = layer.formats, WeightClass.ATTENTION
+    return Gemm(tokens, n, k, formats.multiplied(part), name=name, role=role, weight_dtype=formats.read(part))
 
 
 @dataclass(frozen=True)

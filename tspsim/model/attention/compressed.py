@@ -163,6 +163,7 @@ class Compressed(AttentionKind):
             groups,
             name="output, down by groups",
             role=Role.LATENT_QUERIES,
+            weight_dtype=layer.formats.read(WeightClass.ATTENTION),
         )
         width = groups * facts.output_rank
         return down, product(layer, tokens, layer.model.hidden, width, "output projection", Role.OUTPUT)
