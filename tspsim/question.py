@@ -48,6 +48,21 @@ class Question:
     batch: int | None = None
     stack_sources: tuple[Provenance, ...] = ()
 
+    def on(self, plan: Plan) -> Question:
+        """The same on a cluster whose switches route a plan's flows as it says.
+
+        Raises
+        ------
+        InputError
+            Links between switches are slow or dead, and the plan's routing numbers links otherwise.
+        """
+        if plan.routing is None or plan.routing == self.cluster.routing:
+            return self
+        try:
+            return replace(self, cluster=self.cluster.with_routing(plan.routing))
+        except InputError as error:
+            raise error.at(key=f"plans.{plan.name}.routing") from None
+
     def job(self, plan: Plan) -> Job:
         if self.batch is None:
             return Job(self.model, plan, self.work)
@@ -116,6 +131,7 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
             algorithms={str(kind): name for kind, name in entry.algorithms.items()},
             node_axes=entry.placement.node if entry.placement else (),
             rail_axes=entry.placement.rails if entry.placement else (),
+            routing=entry.routing.routing() if entry.routing else None,
             options=entry.options,
         )
         workload.sequences_of(plan.dp, plan.name)
@@ -173,7 +189,10 @@ def cluster_of(scenario: Scenario, lookups: Lookups = FRESH) -> Cluster:
     inline = scenario.cluster
     parts = (inline.device, inline.nodes, inline.fabric, inline.node, inline.oversubscription, inline.library)
     try:
-        return with_faults(lookups.build_cluster(*parts, inline.gpus_per_node), scenario.faults)
+        cluster = lookups.build_cluster(*parts, inline.gpus_per_node)
+        if inline.routing is not None:
+            cluster = cluster.with_routing(inline.routing.routing())
+        return with_faults(cluster, scenario.faults)
     except UnknownNameError as error:  # the catalog's names are known by now
         raise error.at(key="cluster.library") from None
 

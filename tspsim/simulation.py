@@ -18,6 +18,7 @@ from .description import (
     settings_of,
     too_large,
 )
+from .draws import median_draw
 from .engine.assignment import Assignment
 from .engine.core import Interference, Submission, no_collection
 from .engine.steady import execute
@@ -108,6 +109,7 @@ class StepRun:
 @no_collection()
 def step_of(question: Question, job: Job, costs: Costs, *, every_rank: bool = False) -> StepRun:
     """The step of a job at ``costs``, which remember what it met; raises UnreachableError over dead links."""
+    question = question.on(job.plan)
     mesh = build_mesh(job.plan, question.cluster.gpus, question.cluster.gpus_per_node)
     submission = run(question, mesh, job, costs, every_rank=every_rank)
     costs.weigh(submission)
@@ -119,12 +121,31 @@ def step_of(question: Question, job: Job, costs: Costs, *, every_rank: bool = Fa
     return StepRun(submission, makespan_s, between_s, parts)
 
 
-@no_collection()
 def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs: Costs | None = None) -> PlanResult:
-    """One plan: refused with its memory where it does not fit, else simulated at ``costs`` (the device's own)."""
-    cluster, device = question.cluster, question.device
-    job = scheduled(question, plan)
-    plan = job.plan
+    """One plan: refused with its memory where it does not fit, else simulated at ``costs`` (the device's own).
+
+    Where switches draw paths (:mod:`tspsim.network.routing`), every draw runs, at the schedule chosen for the first;
+    the answer is the draw of the median step, and says between which the others lie.
+    """
+    asked = question.on(plan)
+    routings = asked.cluster.routing.draws() if asked.cluster.layout.draws else (asked.cluster.routing,)
+    if len(routings) == 1:
+        return _run_job(asked, scheduled(asked, plan), every_rank=every_rank, costs=costs)
+    draws = [replace(asked, cluster=asked.cluster.with_routing(each)) for each in routings]
+    chosen = scheduled(draws[0], replace(plan, routing=None)).plan
+    results = []
+    for draw in draws:
+        result = _run_job(draw, draw.job(chosen), every_rank=every_rank, costs=costs)
+        if not result.ran:
+            return result
+        results.append(result)
+    return median_draw(results, asked.cluster.routing)
+
+
+@no_collection()
+def _run_job(question: Question, job: Job, *, every_rank: bool, costs: Costs | None) -> PlanResult:
+    """A scheduled job on the question's own cluster."""
+    cluster, device, plan = question.cluster, question.device, job.plan
     admission = admitted(question, job)
     memory, room = admission.memory, admission.room
     degrees = {axis: plan.degree(axis) for axis in (*scheme_axes(), "pp", "ep", "dp")}
@@ -178,7 +199,7 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
 def scheduled(question: Question, plan: Plan) -> Job:
     """A plan's job with what its schedule leaves open chosen for the machine (:mod:`tspsim.tuning`)."""
     job = question.job(plan)
-    return replace(job, plan=tuned(job, question.cluster, question.device))
+    return replace(job, plan=tuned(job, question.on(plan).cluster, question.device))
 
 
 class Costs:
@@ -260,7 +281,7 @@ def run_block(question: Question, job: Job, costs: Costs) -> Submission:
 
     Kernels cost what they do in ``costs``, whose own record of errors stays that of the step.
     """
-    job = job.one_forward()
+    job, question = job.one_forward(), question.on(job.plan)
     mesh = build_mesh(job.plan, question.cluster.gpus, question.cluster.gpus_per_node)
     return run(question, mesh, job, Costs(costs.device, costs.scales), every_rank=False)
 

@@ -32,12 +32,15 @@ from .collectives.traffic import Traffic
 from .flows import Flow, finish_times
 from .kinds import KINDS, CollectiveKind
 from .load import build_cluster, load_cluster
+from .routing import ROUTINGS, SPREAD, Routing, RoutingPolicy, mean_ring_rate
 from .wiring import TOPOLOGIES, Topology
 
 __all__ = [
     "ALGORITHMS",
     "KINDS",
     "MULTIPROCESSORS",
+    "ROUTINGS",
+    "SPREAD",
     "TOPOLOGIES",
     "Cluster",
     "CollectiveAlgorithm",
@@ -45,6 +48,8 @@ __all__ = [
     "ExpertExchange",
     "Flow",
     "Group",
+    "Routing",
+    "RoutingPolicy",
     "Schedule",
     "Topology",
     "Traffic",
@@ -55,6 +60,7 @@ __all__ = [
     "finish_times",
     "hamiltonian_cycles",
     "load_cluster",
+    "mean_ring_rate",
     "places_reached",
     "point_to_point",
     "scheduled",

@@ -166,8 +166,9 @@ class Clos:
         cable, far = above % self.core_lanes, source_pod != target_pod
 
         def between(pod: Integers) -> Integers:
-            position = (pod * self.pod_spines + spine) * self.spine_cores + core
-            return self.leaf_links + 2 * (position * self.core_lanes + cable)
+            position: Integers = (pod * self.pod_spines + spine) * self.spine_cores + core
+            link: Integers = self.leaf_links + 2 * (position * self.core_lanes + cable)
+            return link
 
         rise, fall = between(source_pod), between(target_pod) + 1
         return np.stack([up, np.where(far, rise, -1), np.where(far, fall, -1), down], axis=1)

@@ -308,7 +308,7 @@ class Cluster:
         if key not in self.memo:
             other = replace(self, routing=routing, memo={})
             if any(link >= self.layout.switch_start for link, _ in self.factors) and other.links_differ(self):
-                raise InputError(f"'{routing.policy}' tells cables apart: name it with the cluster, before what is slow")
+                raise InputError(f"'{routing.policy}' tells cables apart: state it of the cluster that is slow")
             self.memo[key] = other
         found: Cluster = self.memo[key]
         return found

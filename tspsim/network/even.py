@@ -42,7 +42,7 @@ def evenly(source: Integers, target: Integers, wish: Integers, colours: int) -> 
     -----
     A vertex of d edges is split into ``ceil(d / colours)`` of at most as many edges as there are colours; a bipartite
     multigraph of that degree has a proper colouring (König 1916), found edge by edge, exchanging two colours along the
-    path that begins where both ends have none in common. That such a colouring is even is de Werra's observation (1971).
+    path that begins where both ends have none in common. That such a colouring is even is de Werra's (1971).
 
     Examples
     --------

@@ -186,6 +186,11 @@ class Layout:
         usual = self.by_way_of(start, np.where(across, leave, end), end, end, across, _mixed(label))
         return around(self, usual, start, end, _mixed(label)) if self.dead else usual
 
+    @property
+    def draws(self) -> bool:
+        """Whether a seed decides which way flows take."""
+        return self.fabric is not None and self.routing.object.drawn and self.plane.choices > 1
+
     @cached_property
     def of_messages(self) -> Layout:
         """The same as messages see it that belong to no collective: no other flow decides about theirs."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import factorial
 from typing import NamedTuple
 
 import numpy as np
@@ -138,8 +140,6 @@ def mean_ring_rate(flows: int, paths: int) -> float:
     >>> [round(mean_ring_rate(*each), 2) for each in ((2, 2), (4, 4), (8, 8), (8, 16), (8, 32), (16, 16))]
     [0.75, 0.51, 0.41, 0.53, 0.68, 0.34]
     """
-    from math import factorial
-
     def at_most(most: int) -> float:
         """Probability of M ≤ most."""
         one = np.array([1.0 / factorial(count) for count in range(most + 1)])
@@ -149,7 +149,7 @@ def mean_ring_rate(flows: int, paths: int) -> float:
         return float(power[flows]) * factorial(flows) if len(power) > flows else 0.0
 
     below = [at_most(most) for most in range(flows + 1)]
-    return sum((here - before) / most for most, (before, here) in enumerate(zip(below, below[1:], strict=False), 1))
+    return sum((here - before) / most for most, (before, here) in enumerate(pairwise(below), 1))
 
 
 ROUTINGS: Registry[RoutingPolicy] = Registry("routing policy", "tspsim.routing_policies")

@@ -9,6 +9,7 @@ from pydantic import Discriminator, Field, StrictInt, StrictStr, Tag, model_vali
 
 from ..errors import shorten
 from ..units import PositiveNumber
+from .routing import RoutingChoice
 from .section import Name, Section, refuse
 
 MOST_NODES = 2**16
@@ -96,6 +97,9 @@ class ClusterInline(Section):
     )
     library: Name | None = Field(
         None, description="version or launch mode of the node's collective library, such as NCCL 2.29.2; its default"
+    )
+    routing: RoutingChoice | None = Field(
+        None, description="of equal paths between switches: a policy's name, or its name and seeds; default: spread"
     )
     faults: Faults | None = Field(None, description="links and GPUs that are slower than specified, or dead")
 

@@ -35,6 +35,15 @@ def at_nodes(scenario: Scenario, cluster: Cluster, nodes: int) -> Scenario:
     return scenario.model_copy(update={"cluster": inline})
 
 
+def one_draw(scenario: Scenario) -> Scenario:
+    """The scenario with only the first draw of its fabric's paths: a search compares plans on one machine."""
+    cluster = scenario.cluster
+    if not isinstance(cluster, ClusterInline) or cluster.routing is None:
+        return scenario
+    first = cluster.routing.model_copy(update={"seeds": 1})
+    return scenario.model_copy(update={"cluster": cluster.model_copy(update={"routing": first})})
+
+
 class Searches:
     """Makes searches; what they have in common is looked up and priced once.
 
@@ -59,8 +68,8 @@ class Searches:
         library: Library,
         simulate: Callable[[Scenario, Sequence[Candidate]], list[PlanResult | None]],
     ) -> None:
-        self.scenario, self.library, self.simulate = scenario, library, simulate
-        self.question = self.look_up(scenario)
+        self.scenario, self.library, self.simulate = one_draw(scenario), library, simulate
+        self.question = self.look_up(self.scenario)
         self.costs = Costs(self.question.device)
 
     def look_up(self, scenario: Scenario) -> Question:
