@@ -9,7 +9,7 @@ from .errors import InputError, UnknownNameError
 from .hardware import Device, load_device
 from .model import Architecture, load_model
 from .model.formats import BF16, WEIGHT_BYTES, Formats, WeightClass
-from .network import Cluster, build_cluster, load_cluster
+from .network import Cluster, build_cluster, load_cluster, with_pairs
 from .parallel import (
     SWITCHES,
     Adapters,
@@ -27,6 +27,7 @@ from .parallel import (
 from .provenance import Provenance
 from .scenario import ClusterInline, Faults, Scenario
 from .scenario import Plan as PlanKeys
+from .scenario.cluster import Measured
 from .scenario.workload import PrecisionSpec, Workload
 from .steps import STEPS
 
@@ -131,6 +132,7 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
             algorithms={str(kind): name for kind, name in entry.algorithms.items()},
             node_axes=entry.placement.node if entry.placement else (),
             rail_axes=entry.placement.rails if entry.placement else (),
+            node_order=entry.placement.order if entry.placement else (),
             routing=entry.routing.routing() if entry.routing else None,
             options=entry.options,
         )
@@ -190,11 +192,25 @@ def cluster_of(scenario: Scenario, lookups: Lookups = FRESH) -> Cluster:
     parts = (inline.device, inline.nodes, inline.fabric, inline.node, inline.oversubscription, inline.library)
     try:
         cluster = lookups.build_cluster(*parts, inline.gpus_per_node)
+        if inline.measured is not None:
+            cluster = measured_between(cluster, inline.measured)
         if inline.routing is not None:
             cluster = cluster.with_routing(inline.routing.routing())
         return with_faults(cluster, scenario.faults)
     except UnknownNameError as error:  # the catalog's names are known by now
         raise error.at(key="cluster.library") from None
+
+
+def measured_between(cluster: Cluster, measured: Measured) -> Cluster:
+    """A cluster with measured bandwidths between its nodes."""
+    key = ("measured", measured.bytes_per_s)
+    if key not in cluster.memo:
+        try:
+            cluster.memo[key] = with_pairs(cluster, measured.bytes_per_s)
+        except InputError as error:
+            raise error.at(key="cluster.measured") from None
+    found: Cluster = cluster.memo[key]
+    return found
 
 
 def replica_of(cluster: Cluster, ranks: int) -> Cluster:

@@ -32,6 +32,7 @@ from .collectives.traffic import Traffic
 from .flows import Flow, finish_times
 from .kinds import KINDS, CollectiveKind
 from .load import build_cluster, load_cluster
+from .pairs import between_nodes, with_pairs
 from .routing import ROUTINGS, SPREAD, Routing, RoutingPolicy, mean_ring_rate
 from .wiring import TOPOLOGIES, Topology
 
@@ -53,6 +54,7 @@ __all__ = [
     "Schedule",
     "Topology",
     "Traffic",
+    "between_nodes",
     "build_cluster",
     "collective",
     "consider_messages",
@@ -64,4 +66,5 @@ __all__ = [
     "places_reached",
     "point_to_point",
     "scheduled",
+    "with_pairs",
 ]

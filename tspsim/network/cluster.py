@@ -234,6 +234,11 @@ class Cluster:
         return graph
 
     @property
+    def divisible(self) -> bool:
+        """Whether a few of its nodes are joined as all are: no link differs, and no graph names each node."""
+        return not self.factors and (self.fabric is None or isinstance(self.fabric.kind, str))
+
+    @property
     def told_apart(self) -> bool:
         """Whether parallel cables between two switches are links of their own."""
         plane = self.layout.plane if self.fabric is not None else None

@@ -100,6 +100,8 @@ class Plan:
         Axis → ranks of one group along it that share a node, where every node has as many; absent: all of them.
     node_axes, rail_axes
         Axes laid along the node first, and those laid across nodes; see :func:`tspsim.parallel.mesh.build_mesh`.
+    node_order
+        Nodes, or GPUs, in the order in which the mesh is laid on them; empty: as they are numbered.
     routing
         How its flows choose among equal paths between switches; None: as the cluster's do.
     options
@@ -134,6 +136,7 @@ class Plan:
     algorithms: Mapping[str, str] = field(default_factory=dict)
     node_axes: tuple[str, ...] = ()
     rail_axes: tuple[str, ...] = ()
+    node_order: tuple[int, ...] = ()
     routing: Routing | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     open: tuple[str, ...] = ()

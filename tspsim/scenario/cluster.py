@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, StrictInt, StrictStr, Tag, model_validator
 
-from ..errors import shorten
-from ..units import PositiveNumber
+from ..errors import InputError, shorten
+from ..units import PositiveNumber, parse
 from .routing import RoutingChoice
 from .section import Name, Section, refuse
 
@@ -82,6 +82,35 @@ def end(vertex: Vertex) -> str:
     return f"GPU {vertex}" if isinstance(vertex, int) else shorten(vertex)
 
 
+class Measured(Section):
+    """Bandwidths between nodes: ``rows[i][j]`` reaches node j from node i with all NICs of both at work."""
+
+    unit: StrictStr = Field("GB/s", description="of the numbers in rows")
+    rows: Annotated[tuple[tuple[Annotated[float, Field(ge=0)], ...], ...], Field(min_length=2, max_length=1024)] = Field(
+        description="a row a node that sends, a column a node that receives; the diagonal is not read"
+    )
+
+    @model_validator(mode="after")
+    def _square(self) -> Measured:
+        try:
+            parse(f"1 {self.unit}", "bytes/s")
+        except InputError as error:
+            raise refuse(f"unit: {error}") from None
+        if any(len(row) != len(self.rows) for row in self.rows):
+            raise refuse(f"{len(self.rows)} rows need as many columns each")
+        return self
+
+    @property
+    def bytes_per_s(self) -> tuple[tuple[float, ...], ...]:
+        """The rows in bytes/s."""
+        unit = parse(f"1 {self.unit}", "bytes/s")
+        return tuple(tuple(rate * unit for rate in row) for row in self.rows)
+
+    def of_nodes(self, nodes: int) -> Measured:
+        """Of the first nodes alone."""
+        return self.model_copy(update={"rows": tuple(row[:nodes] for row in self.rows[:nodes])})
+
+
 class ClusterInline(Section):
     """A cluster in the scenario's own words; :mod:`tspsim.network` builds it."""
 
@@ -98,6 +127,7 @@ class ClusterInline(Section):
     library: Name | None = Field(
         None, description="version or launch mode of the node's collective library, such as NCCL 2.29.2; its default"
     )
+    measured: Measured | None = Field(None, description="bandwidth between every two nodes, instead of the switches")
     routing: RoutingChoice | None = Field(
         None, description="of equal paths between switches: a policy's name, or its name and seeds; default: spread"
     )
@@ -109,6 +139,8 @@ class ClusterInline(Section):
             raise refuse("needs a device, such as device: mi300x, or a node, such as node: mi300x-8")
         if self.nodes > 1 and self.fabric is None:
             raise refuse(f"{self.nodes} nodes need a fabric between them, such as fabric: rails-400g")
+        if self.measured is not None and len(self.measured.rows) != self.nodes:
+            raise refuse(f"measured has {len(self.measured.rows)} rows for {self.nodes} nodes")
         return self
 
 

@@ -21,7 +21,11 @@ from .space import Candidate, Space
 def at_nodes(scenario: Scenario, cluster: Cluster, nodes: int) -> Scenario:
     """The scenario on another number of the same nodes."""
     if isinstance(scenario.cluster, ClusterInline):
-        inline = scenario.cluster.model_copy(update={"nodes": nodes})
+        inline, measured = scenario.cluster.model_copy(update={"nodes": nodes}), scenario.cluster.measured
+        if measured is not None:
+            if nodes > len(measured.rows):
+                raise InputError(f"{len(measured.rows)} nodes were measured, not {nodes}", key="cluster.measured")
+            inline = inline.model_copy(update={"measured": measured.of_nodes(nodes) if nodes > 1 else None})
     else:
         if cluster.fabric is None and nodes > 1:
             raise InputError(f"{cluster.name} has no fabric for {nodes} nodes", key="cluster")
