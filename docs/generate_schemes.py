@@ -58,12 +58,17 @@ class Entry:
     needs: str
     nodes: int = 1
     fabric: str | None = None
+    further: Keys = field(default_factory=dict)
     devices: tuple[str, ...] = field(default=DEVICES)
 
 
 FORWARD = {"pass": "forward", "sequence": 64 * KI}
 TENSOR = {"model": "llama-3.1-70b", "pass": "forward", "sequence": 4 * KI}
 SKEWED = {"load": "hot", "hot_experts": 16, "hot_share": 0.95}
+PLACED: Keys = {"tp": 8, "pp": 2, "zero": 1}
+UNEQUAL: Keys = {
+    key: value for key, value in tspsim.load("pipette-mapping").to_dict()["cluster"].items() if key == "measured"
+}
 ENTRIES = (
     Entry(
         "TASP", "tsp-8b forward, 64Ki, 8 ranks", {"sp": 8, "exchange": "ring", "context_transport": "multi_ring"}, SP8,
@@ -166,6 +171,15 @@ ENTRIES = (
         "two of eight flows meet on 32 cables; static routing by destination does as well",
         "switches that hash", nodes=16, fabric="fat-tree-400g",
     ),
+    Entry(
+        "Searched placement (Pipette)", "Llama-3.1-70B training, TP8, PP2, 16 × 4Ki, 8 nodes of unequal links",
+        {**PLACED, "placement": {"order": [6, 7, 0, 5, 3, 2, 1, 4]}},
+        {"by number": PLACED, "TP8": {"tp": 8, "zero": 1}, "TP8, PP4": {"tp": 8, "pp": 4, "zero": 1}},
+        {"model": "llama-3.1-70b", "pass": "training", "sequence": 4 * KI, "global_batch": 16},
+        "1.46× over AMP (V100 and A100, whole planner)",
+        "which nodes sum gradients; a plan without a pipeline has no such choice",
+        "links that differ, and somebody who measured them", nodes=8, fabric="rails-400g", further=UNEQUAL,
+    ),
 )  # fmt: skip
 
 
@@ -177,6 +191,7 @@ def rate(device: str, entry: str, plan: str) -> float | None:
     cluster: Keys = {"device": device, "nodes": asked.nodes}
     if asked.fabric is not None:
         cluster["fabric"] = asked.fabric
+    cluster |= asked.further
     question = {"name": "worth", "cluster": cluster, "workload": asked.workload, "plans": [{"name": plan, **keys}]}
     try:
         (answer,) = tspsim.simulate(question).plans

@@ -102,8 +102,8 @@ def located(plan: Plan, gpus: int, gpus_per_node: int) -> Plan:
         return plan
     nodes = build_mesh(plan, gpus, gpus_per_node).groups(plan.token_axis) // gpus_per_node
     # Of every group and node, how many ranks: the number of equal neighbours once a row is sorted.
-    ordered = np.sort(nodes, axis=1)
-    starts = np.flatnonzero(np.diff(ordered, axis=1, prepend=-1).reshape(-1))
+    inner = np.sort(nodes, axis=1)
+    starts = np.flatnonzero(np.diff(inner, axis=1, prepend=-1).reshape(-1))
     together = set(np.diff(starts, append=nodes.size).tolist())
     return replace(plan, together={plan.token_axis: together.pop() if len(together) == 1 else 0})
 

@@ -86,7 +86,7 @@ class Measured(Section):
     """Bandwidths between nodes: ``rows[i][j]`` reaches node j from node i with all NICs of both at work."""
 
     unit: StrictStr = Field("GB/s", description="of the numbers in rows")
-    rows: Annotated[tuple[tuple[Annotated[float, Field(ge=0)], ...], ...], Field(min_length=2, max_length=1024)] = Field(
+    rows: Annotated[tuple[tuple[Annotated[float, Field(ge=0)], ...], ...], Field(min_length=2, max_length=256)] = Field(
         description="a row a node that sends, a column a node that receives; the diagonal is not read"
     )
 
