@@ -9,7 +9,7 @@ from .errors import InputError, UnknownNameError
 from .hardware import Device, load_device
 from .model import Architecture, load_model
 from .model.formats import BF16, WEIGHT_BYTES, Formats, WeightClass
-from .network import Cluster, build_cluster, load_cluster, with_pairs
+from .network import Cluster, build_cluster, load_cluster, with_fabrics, with_pairs
 from .parallel import (
     SWITCHES,
     Adapters,
@@ -192,6 +192,8 @@ def cluster_of(scenario: Scenario, lookups: Lookups = FRESH) -> Cluster:
     parts = (inline.device, inline.nodes, inline.fabric, inline.node, inline.oversubscription, inline.library)
     try:
         cluster = lookups.build_cluster(*parts, inline.gpus_per_node)
+        if inline.islands and inline.nodes > 1:
+            cluster = with_fabrics(cluster, [(island.nodes, island.fabric) for island in inline.islands])
         if inline.measured is not None:
             cluster = measured_between(cluster, inline.measured)
         if inline.routing is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
     from ..provenance import Provenance
+    from .islands import Islands
     from .specs import FabricSpec, NodeSpec
 
 Vertex = int | str
@@ -114,6 +115,8 @@ class Cluster:
         Library whose kernels do small groups' all-reduces inside a node where none is named; None: the node's own.
     routing
         Which of equal paths between switches a flow takes.
+    islands
+        Nodes with a fabric of their own inside the one that joins all (:mod:`tspsim.network.islands`).
 
     Examples
     --------
@@ -133,6 +136,7 @@ class Cluster:
     factors: tuple[tuple[int, float], ...] = ()
     engine_all_reduces: str | None = None
     routing: Routing = SPREAD
+    islands: Islands | None = None
     #: Results that depend on this cluster alone, kept by whoever computes them.
     memo: dict[Any, Any] = field(default_factory=dict, repr=False)
 
@@ -164,7 +168,30 @@ class Cluster:
         else:
             cable = Cable(fabric.nic.bandwidth.value, node.nics, fabric.switch.latency.value)
             kind = wired(fabric.kind, self.nodes, cable)
-        return Layout(*shape, kind, fabric.switch.radix.value, dead, self.routing, self.oversubscription)
+        radix = fabric.switch.radix.value
+        return Layout(*shape, kind, radix, dead, routing=self.routing, oversubscription=self.oversubscription)
+
+    def joining(self, ranks: Iterable[int]) -> FabricSpec | None:
+        """The fabric that a group of ranks moves its data over."""
+        if self.islands is None:
+            return self.fabric
+        return self.islands.joining({rank // self.gpus_per_node for rank in ranks})
+
+    def layout_of(self, ranks: Iterable[int]) -> Layout:
+        """The layout as a group of ranks routes: one that spans islands keeps to what is common to all."""
+        if self.islands is None or self.joining(ranks) is not self.islands.common:
+            return self.layout
+        return self._common_layout
+
+    @cached_property
+    def _common_layout(self) -> Layout:
+        """The layout with islands' own switches avoided."""
+        assert self.islands is not None
+        layout, wiring = self.layout, self.layout.plane
+        assert isinstance(wiring, Wiring)
+        shared = {*range(self.nodes), self.islands.switch}
+        own = [link for link, (source, target, *_) in enumerate(wiring.links) if not {source, target} <= shared]
+        return replace(layout, avoided=tuple([layout.switch_start + link for link in own]))
 
     @cached_property
     def links(self) -> Links:

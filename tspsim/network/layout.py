@@ -42,6 +42,8 @@ class Layout:
         Ports of a switch of the fabric.
     dead
         Links that carry nothing, ascending: routes go round them (:mod:`tspsim.network.detours`).
+    avoided
+        Links of a wired fabric that are sound and not used where there is another way.
     routing
         Which of equal paths a flow takes.
     oversubscription
@@ -55,6 +57,7 @@ class Layout:
     fabric: str | Wiring | None = None
     radix: int = 2
     dead: tuple[int, ...] = ()
+    avoided: tuple[int, ...] = ()
     routing: Routing = SPREAD
     oversubscription: float = 1.0
 
@@ -109,7 +112,8 @@ class Layout:
     def plane(self) -> Clos | Wiring:
         """One of them."""
         if isinstance(self.fabric, Wiring):
-            dead = tuple([link - self.switch_start for link in self.dead if link >= self.switch_start])
+            shunned = (*self.dead, *self.avoided)
+            dead = tuple(sorted([link - self.switch_start for link in shunned if link >= self.switch_start]))
             return replace(self.fabric, dead=dead) if dead else self.fabric
         return self.clos
 

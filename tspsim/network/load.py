@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import catalog
 from ..errors import InputError, UnknownNameError, shorten
 from .cluster import Cluster
+from .islands import with_islands
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -136,6 +138,24 @@ def build_cluster(
     cluster = Cluster(label, spec, nodes, joined if nodes > 1 else None, float(ratio))
     _ = cluster.layout.links  # a fabric too large for its switches is refused here, not at first use
     return cluster
+
+
+def with_fabrics(cluster: Cluster, islands: Sequence[tuple[int, str]]) -> Cluster:
+    """A cluster in islands: how many nodes of each, and the catalog name of the fabric inside.
+
+    Raises
+    ------
+    InputError
+        A name is unknown, or islands have other nodes than the cluster.
+    """
+    from .specs import FabricSpec
+
+    key = ("islands", tuple(islands))
+    if key not in cluster.memo:
+        fabrics = [catalog.load("fabrics", name, FabricSpec) for _, name in islands]
+        cluster.memo[key] = with_islands(cluster, [nodes for nodes, _ in islands], fabrics)
+    found: Cluster = cluster.memo[key]
+    return found
 
 
 def usual_node(device: str) -> str:

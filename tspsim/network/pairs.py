@@ -72,5 +72,7 @@ def between_nodes(cluster: Cluster) -> Floats:
         for target, row in zip(others.tolist(), ways, strict=True):
             links, load = np.unique(row[row >= layout.host_start], return_counts=True)
             busiest_s = float((load / cluster.bandwidth_bytes_per_s[links]).max())
-            found[source, target] = per_node / busiest_s * cluster.fabric.efficiency.value
+            fabric = cluster.joining((source * per_node, target * per_node))
+            assert fabric is not None
+            found[source, target] = per_node / busiest_s * fabric.efficiency.value
     return found

@@ -111,6 +111,13 @@ class Measured(Section):
         return self.model_copy(update={"rows": tuple(row[:nodes] for row in self.rows[:nodes])})
 
 
+class Island(Section):
+    """Nodes with a fabric of their own."""
+
+    nodes: Annotated[PositiveNumber, Field(le=MOST_NODES)] = Field(description="how many, in order of their numbers")
+    fabric: Name = Field(description="inside it, from the catalog of fabrics")
+
+
 class ClusterInline(Section):
     """A cluster in the scenario's own words; :mod:`tspsim.network` builds it."""
 
@@ -127,6 +134,9 @@ class ClusterInline(Section):
     library: Name | None = Field(
         None, description="version or launch mode of the node's collective library, such as NCCL 2.29.2; its default"
     )
+    islands: Annotated[tuple[Island, ...], Field(max_length=64)] = Field(
+        (), description="nodes that have a fabric of their own; `fabric` is what all have in common"
+    )
     measured: Measured | None = Field(None, description="bandwidth between every two nodes, instead of the switches")
     routing: RoutingChoice | None = Field(
         None, description="of equal paths between switches: a policy's name, or its name and seeds; default: spread"
@@ -139,6 +149,11 @@ class ClusterInline(Section):
             raise refuse("needs a device, such as device: mi300x, or a node, such as node: mi300x-8")
         if self.nodes > 1 and self.fabric is None:
             raise refuse(f"{self.nodes} nodes need a fabric between them, such as fabric: rails-400g")
+        joined = sum(island.nodes for island in self.islands)
+        if self.islands and joined != self.nodes:
+            raise refuse(f"islands have {joined} nodes, but the cluster has {self.nodes}")
+        if self.islands and self.measured is not None:
+            raise refuse("state islands or what was measured between nodes, not both")
         if self.measured is not None and len(self.measured.rows) != self.nodes:
             raise refuse(f"measured has {len(self.measured.rows)} rows for {self.nodes} nodes")
         return self

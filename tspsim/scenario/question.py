@@ -166,7 +166,7 @@ class Scenario(Section):
         A scenario that is no purchase has neither ``offers`` nor ``project``; of ``sequences_per_replica`` and
         ``global_batch`` it has one; with ``traffic`` it has nothing that says how much a step is. A plan has
         ``expert_balance`` where it is not the usual one; a cluster has ``gpus_per_node`` where not all are used, and
-        ``measured`` and ``routing`` where they are stated.
+        ``islands``, ``measured`` and ``routing`` where they are stated.
         """
         data = self.model_dump(mode="json", by_alias=True)
         workload = data["workload"]
@@ -178,8 +178,8 @@ class Scenario(Section):
                 if key != "speculation":
                     workload.pop(key, None)
         for cluster in (data["cluster"], *(offer["cluster"] for offer in data["offers"])):
-            for key in ("gpus_per_node", "measured", "routing"):
-                if isinstance(cluster, dict) and cluster[key] is None:
+            for key in ("gpus_per_node", "islands", "measured", "routing"):
+                if isinstance(cluster, dict) and not cluster[key]:
                     del cluster[key]
         for plan in data["plans"]:
             if plan.get("expert_balance") == Plan.model_fields["expert_balance"].default.policy:

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from .. import question, simulation
 from .._version import __version__
 from ..errors import InputError
+from ..network import SPREAD
 from ..scenario import Scenario
 from ..traffic import read_trace
 
 if TYPE_CHECKING:
     from ..hardware import Device
     from ..network import Cluster
+    from ..network.islands import Islands
 
 Found = TypeVar("Found")
 
@@ -132,7 +134,14 @@ def _cluster_content(cluster: Cluster) -> dict[str, Any]:
         "fabric": cluster.fabric.model_dump(mode="json") if cluster.fabric else None,
         "oversubscription": cluster.oversubscription,
         "factors": cluster.factors,
+        **({"routing": asdict(cluster.routing)} if cluster.routing != SPREAD else {}),
+        **({"islands": _islands_content(cluster.islands)} if cluster.islands is not None else {}),
     }
+
+
+def _islands_content(islands: Islands) -> list[Any]:
+    fabrics = (islands.common, *islands.fabrics)
+    return [islands.nodes, *(fabric.model_dump(mode="json") for fabric in fabrics)]
 
 
 def _device_content(device: Device) -> list[Any]:

@@ -11,6 +11,7 @@ from ...paths import LowerBound
 from ...question import Question, look_up
 from ...result import PlanResult
 from ...scenario import ClusterInline, Scenario
+from ...scenario.cluster import Island
 from ...simulation import Costs
 from ..query import Library
 from .branch import Search
@@ -26,6 +27,8 @@ def at_nodes(scenario: Scenario, cluster: Cluster, nodes: int) -> Scenario:
             if nodes > len(measured.rows):
                 raise InputError(f"{len(measured.rows)} nodes were measured, not {nodes}", key="cluster.measured")
             inline = inline.model_copy(update={"measured": measured.of_nodes(nodes) if nodes > 1 else None})
+        if inline.islands:
+            inline = inline.model_copy(update={"islands": of_nodes(inline.islands, nodes)})
     else:
         if cluster.fabric is None and nodes > 1:
             raise InputError(f"{cluster.name} has no fabric for {nodes} nodes", key="cluster")
@@ -46,6 +49,18 @@ def one_draw(scenario: Scenario) -> Scenario:
         return scenario
     first = cluster.routing.model_copy(update={"seeds": 1})
     return scenario.model_copy(update={"cluster": cluster.model_copy(update={"routing": first})})
+
+
+def of_nodes(islands: Sequence[Island], nodes: int) -> tuple[Island, ...]:
+    """The first nodes of islands, in theirs; raises InputError where there are not as many."""
+    found, left = [], nodes
+    for island in islands:
+        here = min(island.nodes, left)
+        left -= here
+        found += [island.model_copy(update={"nodes": here})] if here else []
+    if left:
+        raise InputError(f"islands have {nodes - left} nodes, not {nodes}", key="cluster.islands")
+    return tuple(found)
 
 
 class Searches:
