@@ -66,6 +66,9 @@ FORWARD = {"pass": "forward", "sequence": 64 * KI}
 TENSOR = {"model": "llama-3.1-70b", "pass": "forward", "sequence": 4 * KI}
 SKEWED = {"load": "hot", "hot_experts": 16, "hot_share": 0.95}
 PLACED: Keys = {"tp": 8, "pp": 2, "zero": 1}
+ISLANDS: Keys = {
+    "islands": [{"nodes": 4, "fabric": "infiniband-400g-lambda"}, {"nodes": 4, "fabric": "roce-400g-gcp"}]
+}
 UNEQUAL: Keys = {
     key: value for key, value in tspsim.load("pipette-mapping").to_dict()["cluster"].items() if key == "measured"
 }
@@ -179,6 +182,16 @@ ENTRIES = (
         "1.46× over AMP (V100 and A100, whole planner)",
         "which nodes sum gradients; a plan without a pipeline has no such choice",
         "links that differ, and somebody who measured them", nodes=8, fabric="rails-400g", further=UNEQUAL,
+    ),
+    Entry(
+        "Stages across islands (Holmes)", "Llama-3.1-70B training, TP8, 128 × 4Ki, 4 nodes of InfiniBand, 4 of RoCE",
+        {**PLACED, "placement": {"node": ["tp", "dp"]}},
+        {"replicas across, TP8": {"tp": 8, "zero": 1}, "replicas across, PP2": PLACED,
+         "TP8, PP8": {"tp": 8, "pp": 8, "zero": 1}},
+        {"model": "llama-3.1-70b", "pass": "training", "sequence": 4 * KI, "global_batch": 128},
+        "1.39× over Megatron-LM (7.5B, A100, read off a figure)",
+        "sums at RDMA rate; any plan whose replicas stay inside does it, one pipeline of all nodes too",
+        "two kinds of RDMA and a slow wire between them", nodes=8, fabric="ethernet-100g", further=ISLANDS,
     ),
 )  # fmt: skip
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from . import inference, metrics
 from .description import (
@@ -28,11 +31,12 @@ from .mesh import Mesh
 from .operators import Operator
 from .parallel import Job, Plan, axes_of, build_mesh, capacity, peak_memory, scheme_axes, scheme_of, write_program
 from .parallel.stack import Stack
+from .program import Program
 from .question import Lookups, Question, look_up
 from .result import Memory, PlanResult, Range, RankClass, Result
 from .scenario import Scenario, load
 from .statements import bottleneck, defaults_in_words, notes_of, unexplained
-from .tuning import tuned
+from .tuning import kernels_s, tuned
 
 __all__ = ["Costs", "Lookups", "Question", "look_up", "run", "run_plan", "simulate"]
 
@@ -160,7 +164,7 @@ def _run_job(question: Question, job: Job, *, every_rank: bool, costs: Costs | N
     submission, makespan_s, between_s, parts = step.submission, step.makespan_s, step.between_s, step.parts
     tokens = job.work.counted_tokens * plan.dp
     model_flops = job.work.tokens_per_replica * plan.dp * question.work.flops_per_token(question.model)
-    peak = device.peak_of(question.work.precision)
+    peak = question.peak_of(question.work.precision)
     block = submission if steady_blocks(job) else run_block(question, job, costs)
     block_tokens = job.one_forward().group_tokens * plan.dp * plan.pp
     links, link_shares = link_use(cluster, submission, makespan_s)
@@ -173,7 +177,7 @@ def _run_job(question: Question, job: Job, *, every_rank: bool, costs: Costs | N
         tokens_per_step=tokens,
         gpus=cluster.gpus,
         block_forward_tokens_per_s=block_tokens / metrics.layer_period_s(block),
-        mfu=model_flops / (makespan_s * cluster.gpus * peak),
+        mfu=model_flops / (makespan_s * peak),
         dropped_share=question.work.dropped_share(question.model),
         breakdown_s={
             "compute": parts.total_compute_s,
@@ -258,9 +262,9 @@ def run(
     scheme = scheme_of(job.plan)
     roles, role_of = mesh.coordinates(axes_of(job))
     device, stack = question.device, job.work.stack
-    slowness = {slow.gpu: slow.factor for slow in question.scenario.faults.slow_gpus}
     with no_collection():
         programs = tuple([write_program(scheme, job, role) for role in roles])
+        slowness = slowness_of(question, job, programs, role_of)
         return execute(
             question.cluster,
             stack.cost(costs, device, job.capture),
@@ -269,6 +273,24 @@ def run(
             every_rank=every_rank,
             every_iteration=every_iteration,
         )
+
+
+def slowness_of(
+    question: Question, job: Job, programs: Sequence[Program], role_of: NDArray[np.int64]
+) -> dict[int, float]:
+    """By rank, how many times longer kernels take than on the cluster's device: slow GPUs, and other ones.
+
+    On another device every kernel of a program takes as much longer as all of its kernels together do.
+    """
+    found: dict[int, float] = {}
+    stack, device = job.work.stack, question.device
+    for other in question.others:
+        here, there = (stack.cost(Costs(each), each, job.capture) for each in (device, other.device))
+        longer = [kernels_s(program, there) / max(kernels_s(program, here), 1e-30) for program in programs]
+        found |= {rank: longer[int(role_of[rank])] for rank in range(other.first, other.first + other.gpus)}
+    for slow in question.scenario.faults.slow_gpus:
+        found[slow.gpu] = found.get(slow.gpu, 1.0) * slow.factor
+    return found
 
 
 def steady_blocks(job: Job) -> bool:

@@ -31,7 +31,7 @@ from .collectives.schedule import Group, Schedule, scheduled
 from .collectives.traffic import Traffic
 from .flows import Flow, finish_times
 from .kinds import KINDS, CollectiveKind
-from .load import build_cluster, load_cluster, with_fabrics
+from .load import build_cluster, load_cluster, with_fabrics, with_nodes
 from .pairs import between_nodes, with_pairs
 from .routing import ROUTINGS, SPREAD, Routing, RoutingPolicy, mean_ring_rate
 from .wiring import TOPOLOGIES, Topology
@@ -67,5 +67,6 @@ __all__ = [
     "point_to_point",
     "scheduled",
     "with_fabrics",
+    "with_nodes",
     "with_pairs",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, StrictInt, StrictStr, Tag, model_validator
@@ -112,10 +112,11 @@ class Measured(Section):
 
 
 class Island(Section):
-    """Nodes with a fabric of their own."""
+    """Nodes with a fabric of their own, and perhaps other GPUs."""
 
     nodes: Annotated[PositiveNumber, Field(le=MOST_NODES)] = Field(description="how many, in order of their numbers")
     fabric: Name = Field(description="inside it, from the catalog of fabrics")
+    device: Name | None = Field(None, description="its GPUs, no faster than the cluster's, which they are by default")
 
 
 class ClusterInline(Section):
@@ -164,7 +165,20 @@ class ClusterInline(Section):
         used = self.gpus_per_node
         part = f"Of each node {used} GPUs are used, with their share of its NICs, and paid (`cluster.gpus_per_node`)."
         faults = self.faults.in_words() if self.faults else ()
-        return (part, *faults) if used is not None else faults
+        return (*((part,) if used is not None else ()), *self._islands_in_words(), *faults)
+
+    def _islands_in_words(self) -> Iterator[str]:
+        """A sentence an island."""
+        first = 0
+        for island in self.islands:
+            nodes = f"Nodes {first} to {first + island.nodes - 1}" if island.nodes > 1 else f"Node {first}"
+            first += island.nodes
+            yield f"{nodes} have {shorten(island.fabric)} among them; with others they share {shorten(self.fabric)}."
+            if island.device is not None:
+                yield (
+                    f"{nodes} have {shorten(island.device)}: every kernel of a rank there takes as much longer as its "
+                    "program does (`cluster.islands`); MFU counts the peak of both."
+                )
 
 
 def _form_of_cluster(value: Any) -> str:

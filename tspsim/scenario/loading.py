@@ -172,7 +172,7 @@ def _with_known_names(scenario: Scenario, folder: Path | None) -> Scenario:
         return cluster
 
     def known_island(island: Island, key: str) -> Island:
-        kinds: dict[str, catalog.Kind] = {"fabric": "fabrics"}
+        kinds: dict[str, catalog.Kind] = {"fabric": "fabrics", "device": "devices"}
         names = {part: located(kind, getattr(island, part), f"{key}.{part}") for part, kind in kinds.items()}
         return island.model_copy(update=names)
 

@@ -97,6 +97,10 @@ class Library:
         document["cluster"] = self._digest(asked.cluster, _cluster_content)  # slow links among it, but not slow GPUs
         if asked.scenario.faults.slow_gpus:
             document["slow_gpus"] = [slow.model_dump() for slow in asked.scenario.faults.slow_gpus]
+        if asked.others:
+            document["others"] = [
+                (each.first, each.gpus, self._digest(each.device, _device_content)) for each in asked.others
+            ]
         document["device"] = self._digest(asked.device, _device_content)
         document["workload"]["model"] = self._digest(asked.model, asdict)
         document["workload"]["stack"] = repr(asked.work.stack)
