@@ -186,7 +186,7 @@ def with_nodes(cluster: Cluster, islands: Sequence[tuple[int, str | None]]) -> C
                 raise InputError(f"nodes of {device} are joined otherwise than {own.name}")
             shares = [link[2] / known[2] for link, known in zip(wiring.links, layout.inside.links, strict=True)]
             if max(shares, default=1.0) > 1.0:
-                raise InputError(f"links in nodes of {device} are faster than in {own.name}; name it as `cluster.device`")
+                raise InputError(f"links in nodes of {device} are faster than in {own.name}: make it `cluster.device`")
             for node in range(first, first + nodes):
                 begin = node * layout.node_links
                 factors |= {begin + link: share for link, share in enumerate(shares) if share < 1.0}
