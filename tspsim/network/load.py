@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .. import catalog
 from ..errors import InputError, UnknownNameError, shorten
 from .cluster import Cluster
-from .islands import with_islands
+from .joining import with_islands
 
 if TYPE_CHECKING:
     import networkx as nx

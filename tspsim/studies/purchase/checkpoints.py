@@ -1,8 +1,8 @@
 """What failures cost a long run: how often to write a checkpoint, and how long the run then takes.
 
 Failures are a Poisson process: with node MTBF m on n nodes the machine fails every M = m/n. Work is done in segments of
-τ seconds, each followed by a checkpoint of δ; a failure throws away the segment under way and costs an outage R: until it
-is noticed, until the node at fault is known, until work goes on (what C4D shortens: Dong et al. 2024, arXiv 2406.04594). The
+τ seconds, each followed by a checkpoint of δ; a failure throws away the segment under way and costs an outage R: until
+it is noticed, until the node at fault is known, until work goes on (what C4D shortens: arXiv 2406.04594). The
 expected time of T seconds of work is then exactly (Daly 2006, §3.2: failures during restarts and checkpoints as well)
 
     E(τ) = M · e^(R/M) · (e^((τ+δ)/M) − 1) · T/τ.
