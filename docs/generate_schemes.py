@@ -59,12 +59,20 @@ class Entry:
     needs: str
     nodes: int = 1
     fabric: str | None = None
+    further: Keys = field(default_factory=dict)
     devices: tuple[str, ...] = field(default=DEVICES)
 
 
 FORWARD = {"pass": "forward", "sequence": 64 * KI}
 TENSOR = {"model": "llama-3.1-70b", "pass": "forward", "sequence": 4 * KI}
 SKEWED = {"load": "hot", "hot_experts": 16, "hot_share": 0.95}
+PLACED: Keys = {"tp": 8, "pp": 2, "zero": 1}
+ISLANDS: Keys = {
+    "islands": [{"nodes": 4, "fabric": "infiniband-400g-lambda"}, {"nodes": 4, "fabric": "roce-400g-gcp"}]
+}
+UNEQUAL: Keys = {
+    key: value for key, value in tspsim.load("pipette-mapping").to_dict()["cluster"].items() if key == "measured"
+}
 ENTRIES = (
     Entry(
         "TASP", "tsp-8b forward, 64Ki, 8 ranks", {"sp": 8, "exchange": "ring", "context_transport": "multi_ring"}, SP8,
@@ -157,6 +165,35 @@ ENTRIES = (
         "a quarter of the bytes between nodes, but every byte crosses the node as well",
         "a thin fabric, few tokens a GPU, gradients in four bits", nodes=16, fabric="rails-400g",
     ),
+    Entry(
+        "Planned paths (C4P)", "Llama-3.1-70B training, TP8, 4 × 4Ki a replica, 16 nodes on a fat tree",
+        {"tp": 8, "zero": 1, "routing": "planned"},
+        {"ECMP": {"tp": 8, "zero": 1, "routing": "ecmp"}, "by destination": {"tp": 8, "zero": 1},
+         "hashed, overlapped": {"tp": 8, "zero": 1, "overlap": True, "routing": "ecmp"}},
+        {"model": "llama-3.1-70b", "pass": "training", "sequence": 4 * KI, "sequences_per_replica": 4},
+        "15 % less communication in jobs (H800, three-tier Clos)",
+        "two of eight flows meet on 32 cables; static routing by destination does as well",
+        "switches that hash", nodes=16, fabric="fat-tree-400g",
+    ),
+    Entry(
+        "Searched placement (Pipette)", "Llama-3.1-70B training, TP8, PP2, 16 × 4Ki, 8 nodes of unequal links",
+        {**PLACED, "placement": {"order": [6, 7, 0, 5, 3, 2, 1, 4]}},
+        {"by number": PLACED, "TP8": {"tp": 8, "zero": 1}, "TP8, PP4": {"tp": 8, "pp": 4, "zero": 1}},
+        {"model": "llama-3.1-70b", "pass": "training", "sequence": 4 * KI, "global_batch": 16},
+        "1.46× over AMP (V100 and A100, whole planner)",
+        "which nodes sum gradients; a plan without a pipeline has no such choice",
+        "links that differ, and somebody who measured them", nodes=8, fabric="rails-400g", further=UNEQUAL,
+    ),
+    Entry(
+        "Stages across islands (Holmes)", "Llama-3.1-70B training, TP8, 128 × 4Ki, 4 nodes of InfiniBand, 4 of RoCE",
+        {**PLACED, "placement": {"node": ["tp", "dp"]}},
+        {"replicas across, TP8": {"tp": 8, "zero": 1}, "replicas across, PP2": PLACED,
+         "TP8, PP8": {"tp": 8, "pp": 8, "zero": 1}},
+        {"model": "llama-3.1-70b", "pass": "training", "sequence": 4 * KI, "global_batch": 128},
+        "1.39× over Megatron-LM (7.5B, A100, read off a figure)",
+        "sums at RDMA rate; any plan whose replicas stay inside does it, one pipeline of all nodes too",
+        "two kinds of RDMA and a slow wire between them", nodes=8, fabric="ethernet-100g", further=ISLANDS,
+    ),
 )  # fmt: skip
 
 
@@ -168,6 +205,7 @@ def rate(device: str, entry: str, plan: str) -> float | None:
     cluster: Keys = {"device": device, "nodes": asked.nodes}
     if asked.fabric is not None:
         cluster["fabric"] = asked.fabric
+    cluster |= asked.further
     question = {"name": "worth", "cluster": cluster, "workload": asked.workload, "plans": [{"name": plan, **keys}]}
     try:
         (answer,) = tspsim.simulate(question).plans

@@ -102,7 +102,11 @@ def settings_of(plan: Plan) -> dict[str, Any]:
         **plan.options,
         "chosen": list(plan.chosen),
         "algorithms": dict(plan.algorithms),
-        "placement": {"node": list(plan.node_axes), "rails": list(plan.rail_axes)},
+        "placement": {
+            "node": list(plan.node_axes),
+            "rails": list(plan.rail_axes),
+            **({"order": list(plan.node_order)} if plan.node_order else {}),
+        },
     }
 
 

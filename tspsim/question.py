@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .errors import InputError, UnknownNameError
-from .hardware import Device, load_device
+from .hardware import Device, load_device, standing_for
 from .model import Architecture, load_model
 from .model.formats import BF16, WEIGHT_BYTES, Formats, WeightClass
-from .network import Cluster, build_cluster, load_cluster
+from .network import Cluster, build_cluster, load_cluster, with_fabrics, with_nodes, with_pairs
 from .parallel import (
     SWITCHES,
     Adapters,
@@ -27,8 +27,18 @@ from .parallel import (
 from .provenance import Provenance
 from .scenario import ClusterInline, Faults, Scenario
 from .scenario import Plan as PlanKeys
+from .scenario.cluster import Island, Measured
 from .scenario.workload import PrecisionSpec, Workload
 from .steps import STEPS
+
+
+@dataclass(frozen=True)
+class OtherNodes:
+    """GPUs from ``first`` on, ``gpus`` of them, that are another device than the cluster's."""
+
+    first: int
+    gpus: int
+    device: Device
 
 
 @dataclass(frozen=True)
@@ -36,7 +46,8 @@ class Question:
     """A scenario with everything it names looked up.
 
     Where the scenario states a global ``batch``, ``work`` is that of the first plan, and others have other numbers of
-    sequences. ``stack_sources`` say where the numbers of its software are from.
+    sequences. ``stack_sources`` say where the numbers of its software are from. ``others`` are GPUs of another kind
+    than ``device``.
     """
 
     scenario: Scenario
@@ -47,6 +58,27 @@ class Question:
     plans: tuple[Plan, ...]
     batch: int | None = None
     stack_sources: tuple[Provenance, ...] = ()
+    others: tuple[OtherNodes, ...] = ()
+
+    def peak_of(self, dtype: str) -> float:
+        """Dense FLOP/s of all GPUs."""
+        own = self.device.peak_of(dtype)
+        return self.cluster.gpus * own - sum(each.gpus * (own - each.device.peak_of(dtype)) for each in self.others)
+
+    def on(self, plan: Plan) -> Question:
+        """The same on a cluster whose switches route a plan's flows as it says.
+
+        Raises
+        ------
+        InputError
+            Links between switches are slow or dead, and the plan's routing numbers links otherwise.
+        """
+        if plan.routing is None or plan.routing == self.cluster.routing:
+            return self
+        try:
+            return replace(self, cluster=self.cluster.with_routing(plan.routing))
+        except InputError as error:
+            raise error.at(key=f"plans.{plan.name}.routing") from None
 
     def job(self, plan: Plan) -> Job:
         if self.batch is None:
@@ -88,6 +120,13 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
     if STEPS.get(workload.pass_).serves:
         device = device.preferring(stack.stack().engine.kernels)
     precision, formats = types_of(workload, model, device)
+    others = other_nodes(scenario, cluster, lookups)
+    if others:
+        shares = [(other.device, other.gpus / cluster.gpus) for other in others]
+        try:
+            device = standing_for(device, shares, precision)
+        except InputError as error:
+            raise error.at(key="cluster.islands") from None
     work = Work(
         workload.pass_,
         workload.sequence,
@@ -116,11 +155,15 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
             algorithms={str(kind): name for kind, name in entry.algorithms.items()},
             node_axes=entry.placement.node if entry.placement else (),
             rail_axes=entry.placement.rails if entry.placement else (),
+            node_order=entry.placement.order if entry.placement else (),
+            routing=entry.routing.routing() if entry.routing else None,
             options=entry.options,
         )
         workload.sequences_of(plan.dp, plan.name)
         plans.append(located(with_choices(plan, entry), cluster.gpus, cluster.gpus_per_node))
-    question = Question(scenario, cluster, device, model, work, tuple(plans), workload.global_batch, stack.provenance())
+    question = Question(
+        scenario, cluster, device, model, work, tuple(plans), workload.global_batch, stack.provenance(), others
+    )
     for plan, entry in zip(plans, scenario.plans, strict=True):
         if entry.pools is None:
             question.job(plan).check()
@@ -173,9 +216,52 @@ def cluster_of(scenario: Scenario, lookups: Lookups = FRESH) -> Cluster:
     inline = scenario.cluster
     parts = (inline.device, inline.nodes, inline.fabric, inline.node, inline.oversubscription, inline.library)
     try:
-        return with_faults(lookups.build_cluster(*parts, inline.gpus_per_node), scenario.faults)
+        cluster = lookups.build_cluster(*parts, inline.gpus_per_node)
+        if inline.islands and inline.nodes > 1:
+            cluster = in_islands(cluster, inline.islands)
+        if inline.measured is not None:
+            cluster = measured_between(cluster, inline.measured)
+        if inline.routing is not None:
+            cluster = cluster.with_routing(inline.routing.routing())
+        return with_faults(cluster, scenario.faults)
     except UnknownNameError as error:  # the catalog's names are known by now
         raise error.at(key="cluster.library") from None
+
+
+def other_nodes(scenario: Scenario, cluster: Cluster, lookups: Lookups) -> tuple[OtherNodes, ...]:
+    """GPUs of islands with a device of their own; raises InputError beside traffic."""
+    islands = scenario.cluster.islands if isinstance(scenario.cluster, ClusterInline) else ()
+    found, first = [], 0
+    for index, island in enumerate(islands):
+        gpus = island.nodes * cluster.gpus_per_node
+        if island.device is not None and island.device != cluster.device_name:
+            if scenario.traffic is not None:
+                key = f"cluster.islands.{index}.device"
+                raise InputError("other devices in a cluster are of a single step; leave traffic out", key=key)
+            found.append(OtherNodes(first, gpus, lookups.load_device(island.device)))
+        first += gpus
+    return tuple(found)
+
+
+def in_islands(cluster: Cluster, islands: Sequence[Island]) -> Cluster:
+    """A cluster whose islands have fabrics, and nodes, of their own."""
+    try:
+        cluster = with_fabrics(cluster, [(island.nodes, island.fabric) for island in islands])
+        return with_nodes(cluster, [(island.nodes, island.device) for island in islands])
+    except InputError as error:
+        raise error.at(key="cluster.islands") from None
+
+
+def measured_between(cluster: Cluster, measured: Measured) -> Cluster:
+    """A cluster with measured bandwidths between its nodes."""
+    key = ("measured", measured.bytes_per_s)
+    if key not in cluster.memo:
+        try:
+            cluster.memo[key] = with_pairs(cluster, measured.bytes_per_s)
+        except InputError as error:
+            raise error.at(key="cluster.measured") from None
+    found: Cluster = cluster.memo[key]
+    return found
 
 
 def replica_of(cluster: Cluster, ranks: int) -> Cluster:

@@ -133,6 +133,9 @@ class PlanResult:
         ``(source, target)`` of every link of the cluster that carries nothing because it is dead.
     inference
         Of a serving step what its users see (:mod:`tspsim.inference`).
+    draws
+        Of a plan whose paths are drawn: policy, seeds, and ``step_time_s`` at 5, 50 and 95 % of them; the plan's own
+        numbers are those of the draw at 50 % (:mod:`tspsim.draws`).
     serving
         Of requests served: waits, rates, caches, money (:mod:`tspsim.serving.metrics`). Then a *step* is the whole run:
         ``step_time_s`` is its wall, ``tokens_per_step`` are the outputs, and ``tokens_per_s`` is outputs a second.
@@ -166,6 +169,7 @@ class PlanResult:
     bottleneck: str = ""
     notes: tuple[str, ...] = ()
     inference: Mapping[str, Any] = field(default_factory=dict)
+    draws: Mapping[str, Any] = field(default_factory=dict)
     serving: Mapping[str, Any] = field(default_factory=dict)
     curve: tuple[Mapping[str, Any], ...] = ()
     runs: tuple[Any, ...] = field(default=(), repr=False, compare=False)
@@ -249,6 +253,7 @@ class PlanResult:
             "bottleneck": self.bottleneck,
             "notes": list(self.notes),
             **({"inference": dict(self.inference)} if self.inference else {}),
+            **({"draws": dict(self.draws)} if self.draws else {}),
         }
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from . import inference, metrics
 from .description import (
@@ -18,6 +21,7 @@ from .description import (
     settings_of,
     too_large,
 )
+from .draws import median_draw
 from .engine.assignment import Assignment
 from .engine.core import Interference, Submission, no_collection
 from .engine.steady import execute
@@ -27,11 +31,12 @@ from .mesh import Mesh
 from .operators import Operator
 from .parallel import Job, Plan, axes_of, build_mesh, capacity, peak_memory, scheme_axes, scheme_of, write_program
 from .parallel.stack import Stack
+from .program import Program
 from .question import Lookups, Question, look_up
 from .result import Memory, PlanResult, Range, RankClass, Result
 from .scenario import Scenario, load
 from .statements import bottleneck, defaults_in_words, notes_of, unexplained
-from .tuning import tuned
+from .tuning import kernels_s, tuned
 
 __all__ = ["Costs", "Lookups", "Question", "look_up", "run", "run_plan", "simulate"]
 
@@ -108,6 +113,7 @@ class StepRun:
 @no_collection()
 def step_of(question: Question, job: Job, costs: Costs, *, every_rank: bool = False) -> StepRun:
     """The step of a job at ``costs``, which remember what it met; raises UnreachableError over dead links."""
+    question = question.on(job.plan)
     mesh = build_mesh(job.plan, question.cluster.gpus, question.cluster.gpus_per_node)
     submission = run(question, mesh, job, costs, every_rank=every_rank)
     costs.weigh(submission)
@@ -119,12 +125,31 @@ def step_of(question: Question, job: Job, costs: Costs, *, every_rank: bool = Fa
     return StepRun(submission, makespan_s, between_s, parts)
 
 
-@no_collection()
 def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs: Costs | None = None) -> PlanResult:
-    """One plan: refused with its memory where it does not fit, else simulated at ``costs`` (the device's own)."""
-    cluster, device = question.cluster, question.device
-    job = scheduled(question, plan)
-    plan = job.plan
+    """One plan: refused with its memory where it does not fit, else simulated at ``costs`` (the device's own).
+
+    Where switches draw paths (:mod:`tspsim.network.routing`), every draw runs, at the schedule chosen for the first;
+    the answer is the draw of the median step, and says between which the others lie.
+    """
+    asked = question.on(plan)
+    routings = asked.cluster.routing.draws() if asked.cluster.layout.draws else (asked.cluster.routing,)
+    if len(routings) == 1:
+        return _run_job(asked, scheduled(asked, plan), every_rank=every_rank, costs=costs)
+    draws = [replace(asked, cluster=asked.cluster.with_routing(each)) for each in routings]
+    chosen = scheduled(draws[0], replace(plan, routing=None)).plan
+    results = []
+    for draw in draws:
+        result = _run_job(draw, draw.job(chosen), every_rank=every_rank, costs=costs)
+        if not result.ran:
+            return result
+        results.append(result)
+    return median_draw(results, asked.cluster.routing)
+
+
+@no_collection()
+def _run_job(question: Question, job: Job, *, every_rank: bool, costs: Costs | None) -> PlanResult:
+    """A scheduled job on the question's own cluster."""
+    cluster, device, plan = question.cluster, question.device, job.plan
     admission = admitted(question, job)
     memory, room = admission.memory, admission.room
     degrees = {axis: plan.degree(axis) for axis in (*scheme_axes(), "pp", "ep", "dp")}
@@ -139,7 +164,7 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
     submission, makespan_s, between_s, parts = step.submission, step.makespan_s, step.between_s, step.parts
     tokens = job.work.counted_tokens * plan.dp
     model_flops = job.work.tokens_per_replica * plan.dp * question.work.flops_per_token(question.model)
-    peak = device.peak_of(question.work.precision)
+    peak = question.peak_of(question.work.precision)
     block = submission if steady_blocks(job) else run_block(question, job, costs)
     block_tokens = job.one_forward().group_tokens * plan.dp * plan.pp
     links, link_shares = link_use(cluster, submission, makespan_s)
@@ -152,7 +177,7 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
         tokens_per_step=tokens,
         gpus=cluster.gpus,
         block_forward_tokens_per_s=block_tokens / metrics.layer_period_s(block),
-        mfu=model_flops / (makespan_s * cluster.gpus * peak),
+        mfu=model_flops / (makespan_s * peak),
         dropped_share=question.work.dropped_share(question.model),
         breakdown_s={
             "compute": parts.total_compute_s,
@@ -178,7 +203,7 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
 def scheduled(question: Question, plan: Plan) -> Job:
     """A plan's job with what its schedule leaves open chosen for the machine (:mod:`tspsim.tuning`)."""
     job = question.job(plan)
-    return replace(job, plan=tuned(job, question.cluster, question.device))
+    return replace(job, plan=tuned(job, question.on(plan).cluster, question.device))
 
 
 class Costs:
@@ -237,9 +262,9 @@ def run(
     scheme = scheme_of(job.plan)
     roles, role_of = mesh.coordinates(axes_of(job))
     device, stack = question.device, job.work.stack
-    slowness = {slow.gpu: slow.factor for slow in question.scenario.faults.slow_gpus}
     with no_collection():
         programs = tuple([write_program(scheme, job, role) for role in roles])
+        slowness = slowness_of(question, job, programs, role_of)
         return execute(
             question.cluster,
             stack.cost(costs, device, job.capture),
@@ -248,6 +273,24 @@ def run(
             every_rank=every_rank,
             every_iteration=every_iteration,
         )
+
+
+def slowness_of(
+    question: Question, job: Job, programs: Sequence[Program], role_of: NDArray[np.int64]
+) -> dict[int, float]:
+    """By rank, how many times longer kernels take than on the cluster's device: slow GPUs, and other ones.
+
+    On another device every kernel of a program takes as much longer as all of its kernels together do.
+    """
+    found: dict[int, float] = {}
+    stack, device = job.work.stack, question.device
+    for other in question.others:
+        here, there = (stack.cost(Costs(each), each, job.capture) for each in (device, other.device))
+        longer = [kernels_s(program, there) / max(kernels_s(program, here), 1e-30) for program in programs]
+        found |= {rank: longer[int(role_of[rank])] for rank in range(other.first, other.first + other.gpus)}
+    for slow in question.scenario.faults.slow_gpus:
+        found[slow.gpu] = found.get(slow.gpu, 1.0) * slow.factor
+    return found
 
 
 def steady_blocks(job: Job) -> bool:
@@ -260,7 +303,7 @@ def run_block(question: Question, job: Job, costs: Costs) -> Submission:
 
     Kernels cost what they do in ``costs``, whose own record of errors stays that of the step.
     """
-    job = job.one_forward()
+    job, question = job.one_forward(), question.on(job.plan)
     mesh = build_mesh(job.plan, question.cluster.gpus, question.cluster.gpus_per_node)
     return run(question, mesh, job, Costs(costs.device, costs.scales), every_rank=False)
 

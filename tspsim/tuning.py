@@ -148,12 +148,13 @@ def sample(job: Job, cluster: Cluster) -> tuple[Job, Cluster]:
     work = replace(job.work, sequences=job.sequences)
     model = job.model.steady(LAYERS)
     here = max(1, plan.node_ranks(plan.token_axis))
-    nodes = cluster.nodes if cluster.factors else min(cluster.nodes, plan.token_shards // here)
+    nodes = min(cluster.nodes, plan.token_shards // here) if cluster.divisible else cluster.nodes
     while True:
         small = cluster if nodes == cluster.nodes else replace(cluster, nodes=nodes, memo={})
         inside = math.prod(plan.degree(axis) for axis in scheme_of(plan).axes)
         if small.gpus % inside == 0 and small.gpus >= inside:
-            alone = replace(plan.in_one_stage(small.gpus // inside), shard_group=None)
+            order = plan.node_order if small is cluster else ()
+            alone = replace(plan.in_one_stage(small.gpus // inside), shard_group=None, node_order=order)
             try:
                 alone = located(alone, small.gpus, small.gpus_per_node)
             except ValueError:

@@ -81,6 +81,19 @@ def test_more_nodes_fail_more_often() -> None:
     assert many.elapsed_s > few.elapsed_s > 30 * DAY_S
 
 
+def test_an_outage_is_detection_diagnosis_and_restart_and_nobody_gains_by_noticing_late() -> None:
+    quick = Failures(restart="10 min")
+    late = Failures(restart="10 min", detection="10 min", diagnosis="40 min")
+    assert (quick.outage_s, late.outage_s) == (600.0, 3600.0)
+    at_once, later = (schedule(30 * DAY_S, 2048, each) for each in (quick, late))
+    assert later.interval_s == at_once.interval_s
+    assert later.goodput / at_once.goodput == pytest.approx(math.exp(-3000.0 / at_once.mtbf_s))
+    same = schedule(30 * DAY_S, 2048, Failures(restart="1 h"))
+    assert same.goodput == later.goodput
+    assert "detection" not in quick.model_dump()
+    assert late.model_dump()["detection"] == 600.0
+
+
 def test_hopeless_machines_never_finish_but_do_not_crash() -> None:
     assert expected_s(1e6, 1e6, 60.0, 600.0, 1.0) == math.inf
 

@@ -30,6 +30,7 @@ from .outputs import Outputs, json_text, print_rich, progress_bar, terminal_widt
 )
 @click.option("--write", "written", metavar="FILE", help="Write the best plan as a scenario that runs as it is.")
 @click.option("--emit", "engine", metavar="ENGINE", help="Print the best plan as a launch: vllm, sglang or trtllm.")
+@click.option("--place", metavar="PLAN", help="Search the order of nodes for this plan of the scenario instead.")
 @click.option("--map", "map_text", metavar="AXES", help="Where TSP wins: sequences=8Ki,128Ki,nodes=1,8,128.")
 def plan(
     scenario: str,
@@ -43,6 +44,7 @@ def plan(
     budget: str,
     written: str | None,
     engine: str | None,
+    place: str | None,
     map_text: str | None,
 ) -> None:
     """The best parallel plans for SCENARIO's cluster and workload, from all that are legal.
@@ -57,6 +59,19 @@ def plan(
     budget_s = read_budget(budget)
     points = read_map(map_text) if map_text is not None else None
     question, stated = load_planned(scenario, overrides)
+    if place is not None:
+        from ..studies.mapping import mapped
+
+        outputs = Outputs(json=json_file, write=written)
+        found = mapped(question, place)
+        outputs.write(
+            {
+                "json": lambda: json_text(found.to_json()),
+                "write": lambda path: atomic_write(path, scenario_text(found.asked)),
+            },
+            show=lambda: print_rich(*found.in_words()),
+        )
+        return
     outputs = Outputs(html=html_file, json=json_file, write=written)
     if engine is not None:
         check_emitted(engine, question)

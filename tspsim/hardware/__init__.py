@@ -4,6 +4,7 @@ from ..provenance import Provenance
 from . import prices
 from .device import Device, load_device
 from .limits import Estimate
+from .mixed import standing_for
 from .pricers import pricer
 
-__all__ = ["Device", "Estimate", "Provenance", "load_device", "pricer", "prices"]
+__all__ = ["Device", "Estimate", "Provenance", "load_device", "pricer", "prices", "standing_for"]

@@ -31,13 +31,17 @@ from .collectives.schedule import Group, Schedule, scheduled
 from .collectives.traffic import Traffic
 from .flows import Flow, finish_times
 from .kinds import KINDS, CollectiveKind
-from .load import build_cluster, load_cluster
+from .load import build_cluster, load_cluster, with_fabrics, with_nodes
+from .pairs import between_nodes, with_pairs
+from .routing import ROUTINGS, SPREAD, Routing, RoutingPolicy, mean_ring_rate
 from .wiring import TOPOLOGIES, Topology
 
 __all__ = [
     "ALGORITHMS",
     "KINDS",
     "MULTIPROCESSORS",
+    "ROUTINGS",
+    "SPREAD",
     "TOPOLOGIES",
     "Cluster",
     "CollectiveAlgorithm",
@@ -45,9 +49,12 @@ __all__ = [
     "ExpertExchange",
     "Flow",
     "Group",
+    "Routing",
+    "RoutingPolicy",
     "Schedule",
     "Topology",
     "Traffic",
+    "between_nodes",
     "build_cluster",
     "collective",
     "consider_messages",
@@ -55,7 +62,11 @@ __all__ = [
     "finish_times",
     "hamiltonian_cycles",
     "load_cluster",
+    "mean_ring_rate",
     "places_reached",
     "point_to_point",
     "scheduled",
+    "with_fabrics",
+    "with_nodes",
+    "with_pairs",
 ]

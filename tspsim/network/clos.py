@@ -7,7 +7,7 @@ Parallel cables between two switches count as one link of their summed bandwidth
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -28,6 +28,8 @@ class Clos:
         Leaf switches and the endpoints below each.
     radix
         Ports of every switch. Above one leaf, half a leaf's ports go up.
+    lanes, core_lanes
+        Parallel cables between a leaf and a spine, and between a spine and a core, that are links of their own.
 
     Notes
     -----
@@ -36,12 +38,14 @@ class Clos:
     all pods share their own cores: the three-stage fat tree of Al-Fares et al., SIGCOMM 2008, §3.
 
     Links come in pairs, up and down: ``2·i`` leaf to spine, ``2·i + 1`` back, first all leaf-spine pairs
-    (leaf major), then all spine-core pairs (pod, then spine, major).
+    (leaf major), then all spine-core pairs (pod, then spine, major); the cables of a pair follow each other.
     """
 
     leaves: int
     ports: int
     radix: int
+    lanes: int = 1
+    core_lanes: int = 1
 
     @classmethod
     def joining(cls, endpoints: int, radix: int) -> Clos:
@@ -98,7 +102,16 @@ class Clos:
     @property
     def choices(self) -> int:
         """Ways between two leaves to choose from."""
-        return self.pod_spines * max(1, self.spine_cores) if self.leaves > 1 else 1
+        core_ways = self.spine_cores * self.core_lanes if self.spine_cores else 1
+        return self.pod_spines * self.lanes * core_ways if self.leaves > 1 else 1
+
+    def by_cable(self, oversubscription: float) -> Clos:
+        """The same with every cable a link of its own."""
+        if self.leaves == 1:
+            return self
+        lanes = max(1, round(self.ports / (self.pod_spines * oversubscription)))
+        core_lanes = max(1, self.pod_leaves * lanes // self.spine_cores) if self.spine_cores else 1
+        return replace(self, lanes=lanes, core_lanes=core_lanes)
 
     def cables(self, oversubscription: float) -> int:
         """Cables between its switches: the uplinks of leaves and of spines."""
@@ -108,18 +121,18 @@ class Clos:
     @property
     def leaf_links(self) -> int:
         """Directed links between leaves and spines."""
-        return 2 * self.leaves * self.pod_spines
+        return 2 * self.leaves * self.pod_spines * self.lanes
 
     @property
     def links(self) -> int:
         """Directed links between switches."""
-        return self.leaf_links + 2 * self.spines * self.spine_cores
+        return self.leaf_links + 2 * self.spines * self.spine_cores * self.core_lanes
 
     def bandwidths(self, port: float, oversubscription: float) -> tuple[float, float]:
         """Bytes/s of a leaf-spine and of a spine-core link when endpoints have ``port`` each."""
         spine = port * self.ports / (self.pod_spines * oversubscription) if self.pod_spines else 0.0
         core = spine * self.pod_leaves / self.spine_cores if self.spine_cores else 0.0
-        return spine, core
+        return spine / self.lanes, core / self.core_lanes
 
     @cached_property
     def ends(self) -> tuple[Integers, Integers]:
@@ -128,31 +141,36 @@ class Clos:
         upper = self.leaves + leaf // self.pod_leaves * self.pod_spines + spine
         position, core = np.divmod(np.arange(self.spines * self.spine_cores), max(1, self.spine_cores))
         cores = self.leaves + self.spines + position % max(1, self.pod_spines) * self.spine_cores + core
-        low = np.concatenate([leaf, self.leaves + position])
-        high = np.concatenate([upper, cores])
+        low = np.concatenate([np.repeat(leaf, self.lanes), np.repeat(self.leaves + position, self.core_lanes)])
+        high = np.concatenate([np.repeat(upper, self.lanes), np.repeat(cores, self.core_lanes)])
         return _interleave(low, high), _interleave(high, low)
 
     def paths(self, source_leaf: Integers, target_leaf: Integers, spread: Integers) -> Integers:
         """Links from leaf to leaf, one row a path, -1 where there is none.
 
-        ``spread`` picks among equal paths: the destination's number gives D-mod-k routing, which is free of
-        contention for shifts (Zahavi, Journal of Parallel and Distributed Computing 72, 2012), plus whatever
-        the caller adds to it.
+        ``spread`` picks among equal paths: the spine is its remainder by their number, the cable to it the next digit,
+        then the core and the cable to that. A path keeps its cable on the way down.
         """
         nothing = np.full(len(spread), -1, dtype=np.int64)
         if self.leaves == 1:
             return nothing[:, None]
-        spine = spread % self.pod_spines
+        above, spine = np.divmod(spread, self.pod_spines)
+        above, lane = np.divmod(above, self.lanes)
         source_pod, target_pod = source_leaf // self.pod_leaves, target_leaf // self.pod_leaves
         differs = source_leaf != target_leaf
-        up = np.where(differs, 2 * (source_leaf * self.pod_spines + spine), -1)
-        down = np.where(differs, 2 * (target_leaf * self.pod_spines + spine) + 1, -1)
+        up = np.where(differs, 2 * ((source_leaf * self.pod_spines + spine) * self.lanes + lane), -1)
+        down = np.where(differs, 2 * ((target_leaf * self.pod_spines + spine) * self.lanes + lane) + 1, -1)
         if self.pods == 1:
             return np.stack([up, down], axis=1)
-        core = spread // self.pod_spines % self.spine_cores
-        far = source_pod != target_pod
-        rise = self.leaf_links + 2 * ((source_pod * self.pod_spines + spine) * self.spine_cores + core)
-        fall = self.leaf_links + 2 * ((target_pod * self.pod_spines + spine) * self.spine_cores + core) + 1
+        above, core = np.divmod(above, self.spine_cores)
+        cable, far = above % self.core_lanes, source_pod != target_pod
+
+        def between(pod: Integers) -> Integers:
+            position: Integers = (pod * self.pod_spines + spine) * self.spine_cores + core
+            link: Integers = self.leaf_links + 2 * (position * self.core_lanes + cable)
+            return link
+
+        rise, fall = between(source_pod), between(target_pod) + 1
         return np.stack([up, np.where(far, rise, -1), np.where(far, fall, -1), down], axis=1)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..errors import InputError, UnknownNameError, shorten
 from .layout import Layout
+from .routing import SPREAD, Routing
 from .sources import sources
 from .wiring import Cable, Wiring, wired
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
     from ..provenance import Provenance
+    from .islands import Islands
     from .specs import FabricSpec, NodeSpec
 
 Vertex = int | str
@@ -70,8 +72,16 @@ class Links:
 
     @cached_property
     def ids(self) -> dict[tuple[Vertex, Vertex], int]:
-        """Link id by (source, target)."""
+        """Link id by (source, target); of parallel cables the last."""
         return {pair: link for link, pair in enumerate(zip(*self._ends, strict=True))}
+
+    @cached_property
+    def cables(self) -> dict[tuple[Vertex, Vertex], tuple[int, ...]]:
+        """All link ids by (source, target): several where parallel cables are told apart."""
+        found: dict[tuple[Vertex, Vertex], list[int]] = {}
+        for link, pair in enumerate(zip(*self._ends, strict=True)):
+            found.setdefault(pair, []).append(link)
+        return {pair: tuple(links) for pair, links in found.items()}
 
     @cached_property
     def _ends(self) -> tuple[tuple[Vertex, ...], tuple[Vertex, ...]]:
@@ -103,6 +113,10 @@ class Cluster:
         Links that are slower than their specification: id and factor; 0 is a dead one, which routes avoid.
     engine_all_reduces
         Library whose kernels do small groups' all-reduces inside a node where none is named; None: the node's own.
+    routing
+        Which of equal paths between switches a flow takes.
+    islands
+        Nodes with a fabric of their own inside the one that joins all (:mod:`tspsim.network.islands`).
 
     Examples
     --------
@@ -121,6 +135,8 @@ class Cluster:
     oversubscription: float = 1.0
     factors: tuple[tuple[int, float], ...] = ()
     engine_all_reduces: str | None = None
+    routing: Routing = SPREAD
+    islands: Islands | None = None
     #: Results that depend on this cluster alone, kept by whoever computes them.
     memo: dict[Any, Any] = field(default_factory=dict, repr=False)
 
@@ -152,7 +168,30 @@ class Cluster:
         else:
             cable = Cable(fabric.nic.bandwidth.value, node.nics, fabric.switch.latency.value)
             kind = wired(fabric.kind, self.nodes, cable)
-        return Layout(*shape, kind, fabric.switch.radix.value, dead)
+        radix = fabric.switch.radix.value
+        return Layout(*shape, kind, radix, dead, routing=self.routing, oversubscription=self.oversubscription)
+
+    def joining(self, ranks: Iterable[int]) -> FabricSpec | None:
+        """The fabric that a group of ranks moves its data over."""
+        if self.islands is None:
+            return self.fabric
+        return self.islands.joining({rank // self.gpus_per_node for rank in ranks})
+
+    def layout_of(self, ranks: Iterable[int]) -> Layout:
+        """The layout as a group of ranks routes: one that spans islands keeps to what is common to all."""
+        if self.islands is None or self.joining(ranks) is not self.islands.common:
+            return self.layout
+        return self._common_layout
+
+    @cached_property
+    def _common_layout(self) -> Layout:
+        """The layout with islands' own switches avoided."""
+        assert self.islands is not None
+        layout, wiring = self.layout, self.layout.plane
+        assert isinstance(wiring, Wiring)
+        shared = {*range(self.nodes), self.islands.switch}
+        own = [link for link, (source, target, *_) in enumerate(wiring.links) if not {source, target} <= shared]
+        return replace(layout, avoided=tuple([layout.switch_start + link for link in own]))
 
     @cached_property
     def links(self) -> Links:
@@ -210,13 +249,27 @@ class Cluster:
         for kind, count, bandwidth, latency in self.blocks():
             attributes = {"bandwidth_bytes_per_s": bandwidth, "latency_s": latency, "kind": kind}
             graph.add_edges_from(((names[u], names[v]) for u, v in islice(pairs, count)), **attributes)
-        for link, factor in self.factors:
-            ends = self.links.source[link], self.links.target[link]
-            if factor:
-                graph.edges[ends]["bandwidth_bytes_per_s"] *= factor
+        # Parallel cables are one edge of what they have left.
+        touched = [(self.links.source[link], self.links.target[link]) for link, _ in self.factors]
+        parallel = [ends for ends, links in self.links.cables.items() if len(links) > 1] if self.told_apart else []
+        for ends in dict.fromkeys([*touched, *parallel]):
+            left = float(self.bandwidth_bytes_per_s[list(self.links.cables[ends])].sum())
+            if left:
+                graph.edges[ends]["bandwidth_bytes_per_s"] = left
             else:
                 graph.remove_edge(*ends)
         return graph
+
+    @property
+    def divisible(self) -> bool:
+        """Whether a few of its nodes are joined as all are: no link differs, and no graph names each node."""
+        return not self.factors and (self.fabric is None or isinstance(self.fabric.kind, str))
+
+    @property
+    def told_apart(self) -> bool:
+        """Whether parallel cables between two switches are links of their own."""
+        plane = self.layout.plane if self.fabric is not None else None
+        return not isinstance(plane, Wiring) and plane is not None and max(plane.lanes, plane.core_lanes) > 1
 
     def with_links(self, factors: Mapping[tuple[Vertex, Vertex], float]) -> Cluster:
         """The same cluster with some links slower, or dead.
@@ -241,15 +294,16 @@ class Cluster:
         """
         known = dict(self.factors)
         for (source, target), factor in factors.items():
-            link = self.links.ids.get((source, target))
-            if link is None:
+            links = self.links.cables.get((source, target))
+            if links is None:
                 if isinstance(source, str) or isinstance(target, str):
                     pairs = [f"{u} → {v}" for u, v in self.links.ids if source == u or target == v]
                     raise UnknownNameError("link", f"{source} → {target}", pairs)
                 raise InputError(f"GPUs {source} and {target} of {self.name} have no link of their own")
             if not 0.0 <= factor <= 1.0:
                 raise InputError(f"factor {factor} of link {source} → {target} must be 0 (dead) to 1")
-            known[link] = known.get(link, 1.0) * float(factor)
+            for link in links:
+                known[link] = known.get(link, 1.0) * float(factor)
         return replace(self, factors=tuple(sorted(known.items())), memo={})
 
     def without(self, vertex: str) -> Cluster:
@@ -271,6 +325,29 @@ class Cluster:
             self.memo[key] = replace(self, engine_all_reduces=own, memo={})
         found: Cluster = self.memo[key]
         return found
+
+    def with_routing(self, routing: Routing) -> Cluster:
+        """The same cluster whose switches choose among equal paths in another way.
+
+        Raises
+        ------
+        InputError
+            Links between switches are slow or dead, and the other way numbers links otherwise.
+        """
+        if routing == self.routing:
+            return self
+        key = ("routed", routing)
+        if key not in self.memo:
+            other = replace(self, routing=routing, memo={})
+            if any(link >= self.layout.switch_start for link, _ in self.factors) and other.links_differ(self):
+                raise InputError(f"'{routing.policy}' tells cables apart: state it of the cluster that is slow")
+            self.memo[key] = other
+        found: Cluster = self.memo[key]
+        return found
+
+    def links_differ(self, other: Cluster) -> bool:
+        """Whether link ids mean other links than in a cluster of the same parts."""
+        return self.layout.links != other.layout.links
 
     @cached_property
     def sound(self) -> Cluster:

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .clos import Clos
 from .detours import around, crosses, inside_detours
+from .routing import SPREAD, Flows, Routing
 from .wiring import Wiring
 
 Integers = NDArray[np.int64]
@@ -41,6 +42,12 @@ class Layout:
         Ports of a switch of the fabric.
     dead
         Links that carry nothing, ascending: routes go round them (:mod:`tspsim.network.detours`).
+    avoided
+        Links of a wired fabric that are sound and not used where there is another way.
+    routing
+        Which of equal paths a flow takes.
+    oversubscription
+        Bandwidth into a leaf over bandwidth out of it: how many cables lead up.
     """
 
     nodes: int
@@ -50,6 +57,9 @@ class Layout:
     fabric: str | Wiring | None = None
     radix: int = 2
     dead: tuple[int, ...] = ()
+    avoided: tuple[int, ...] = ()
+    routing: Routing = SPREAD
+    oversubscription: float = 1.0
 
     # How many, and where the blocks begin.
 
@@ -102,7 +112,8 @@ class Layout:
     def plane(self) -> Clos | Wiring:
         """One of them."""
         if isinstance(self.fabric, Wiring):
-            dead = tuple([link - self.switch_start for link in self.dead if link >= self.switch_start])
+            shunned = (*self.dead, *self.avoided)
+            dead = tuple(sorted([link - self.switch_start for link in shunned if link >= self.switch_start]))
             return replace(self.fabric, dead=dead) if dead else self.fabric
         return self.clos
 
@@ -117,8 +128,10 @@ class Layout:
         per_rail = self.nodes * self.nics // self.rails
         if self.fabric == "rail_optimised":
             ports = self.radix // 2
-            return Clos(self.rails * -(-per_rail // ports), ports, self.radix)
-        return Clos.joining(self.nodes * self.nics if self.fabric == "fat_tree" else per_rail, self.radix)
+            found = Clos(self.rails * -(-per_rail // ports), ports, self.radix)
+        else:
+            found = Clos.joining(self.nodes * self.nics if self.fabric == "fat_tree" else per_rail, self.radix)
+        return found.by_cable(self.oversubscription) if self.routing.object.by_cable else found
 
     # Who is where.
 
@@ -154,7 +167,7 @@ class Layout:
         source, destination
             GPUs, of equal length.
         label
-            Spreads messages between the same NICs over equal paths; 0 is D-mod-k.
+            Spreads messages between the same NICs over equal paths; 0 is what the routing policy chooses.
 
         Returns
         -------
@@ -176,6 +189,17 @@ class Layout:
         leave = self.leaving(start, end) if self.fabric == "rails" else start
         usual = self.by_way_of(start, np.where(across, leave, end), end, end, across, _mixed(label))
         return around(self, usual, start, end, _mixed(label)) if self.dead else usual
+
+    @property
+    def draws(self) -> bool:
+        """Whether a seed decides which way flows take."""
+        return self.fabric is not None and self.routing.object.drawn and self.plane.choices > 1
+
+    @cached_property
+    def of_messages(self) -> Layout:
+        """The same as messages see it that belong to no collective: no other flow decides about theirs."""
+        routing = self.routing.of_messages
+        return self if routing == self.routing else replace(self, routing=routing)
 
     @cached_property
     def sound(self) -> Layout:
@@ -215,7 +239,12 @@ class Layout:
         leaving, arriving = self.nic_of(leave), self.nic_of(arrive)
         plane, from_leaf, _ = self.attachment(leaving)
         _, to_leaf, endpoint = self.attachment(arriving)
-        inner = self.plane.paths(from_leaf, to_leaf, endpoint + spread)
+        chosen = endpoint
+        if isinstance(self.plane, Clos):
+            leaves = plane * self.plane.leaves
+            flows = Flows(leaving, arriving, from_leaf + leaves, to_leaf + leaves, endpoint)
+            chosen = self.routing.object.choose(self.plane, flows, self.routing.seed)
+        inner = self.plane.paths(from_leaf, to_leaf, chosen + spread)
         inner = np.where(inner < 0, -1, inner + (self.switch_start + plane * self.plane_links)[:, None])
         outer = [
             self.host_start + 2 * leave,

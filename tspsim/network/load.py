@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .. import catalog
 from ..errors import InputError, UnknownNameError, shorten
 from .cluster import Cluster
+from .joining import with_islands
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -136,6 +139,61 @@ def build_cluster(
     cluster = Cluster(label, spec, nodes, joined if nodes > 1 else None, float(ratio))
     _ = cluster.layout.links  # a fabric too large for its switches is refused here, not at first use
     return cluster
+
+
+def with_fabrics(cluster: Cluster, islands: Sequence[tuple[int, str]]) -> Cluster:
+    """A cluster in islands: how many nodes of each, and the catalog name of the fabric inside.
+
+    Raises
+    ------
+    InputError
+        A name is unknown, or islands have other nodes than the cluster.
+    """
+    from .specs import FabricSpec
+
+    key: tuple[object, ...] = ("islands", tuple(islands))
+    if key not in cluster.memo:
+        fabrics = [catalog.load("fabrics", name, FabricSpec) for _, name in islands]
+        cluster.memo[key] = with_islands(cluster, [nodes for nodes, _ in islands], fabrics)
+    found: Cluster = cluster.memo[key]
+    return found
+
+
+def with_nodes(cluster: Cluster, islands: Sequence[tuple[int, str | None]]) -> Cluster:
+    """A cluster whose islands have the links of other devices' usual nodes: how many nodes, and the device or None.
+
+    Nodes are of one shape, and their links inside no faster than the cluster's own: slower ones keep a share of these,
+    and what was measured on the cluster's own is stretched by it.
+
+    Raises
+    ------
+    InputError
+        A device is unknown, or its node is of another shape or has faster links.
+    """
+    from .specs import NodeSpec
+
+    key: tuple[object, ...] = ("nodes", tuple(islands))
+    if key in cluster.memo:
+        kept: Cluster = cluster.memo[key]
+        return kept
+    own, layout, factors, first = cluster.node, cluster.layout, dict(cluster.factors), 0
+    for nodes, device in islands:
+        if device is not None:
+            other = catalog.load("nodes", usual_node(device), NodeSpec).part(own.gpus)
+            wiring = other.wiring()
+            shape, mine = ([link[:2] for link in each.links] for each in (wiring, layout.inside))
+            if other.nics != own.nics or shape != mine:
+                raise InputError(f"nodes of {device} are joined otherwise than {own.name}")
+            shares = [link[2] / known[2] for link, known in zip(wiring.links, layout.inside.links, strict=True)]
+            if max(shares, default=1.0) > 1.0:
+                raise InputError(f"links in nodes of {device} are faster than in {own.name}: make it `cluster.device`")
+            for node in range(first, first + nodes):
+                begin = node * layout.node_links
+                factors |= {begin + link: share for link, share in enumerate(shares) if share < 1.0}
+        first += nodes
+    found: Cluster = replace(cluster, factors=tuple(sorted(factors.items())), memo={}) if factors else cluster
+    cluster.memo[key] = found
+    return found
 
 
 def usual_node(device: str) -> str:

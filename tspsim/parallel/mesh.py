@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import InputError
 from ..mesh import Mesh
@@ -22,11 +23,13 @@ def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
     among them stand before the pipeline's stages. With one, ``node_axes`` run along the node (first named =
     neighbouring GPUs), the rest of the node is filled with data-parallel replicas, and ``rail_axes`` step from node to
     node along the rails. ``dp`` stands where it is named: ``tp, sp, dp`` and then the pipeline is Megatron's order.
+    An ``order`` of nodes or GPUs takes the place of their numbers.
 
     Raises
     ------
     InputError
-        If the degrees do not multiply to ``gpus``, or a node cannot be filled as placed.
+        If the degrees do not multiply to ``gpus``, a node cannot be filled as placed, or the order names some node or
+        GPU not just once.
     """
     axes = mesh_axes()
     degrees = {axis: plan.degree(axis) for axis in axes}
@@ -60,7 +63,7 @@ def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
     elif not placed:
         order = _with_replicas(order, replicas, near)
     names = [name for name, _ in reversed(order)]
-    ranks = np.arange(gpus, dtype=np.int64).reshape([size for _, size in reversed(order)])
+    ranks = ordered(plan, gpus, gpus_per_node).reshape([size for _, size in reversed(order)])
     if "dp inside" in names:
         inside = names.index("dp inside")
         ranks = np.moveaxis(ranks, inside, 1)
@@ -75,15 +78,32 @@ def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
         raise InputError(str(error), key=f"plans.{plan.name}") from None
 
 
+def ordered(plan: Plan, gpus: int, gpus_per_node: int) -> NDArray[np.int64]:
+    """GPU numbers as the mesh takes them: in order, or in the plan's order of nodes or GPUs."""
+    if not plan.node_order:
+        return np.arange(gpus, dtype=np.int64)
+    order = np.array(plan.node_order, dtype=np.int64)
+    nodes = gpus // gpus_per_node
+    if sorted(plan.node_order) == list(range(gpus)):
+        return order
+    if sorted(plan.node_order) == list(range(nodes)):
+        return (order[:, None] * gpus_per_node + np.arange(gpus_per_node)).reshape(-1)
+    raise InputError(
+        f"{len(order)} entries are no order of {nodes} nodes (0 to {nodes - 1}) or of {gpus} GPUs, each once",
+        key=f"plans.{plan.name}.placement.order",
+    )
+
+
 def located(plan: Plan, gpus: int, gpus_per_node: int) -> Plan:
     """The plan with how many ranks of a group of its token axis share a node: 0 where that differs between nodes or
-    groups."""
+    groups. Raises InputError where its order is none."""
+    _ = ordered(plan, gpus, gpus_per_node)
     if plan.token_shards == 1:
         return plan
     nodes = build_mesh(plan, gpus, gpus_per_node).groups(plan.token_axis) // gpus_per_node
     # Of every group and node, how many ranks: the number of equal neighbours once a row is sorted.
-    ordered = np.sort(nodes, axis=1)
-    starts = np.flatnonzero(np.diff(ordered, axis=1, prepend=-1).reshape(-1))
+    inner = np.sort(nodes, axis=1)
+    starts = np.flatnonzero(np.diff(inner, axis=1, prepend=-1).reshape(-1))
     together = set(np.diff(starts, append=nodes.size).tolist())
     return replace(plan, together={plan.token_axis: together.pop() if len(together) == 1 else 0})
 

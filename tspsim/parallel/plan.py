@@ -14,6 +14,7 @@ from ..model import Architecture, Block
 from ..model.formats import WeightClass
 from ..model.layer import LayerShard
 from ..model.serving import ServingLayer
+from ..network import Routing
 from ..operators import DTYPE_BYTES
 from ..steps import STEPS, Batch, Speculation, Step, Task
 from .balance import BALANCES, BUSIEST, Balance, Balanced, balanced
@@ -99,6 +100,10 @@ class Plan:
         Axis → ranks of one group along it that share a node, where every node has as many; absent: all of them.
     node_axes, rail_axes
         Axes laid along the node first, and those laid across nodes; see :func:`tspsim.parallel.mesh.build_mesh`.
+    node_order
+        Nodes, or GPUs, in the order in which the mesh is laid on them; empty: as they are numbered.
+    routing
+        How its flows choose among equal paths between switches; None: as the cluster's do.
     options
         Keys that the scheme or the context method brings with it.
     """
@@ -131,6 +136,8 @@ class Plan:
     algorithms: Mapping[str, str] = field(default_factory=dict)
     node_axes: tuple[str, ...] = ()
     rail_axes: tuple[str, ...] = ()
+    node_order: tuple[int, ...] = ()
+    routing: Routing | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     open: tuple[str, ...] = ()
     chosen: tuple[str, ...] = ()

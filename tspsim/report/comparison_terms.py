@@ -125,11 +125,13 @@ def project(decision: Decision) -> dict[str, Any]:
         table.append((row.name, cells))
     failures = terms.failures
     days = failures.node_mtbf / 86_400.0
+    before = failures.outage_s - failures.restart
+    outage = f" after {seconds(before)} of detection and diagnosis" if before else ""
     sentences = []
     if terms.tokens is not None:
         sentences.append(
             f"{compact(terms.tokens)} tokens on each offer as it stands. A node fails every {digits(days)} days, a "
-            f"restart takes {seconds(failures.restart)}, a checkpoint holds a step up for "
+            f"restart takes {seconds(failures.restart)}{outage}, a checkpoint holds a step up for "
             f"{seconds(failures.checkpoint)}."
         )
     return {

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, StrictInt, StrictStr, Tag, model_validator
 
-from ..errors import shorten
-from ..units import PositiveNumber
+from ..errors import InputError, shorten
+from ..units import PositiveNumber, parse
+from .routing import RoutingChoice
 from .section import Name, Section, refuse
 
 MOST_NODES = 2**16
@@ -81,6 +82,43 @@ def end(vertex: Vertex) -> str:
     return f"GPU {vertex}" if isinstance(vertex, int) else shorten(vertex)
 
 
+class Measured(Section):
+    """Bandwidths between nodes: ``rows[i][j]`` reaches node j from node i with all NICs of both at work."""
+
+    unit: StrictStr = Field("GB/s", description="of the numbers in rows")
+    rows: Annotated[tuple[tuple[Annotated[float, Field(ge=0)], ...], ...], Field(min_length=2, max_length=256)] = Field(
+        description="a row a node that sends, a column a node that receives; the diagonal is not read"
+    )
+
+    @model_validator(mode="after")
+    def _square(self) -> Measured:
+        try:
+            parse(f"1 {self.unit}", "bytes/s")
+        except InputError as error:
+            raise refuse(f"unit: {error}") from None
+        if any(len(row) != len(self.rows) for row in self.rows):
+            raise refuse(f"{len(self.rows)} rows need as many columns each")
+        return self
+
+    @property
+    def bytes_per_s(self) -> tuple[tuple[float, ...], ...]:
+        """The rows in bytes/s."""
+        unit = parse(f"1 {self.unit}", "bytes/s")
+        return tuple(tuple(rate * unit for rate in row) for row in self.rows)
+
+    def of_nodes(self, nodes: int) -> Measured:
+        """Of the first nodes alone."""
+        return self.model_copy(update={"rows": tuple(row[:nodes] for row in self.rows[:nodes])})
+
+
+class Island(Section):
+    """Nodes with a fabric of their own, and perhaps other GPUs."""
+
+    nodes: Annotated[PositiveNumber, Field(le=MOST_NODES)] = Field(description="how many, in order of their numbers")
+    fabric: Name = Field(description="inside it, from the catalog of fabrics")
+    device: Name | None = Field(None, description="its GPUs, no faster than the cluster's, which they are by default")
+
+
 class ClusterInline(Section):
     """A cluster in the scenario's own words; :mod:`tspsim.network` builds it."""
 
@@ -97,6 +135,13 @@ class ClusterInline(Section):
     library: Name | None = Field(
         None, description="version or launch mode of the node's collective library, such as NCCL 2.29.2; its default"
     )
+    islands: Annotated[tuple[Island, ...], Field(max_length=64)] = Field(
+        (), description="nodes that have a fabric of their own; `fabric` is what all have in common"
+    )
+    measured: Measured | None = Field(None, description="bandwidth between every two nodes, instead of the switches")
+    routing: RoutingChoice | None = Field(
+        None, description="of equal paths between switches: a policy's name, or its name and seeds; default: spread"
+    )
     faults: Faults | None = Field(None, description="links and GPUs that are slower than specified, or dead")
 
     @model_validator(mode="after")
@@ -105,6 +150,13 @@ class ClusterInline(Section):
             raise refuse("needs a device, such as device: mi300x, or a node, such as node: mi300x-8")
         if self.nodes > 1 and self.fabric is None:
             raise refuse(f"{self.nodes} nodes need a fabric between them, such as fabric: rails-400g")
+        joined = sum(island.nodes for island in self.islands)
+        if self.islands and joined != self.nodes:
+            raise refuse(f"islands have {joined} nodes, but the cluster has {self.nodes}")
+        if self.islands and self.measured is not None:
+            raise refuse("state islands or what was measured between nodes, not both")
+        if self.measured is not None and len(self.measured.rows) != self.nodes:
+            raise refuse(f"measured has {len(self.measured.rows)} rows for {self.nodes} nodes")
         return self
 
 
@@ -113,7 +165,20 @@ class ClusterInline(Section):
         used = self.gpus_per_node
         part = f"Of each node {used} GPUs are used, with their share of its NICs, and paid (`cluster.gpus_per_node`)."
         faults = self.faults.in_words() if self.faults else ()
-        return (part, *faults) if used is not None else faults
+        return (*((part,) if used is not None else ()), *self._islands_in_words(), *faults)
+
+    def _islands_in_words(self) -> Iterator[str]:
+        """A sentence an island."""
+        first = 0
+        for island in self.islands:
+            nodes = f"Nodes {first} to {first + island.nodes - 1}" if island.nodes > 1 else f"Node {first}"
+            first += island.nodes
+            yield f"{nodes} have {shorten(island.fabric)} among them; with others they share {shorten(self.fabric)}."
+            if island.device is not None:
+                yield (
+                    f"{nodes} have {shorten(island.device)}: every kernel of a rank there takes as much longer as its "
+                    "program does (`cluster.islands`); MFU counts the peak of both."
+                )
 
 
 def _form_of_cluster(value: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from .. import catalog
 from ..errors import InputError, UnknownNameError, describe, shorten
 from ..units import parse
-from .cluster import ClusterInline
+from .cluster import ClusterInline, Island
 from .plan import Plan
 from .question import Scenario, origin_of
 
@@ -162,13 +162,19 @@ def _with_known_names(scenario: Scenario, folder: Path | None) -> Scenario:
         if isinstance(cluster, ClusterInline):
             kinds: dict[str, catalog.Kind] = {"device": "devices", "fabric": "fabrics", "node": "nodes"}
             names = {part: located(kind, getattr(cluster, part), f"{key}.{part}") for part, kind in kinds.items()}
-            return cluster.model_copy(update=names)
+            islands = tuple(known_island(island, f"{key}.islands.{i}") for i, island in enumerate(cluster.islands))
+            return cluster.model_copy(update={**names, "islands": islands})
         if catalog.is_path(cluster):
             return located("clusters", cluster, key) or cluster
         known = sorted({*catalog.names("clusters"), *catalog.names("nodes")})
         if cluster not in known:
             raise UnknownNameError("cluster", cluster, known, key=key)
         return cluster
+
+    def known_island(island: Island, key: str) -> Island:
+        kinds: dict[str, catalog.Kind] = {"fabric": "fabrics", "device": "devices"}
+        names = {part: located(kind, getattr(island, part), f"{key}.{part}") for part, kind in kinds.items()}
+        return island.model_copy(update=names)
 
     def known_pools(plan: Plan) -> Plan:
         if plan.pools is None:

@@ -15,6 +15,7 @@ from pydantic import (
 
 from ..errors import InputError, shorten
 from .pools import EngineOptions, Pools
+from .routing import RoutingChoice
 from .section import Name, refuse
 from .spread import Placement, Spread
 from .tiers import Tiers
@@ -24,6 +25,8 @@ __all__ = ["Placement", "Plan"]
 
 #: Keys of plans that serve requests; a plan that states none has none in its plain data.
 SERVING = ("router", "engine", "speculation", "tiers", "pools")
+#: Keys that a plan's plain data has where they are stated.
+WHERE_STATED = (*SERVING, "routing")
 
 
 class Plan(Spread):
@@ -32,6 +35,9 @@ class Plan(Spread):
     model_config = ConfigDict(extra="allow", json_schema_extra=lambda schema: Plan.complete(schema))
 
     name: str = Field(description="1 to 60 printable characters, unique in the scenario")
+    routing: RoutingChoice | None = Field(
+        None, description="how its flows choose among equal paths of the fabric, instead of `cluster.routing`"
+    )
     router: Name = Field("round_robin", description="of requests: which replica one goes to, a registered router")
     engine: EngineOptions = Field({}, description="of requests: options of the serving engine by their own names")
     speculation: SpeculationSpec | None = Field(
@@ -61,9 +67,9 @@ class Plan(Spread):
 
     @model_serializer(mode="wrap")
     def _of_its_kind(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """All keys; those of serving where they are stated, and beside pools no others."""
+        """All keys; those of serving, and of routing, where they are stated, and beside pools no others."""
         data, told = handler(self), self.model_fields_set
-        return {key: value for key, value in data.items() if key in told or not (self.pools or key in SERVING)}
+        return {key: value for key, value in data.items() if key in told or not (self.pools or key in WHERE_STATED)}
 
     def degrees(self, gpus: int) -> dict[str, int]:
         """The size of every axis on ``gpus`` GPUs, dp filled in; the product of all but ``ep`` is ``gpus``.

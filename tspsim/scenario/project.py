@@ -6,9 +6,17 @@ comes from; all of them are replaced in YAML.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    StrictBool,
+    model_serializer,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from ..units import PositiveCount, Quantity, Seconds, Usd, Watts
@@ -39,9 +47,26 @@ class Failures(_Terms):
     node_mtbf: PositiveSeconds = Field(
         NODE_MTBF_S, description=f"mean time between failures of a node; {NODE_MTBF_SOURCE}"
     )
-    restart: Seconds = Field(600.0, description="from a failure to the first step after it; 10 min, assumed")
+    restart: Seconds = Field(
+        600.0, description="from a failure (with the keys below, from its diagnosis) to the first step; 10 min, assumed"
+    )
+    detection: Seconds = Field(
+        0.0, description="from a failure until it is noticed: a hang waits for a timeout; 0 where restart has it in it"
+    )
+    diagnosis: Seconds = Field(0.0, description="from there until the node at fault is known and taken out")
     checkpoint: PositiveSeconds = Field(60.0, description="a step is held up by one checkpoint; 1 min, assumed")
     source: Annotated[str, Field(max_length=1000)] = NODE_MTBF_SOURCE
+
+    @property
+    def outage_s(self) -> float:
+        """From a failure to the first step after it."""
+        return self.detection + self.diagnosis + self.restart
+
+    @model_serializer(mode="wrap")
+    def _where_stated(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """All keys; detection and diagnosis where they take time."""
+        data: dict[str, Any] = handler(self)
+        return {key: value for key, value in data.items() if value or key not in ("detection", "diagnosis")}
 
 
 class Power(_Terms):

@@ -87,6 +87,10 @@ class Scenario(Section):
             asked = next((key for key in ("users", "requests") if getattr(self.project, key) is not None), None)
             if asked is not None:
                 raise refuse(f"project.{asked} is of a scenario with traffic; state what is to be served")
+        routed = next((plan for plan in self.plans if plan.routing), None) if self.traffic is not None else None
+        if routed is not None:
+            told = "routing of a plan is of a single step; state cluster.routing, whose first draw serves"
+            raise refuse(f"plan '{routed.name}': {told}")
         for plan in self.plans if self.traffic is None else ():
             stated = next((key for key in SERVING if key in plan.model_fields_set and key != "pools"), None)
             if stated is not None:
@@ -161,7 +165,8 @@ class Scenario(Section):
 
         A scenario that is no purchase has neither ``offers`` nor ``project``; of ``sequences_per_replica`` and
         ``global_batch`` it has one; with ``traffic`` it has nothing that says how much a step is. A plan has
-        ``expert_balance`` where it is not the usual one, and a cluster ``gpus_per_node`` where not all are used.
+        ``expert_balance`` where it is not the usual one; a cluster has ``gpus_per_node`` where not all are used, and
+        ``islands``, ``measured`` and ``routing`` where they are stated.
         """
         data = self.model_dump(mode="json", by_alias=True)
         workload = data["workload"]
@@ -173,8 +178,9 @@ class Scenario(Section):
                 if key != "speculation":
                     workload.pop(key, None)
         for cluster in (data["cluster"], *(offer["cluster"] for offer in data["offers"])):
-            if isinstance(cluster, dict) and cluster["gpus_per_node"] is None:
-                del cluster["gpus_per_node"]
+            for key in ("gpus_per_node", "islands", "measured", "routing"):
+                if isinstance(cluster, dict) and not cluster[key]:
+                    del cluster[key]
         for plan in data["plans"]:
             if plan.get("expert_balance") == Plan.model_fields["expert_balance"].default.policy:
                 del plan["expert_balance"]

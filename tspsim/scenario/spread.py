@@ -11,10 +11,12 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    SerializerFunctionWrapHandler,
     StrictBool,
     StrictInt,
     TypeAdapter,
     ValidationError,
+    model_serializer,
     model_validator,
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -29,7 +31,7 @@ from ..parallel.wires import WIRES
 from ..registry import Registry
 from ..units import PositiveCount
 from .balance import BalanceType
-from .section import Degree, OneOf, Section, refuse
+from .section import MOST_RANKS, Degree, OneOf, Section, refuse
 
 Axis = Annotated[str, OneOf(mesh_axes)]
 Value = TypeVar("Value")
@@ -43,10 +45,14 @@ CollectiveAlgorithm = Annotated[str, OneOf(ALGORITHMS.names)]
 
 
 class Placement(Section):
-    """Which axes run along the node, and which along rails across nodes; the first named is innermost."""
+    """Which axes run along the node, and which along rails across nodes; the first named is innermost. And in which
+    order nodes, or GPUs, are taken."""
 
     node: tuple[Axis, ...] = ()
     rails: tuple[Axis, ...] = ()
+    order: Annotated[tuple[Annotated[StrictInt, Field(ge=0)], ...], Field(max_length=MOST_RANKS)] = Field(
+        (), description="every node, or every GPU, once, as the plan's axes take them; default: by number"
+    )
 
     @model_validator(mode="after")
     def _once(self) -> Placement:
@@ -55,6 +61,12 @@ class Placement(Section):
         if twice:
             raise refuse(f"axis '{twice}' is placed twice; name each axis once, in node or in rails")
         return self
+
+    @model_serializer(mode="wrap")
+    def _where_ordered(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """The axes, and the order where one is stated."""
+        data = handler(self)
+        return data if self.order else {key: value for key, value in data.items() if key != "order"}
 
 
 class Spread(Section):

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from .. import question, simulation
 from .._version import __version__
 from ..errors import InputError
+from ..network import SPREAD
 from ..scenario import Scenario
 from ..traffic import read_trace
 
 if TYPE_CHECKING:
     from ..hardware import Device
     from ..network import Cluster
+    from ..network.islands import Islands
 
 Found = TypeVar("Found")
 
@@ -95,6 +97,10 @@ class Library:
         document["cluster"] = self._digest(asked.cluster, _cluster_content)  # slow links among it, but not slow GPUs
         if asked.scenario.faults.slow_gpus:
             document["slow_gpus"] = [slow.model_dump() for slow in asked.scenario.faults.slow_gpus]
+        if asked.others:
+            document["others"] = [
+                (each.first, each.gpus, self._digest(each.device, _device_content)) for each in asked.others
+            ]
         document["device"] = self._digest(asked.device, _device_content)
         document["workload"]["model"] = self._digest(asked.model, asdict)
         document["workload"]["stack"] = repr(asked.work.stack)
@@ -132,7 +138,14 @@ def _cluster_content(cluster: Cluster) -> dict[str, Any]:
         "fabric": cluster.fabric.model_dump(mode="json") if cluster.fabric else None,
         "oversubscription": cluster.oversubscription,
         "factors": cluster.factors,
+        **({"routing": asdict(cluster.routing)} if cluster.routing != SPREAD else {}),
+        **({"islands": _islands_content(cluster.islands)} if cluster.islands is not None else {}),
     }
+
+
+def _islands_content(islands: Islands) -> list[Any]:
+    fabrics = (islands.common, *islands.fabrics)
+    return [islands.nodes, *(fabric.model_dump(mode="json") for fabric in fabrics)]
 
 
 def _device_content(device: Device) -> list[Any]:

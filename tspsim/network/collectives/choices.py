@@ -81,7 +81,7 @@ def timed(
     """A schedule that ``build`` made with its measured time, or under every protocol."""
     collectives = group.cluster.node.collectives
     if schedule.net_steps and collectives.across is not None:
-        fabric = group.cluster.fabric
+        fabric = group.cluster.joining(group.ranks)
         own = fabric.collectives if fabric is not None else None
         return [Candidate(name, schedule, across(group.cluster, collectives.across, own, schedule))]
     curve = _curve(group, kind, name, library) if len(group.members) == 1 else None

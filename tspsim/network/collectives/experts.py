@@ -137,7 +137,7 @@ def exchange_choice(group: Group, curve: ExpertCurve, exchange: ExpertExchange, 
     schedule = moved(group, sent)
     floor, stretch = slowest(group, schedule, lambda sound: moved(sound, sent))
     inside = inside_bytes_per_s(group)
-    fabric = cluster.fabric
+    fabric = cluster.joining(group.ranks)
     nic = fabric.nic.bandwidth.value * cluster.node.nics / cluster.gpus_per_node if fabric is not None else inside
     return Candidate(name, schedule, ExchangeCost(curve, exchange, nodes, per_node, inside, nic, floor, stretch))
 

@@ -203,7 +203,7 @@ def consider_messages(cluster: Cluster, pairs: Sequence[tuple[int, int]]) -> Non
     UnreachableError
         Dead links leave no way.
     """
-    memo, layout = cluster.memo, cluster.layout
+    memo, layout = cluster.memo, cluster.layout.of_messages
     new = [ends for ends in dict.fromkeys(pairs) if ("choices", "point_to_point", ends) not in memo]
     if not new:
         return

@@ -133,13 +133,14 @@ def scheduled(
         Bytes a rank passes over without sending (rings).
     """
     cluster = group.cluster
-    routes = cluster.layout.routes(source, destination)
+    layout = cluster.layout_of(group.ranks)
+    routes = layout.routes(source, destination)
     loads = np.broadcast_to(np.asarray(load, dtype=np.float64), routes.shape[:1])
     used = routes >= 0
     own = cluster.node.collectives.own_chunk
     own_s = own_chunk / own.value if own else 0.0
     links, total = summed(routes[used], np.repeat(loads, used.sum(axis=1)))
-    steps = node_steps + cluster.layout.relays(source, destination)
+    steps = node_steps + layout.relays(source, destination)
     return on_links(group, family, links, total, node_steps=steps, net_steps=net_steps, own_s=own_s)
 
 
@@ -157,7 +158,8 @@ def on_links(
     cluster = group.cluster
     efficiencies = cluster.node.collectives.efficiency
     inside = efficiencies.get(family, efficiencies["default"]).value
-    outside = cluster.fabric.efficiency.value if cluster.fabric else 1.0
+    fabric = cluster.joining(group.ranks)
+    outside = fabric.efficiency.value if fabric else 1.0
     reached = cluster.bandwidth_bytes_per_s[links] * np.where(links < cluster.layout.host_start, inside, outside)
     return Schedule(links, load, load / reached, node_steps, net_steps, family, own_s)
 

@@ -97,7 +97,7 @@ class Planner:
         self.jobs = jobs
         self.library = Library()
         self.searches = Searches(scenario, self.library, lambda asked, plans: self.simulators.simulate(asked, plans))
-        self.question = self.searches.question
+        scenario, self.question = self.searches.scenario, self.searches.question
         batch = self._batch(scenario, stated)
         self.answer = Planned(scenario, self.question, batch, objective, top, self.limits)
         self.stated = scenario.plans if stated else ()

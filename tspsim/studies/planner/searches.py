@@ -11,6 +11,7 @@ from ...paths import LowerBound
 from ...question import Question, look_up
 from ...result import PlanResult
 from ...scenario import ClusterInline, Scenario
+from ...scenario.cluster import Island
 from ...simulation import Costs
 from ..query import Library
 from .branch import Search
@@ -21,7 +22,13 @@ from .space import Candidate, Space
 def at_nodes(scenario: Scenario, cluster: Cluster, nodes: int) -> Scenario:
     """The scenario on another number of the same nodes."""
     if isinstance(scenario.cluster, ClusterInline):
-        inline = scenario.cluster.model_copy(update={"nodes": nodes})
+        inline, measured = scenario.cluster.model_copy(update={"nodes": nodes}), scenario.cluster.measured
+        if measured is not None:
+            if nodes > len(measured.rows):
+                raise InputError(f"{len(measured.rows)} nodes were measured, not {nodes}", key="cluster.measured")
+            inline = inline.model_copy(update={"measured": measured.of_nodes(nodes) if nodes > 1 else None})
+        if inline.islands:
+            inline = inline.model_copy(update={"islands": of_nodes(inline.islands, nodes)})
     else:
         if cluster.fabric is None and nodes > 1:
             raise InputError(f"{cluster.name} has no fabric for {nodes} nodes", key="cluster")
@@ -33,6 +40,27 @@ def at_nodes(scenario: Scenario, cluster: Cluster, nodes: int) -> Scenario:
             library=cluster.node.collectives.default_library,
         )
     return scenario.model_copy(update={"cluster": inline})
+
+
+def one_draw(scenario: Scenario) -> Scenario:
+    """The scenario with only the first draw of its fabric's paths: a search compares plans on one machine."""
+    cluster = scenario.cluster
+    if not isinstance(cluster, ClusterInline) or cluster.routing is None:
+        return scenario
+    first = cluster.routing.model_copy(update={"seeds": 1})
+    return scenario.model_copy(update={"cluster": cluster.model_copy(update={"routing": first})})
+
+
+def of_nodes(islands: Sequence[Island], nodes: int) -> tuple[Island, ...]:
+    """The first nodes of islands, in theirs; raises InputError where there are not as many."""
+    found, left = [], nodes
+    for island in islands:
+        here = min(island.nodes, left)
+        left -= here
+        found += [island.model_copy(update={"nodes": here})] if here else []
+    if left:
+        raise InputError(f"islands have {nodes - left} nodes, not {nodes}", key="cluster.islands")
+    return tuple(found)
 
 
 class Searches:
@@ -59,8 +87,8 @@ class Searches:
         library: Library,
         simulate: Callable[[Scenario, Sequence[Candidate]], list[PlanResult | None]],
     ) -> None:
-        self.scenario, self.library, self.simulate = scenario, library, simulate
-        self.question = self.look_up(scenario)
+        self.scenario, self.library, self.simulate = one_draw(scenario), library, simulate
+        self.question = self.look_up(self.scenario)
         self.costs = Costs(self.question.device)
 
     def look_up(self, scenario: Scenario) -> Question:

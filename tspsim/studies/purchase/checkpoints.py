@@ -1,7 +1,8 @@
 """What failures cost a long run: how often to write a checkpoint, and how long the run then takes.
 
 Failures are a Poisson process: with node MTBF m on n nodes the machine fails every M = m/n. Work is done in segments of
-τ seconds, each followed by a checkpoint of δ; a failure throws away the segment under way and costs a restart R. The
+τ seconds, each followed by a checkpoint of δ; a failure throws away the segment under way and costs an outage R: until
+it is noticed, until the node at fault is known, until work goes on (what C4D shortens: arXiv 2406.04594). The
 expected time of T seconds of work is then exactly (Daly 2006, §3.2: failures during restarts and checkpoints as well)
 
     E(τ) = M · e^(R/M) · (e^((τ+δ)/M) − 1) · T/τ.
@@ -81,5 +82,5 @@ def schedule(work_s: float, nodes: int, failures: Failures) -> Schedule:
     """The run under Daly's interval."""
     mtbf_s = failures.node_mtbf / nodes
     interval_s = daly_interval_s(failures.checkpoint, mtbf_s)
-    elapsed_s = expected_s(work_s, interval_s, failures.checkpoint, failures.restart, mtbf_s)
+    elapsed_s = expected_s(work_s, interval_s, failures.checkpoint, failures.outage_s, mtbf_s)
     return Schedule(work_s, elapsed_s, mtbf_s, interval_s, elapsed_s / mtbf_s, work_s / elapsed_s)

@@ -1,0 +1,48 @@
+"""Devices of several kinds in one machine: what of them all share, as one device that stands for the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..errors import InputError
+from .device import Device
+
+
+def standing_for(device: Device, others: Sequence[tuple[Device, float]], dtype: str) -> Device:
+    """The fastest device of a machine as it is there: the memory of the smallest, the mean price and power.
+
+    Parameters
+    ----------
+    others
+        Further devices, each with its share of the machine's GPUs; the rest are ``device``.
+    dtype
+        Of the matrix products of a step.
+
+    Raises
+    ------
+    InputError
+        One of them has no such products, or more FLOP/s of them, or more bytes/s of memory, than ``device``.
+    """
+    for other, _ in others:
+        faster = other.peak_of(dtype) > device.peak_of(dtype)
+        if faster or other.hbm_bytes_per_s > device.hbm_bytes_per_s:
+            what = f"at {dtype}" if faster else "in memory"
+            raise InputError(f"{other.name} is faster {what} than {device.name}; name it as the cluster's device")
+    spec = device.spec
+    every = [(device, 1.0 - sum(share for _, share in others)), *others]
+    smallest = min((each for each, _ in every), key=lambda each: each.visible_memory_bytes).spec
+    memory = {"memory": smallest.memory, "visible_memory": smallest.visible_memory}
+    update: dict[str, object] = {**memory, "prices": None, "all_in_power": None}
+    prices = [(each.spec.prices, share) for each, share in every]
+    if all(price is not None for price, _ in prices) and spec.prices is not None:
+        mean = {
+            basis: sum(share * float(getattr(price, basis)) for price, share in prices)
+            for basis in device.prices_usd_per_hour
+        }
+        update["prices"] = spec.prices.model_copy(update=mean)
+    watts = [(each.all_in_watts, share) for each, share in every]
+    if all(power is not None for power, _ in watts) and spec.all_in_power is not None:
+        mean_watts = sum(share * power for power, share in watts if power is not None)
+        update["all_in_power"] = spec.all_in_power.model_copy(update={"value": mean_watts})
+    return replace(device, spec=spec.model_copy(update=update))

@@ -1,0 +1,52 @@
+"""Clusters whose nodes are joined by several fabrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..errors import InputError
+from .cluster import Cluster
+from .islands import COMMON, LONGER_S, Islands
+
+if TYPE_CHECKING:
+    from .specs import FabricSpec
+
+
+def with_islands(cluster: Cluster, nodes: Sequence[int], fabrics: Sequence[FabricSpec]) -> Cluster:
+    """A cluster whose own fabric joins all nodes, with faster ones inside islands.
+
+    Raises
+    ------
+    InputError
+        There is no common fabric, or the islands' nodes are not those of the cluster.
+
+    Notes
+    -----
+    Every node's router has a link to its island's switch and one to the common switch, each as thick as its NICs there.
+    NICs are as fast as the fastest island's, slower where the node's own are; what goes over the common switch passes
+    them too.
+    """
+    common = cluster.fabric
+    if common is None or sum(nodes) != cluster.nodes or len(nodes) != len(fabrics):
+        raise InputError(f"islands of {sum(nodes)} nodes are not the {cluster.nodes} of the cluster")
+    islands = Islands(tuple(nodes), tuple(fabrics), common)
+    many, links = cluster.node.nics, []
+    for node in range(cluster.nodes):
+        own = islands.of(node)
+        for name, fabric, further_s in ((f"island{own}", fabrics[own], 0.0), (COMMON, common, LONGER_S)):
+            rate = (many * fabric.nic.bandwidth.value, fabric.switch.latency.value / 2 + further_s)
+            links += [(node, name, *rate), (name, node, *rate)]
+    fastest = max(fabrics, key=lambda fabric: fabric.nic.bandwidth.value).nic
+    joined = common.model_copy(update={"kind": {"graph": links}, "nic": fastest})
+    found = replace(cluster, fabric=joined, islands=islands, memo={})
+    slower: dict[int, float] = {}
+    for node in range(cluster.nodes):
+        share = islands.fabrics[islands.of(node)].nic.bandwidth.value / fastest.bandwidth.value
+        if share < 1.0:
+            begin = found.layout.nic_start + 2 * node * many
+            slower |= dict.fromkeys(range(begin, begin + 2 * many), share)
+    return replace(found, factors=tuple(sorted(slower.items())), memo={}) if slower else found
+
+

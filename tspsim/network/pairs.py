@@ -1,0 +1,78 @@
+"""Bandwidth between every two nodes: measured, as what joins them; and read off any cluster.
+
+A matrix of measured bandwidths replaces the switches of a fabric by a link of its own from every node to every other.
+NICs stay: what a node sends to all others together is theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError
+from .cluster import Cluster
+
+Floats = NDArray[np.float64]
+
+
+def with_pairs(cluster: Cluster, bandwidth_bytes_per_s: Sequence[Sequence[float]]) -> Cluster:
+    """The same cluster with what was measured between its nodes in the place of its switches.
+
+    Parameters
+    ----------
+    bandwidth_bytes_per_s
+        Row i, column j: bytes/s that reach node j from node i with all NICs of both at work. The diagonal is not read.
+
+    Raises
+    ------
+    InputError
+        There is no fabric, the matrix is not square or of another size, or a rate is more than a node's NICs have.
+
+    Notes
+    -----
+    Measured rates are what a transfer gets, so links have them over the fabric's efficiency.
+    """
+    fabric, nodes = cluster.fabric, cluster.nodes
+    if fabric is None:
+        raise InputError("one node has no other to measure a bandwidth to")
+    if len(bandwidth_bytes_per_s) != nodes or any(len(row) != nodes for row in bandwidth_bytes_per_s):
+        raise InputError(f"{nodes} nodes need {nodes} rows of {nodes} bandwidths")
+    most = cluster.node.nics * fabric.nic.bandwidth.value * fabric.efficiency.value
+    links = []
+    for source, row in enumerate(bandwidth_bytes_per_s):
+        for target, rate in enumerate(row):
+            if source == target:
+                continue
+            if not 0.0 < rate <= most * (1.0 + 1e-9):
+                told = f"{rate / 1e9:g} GB/s from node {source} to node {target} must be over 0 and at most the"
+                raise InputError(f"{told} {most / 1e9:.4g} GB/s that a node's NICs reach")
+            links.append((source, target, rate / fabric.efficiency.value, 0.0))
+    joined = fabric.model_copy(update={"kind": {"graph": links}})
+    return replace(cluster, fabric=joined, memo={})
+
+
+def between_nodes(cluster: Cluster) -> Floats:
+    """Bytes/s from every node (row) to every other (column) while all GPUs of one send to their peers of the other.
+
+    Shape (nodes, nodes); infinite on the diagonal. Other pairs are idle.
+    """
+    layout, per_node, nodes = cluster.layout, cluster.gpus_per_node, cluster.nodes
+    found = np.full((nodes, nodes), np.inf)
+    if cluster.fabric is None:
+        return found
+    local = np.arange(per_node)
+    for source in range(nodes):
+        others = np.array([target for target in range(nodes) if target != source], dtype=np.int64)
+        start = np.tile(source * per_node + local, len(others))
+        end = (others[:, None] * per_node + local).reshape(-1)
+        ways = layout.routes(start, end).reshape(len(others), -1)
+        for target, row in zip(others.tolist(), ways, strict=True):
+            links, load = np.unique(row[row >= layout.host_start], return_counts=True)
+            busiest_s = float((load / cluster.bandwidth_bytes_per_s[links]).max())
+            fabric = cluster.joining((source * per_node, target * per_node))
+            assert fabric is not None
+            found[source, target] = per_node / busiest_s * fabric.efficiency.value
+    return found
