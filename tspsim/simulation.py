@@ -137,11 +137,14 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
     except UnreachableError as error:
         return PlanResult(plan.name, degrees, memory, settings, error=str(error), notes=notes_of(job))
     submission, makespan_s, between_s, parts = step.submission, step.makespan_s, step.between_s, step.parts
-    tokens = job.work.counted_tokens * plan.dp
-    model_flops = job.work.tokens_per_replica * plan.dp * question.work.flops_per_token(question.model)
+    tokens = job.work.counted_over(plan.dp)
+    model_flops = job.work.tokens_of(plan.dp) * question.work.flops_per_token(question.model)
     peak = device.peak_of(question.work.precision)
     block = submission if steady_blocks(job) else run_block(question, job, costs)
-    block_tokens = job.one_forward().group_tokens * plan.dp * plan.pp
+    alone = job.one_forward()
+    block_tokens = tokens if job.unequal else alone.group_tokens * plan.dp * plan.pp
+    # Micro-batches that differ show no steady layer: the forward of all of them counts.
+    block_s = block.makespan_s / alone.model.layers if job.unequal else metrics.layer_period_s(block)
     links, link_shares = link_use(cluster, submission, makespan_s)
     return PlanResult(
         name=plan.name,
@@ -151,7 +154,7 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
         step_time_s=makespan_s,
         tokens_per_step=tokens,
         gpus=cluster.gpus,
-        block_forward_tokens_per_s=block_tokens / metrics.layer_period_s(block),
+        block_forward_tokens_per_s=block_tokens / block_s,
         mfu=model_flops / (makespan_s * cluster.gpus * peak),
         dropped_share=question.work.dropped_share(question.model),
         breakdown_s={
@@ -252,7 +255,7 @@ def run(
 
 def steady_blocks(job: Job) -> bool:
     """Whether the pass itself is one forward through all layers, so that its own layers show the steady block."""
-    return not job.step.trains and job.micro_batches == 1 and job.plan.pp == 1
+    return not (job.step.trains or job.unequal) and job.micro_batches == 1 and job.plan.pp == 1
 
 
 def run_block(question: Question, job: Job, costs: Costs) -> Submission:

@@ -13,6 +13,7 @@ from .balance import BALANCES, Balance
 from .choice import Choice, Option
 from .choices import choices_of, options_of, switches_of
 from .context import ContextMethod, method_of, usual_method
+from .lengths import DEALS, Unequal
 from .memory import Residency, peak_memory
 from .mesh import build_mesh, located
 from .plan import SWITCHES, Job, Plan
@@ -37,6 +38,7 @@ from .work import Optimizer, Work
 __all__ = [
     "BALANCES",
     "CONTEXT_METHODS",
+    "DEALS",
     "DECODE_EXCHANGES",
     "DECODE_FORMS",
     "IDEAL",
@@ -60,6 +62,7 @@ __all__ = [
     "ServingEngine",
     "Stack",
     "StackSpec",
+    "Unequal",
     "Work",
     "axes_of",
     "balances",

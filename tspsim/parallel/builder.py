@@ -83,12 +83,13 @@ class ProgramBuilder:
     more, ``weight_gradients`` cleared while they are put off;
     ``exchanged_gradients`` are a layer's instructions that bring its weights' gradients to their owners.
     ``coordinates`` are the positions of the program's ranks on the axes along which programs differ; ``capture`` is how
-    much of the pass that is written runs as graphs.
+    much of the pass that is written runs as graphs; ``renamed`` are axes that stand for others in what is written.
     """
 
     def __init__(self, role: str, job: Job, coordinates: Mapping[str, int] | None = None) -> None:
         self.role = role
         self.coordinates: Mapping[str, int] = coordinates or {}
+        self.renamed: Mapping[str, str] = {}
         self.plan = job.plan
         self._lower = lowering_of(job.work)
         self._job = job
@@ -148,7 +149,7 @@ class ProgramBuilder:
         """A collective of ``size_bytes``; or one slice of it, issued with the first."""
         moved = Collective(
             kind,
-            axis,
+            self.renamed.get(axis, axis),
             round(size_bytes / slice_of.of),
             name,
             root,
@@ -208,7 +209,7 @@ class ProgramBuilder:
         """Every rank sends ``offset`` positions on and receives from as many before; the axis is a ring."""
         return self._add(
             SendReceive(
-                axis,
+                self.renamed.get(axis, axis),
                 round(size_bytes),
                 name,
                 offset,

@@ -66,7 +66,9 @@ class Spread(Section):
     name: str = ""
     tsp: Degree = Field(1, description="folded tensor and sequence parallelism")
     tp: Degree = Field(1, description="tensor parallelism")
-    sp: Degree = Field(1, description="sequence (context) parallelism")
+    sp: Degree = Field(
+        1, description="sequence (context) parallelism; auto: of unequal sequences each on as many of dp as it needs"
+    )
     pp: Degree = Field(1, description="pipeline stages")
     vpp: Degree = Field(1, description="virtual stages a pipeline rank")
     ep: Degree = Field(1, description="ranks that experts are spread over, taken from tp, tsp, sp and dp in this order")
@@ -136,6 +138,8 @@ class Spread(Section):
         if "cp" in data and "sp" in data:
             raise refuse("cp and sp are one axis; state one of them")
         keys = {"sp" if key == "cp" else key: value for key, value in data.items()}
+        if keys.get("sp") == "auto":
+            keys = {key: value for key, value in keys.items() if key != "sp"} | {"dynamic_sp": True}
         further, wrong = {each.name: each for each in cls.further()}, []
         for key in [key for key in keys if key not in cls.model_fields]:
             try:
@@ -182,6 +186,9 @@ class Spread(Section):
     def complete(cls, schema: dict[str, Any]) -> None:
         """Give the JSON Schema the keys that are no fields."""
         schema["additionalProperties"] = False
+        degree = dict(schema["properties"]["sp"])
+        told = {key: degree.pop(key) for key in ("default", "description") if key in degree}
+        schema["properties"]["sp"] = {"anyOf": [degree, {"const": "auto", "type": "string"}], **told}
         schema["properties"]["cp"] = schema["properties"]["sp"] | {"description": "another spelling of sp"}
         for each in cls.further():
             told = {"default": each.default, **({"description": each.summary} if each.summary else {})}
