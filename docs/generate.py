@@ -22,6 +22,7 @@ from tspsim.network import collective, load_cluster
 from tspsim.operators import Attention, Gemm, Operator
 from tspsim.parallel import (
     CONTEXT_METHODS,
+    DEALS,
     DECODE_EXCHANGES,
     DECODE_FORMS,
     RESIDUALS,
@@ -356,6 +357,7 @@ def registered() -> str:
         "`decode_exchange`": DECODE_EXCHANGES.values(),
         "`decode_form`": DECODE_FORMS.values(),
         "`residual`": RESIDUALS.values(),
+        "`deal`": DEALS.values(),
     }
     rows = [
         [what, each.name, each.summary, ", ".join(f"`{key}`" for key in keys_of(each)) or "–"]

@@ -8,8 +8,8 @@ ranks hold the same weights, and sum gradients over all once a step.
 
 Sequences are dealt longest first: each to the group of its size whose ranks have least to do so far. A rank does what
 it shares with most others first, so that no two wait for each other; it packs what is its own into micro-batches. While
-a rank has nothing, the sequence that gives its ranks most is shared by twice as many (Megatron-Core's
-``fill_empty_gpus`` takes the smallest group instead).
+a rank has nothing, the longest of the sequences that fewest share is shared by twice as many (as Megatron-Core's
+``fill_empty_gpus`` does).
 """
 
 from __future__ import annotations
@@ -192,8 +192,8 @@ def _dealt(
                 "sp: auto",
                 key="dp",
             )
-        heaviest = max(growing, key=lambda index: (costs[lengths[index]] / sizes[index], -index))
-        sizes[heaviest] *= 2
+        narrow = min(sizes[index] for index in growing)
+        sizes[next(index for index in growing if sizes[index] == narrow)] *= 2
     packs = tuple(
         tuple(_packs(group, taken[group], lengths, sizes, room * shards, shards, multiples)) for group in range(count)
     )
