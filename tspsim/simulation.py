@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,21 @@ from .engine.steady import execute
 from .errors import UnreachableError
 from .hardware import Device
 from .mesh import Mesh
+from .network import host_bandwidth
 from .operators import Operator
-from .parallel import Job, Plan, axes_of, build_mesh, capacity, peak_memory, scheme_axes, scheme_of, write_program
+from .parallel import (
+    CHECKPOINTS,
+    Job,
+    Plan,
+    axes_of,
+    build_mesh,
+    capacity,
+    peak_memory,
+    scheme_axes,
+    scheme_of,
+    state_copies,
+    write_program,
+)
 from .parallel.stack import Stack
 from .question import Lookups, Question, look_up
 from .result import Memory, PlanResult, Range, RankClass, Result
@@ -132,10 +145,19 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
     if admission.error is not None:
         return PlanResult(plan.name, degrees, memory, settings, error=admission.error, notes=notes_of(job))
     costs = costs or Costs(device)
+    writes = job.training and plan.checkpoint is not None
     try:
+        plain = step_of(question, without_checkpoint(job), costs, every_rank=every_rank) if writes else None
+        if plain is not None:
+            job = replace(job, held_s=held_s(job, plain.makespan_s))
         step = step_of(question, job, costs, every_rank=every_rank)
     except UnreachableError as error:
         return PlanResult(plan.name, degrees, memory, settings, error=str(error), notes=notes_of(job))
+    written: dict[str, float] = {}
+    if plain is not None:
+        written = checkpoint_of(question, job, plain, step)
+        # Of many steps one writes: the others are shown, and it is spread over all.
+        step = step if plan.checkpoint_every == 1 else spread_over(plain, written["stall_s"], plan.checkpoint_every)
     submission, makespan_s, between_s, parts = step.submission, step.makespan_s, step.between_s, step.parts
     tokens = job.work.counted_over(plan.dp)
     model_flops = job.work.tokens_of(plan.dp) * question.work.flops_per_token(question.model)
@@ -172,10 +194,57 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
         cost=cost_of(question, makespan_s, tokens),
         range=costs.range_of(tokens, makespan_s, parts, question.work.stack),
         bottleneck=bottleneck(parts, makespan_s),
-        notes=(*notes_of(job), *([AT_WORST] if submission.system.at_worst else [])),
+        notes=(*notes_of(job), *checkpoint_notes(written), *([AT_WORST] if submission.system.at_worst else [])),
+        checkpoint=written,
         inference=inference.answer(job, makespan_s, room) if room is not None else {},
         timeline=submission.timeline,
     )
+
+
+def without_checkpoint(job: Job) -> Job:
+    """The job in a step that writes none."""
+    return replace(job, plan=replace(job.plan, checkpoint=None, checkpoint_rate=None, checkpoint_every=1))
+
+
+def held_s(job: Job, step_s: float) -> float:
+    """Seconds that a checkpoint's copies wait until the one before is in its file and hosts have room again."""
+    way = CHECKPOINTS.get(job.plan.checkpoint or "")
+    return 0.0 if way.holds_file else max(0.0, state_copies.file_s(job) - job.plan.checkpoint_every * step_s)
+
+
+def checkpoint_of(question: Question, job: Job, plain: StepRun, step: StepRun) -> dict[str, float]:
+    """What a checkpoint is and what it costs: seconds that it holds a step up, beside that step without it; bytes of a
+    GPU and a host; seconds of the copies alone, of the file system, and of waiting for the file before."""
+    copied = state_copies.copied_bytes(job)
+    return {
+        "stall_s": max(0.0, step.makespan_s - plain.makespan_s),
+        "step_without_s": plain.makespan_s,
+        "bytes_per_gpu": copied,
+        "bytes_per_host": copied * question.cluster.gpus_per_node,
+        "copy_s": copied / host_bandwidth(question.cluster.node),
+        "file_s": state_copies.file_s(job),
+        "held_s": job.held_s,
+    }
+
+
+def spread_over(plain: StepRun, stall_s: float, steps: int) -> StepRun:
+    """The mean of some steps, one of which is held up."""
+    more_s = stall_s / steps
+    exposed = dict(plain.parts.exposed_s) | {"copy_out": more_s}
+    return replace(plain, makespan_s=plain.makespan_s + more_s, parts=replace(plain.parts, exposed_s=exposed))
+
+
+def checkpoint_notes(written: Mapping[str, float]) -> Iterator[str]:
+    if not written:
+        return
+    file = f", {written['file_s']:.3g} s to the file system" if written["file_s"] else ""
+    yield (
+        f"a checkpoint is {written['bytes_per_gpu'] / 1e9:.3g} GB a GPU ({written['bytes_per_host'] / 1e9:.3g} GB of "
+        f"every host's memory), {written['copy_s']:.3g} s to the host alone{file}; it holds a step of "
+        f"{written['step_without_s']:.3g} s up for {written['stall_s']:.3g} s"
+    )
+    if written["held_s"]:
+        yield f"{written['held_s']:.3g} s of that until the file of the checkpoint before is written"
 
 
 def scheduled(question: Question, plan: Plan) -> Job:

@@ -30,6 +30,7 @@ from .collectives.multi_ring import hamiltonian_cycles
 from .collectives.schedule import Group, Schedule, scheduled
 from .collectives.traffic import Traffic
 from .flows import Flow, finish_times
+from .host import host_bandwidth, host_copy, waiting
 from .kinds import KINDS, CollectiveKind
 from .load import build_cluster, load_cluster
 from .wiring import TOPOLOGIES, Topology
@@ -54,8 +55,11 @@ __all__ = [
     "exchange_experts",
     "finish_times",
     "hamiltonian_cycles",
+    "host_bandwidth",
+    "host_copy",
     "load_cluster",
     "places_reached",
     "point_to_point",
     "scheduled",
+    "waiting",
 ]

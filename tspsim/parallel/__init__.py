@@ -10,6 +10,7 @@ from __future__ import annotations
 from . import balances, context, folded, folded_decode, tensor
 from .adapters import Adapters
 from .balance import BALANCES, Balance
+from .checkpoint import CHECKPOINTS
 from .choice import Choice, Option
 from .choices import choices_of, options_of, switches_of
 from .context import ContextMethod, method_of, usual_method
@@ -37,6 +38,7 @@ from .work import Optimizer, Work
 
 __all__ = [
     "BALANCES",
+    "CHECKPOINTS",
     "CONTEXT_METHODS",
     "DEALS",
     "DECODE_EXCHANGES",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..model.layer import gradients
 from ..operators import Gemm, Operator, Part
-from ..program import Collective, Compute, Instruction, Launch, Program, Repeat, SendReceive, Tokens
+from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive, Tokens
 from .lowering import lowering_of
 from .plan import Job
 from .serving_engine import Captured
@@ -126,6 +126,16 @@ class ProgramBuilder:
     def host(self, name: str, seconds: float, *, after: Iterable[int] = ()) -> int:
         """Work of the host that kernels and transfers may wait for."""
         return self._put(Launch(name, seconds, self._part(), self._layer, tuple(after)))
+
+    def copy(self, direction: str, size_bytes: float, name: str, *, after: Iterable[int] = ()) -> int:
+        """Bytes between this rank's memory and its host's, on a stream of their own."""
+        return self._put(
+            Copy(direction, round(size_bytes), name, part=self._part(), layer=self._layer, after=tuple(after))
+        )
+
+    def wait_for_store(self, name: str, seconds: float, *, after: Iterable[int] = ()) -> int:
+        """What takes as long between host and store."""
+        return self._put(Copy("out", 0, name, seconds, self._part(), self._layer, tuple(after)))
 
     def gradients(self, product: Gemm) -> tuple[Gemm, ...]:
         """Both gradients of a product, or only its input's while the weights' are put off."""

@@ -17,6 +17,7 @@ from ..model.serving import ServingLayer
 from ..operators import DTYPE_BYTES
 from ..steps import STEPS, Batch, Speculation, Step, Task
 from .balance import BALANCES, BUSIEST, Balance, Balanced, balanced
+from .checkpoint import CHECKPOINTS
 from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch, ExpertOverlap
 from .draft import DRAFTS
 from .lengths import Dealt, Groups, Pack, dealt, group_axis
@@ -69,6 +70,9 @@ class Plan:
     weight_wire, gradient_wire
         With ZeRO 3: types in :data:`tspsim.parallel.wires.WIRES` that weights are gathered in ahead of a forward, and
         that gradients are summed in (ZeRO++'s qwZ and qgZ); None: their own.
+    checkpoint, checkpoint_rate, checkpoint_every
+        How checkpoints are written (a name in :data:`tspsim.parallel.checkpoint.CHECKPOINTS`; None: none is), bytes/s
+        that the file system takes of all ranks (None: it keeps up), and one in how many steps.
     shard_group
         Ranks that divide it among themselves, the groups holding the same (hybrid sharding); None: all of them.
     expert_dispatch
@@ -120,6 +124,9 @@ class Plan:
     secondary_shard: int | None = None
     weight_wire: str | None = None
     gradient_wire: str | None = None
+    checkpoint: str | None = None
+    checkpoint_rate: float | None = None
+    checkpoint_every: int = 1
     expert_dispatch: str = "ranks"
     expert_overlap: str = "none"
     stage_layers: tuple[int, ...] = ()
@@ -272,6 +279,8 @@ class Job:
     #: and which of them (None: the one with most tokens a rank).
     replica: int | None = None
     pack: Pack | None = None
+    #: Seconds of a step in which its checkpoint waits until the one before is in its file.
+    held_s: float = 0.0
 
     @property
     def weight_bytes(self) -> float:
@@ -666,6 +675,21 @@ class Job:
         self._check_documents(self.work.sequence // pieces)
         self._check_adapters()
         self._check_shard_group()
+        self._check_checkpoint()
+
+    def _check_checkpoint(self) -> None:
+        plan = self.plan
+        stated = [key for key in ("checkpoint_rate", "checkpoint_every") if getattr(plan, key) != getattr(Plan, key)]
+        if plan.checkpoint is None:
+            if stated:
+                raise self._refuse(stated[0], "is of plans that write checkpoints; state checkpoint")
+            return
+        if not self.training:
+            raise self._refuse("checkpoint", f"is of training; a {self.step.title} has no state to write")
+        if plan.hiding.micro_batches:
+            raise self._refuse("checkpoint", "beside expert_overlap: micro_batches is not built; leave one out")
+        if CHECKPOINTS.get(plan.checkpoint).holds_file and plan.checkpoint_rate is None:
+            raise self._refuse("checkpoint_rate", f"is needed with checkpoint: {plan.checkpoint}")
 
     def _check_scheme(self, axis: str) -> None:
         """What the scheme asks, and heads that its ranks can divide; of every size of group that shares a sequence."""

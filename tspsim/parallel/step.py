@@ -15,7 +15,7 @@ from ..model.layer import LayerShard
 from ..operators import Gemm, Operator
 from ..program import Program, Repeat
 from ..steps import BACKWARD, FORWARD, Task
-from . import data
+from . import data, state_copies
 from .builder import ProgramBuilder, WrittenLayer
 from .expert import own_tokens, program_axes
 from .interleave import flat, interleaved
@@ -40,6 +40,7 @@ def write_program(scheme: Scheme, job: Job, coordinates: Mapping[str, int] | Non
     the busiest.
     """
     writer = Writer(scheme, job, coordinates or {})
+    writer.copied = state_copies.begin(writer.builder, writer.whole, writer.share, writer.chunks)
     job.step.write(writer, writer.whole.tasks(writer.stage))
     return writer.builder.program()
 
@@ -75,6 +76,7 @@ class Writer:
         self.builder = ProgramBuilder(", ".join(names) or "all ranks", job, coordinates)
         self.share = data.OwnedParameters(job, scheme.residency.weight_shards(job))
         self.exchanged_gradients: list[int] = []
+        self.copied: list[int] = []
         self._written: dict[Hashable, tuple[Repeat, list[int], list[int]]] = {}
 
     def do(self, tasks: Sequence[Task]) -> None:
@@ -90,7 +92,8 @@ class Writer:
     def update(self) -> None:
         """What follows the last gradient."""
         self.builder.part = "optimizer"
-        data.finish_step(self.builder, self.whole, self.share, self.chunks, self.exchanged_gradients)
+        exchanged = self.exchanged_gradients
+        data.finish_step(self.builder, self.whole, self.share, self.chunks, exchanged, self.copied)
 
     def visit(self, task: Task, chunk: Chunk) -> None:
         """Write one task on a chunk of layers."""
@@ -104,6 +107,7 @@ class Writer:
         self.builder.capture = self.job.capture
         if task.kind == FORWARD:
             self.forward(chunk, task)
+            self.copied += state_copies.after_forward(self.builder, self.whole, self.share, chunk, task)
         elif task.kind == BACKWARD:
             self.backward(chunk, task)
         else:

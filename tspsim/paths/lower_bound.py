@@ -25,13 +25,13 @@ import numpy as np
 from ..engine.assignment import counted
 from ..engine.steady import SIMULATED_ITERATIONS
 from ..mesh import Mesh
-from ..network import Cluster, ExpertExchange, collective, point_to_point
+from ..network import Cluster, ExpertExchange, collective, host_copy, point_to_point
 from ..operators import Operator, Role
 from ..parallel import SWITCHES, Job, choices_of, method_of, scheme_axes, scheme_of, switches_of
 from ..parallel.choices import legal, schedules_of
 from ..parallel.pipeline import Chunk
 from ..parallel.step import Writer, write_program
-from ..program import Collective, Compute, Instruction, Launch, Program, Repeat
+from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
 from .groups import Floats, Groups
 from .tasks import Part, Stage, longest_path
@@ -355,6 +355,11 @@ class LowerBound:
             return TimedInstruction(stream, self._kernel_s(instruction), after, True)
         if isinstance(instruction, Launch):
             return TimedInstruction(stream, instruction.host_s, after, False)
+        if isinstance(instruction, Copy):
+            # How long it lasts depends on what else its link carries: at least as long as alone.
+            size, direction = instruction.size_bytes, instruction.direction
+            alone_s = instruction.seconds or host_copy(self.cluster, groups.rank, size, direction).alone_s
+            return TimedInstruction(stream, alone_s, after, False)
         ranks = groups.along(instruction.axis)
         if isinstance(instruction, Collective):
             tokens = instruction.tokens

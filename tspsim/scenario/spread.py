@@ -20,14 +20,14 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from ..network import ALGORITHMS, KINDS
-from ..parallel import CONTEXT_METHODS, SCHEMES, WEIGHT_TRANSPORTS, Option, context, mesh_axes, scheme_axes
+from ..parallel import CHECKPOINTS, CONTEXT_METHODS, SCHEMES, WEIGHT_TRANSPORTS, Option, context, mesh_axes, scheme_axes
 from ..parallel.balance import BUSIEST, Balance
 from ..parallel.dispatch import DISPATCHES, OVERLAPS
 from ..parallel.pipeline import ORDERS
 from ..parallel.registries import scheme_name
 from ..parallel.wires import WIRES
 from ..registry import Registry
-from ..units import PositiveCount
+from ..units import BytesPerSecond, PositiveCount
 from .balance import BalanceType
 from .section import Degree, OneOf, Section, refuse
 
@@ -100,6 +100,13 @@ class Spread(Section):
     gradient_wire: Annotated[str, OneOf(lambda: tuple(WIRES))] | None = Field(
         None, description="with zero: 3 and secondary_shard, the type that gradients are summed in; default: their own"
     )
+    checkpoint: Annotated[str, OneOf(CHECKPOINTS.names)] | None = Field(
+        None, description="how checkpoints of training are written; default: none is"
+    )
+    checkpoint_rate: BytesPerSecond | None = Field(
+        None, description="with checkpoint, what the file system takes of all ranks; default: it keeps up"
+    )
+    checkpoint_every: PositiveCount = Field(1, description="with checkpoint, one in how many steps")
     expert_dispatch: Annotated[str, OneOf(DISPATCHES.names)] = Field(
         "ranks", description="a token travels once to each rank of its experts by a library or at the links' rate, or "
         "once to each expert"
