@@ -21,6 +21,7 @@ from tspsim.model import load_model
 from tspsim.network import collective, load_cluster
 from tspsim.operators import Attention, Gemm, Operator
 from tspsim.parallel import (
+    CHECKPOINTS,
     CONTEXT_METHODS,
     DEALS,
     DECODE_EXCHANGES,
@@ -358,6 +359,7 @@ def registered() -> str:
         "`decode_form`": DECODE_FORMS.values(),
         "`residual`": RESIDUALS.values(),
         "`deal`": DEALS.values(),
+        "`checkpoint`": CHECKPOINTS.values(),
     }
     rows = [
         [what, each.name, each.summary, ", ".join(f"`{key}`" for key in keys_of(each)) or "–"]

@@ -149,7 +149,7 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
     try:
         plain = step_of(question, without_checkpoint(job), costs, every_rank=every_rank) if writes else None
         if plain is not None:
-            job = replace(job, held_s=held_s(job, plain.makespan_s))
+            job = replace(job, held_s=held_s(question, job, plain))
         step = step_of(question, job, costs, every_rank=every_rank)
     except UnreachableError as error:
         return PlanResult(plan.name, degrees, memory, settings, error=str(error), notes=notes_of(job))
@@ -206,10 +206,22 @@ def without_checkpoint(job: Job) -> Job:
     return replace(job, plan=replace(job.plan, checkpoint=None, checkpoint_rate=None, checkpoint_every=1))
 
 
-def held_s(job: Job, step_s: float) -> float:
-    """Seconds that a checkpoint's copies wait until the one before is in its file and hosts have room again."""
-    way = CHECKPOINTS.get(job.plan.checkpoint or "")
-    return 0.0 if way.holds_file else max(0.0, state_copies.file_s(job) - job.plan.checkpoint_every * step_s)
+def held_s(question: Question, job: Job, plain: StepRun) -> float:
+    """Seconds from a step's begin in which its checkpoint's copies wait for the file of the one before, once every
+    checkpoint does as the one before did: between two lie a copy and a file at least, for a host has room for one."""
+    way, file_s = CHECKPOINTS.get(job.plan.checkpoint or ""), state_copies.file_s(job)
+    copy_s = state_copies.copied_bytes(job) / host_bandwidth(question.cluster.node)
+    others_s = (job.plan.checkpoint_every - 1) * plain.makespan_s
+    if way.holds_file:
+        return 0.0
+    if way.holds_copy:
+        return max(0.0, file_s - others_s - plain.makespan_s)
+    if file_s + copy_s <= others_s + plain.makespan_s:
+        return 0.0
+    timeline = plain.submission.timeline
+    updates = timeline.labelled(lambda label: label.name == "optimizer step", bool)
+    behind_s = plain.makespan_s - float(timeline.columns()["start_s"][updates].max(initial=0.0))
+    return max(0.0, file_s - others_s - behind_s)
 
 
 def checkpoint_of(question: Question, job: Job, plain: StepRun, step: StepRun) -> dict[str, float]:

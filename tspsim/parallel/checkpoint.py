@@ -9,11 +9,11 @@ written.
 
 Each of the ranks that hold the same parameters writes an equal share of them. With Ψ parameters a rank holds, d such
 ranks, w and s bytes of a weight and its state, B_h bytes/s to the host, B_f of the file system for all N ranks, t from
-where copies begin to the update and T between two checkpoints, a step is held up by
+where copies begin to the update and T between two checkpoints without that, a step is held up by
 
-    overlapped, eager    max(0, b + Ψ(w + s)/(d·B_h) − t)      with    b = max(0, file − T),   file = N·Ψ(w + s)/(d·B_f)
-    staged               b + Ψ(w + s)/(d·B_h)
-    synchronous          Ψ(w + s)/(d·B_h) + file
+    overlapped, eager    max(0, copy − t, copy + file − T)   with   copy = Ψ(w + s)/(d·B_h),  file = N·Ψ(w + s)/(d·B_f)
+    staged               copy + max(0, file − T)
+    synchronous          copy + file
 
 and by what copies and messages to other nodes take of each other on a GPU's link to host and NIC.
 """
