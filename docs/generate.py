@@ -22,7 +22,9 @@ from tspsim.model import load_model
 from tspsim.network import collective, load_cluster
 from tspsim.operators import Attention, Gemm, Operator
 from tspsim.parallel import (
+    CHECKPOINTS,
     CONTEXT_METHODS,
+    DEALS,
     DECODE_EXCHANGES,
     DECODE_FORMS,
     RESIDUALS,
@@ -357,6 +359,8 @@ def registered() -> str:
         "`decode_exchange`": DECODE_EXCHANGES.values(),
         "`decode_form`": DECODE_FORMS.values(),
         "`residual`": RESIDUALS.values(),
+        "`deal`": DEALS.values(),
+        "`checkpoint`": CHECKPOINTS.values(),
     }
     rows = [
         [what, each.name, each.summary, ", ".join(f"`{key}`" for key in keys_of(each)) or "–"]

@@ -14,6 +14,7 @@ Nothing here runs the simulator or knows an efficiency; whatever is simulated mu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -245,6 +246,8 @@ def batch_in_words(question: Question) -> str:
     batch, work = question.scenario.workload.global_batch, question.work
     if work.step.serves:
         return f"{work.load.in_words} a replica"
+    if work.unequal.tokens:
+        return f"{len(work.unequal.tokens):,} sequences of up to {max(work.unequal.tokens):,} tokens in all"
     if batch is not None:
         return f"{batch:,} × {work.sequence:,} tokens in all"
     return f"{work.sequences} × {work.sequence:,} tokens a replica"
@@ -262,10 +265,10 @@ def plan_bound(question: Question, job: Job) -> PlanBound:
     block_flops = tokens * work.block_flops_per_token(model)
     # Stages of a pipeline work at once, each on its own layers.
     stages = job.plan.degree("pp")
-    times = job.micro_batches
-    block_hbm_s = times * block_hbm_bytes(job) / device.hbm_bytes_per_s / stages
-    head_hbm_s = times * head_hbm_bytes(job) / device.hbm_bytes_per_s
-    block_links_s = times * block_links_time_s(question, job) / stages
+    block_hbm_s, head_hbm_s, block_links_s = (
+        max(each) for each in zip(*(replica_floors(question, packs) for packs in of_replicas(job)), strict=True)
+    )
+    block_hbm_s, block_links_s = block_hbm_s / stages, block_links_s / stages
     block = Floor(block_flops / replica_flops_per_s, block_hbm_s, block_links_s)
     whole = Floor(
         tokens * work.flops_per_token(model) / replica_flops_per_s,
@@ -273,7 +276,24 @@ def plan_bound(question: Question, job: Job) -> PlanBound:
         times_over * model.layers * block_links_s,
     )
     memory = Memory(peak_memory(job, scheme_of(job.plan).residency), device.visible_memory_bytes)
-    return PlanBound(job.plan.name, memory, tokens * job.plan.dp, whole, block)
+    return PlanBound(job.plan.name, memory, work.tokens_of(job.plan.dp), whole, block)
+
+
+def of_replicas(job: Job) -> Sequence[Sequence[tuple[Job, int]]]:
+    """Jobs of the micro-batches of every replica, and how many are alike; of replicas that do the same one."""
+    if not job.unequal:
+        return (((job, job.micro_batches),),)
+    return tuple([(job.taking(pack), 1) for pack in packs] for packs in job.dealt.packs)
+
+
+def replica_floors(question: Question, micro_batches: Sequence[tuple[Job, int]]) -> tuple[float, float, float]:
+    """Seconds of a block's HBM, of the head's, and of a block's links, over a replica's micro-batches."""
+    device, found = question.device, [0.0, 0.0, 0.0]
+    for each, times in micro_batches:
+        found[0] += times * block_hbm_bytes(each) / device.hbm_bytes_per_s
+        found[1] += times * head_hbm_bytes(each) / device.hbm_bytes_per_s
+        found[2] += times * block_links_time_s(question, each)
+    return found[0], found[1], found[2]
 
 
 def served_bound(question: Question, job: Job) -> PlanBound:

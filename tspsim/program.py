@@ -9,6 +9,7 @@ replica. Nothing here knows a device, a link or a clock.
     Collective      all ranks of the rank's group along an axis meet, then move data together
     SendReceive     a message to and/or from a neighbour along an axis (Send and Recv are its halves)
     Launch          the host's time to issue one of them, where a software stack is slow at it
+    Copy            bytes between a rank's memory and its host's, or on to a store
     Repeat          a body of instructions, several times; streams run through its borders
 """
 
@@ -146,6 +147,29 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class Copy:
+    """Bytes ``out`` of a rank's memory to its host's, or ``in``, by copy engines that take nothing from kernels.
+
+    With ``seconds`` they go on from the host to a store, or come from one, which takes as long whatever else moves.
+    """
+
+    direction: str
+    size_bytes: int
+    name: str
+    seconds: float = 0.0
+    part: str = ""
+    layer: int = -1
+    after: tuple[int, ...] = ()
+    stream: str = "host copies"
+
+    def at(self, layer: int, after: tuple[int, ...]) -> Copy:
+        """The same in another layer, waiting for others."""
+        return Copy(
+            self.direction, self.size_bytes, self.name, self.seconds, self.part, layer, after, self.stream
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Repeat:
     """``body`` run ``times`` times; an ``after`` inside counts from the start of the body of its own turn.
 
@@ -160,7 +184,7 @@ class Repeat:
     continues: bool = False
 
 
-Instruction = Compute | Collective | SendReceive | Launch
+Instruction = Compute | Collective | SendReceive | Launch | Copy
 
 
 class Issued(NamedTuple):

@@ -81,6 +81,8 @@ class Question:
             raise error.at(key=f"plans.{plan.name}.routing") from None
 
     def job(self, plan: Plan) -> Job:
+        if self.work.unequal.tokens:
+            return Job(self.model, plan, replace(self.work, replicas=plan.dp))
         if self.batch is None:
             return Job(self.model, plan, self.work)
         return Job(self.model, plan, replace(self.work, sequences=self.batch // plan.dp))
@@ -130,7 +132,7 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
     work = Work(
         workload.pass_,
         workload.sequence,
-        workload.sequences_of(replicas, entry.name),
+        1 if workload.lengths else workload.sequences_of(replicas, entry.name),
         precision,
         Optimizer(**workload.optimizer.model_dump()),
         workload.runtime_reserve,
@@ -142,6 +144,8 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         stack.stack().on(device.name),
         workload.load(),
         formats,
+        workload.unequal(),
+        replicas,
     )
     plans = []
     for entry in scenario.plans:
@@ -159,7 +163,8 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
             routing=entry.routing.routing() if entry.routing else None,
             options=entry.options,
         )
-        workload.sequences_of(plan.dp, plan.name)
+        if not workload.lengths:
+            workload.sequences_of(plan.dp, plan.name)
         plans.append(located(with_choices(plan, entry), cluster.gpus, cluster.gpus_per_node))
     question = Question(
         scenario, cluster, device, model, work, tuple(plans), workload.global_batch, stack.provenance(), others

@@ -131,6 +131,8 @@ class PlanResult:
         ``(source, target, share of capacity)`` for every link of the first representative's node and its rails.
     dead_links
         ``(source, target)`` of every link of the cluster that carries nothing because it is dead.
+    checkpoint
+        Of a plan that writes checkpoints what one is and costs (:func:`tspsim.simulation.checkpoint_of`).
     inference
         Of a serving step what its users see (:mod:`tspsim.inference`).
     draws
@@ -168,6 +170,7 @@ class PlanResult:
     range: Range | None = None
     bottleneck: str = ""
     notes: tuple[str, ...] = ()
+    checkpoint: Mapping[str, float] = field(default_factory=dict)
     inference: Mapping[str, Any] = field(default_factory=dict)
     draws: Mapping[str, Any] = field(default_factory=dict)
     serving: Mapping[str, Any] = field(default_factory=dict)
@@ -252,6 +255,7 @@ class PlanResult:
             "range": self.range.to_json(),
             "bottleneck": self.bottleneck,
             "notes": list(self.notes),
+            **({"checkpoint": dict(self.checkpoint)} if self.checkpoint else {}),
             **({"inference": dict(self.inference)} if self.inference else {}),
             **({"draws": dict(self.draws)} if self.draws else {}),
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,21 @@ from .engine.steady import execute
 from .errors import UnreachableError
 from .hardware import Device
 from .mesh import Mesh
+from .network import host_bandwidth
 from .operators import Operator
-from .parallel import Job, Plan, axes_of, build_mesh, capacity, peak_memory, scheme_axes, scheme_of, write_program
+from .parallel import (
+    CHECKPOINTS,
+    Job,
+    Plan,
+    axes_of,
+    build_mesh,
+    capacity,
+    peak_memory,
+    scheme_axes,
+    scheme_of,
+    state_copies,
+    write_program,
+)
 from .parallel.stack import Stack
 from .program import Program
 from .question import Lookups, Question, look_up
@@ -157,16 +170,28 @@ def _run_job(question: Question, job: Job, *, every_rank: bool, costs: Costs | N
     if admission.error is not None:
         return PlanResult(plan.name, degrees, memory, settings, error=admission.error, notes=notes_of(job))
     costs = costs or Costs(device)
+    writes = job.training and plan.checkpoint is not None
     try:
+        plain = step_of(question, without_checkpoint(job), costs, every_rank=every_rank) if writes else None
+        if plain is not None:
+            job = replace(job, held_s=held_s(question, job, plain))
         step = step_of(question, job, costs, every_rank=every_rank)
     except UnreachableError as error:
         return PlanResult(plan.name, degrees, memory, settings, error=str(error), notes=notes_of(job))
+    written: dict[str, float] = {}
+    if plain is not None:
+        written = checkpoint_of(question, job, plain, step)
+        # Of many steps one writes: the others are shown, and it is spread over all.
+        step = step if plan.checkpoint_every == 1 else spread_over(plain, written["stall_s"], plan.checkpoint_every)
     submission, makespan_s, between_s, parts = step.submission, step.makespan_s, step.between_s, step.parts
-    tokens = job.work.counted_tokens * plan.dp
-    model_flops = job.work.tokens_per_replica * plan.dp * question.work.flops_per_token(question.model)
+    tokens = job.work.counted_over(plan.dp)
+    model_flops = job.work.tokens_of(plan.dp) * question.work.flops_per_token(question.model)
     peak = question.peak_of(question.work.precision)
     block = submission if steady_blocks(job) else run_block(question, job, costs)
-    block_tokens = job.one_forward().group_tokens * plan.dp * plan.pp
+    alone = job.one_forward()
+    block_tokens = tokens if job.unequal else alone.group_tokens * plan.dp * plan.pp
+    # Micro-batches that differ show no steady layer: the forward of all of them counts.
+    block_s = block.makespan_s / alone.model.layers if job.unequal else metrics.layer_period_s(block)
     links, link_shares = link_use(cluster, submission, makespan_s)
     return PlanResult(
         name=plan.name,
@@ -176,7 +201,7 @@ def _run_job(question: Question, job: Job, *, every_rank: bool, costs: Costs | N
         step_time_s=makespan_s,
         tokens_per_step=tokens,
         gpus=cluster.gpus,
-        block_forward_tokens_per_s=block_tokens / metrics.layer_period_s(block),
+        block_forward_tokens_per_s=block_tokens / block_s,
         mfu=model_flops / (makespan_s * peak),
         dropped_share=question.work.dropped_share(question.model),
         breakdown_s={
@@ -194,10 +219,69 @@ def _run_job(question: Question, job: Job, *, every_rank: bool, costs: Costs | N
         cost=cost_of(question, makespan_s, tokens),
         range=costs.range_of(tokens, makespan_s, parts, question.work.stack),
         bottleneck=bottleneck(parts, makespan_s),
-        notes=(*notes_of(job), *([AT_WORST] if submission.system.at_worst else [])),
+        notes=(*notes_of(job), *checkpoint_notes(written), *([AT_WORST] if submission.system.at_worst else [])),
+        checkpoint=written,
         inference=inference.answer(job, makespan_s, room) if room is not None else {},
         timeline=submission.timeline,
     )
+
+
+def without_checkpoint(job: Job) -> Job:
+    """The job in a step that writes none."""
+    return replace(job, plan=replace(job.plan, checkpoint=None, checkpoint_rate=None, checkpoint_every=1))
+
+
+def held_s(question: Question, job: Job, plain: StepRun) -> float:
+    """Seconds from a step's begin in which its checkpoint's copies wait for the file of the one before, once every
+    checkpoint does as the one before did: between two lie a copy and a file at least, for a host has room for one."""
+    way, file_s = CHECKPOINTS.get(job.plan.checkpoint or ""), state_copies.file_s(job)
+    copy_s = state_copies.copied_bytes(job) / host_bandwidth(question.cluster.node)
+    others_s = (job.plan.checkpoint_every - 1) * plain.makespan_s
+    if way.holds_file:
+        return 0.0
+    if way.holds_copy:
+        return max(0.0, file_s - others_s - plain.makespan_s)
+    if file_s + copy_s <= others_s + plain.makespan_s:
+        return 0.0
+    timeline = plain.submission.timeline
+    updates = timeline.labelled(lambda label: label.name == "optimizer step", bool)
+    behind_s = plain.makespan_s - float(timeline.columns()["start_s"][updates].max(initial=0.0))
+    return max(0.0, file_s - others_s - behind_s)
+
+
+def checkpoint_of(question: Question, job: Job, plain: StepRun, step: StepRun) -> dict[str, float]:
+    """What a checkpoint is and what it costs: seconds that it holds a step up, beside that step without it; bytes of a
+    GPU and a host; seconds of the copies alone, of the file system, and of waiting for the file before."""
+    copied = state_copies.copied_bytes(job)
+    return {
+        "stall_s": max(0.0, step.makespan_s - plain.makespan_s),
+        "step_without_s": plain.makespan_s,
+        "bytes_per_gpu": copied,
+        "bytes_per_host": copied * question.cluster.gpus_per_node,
+        "copy_s": copied / host_bandwidth(question.cluster.node),
+        "file_s": state_copies.file_s(job),
+        "held_s": job.held_s,
+    }
+
+
+def spread_over(plain: StepRun, stall_s: float, steps: int) -> StepRun:
+    """The mean of some steps, one of which is held up."""
+    more_s = stall_s / steps
+    exposed = dict(plain.parts.exposed_s) | {"copy_out": more_s}
+    return replace(plain, makespan_s=plain.makespan_s + more_s, parts=replace(plain.parts, exposed_s=exposed))
+
+
+def checkpoint_notes(written: Mapping[str, float]) -> Iterator[str]:
+    if not written:
+        return
+    file = f", {written['file_s']:.3g} s to the file system" if written["file_s"] else ""
+    yield (
+        f"a checkpoint is {written['bytes_per_gpu'] / 1e9:.3g} GB a GPU ({written['bytes_per_host'] / 1e9:.3g} GB of "
+        f"every host's memory), {written['copy_s']:.3g} s to the host alone{file}; it holds a step of "
+        f"{written['step_without_s']:.3g} s up for {written['stall_s']:.3g} s"
+    )
+    if written["held_s"]:
+        yield f"{written['held_s']:.3g} s of that until the file of the checkpoint before is written"
 
 
 def scheduled(question: Question, plan: Plan) -> Job:
@@ -295,7 +379,7 @@ def slowness_of(
 
 def steady_blocks(job: Job) -> bool:
     """Whether the pass itself is one forward through all layers, so that its own layers show the steady block."""
-    return not job.step.trains and job.micro_batches == 1 and job.plan.pp == 1
+    return not (job.step.trains or job.unequal) and job.micro_batches == 1 and job.plan.pp == 1
 
 
 def run_block(question: Question, job: Job, costs: Costs) -> Submission:

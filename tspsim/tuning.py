@@ -46,6 +46,8 @@ def tuned(job: Job, cluster: Cluster, device: Device) -> Plan:
     """
     if not job.plan.open:
         return job.plan
+    if job.unequal:  # no layer is like another: switches stand as their schemes were published
+        return replace(job.plan, open=())
     key = ("tuned", _key(job), id(device))
     # The device is kept beside its choice, so that no other can come to have its number.
     if key not in cluster.memo:

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 import tspsim
 from tspsim.errors import InputError
 from tspsim.network import build_cluster
+from tspsim.network.host import COPIES, host_bandwidth
 from tspsim.scenario import load
 from tspsim.serving.engine import Engine
 from tspsim.serving.replicas import Members
 from tspsim.serving.requests import Request
 from tspsim.serving.service import Outcome, Service
-from tspsim.serving.tier_specs import COPIES, host_bandwidth
 from tspsim.serving.tiers import Store, TieredPool, TierSpec
 
 BLOCK, TOKENS = 100, 1000

@@ -73,7 +73,8 @@ def _asked(scenario: Scenario) -> tuple[list[str], list[tuple[str, Memory]]]:
         return _served(question)
     cluster, workload = question.cluster, scenario.workload
     machine = f"{cluster.gpus:,} × {cluster.device_name} in {cluster.nodes:,} × {cluster.node.name}"
-    asked = f"{question.model.name}, {workload.pass_}, {workload.sequence:,} tokens a sequence"
+    up_to = "up to " if workload.lengths else ""
+    asked = f"{question.model.name}, {workload.pass_}, {up_to}{workload.sequence:,} tokens a sequence"
     lines, memories = [f"{scenario.name}: {machine}; {asked}"], []
     width = max(len(plan.name) for plan in question.plans)
     for plan in question.plans:

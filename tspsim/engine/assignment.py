@@ -19,6 +19,7 @@ from ..operators import Operator
 from ..program import (
     Collective,
     Compute,
+    Copy,
     Instruction,
     Launch,
     Program,
@@ -29,6 +30,8 @@ from ..program import (
 from .ranks import ReadyInstruction
 from .timeline import Label, Labels
 
+#: What timelines call copies, by direction.
+COPY_KINDS = {"copy_out": "out", "copy_in": "in"}
 #: Seconds of one operator on the devices of the cluster.
 Cost = Callable[[Operator], float]
 
@@ -70,6 +73,12 @@ class Template:
     wrap: bool = True
     tokens: Tokens | None = None
     slices: int = 1
+    seconds: float = 0.0
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether a rank is alone with it: its own memory, its host's, a store."""
+        return self.kind in COPY_KINDS
 
     @property
     def is_message(self) -> bool:
@@ -210,6 +219,8 @@ def content(instruction: Instruction) -> Content:
         return *common, instruction.kind, instruction.axis, instruction.size_bytes, how
     if isinstance(instruction, Launch):
         return *common, instruction.host_s
+    if isinstance(instruction, Copy):
+        return *common, instruction.direction, instruction.size_bytes, instruction.seconds
     ends = instruction.to, instruction.source
     return *common, instruction.axis, instruction.size_bytes, ends, instruction.wrap
 
@@ -334,7 +345,10 @@ def costed(
     return Costed(duration_s, (), len(labels) - 1, True)
 
 
-def meeting_keys(instruction: Collective | SendReceive, templates: Templates) -> tuple[int, ...]:
+def meeting_keys(instruction: Collective | SendReceive | Copy, templates: Templates) -> tuple[int, ...]:
+    if isinstance(instruction, Copy):
+        kind = f"copy_{instruction.direction}"
+        return (2 * templates.number(Template("", kind, instruction.size_bytes, seconds=instruction.seconds)),)
     if isinstance(instruction, Collective):
         template = Template(
             instruction.axis,
@@ -379,6 +393,11 @@ def describe(instruction: Instruction, costs: Mapping[Operator, float], duration
         )
     if isinstance(instruction, Launch):
         return Label(*common, "launch", instruction.part, -1, 0.0, 0.0, "on the host")
+    if isinstance(instruction, Copy):
+        where = "a store" if instruction.seconds else "the host"
+        shape = f"{instruction.size_bytes / 1e6:.2f} MB {instruction.direction}, {where}"
+        size = float(instruction.size_bytes)
+        return Label(*common, f"copy_{instruction.direction}", instruction.part, -1, size, 0.0, shape)
     members = math.prod([mesh.sizes[part] for part in mesh.parts(instruction.axis)])
     if isinstance(instruction, Collective):
         template = Template(instruction.axis, instruction.kind, instruction.size_bytes)

@@ -21,11 +21,20 @@ from numpy.typing import NDArray
 
 from ..errors import TspsimError
 from ..mesh import Mesh
-from ..network import Cluster, ExpertExchange, Traffic, collective, consider_messages, point_to_point
+from ..network import (
+    Cluster,
+    ExpertExchange,
+    Traffic,
+    collective,
+    consider_messages,
+    host_copy,
+    point_to_point,
+    waiting,
+)
 from ..network.fluid import Channel
 from ..network.sharing import Solutions
 from ..network.symmetry import owned, surroundings
-from .assignment import Assignment, Cost, ReadyProgram, Template, Templates, make_ready
+from .assignment import COPY_KINDS, Assignment, Cost, ReadyProgram, Template, Templates, make_ready
 from .folding import number, refine
 from .ranks import Device, Rank
 from .timeline import Labels
@@ -35,7 +44,8 @@ from .timeline import Labels
 class Instance:
     """One group's use of a template; ``copies`` components have the same. ``ranks`` of a message: sender, receiver.
 
-    ``detoured``: dead links make it use other links than it would.
+    ``detoured``: dead links make it use other links than it would; ``engines``: copy engines move it, which take
+    nothing from kernels, nor kernels from them.
     """
 
     template: int
@@ -45,6 +55,7 @@ class Instance:
     shares: tuple[float, ...]
     copies: int
     detoured: bool = False
+    engines: bool = False
 
 
 #: Class of every rank, of every instance, and whether ranks are only nearly alike (:func:`alike`).
@@ -364,6 +375,11 @@ def template_instances(
     cluster: Cluster, component: NDArray[np.int64], mesh: Mesh, template: Template, index: int, copies: int
 ) -> Iterator[Instance]:
     """A template used by every group that lies in the component."""
+    if template.is_copy:
+        for rank in component.tolist():
+            traffic = copied(cluster, rank, template)
+            yield Instance(index, False, (rank,), traffic, link_shares(cluster, traffic), copies, engines=True)
+        return
     per_node, per_node_links = cluster.gpus_per_node, cluster.layout.node_links
     numbers = dict.fromkeys(mesh.group_of(template.axis)[component].tolist())
     groups = mesh.groups(template.axis)[list(numbers)].tolist()
@@ -392,6 +408,13 @@ def template_instances(
             inside[place] = (node, traffic, shares)
         detoured = bool(cluster.layout.dead) and moved(cluster.sound, ranks, template).links != traffic.links
         yield Instance(index, template.is_message, ranks, traffic, shares, copies, detoured)
+
+
+def copied(cluster: Cluster, rank: int, template: Template) -> Traffic:
+    """What a copy of one rank asks of its links."""
+    if template.seconds:
+        return waiting(template.seconds)
+    return host_copy(cluster, rank, template.size_bytes, COPY_KINDS[template.kind])
 
 
 def moved(cluster: Cluster, ranks: tuple[int, ...], template: Template) -> Traffic:
@@ -541,7 +564,7 @@ def channel_of(instance: Instance, number: int, devices: tuple[Device, ...]) -> 
         traffic.fluid_s,
         {},
         traffic.fluid_s / busiest if busiest > 0.0 else 1.0,
-        devices,
+        () if instance.engines else devices,
         traffic.algorithm.replace("_", " ") + " round dead links" * instance.detoured,
         parties=2 if instance.is_message else len(devices),
     )

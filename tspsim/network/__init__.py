@@ -30,6 +30,7 @@ from .collectives.multi_ring import hamiltonian_cycles
 from .collectives.schedule import Group, Schedule, scheduled
 from .collectives.traffic import Traffic
 from .flows import Flow, finish_times
+from .host import host_bandwidth, host_copy, waiting
 from .kinds import KINDS, CollectiveKind
 from .load import build_cluster, load_cluster, with_fabrics, with_nodes
 from .pairs import between_nodes, with_pairs
@@ -61,11 +62,14 @@ __all__ = [
     "exchange_experts",
     "finish_times",
     "hamiltonian_cycles",
+    "host_bandwidth",
+    "host_copy",
     "load_cluster",
     "mean_ring_rate",
     "places_reached",
     "point_to_point",
     "scheduled",
+    "waiting",
     "with_fabrics",
     "with_nodes",
     "with_pairs",

@@ -10,9 +10,11 @@ from __future__ import annotations
 from . import balances, context, folded, folded_decode, tensor
 from .adapters import Adapters
 from .balance import BALANCES, Balance
+from .checkpoint import CHECKPOINTS
 from .choice import Choice, Option
 from .choices import choices_of, options_of, switches_of
 from .context import ContextMethod, method_of, usual_method
+from .lengths import DEALS, Unequal
 from .memory import Residency, peak_memory
 from .mesh import build_mesh, located
 from .plan import SWITCHES, Job, Plan
@@ -36,7 +38,9 @@ from .work import Optimizer, Work
 
 __all__ = [
     "BALANCES",
+    "CHECKPOINTS",
     "CONTEXT_METHODS",
+    "DEALS",
     "DECODE_EXCHANGES",
     "DECODE_FORMS",
     "IDEAL",
@@ -60,6 +64,7 @@ __all__ = [
     "ServingEngine",
     "Stack",
     "StackSpec",
+    "Unequal",
     "Work",
     "axes_of",
     "balances",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..model.layer import gradients
 from ..operators import Gemm, Operator, Part
-from ..program import Collective, Compute, Instruction, Launch, Program, Repeat, SendReceive, Tokens
+from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive, Tokens
 from .lowering import lowering_of
 from .plan import Job
 from .serving_engine import Captured
@@ -83,12 +83,13 @@ class ProgramBuilder:
     more, ``weight_gradients`` cleared while they are put off;
     ``exchanged_gradients`` are a layer's instructions that bring its weights' gradients to their owners.
     ``coordinates`` are the positions of the program's ranks on the axes along which programs differ; ``capture`` is how
-    much of the pass that is written runs as graphs.
+    much of the pass that is written runs as graphs; ``renamed`` are axes that stand for others in what is written.
     """
 
     def __init__(self, role: str, job: Job, coordinates: Mapping[str, int] | None = None) -> None:
         self.role = role
         self.coordinates: Mapping[str, int] = coordinates or {}
+        self.renamed: Mapping[str, str] = {}
         self.plan = job.plan
         self._lower = lowering_of(job.work)
         self._job = job
@@ -126,6 +127,16 @@ class ProgramBuilder:
         """Work of the host that kernels and transfers may wait for."""
         return self._put(Launch(name, seconds, self._part(), self._layer, tuple(after)))
 
+    def copy(self, direction: str, size_bytes: float, name: str, *, after: Iterable[int] = ()) -> int:
+        """Bytes between this rank's memory and its host's, on a stream of their own."""
+        return self._put(
+            Copy(direction, round(size_bytes), name, part=self._part(), layer=self._layer, after=tuple(after))
+        )
+
+    def wait_for_store(self, name: str, seconds: float, *, after: Iterable[int] = ()) -> int:
+        """What takes as long between host and store."""
+        return self._put(Copy("out", 0, name, seconds, self._part(), self._layer, tuple(after)))
+
     def gradients(self, product: Gemm) -> tuple[Gemm, ...]:
         """Both gradients of a product, or only its input's while the weights' are put off."""
         both = gradients(product)
@@ -148,7 +159,7 @@ class ProgramBuilder:
         """A collective of ``size_bytes``; or one slice of it, issued with the first."""
         moved = Collective(
             kind,
-            axis,
+            self.renamed.get(axis, axis),
             round(size_bytes / slice_of.of),
             name,
             root,
@@ -208,7 +219,7 @@ class ProgramBuilder:
         """Every rank sends ``offset`` positions on and receives from as many before; the axis is a ring."""
         return self._add(
             SendReceive(
-                axis,
+                self.renamed.get(axis, axis),
                 round(size_bytes),
                 name,
                 offset,

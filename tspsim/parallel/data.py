@@ -376,11 +376,16 @@ def sum_narrow(builder: ProgramBuilder, job: Job, held: ParameterGroup, name: st
 
 
 def finish_step(
-    builder: ProgramBuilder, job: Job, share: OwnedParameters, chunks: Sequence[Chunk], exchanged: Sequence[int]
+    builder: ProgramBuilder,
+    job: Job,
+    share: OwnedParameters,
+    chunks: Sequence[Chunk],
+    exchanged: Sequence[int],
+    copied: Sequence[int] = (),
 ) -> None:
     """Gradients of embedding and head, the norm of all gradients, and the optimizer's pass over what a rank owns.
 
-    ``exchanged`` ends the scheme's own exchange of gradients.
+    ``exchanged`` ends the scheme's own exchange of gradients; ``copied`` the copies of what the optimizer overwrites.
     """
     plan, optimizer, stack = job.plan, job.work.optimizer, job.work.stack
     waits = list(exchanged)
@@ -406,6 +411,7 @@ def finish_step(
         waits.append(builder.collective("all_reduce", widest.axis, 4, "gradient norm", stream="gradients"))
     elements = sum(held.share(divided=plan.zero > 0) for held in owned)
     size = elements * (optimizer.gradients + optimizer.weights + 2.0 * (optimizer.state + optimizer.temporaries))
+    waits += copied
     updated = builder.compute("optimizer step", MemoryBound("adamw", size, name="optimizer"), after=waits)
     if plan.zero in (1, 2) and not stack.overlap_weights:
         for held in owned:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 from ..mesh import Mesh
+from .lengths import sequence_groups
 from .plan import Plan
 from .registries import mesh_axes
 
@@ -95,17 +96,24 @@ def ordered(plan: Plan, gpus: int, gpus_per_node: int) -> NDArray[np.int64]:
 
 
 def located(plan: Plan, gpus: int, gpus_per_node: int) -> Plan:
-    """The plan with how many ranks of a group of its token axis share a node: 0 where that differs between nodes or
-    groups. Raises InputError where its order is none."""
+    """The plan with how many ranks of a group of its token axis, or of one that shares sequences, share a node: 0 where
+    that differs between nodes or groups. Raises InputError where its order is none."""
     _ = ordered(plan, gpus, gpus_per_node)
-    if plan.token_shards == 1:
+    axes = [plan.token_axis] if plan.token_shards > 1 else []
+    axes += sequence_groups(plan.options, plan.dp)
+    if not axes:
         return plan
-    nodes = build_mesh(plan, gpus, gpus_per_node).groups(plan.token_axis) // gpus_per_node
+    mesh = build_mesh(plan, gpus, gpus_per_node)
+    return replace(plan, together={axis: _together(mesh.groups(axis) // gpus_per_node) for axis in axes})
+
+
+def _together(nodes: NDArray[np.int64]) -> int:
+    """How many ranks of a group share a node; ``nodes`` has a row a group."""
     # Of every group and node, how many ranks: the number of equal neighbours once a row is sorted.
     inner = np.sort(nodes, axis=1)
     starts = np.flatnonzero(np.diff(inner, axis=1, prepend=-1).reshape(-1))
     together = set(np.diff(starts, append=nodes.size).tolist())
-    return replace(plan, together={plan.token_axis: together.pop() if len(together) == 1 else 0})
+    return together.pop() if len(together) == 1 else 0
 
 
 def _with_replicas(order: list[tuple[str, int]], replicas: int, near: int) -> list[tuple[str, int]]:
@@ -163,11 +171,12 @@ def cut(mesh: Mesh, axis: str, part: int) -> Mesh:
         if part % below or (below * size) % part:
             raise ValueError(f"groups of {part} ranks of {axis} do not fit those of {below} or {below * size}")
         inner = part // below
+        middle = between(axis) if between(axis) not in pieces else f"{between(axis)} of {part}"
         names = {
             axis: (outside_of(axis), inside_of(axis)),
-            inside_of(axis): (between(axis), inside_of(axis)),
-            outside_of(axis): (outside_of(axis), between(axis)),
-        }[piece]
+            inside_of(axis): (middle, inside_of(axis)),
+            outside_of(axis): (outside_of(axis), middle),
+        }.get(piece, (piece, middle))
         place, shape = mesh.axes.index(piece), mesh.ranks.shape
         ranks = mesh.ranks.reshape(*shape[:place], size // inner, inner, *shape[place + 1 :])
         axes = (*mesh.axes[:place], *names, *mesh.axes[place + 1 :])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import gcd, prod
@@ -18,8 +18,10 @@ from ..network import Routing
 from ..operators import DTYPE_BYTES
 from ..steps import STEPS, Batch, Speculation, Step, Task
 from .balance import BALANCES, BUSIEST, Balance, Balanced, balanced
+from .checkpoint import CHECKPOINTS
 from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch, ExpertOverlap
 from .draft import DRAFTS
+from .lengths import Dealt, Groups, Pack, dealt, group_axis
 from .pipeline import ORDERS, Chunk, Pipeline, PipelineOrder, chunk_layers, stage_chunks
 from .registries import SCHEMES, scheme_name
 from .serving_engine import Captured
@@ -69,6 +71,9 @@ class Plan:
     weight_wire, gradient_wire
         With ZeRO 3: types in :data:`tspsim.parallel.wires.WIRES` that weights are gathered in ahead of a forward, and
         that gradients are summed in (ZeRO++'s qwZ and qgZ); None: their own.
+    checkpoint, checkpoint_rate, checkpoint_every
+        How checkpoints are written (a name in :data:`tspsim.parallel.checkpoint.CHECKPOINTS`; None: none is), bytes/s
+        that the file system takes of all ranks (None: it keeps up), and one in how many steps.
     shard_group
         Ranks that divide it among themselves, the groups holding the same (hybrid sharding); None: all of them.
     expert_dispatch
@@ -124,6 +129,9 @@ class Plan:
     secondary_shard: int | None = None
     weight_wire: str | None = None
     gradient_wire: str | None = None
+    checkpoint: str | None = None
+    checkpoint_rate: float | None = None
+    checkpoint_every: int = 1
     expert_dispatch: str = "ranks"
     expert_overlap: str = "none"
     stage_layers: tuple[int, ...] = ()
@@ -274,6 +282,12 @@ class Job:
     work: Work
     #: Which pass of a serving step is meant; None: the one with most tokens.
     pass_index: int | None = None
+    #: Of sequences of unequal length: whose micro-batches are meant (None: those of the replica that has most of them),
+    #: and which of them (None: the one with most tokens a rank).
+    replica: int | None = None
+    pack: Pack | None = None
+    #: Seconds of a step in which its checkpoint waits until the one before is in its file.
+    held_s: float = 0.0
 
     @property
     def weight_bytes(self) -> float:
@@ -418,12 +432,74 @@ class Job:
         """Sequences of one micro-batch, or prompts that a pass reads whose tokens ranks divide."""
         if self.step.serves and self.step.shards_tokens and self.pass_index is not None:
             return self.rows[0][2]
+        if self.unequal:
+            return len(self.packed.tokens)
         return self.plan.micro_batch or self.step.micro_batch(self.work.sequences)
 
     @property
     def sequence(self) -> int:
         """Tokens of each that one pass takes: all, or a chunk of a prompt."""
+        if self.unequal:
+            return max(self.packed.tokens)
         return self.rows[0][0] if self.step.serves else self.work.sequence
+
+    @property
+    def lengths(self) -> tuple[tuple[int, int], ...]:
+        """Tokens of the sequences of one micro-batch, and how many have as many."""
+        if self.unequal:
+            return tuple(sorted(Counter(self.packed.tokens).items()))
+        return ((self.sequence, self.sequences),)
+
+    @property
+    def unequal(self) -> bool:
+        """Whether sequences of the step differ in length."""
+        return bool(self.work.unequal.tokens)
+
+    @cached_property
+    def dealt(self) -> Dealt:
+        """Who works on which of them; raises InputError where they cannot be dealt so."""
+        work, plan, options = self.work, self.plan, self.plan.options
+        halves, regions = (2 if plan.partition == "zigzag" else 1), plan.tp if plan.sequence_regions else 1
+        groups = Groups(
+            plan.dp, plan.token_shards, options.get("rank_tokens"), bool(options.get("dynamic_sp")),
+            lambda ranks: ranks * regions * (halves if ranks > 1 else 1),
+        )  # fmt: skip
+        try:
+            return dealt(self.model, work.unequal.tokens, work.causal, options.get("deal", "work"), groups)
+        except InputError as error:
+            raise self._refuse(error.key or "rank_tokens", error.message) from None
+
+    @cached_property
+    def packs(self) -> tuple[Pack, ...]:
+        """A replica's micro-batches of sequences of unequal length."""
+        return max(self.dealt.packs, key=len) if self.replica is None else self.dealt.packs[self.replica]
+
+    @cached_property
+    def packed(self) -> Pack:
+        """The micro-batch of them that is meant."""
+        if self.pack is not None:
+            return self.pack
+        packs = self.packs if self.replica is not None else [pack for each in self.dealt.packs for pack in each]
+        return max(packs, key=lambda pack: sum(pack.tokens) / pack.ranks)
+
+    def taking(self, pack: Pack) -> Job:
+        """The job in one micro-batch of sequences of unequal length, its plan that of the ranks that share it."""
+        plan = self.plan
+        if pack.ranks > plan.token_shards:
+            ranks = pack.ranks // plan.token_shards
+            degrees = {**plan.degrees, plan.token_axis: pack.ranks, "dp": plan.dp // ranks}
+            together = {plan.token_axis: plan.node_ranks(group_axis(ranks)) if plan.together else pack.ranks}
+            own = {name: value for name, value in plan.options.items() if name != "dynamic_sp"}
+            plan = replace(plan, degrees=degrees, together=together, options=own)
+        found = replace(self, plan=plan, pack=pack)
+        found.__dict__["packs"] = self.packs
+        return found
+
+    def every_pack(self) -> Iterator[Job]:
+        """The job in every micro-batch of any replica, those that are alike once."""
+        packs = (pack for each in self.dealt.packs for pack in each)
+        for tokens, ranks in dict.fromkeys((pack.tokens, pack.ranks) for pack in packs):
+            yield self.taking(Pack(tokens, ranks))
 
     @property
     def cached(self) -> int:
@@ -433,6 +509,8 @@ class Job:
     @property
     def micro_batches(self) -> int:
         """Micro-batches of a replica's step, or passes of a serving one."""
+        if self.unequal:
+            return len(self.packs)
         return len(self.passes) or self.work.sequences // self.sequences
 
     @cached_property
@@ -487,7 +565,10 @@ class Job:
         return replace(self, work=replace(self.work, load=self.work.load.drafting(number)))
 
     def at(self, index: int) -> Job:
-        """The job in one pass of a serving step; any other is the same in all of its micro-batches."""
+        """The job in one pass of a serving step, or in one micro-batch of sequences of unequal length; any other is the
+        same in all of its micro-batches."""
+        if self.unequal:
+            return self.taking(self.packs[index])
         if not self.step.serves:
             return self
         found = replace(self, pass_index=index)
@@ -497,12 +578,14 @@ class Job:
     @property
     def group_tokens(self) -> int:
         """Tokens of one micro-batch, over all token shards."""
+        if self.unequal:
+            return sum(self.packed.tokens)
         return self.batch.tokens if self.step.serves else self.work.sequence * self.sequences
 
     @property
     def tokens(self) -> int:
         """Tokens of one micro-batch that a rank holds."""
-        return self.group_tokens // self.token_shards
+        return self.group_tokens // (self.packed.ranks if self.unequal else self.token_shards)
 
     def one_forward(self) -> Job:
         """The forward of a few layers and one micro-batch or pass, with a pipeline's stages as replicas beside each
@@ -580,23 +663,14 @@ class Job:
             raise self._refuse(axis, f"{plan.degree(axis)} {scheme.alone}: leave {beside} at 1 beside it")
         if self.step.serves:
             self._check_serving()
-        refused = scheme.check(self)
-        if refused is not None:
-            raise self._refuse(*refused)
-        shards = self.head_shards
-        if model.heads % shards:
-            raise self._refuse(axis, f"{shards} does not divide the {model.heads} attention heads of {model.name}")
-        if model.kv_heads % shards and shards % model.kv_heads:
-            raise self._refuse(
-                axis,
-                f"{shards} neither divides nor is a multiple of the {model.kv_heads} key/value heads of {model.name}",
-            )
+        self._check_unequal()
+        self._check_scheme(axis)
         if model.ffn % columns:
             raise self._refuse(axis, f"{columns} does not divide the {model.ffn} FFN columns of {model.name}")
         self._check_experts(axis)
         pieces = plan.token_shards * (2 if plan.partition == "zigzag" and plan.token_shards > 1 else 1)
         lengths = [row[0] for batch in self.passes for row in batch.rows] or [self.work.sequence]
-        for length in lengths if self.step.shards_tokens else ():
+        for length in lengths if self.step.shards_tokens and not self.unequal else ():
             if length % pieces:
                 what = "a sequence that is" if length == self.work.sequence else "chunks that are"
                 raise self._refuse(
@@ -608,6 +682,64 @@ class Job:
         self._check_documents(self.work.sequence // pieces)
         self._check_adapters()
         self._check_shard_group()
+        self._check_checkpoint()
+
+    def _check_checkpoint(self) -> None:
+        plan = self.plan
+        stated = [key for key in ("checkpoint_rate", "checkpoint_every") if getattr(plan, key) != getattr(Plan, key)]
+        if plan.checkpoint is None:
+            if stated:
+                raise self._refuse(stated[0], "is of plans that write checkpoints; state checkpoint")
+            return
+        if not self.training:
+            raise self._refuse("checkpoint", f"is of training; a {self.step.title} has no state to write")
+        if plan.hiding.micro_batches:
+            raise self._refuse("checkpoint", "beside expert_overlap: micro_batches is not built; leave one out")
+        if CHECKPOINTS.get(plan.checkpoint).holds_file and plan.checkpoint_rate is None:
+            raise self._refuse("checkpoint_rate", f"is needed with checkpoint: {plan.checkpoint}")
+
+    def _check_scheme(self, axis: str) -> None:
+        """What the scheme asks, and heads that its ranks can divide; of every size of group that shares a sequence."""
+        model = self.model
+        sizes = {job.packed.ranks: job for job in self.every_pack()} if self.unequal and self.plan.groups else {}
+        for job in (self, *sizes.values()):
+            refused = self.scheme.check(job)
+            if refused is not None:
+                raise self._refuse(*refused)
+            shards = job.head_shards
+            if model.heads % shards:
+                raise self._refuse(axis, f"{shards} does not divide the {model.heads} attention heads of {model.name}")
+            if model.kv_heads % shards and shards % model.kv_heads:
+                raise self._refuse(
+                    axis,
+                    f"{shards} neither divides nor is a multiple of the {model.kv_heads} key/value heads of "
+                    f"{model.name}",
+                )
+
+    def _check_unequal(self) -> None:
+        """Sequences of unequal length: keys that are theirs alone, and what is not built beside them."""
+        plan, own = self.plan, ("dynamic_sp", "rank_tokens", "deal")
+        if not self.unequal:
+            stated = next((name for name in own if name in plan.options), None)
+            if stated is not None:
+                key = "sp" if stated == "dynamic_sp" else stated
+                raise self._refuse(key, "is of sequences of unequal length; state workload.lengths, or leave it out")
+            return
+        if not self.scheme.unequal:
+            can = " or ".join(axis for each in SCHEMES.values() if each.unequal for axis in each.axes)
+            raise self._refuse(self.scheme.axes[0], f"takes sequences of one length alone; use {can}")
+        for key, usual in (("pp", 1), ("ep", 1)):
+            if plan.degree(key) != usual:
+                raise self._refuse(key, f"{plan.degree(key)} is not built beside workload.lengths; leave it out")
+        if plan.micro_batch is not None:
+            raise self._refuse("micro_batch", "says how many sequences; of unequal ones state rank_tokens")
+        if plan.overlap and plan.tp > 1:
+            raise self._refuse("overlap", "of tp's sums is not built beside workload.lengths; leave it out")
+        if plan.options.get("dynamic_sp") and plan.dp & (plan.dp - 1):
+            raise self._refuse("sp", f"auto shares a sequence by 2, 4, 8, ... of dp = {plan.dp}, no power of two")
+        if plan.zero >= 2 and len({len(packs) for packs in self.dealt.packs}) > 1:
+            told = f"{plan.zero} exchanges weights or gradients every micro-batch"
+            raise self._refuse("zero", f"{told}, of which replicas have unequal numbers; use 0 or 1")
 
     def _check_serving(self) -> None:
         """What a step of an inference engine has no use for, and contexts that the model was not made for."""
@@ -790,7 +922,7 @@ class Job:
 
     def _check_pipeline(self) -> None:
         plan, chunks = self.plan, self.plan.pp * self.plan.vpp
-        if self.work.sequences % self.sequences:
+        if not self.unequal and self.work.sequences % self.sequences:
             raise self._refuse(
                 "micro_batch", f"{self.sequences} does not divide the {self.work.sequences} sequences of a replica"
             )

@@ -112,6 +112,8 @@ class Scheme:
         Why degrees of other schemes do not go beside its own.
     usual
         The one of a plan that names no degree.
+    unequal
+        Sequences of a step may differ in length.
     folds
         Tokens and weights are divided over the same ranks, and weights come to the tokens.
     assumption, unexplained
@@ -148,6 +150,7 @@ class Scheme:
     notes: Callable[[Job], Iterable[str]] = lambda job: ()
     alone: str = "is a scheme of its own"
     usual: bool = False
+    unequal: bool = False
     folds: bool = False
     assumption: str = ""
     unexplained: str = ""

@@ -8,25 +8,29 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from ..model import Block
 from ..model.layer import LayerShard
 from ..operators import Gemm, Operator
 from ..program import Program, Repeat
 from ..steps import BACKWARD, FORWARD, Task
-from . import data
+from . import data, state_copies
 from .builder import ProgramBuilder, WrittenLayer
 from .expert import own_tokens, program_axes
 from .interleave import flat, interleaved
+from .lengths import group_axis
 from .pipeline import Chunk
 from .plan import Job
 from .scheme import Scheme, WholeTokens
 
 
 def axes_of(job: Job) -> tuple[str, ...]:
-    """Axes along which programs differ, outermost first: stages, sequence shards, and what experts ask for."""
+    """Axes along which programs differ, outermost first: stages, replicas whose sequences differ, sequence shards, and
+    what experts ask for."""
     tokens = (job.plan.token_axis,) if job.token_shards > 1 or not job.step.serves else ()
-    return ("pp", *tokens, *program_axes(job))
+    replicas = ("dp",) if job.unequal else ()
+    return ("pp", *replicas, *tokens, *program_axes(job))
 
 
 def write_program(scheme: Scheme, job: Job, coordinates: Mapping[str, int] | None = None) -> Program:
@@ -36,7 +40,8 @@ def write_program(scheme: Scheme, job: Job, coordinates: Mapping[str, int] | Non
     the busiest.
     """
     writer = Writer(scheme, job, coordinates or {})
-    job.step.write(writer, job.tasks(writer.stage))
+    writer.copied = state_copies.begin(writer.builder, writer.whole, writer.share, writer.chunks)
+    job.step.write(writer, writer.whole.tasks(writer.stage))
     return writer.builder.program()
 
 
@@ -44,12 +49,15 @@ class Writer:
     """Writes the tasks of one stage's ranks."""
 
     def __init__(self, scheme: Scheme, job: Job, coordinates: Mapping[str, int]) -> None:
+        if job.unequal:
+            job = replace(job, replica=coordinates.get("dp", 0))
         plan = job.plan
         self.scheme = scheme
-        self.job = job
+        self.job = self.whole = job
         self.position = coordinates.get(plan.token_axis, 0)
         self.stage = coordinates.get("pp", 0)
         names = [f"stage {self.stage}"] if plan.pp > 1 else []
+        names += [f"replica {job.replica}"] if job.unequal else []
         names += [f"{plan.token_axis} {self.position}"] if job.token_shards > 1 else []
         names += [f"ep {coordinates['ep']}"] if "ep" in coordinates else []
         self.chunks = job.chunks(self.stage)
@@ -68,6 +76,7 @@ class Writer:
         self.builder = ProgramBuilder(", ".join(names) or "all ranks", job, coordinates)
         self.share = data.OwnedParameters(job, scheme.residency.weight_shards(job))
         self.exchanged_gradients: list[int] = []
+        self.copied: list[int] = []
         self._written: dict[Hashable, tuple[Repeat, list[int], list[int]]] = {}
 
     def do(self, tasks: Sequence[Task]) -> None:
@@ -83,14 +92,22 @@ class Writer:
     def update(self) -> None:
         """What follows the last gradient."""
         self.builder.part = "optimizer"
-        data.finish_step(self.builder, self.job, self.share, self.chunks, self.exchanged_gradients)
+        exchanged = self.exchanged_gradients
+        data.finish_step(self.builder, self.whole, self.share, self.chunks, exchanged, self.copied)
 
     def visit(self, task: Task, chunk: Chunk) -> None:
         """Write one task on a chunk of layers."""
-        self.job = self.job.at(task.micro_batch)
+        self.job = self.whole.at(task.micro_batch)
+        pack = self.job.pack
+        if pack is not None and pack.ranks > self.whole.plan.token_shards:
+            self.position = pack.position
+            self.builder.renamed = {self.job.plan.token_axis: group_axis(pack.ranks)}
+        elif pack is not None:
+            self.builder.renamed = {}
         self.builder.capture = self.job.capture
         if task.kind == FORWARD:
             self.forward(chunk, task)
+            self.copied += state_copies.after_forward(self.builder, self.whole, self.share, chunk, task)
         elif task.kind == BACKWARD:
             self.backward(chunk, task)
         else:
@@ -258,7 +275,7 @@ class Writer:
             # What of a micro-batch a layer may depend on: whether it is the first or the last of a step; of a pass that
             # serves its rows.
             ends = task.micro_batch == 0, task.micro_batch == job.micro_batches - 1
-            key = task.kind, *ends, chunk, builder.further_token, job.rows
+            key = task.kind, *ends, chunk, builder.further_token, job.rows, job.pack
             if key not in self._written:
                 builder.begin_layers(first)
                 ready = write(self.kinds[blocks[0]])

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from pydantic import StrictBool
+
 from ..model.layer import LayerShard, gradients
 from ..operators import Gemm, Operator
 from ..steps import STEPS, Step
@@ -28,6 +30,7 @@ from .decode import ContextShare
 from .decode.layer import serve_layer
 from .decode.sharing import exchange_buffers, exchanged_bytes, refused_exchange
 from .ledger import Buffer, Lifetime
+from .lengths import DEALS, sequence_groups, told
 from .memory import Residency
 from .pipeline import Refusal
 from .plan import Job, Plan
@@ -391,9 +394,10 @@ def context(plan: Plan) -> ContextShare:
 
 
 def groups(plan: Plan) -> Mapping[str, Mapping[str, int]]:
-    """Groups of neighbours on ``tp`` that share contexts."""
+    """Groups of neighbours on ``tp`` that share contexts, and on ``dp`` that share long sequences."""
     share = context(plan)
-    return {share.axis: {"tp": share.ranks}} if share.axis in ("dcp", "kvp") else {}
+    contexts = {share.axis: {"tp": share.ranks}} if share.axis in ("dcp", "kvp") else {}
+    return contexts | sequence_groups(plan.options, plan.dp)
 
 
 def check_groups(job: Job) -> Refusal:
@@ -434,10 +438,12 @@ def check_residual(job: Job) -> Refusal:
 
 
 def notes(job: Job) -> Iterator[str]:
-    """That the plan's model is another one."""
+    """That the plan's model is another one, and how sequences of unequal length were dealt."""
     residual = residual_of(job.plan)
     if residual.note:
         yield residual.note
+    if job.unequal:
+        yield from told(job.dealt, job.work.unequal, job.plan.token_shards)
 
 
 def check(job: Job) -> Refusal:
@@ -532,8 +538,15 @@ SERVING_OPTIONS = (
     Option("kvp", PositiveCount, None, "Helix: ranks of tp that share a context and each make all queries of it"),
     Option("decode_exchange", DECODE_EXCHANGES, None, "how ranks that share contexts merge partial attention"),
 )
+#: Keys of steps whose sequences differ in length.
+LENGTH_OPTIONS = (
+    Option("dynamic_sp", StrictBool, None, "sp: auto; long sequences are shared by 2, 4, 8, ... ranks of dp"),
+    Option("rank_tokens", PositiveCount, None, "tokens a rank takes at once; default: the longest over all its ranks"),
+    Option("deal", DEALS, None, "what replicas get even shares of; default: work"),
+)
 OPTIONS = (
     *SERVING_OPTIONS,
+    *LENGTH_OPTIONS,
     Option("residual", RESIDUALS, None, "how blocks hang on the residual stream; all but standard are other models"),
 )
 
@@ -573,6 +586,7 @@ SCHEME = SCHEMES.register(
         options=OPTIONS,
         notes=notes,
         usual=True,
+        unequal=True,
         assumption="Tensor-parallel all-reduces are exposed and sequence regions are off (`overlap`, "
         "`sequence_regions`).",
     )

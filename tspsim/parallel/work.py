@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -9,6 +10,7 @@ from ..model import Architecture
 from ..model.formats import BF16, Formats
 from ..steps import FORWARD_STEP, STEPS, Batch, Load, Row, ServingStep, Step
 from .adapters import Adapters
+from .lengths import ALIKE, Unequal
 from .routing import BALANCED, Routing
 from .stack import IDEAL, Stack
 
@@ -43,6 +45,7 @@ class Work:
     ``document`` tokens are packed beside each other in a sequence and attend only themselves (None: one a sequence).
     With ``adapters`` the model itself is frozen, and kept in ``precision`` alone. ``stack`` is the software. A serving
     step has a ``load`` and weights and cache in ``formats``; its ``precision`` is the type of its fastest products.
+    ``unequal`` are the sequences of all ``replicas`` where they differ in length; ``sequence`` is then the longest.
     """
 
     pass_: str
@@ -59,6 +62,8 @@ class Work:
     stack: Stack = IDEAL
     load: Load = NOTHING
     formats: Formats = BF16
+    unequal: Unequal = ALIKE
+    replicas: int = 1
 
     @cached_property
     def step(self) -> Step:
@@ -72,12 +77,22 @@ class Work:
             passes = self.step.passes(self.load, 1)
             rows = tuple(row for each in passes for row in each.rows)
             return Batch(rows, self.causal, sum(each.head_tokens for each in passes))
+        if self.unequal.tokens:
+            counts = Counter(self.unequal.tokens)
+            return Batch(tuple(Row(tokens, 0, count) for tokens, count in sorted(counts.items())), self.causal)
         context = self.document or self.sequence
-        return Batch((Row(context, 0, self.tokens_per_replica // context),), self.causal)
+        return Batch((Row(context, 0, self.sequence * self.sequences // context),), self.causal)
 
     @property
-    def tokens_per_replica(self) -> int:
+    def tokens_per_replica(self) -> float:
+        """Tokens of a replica's step; of sequences of unequal length the mean over replicas."""
+        if self.unequal.tokens:
+            return self.unequal.total / self.replicas
         return self.batch.tokens if self.step.serves else self.sequence * self.sequences
+
+    def tokens_of(self, replicas: int) -> float:
+        """Tokens of the step of so many replicas."""
+        return self.unequal.total if self.unequal.tokens else self.tokens_per_replica * replicas
 
     def one_forward(self, sequences: int) -> Work:
         """One forward of one micro-batch, or of one pass of a serving step."""
@@ -90,6 +105,10 @@ class Work:
         """Tokens of a replica's step that its rate counts."""
         step = self.step
         return step.counted(self.load) if isinstance(step, ServingStep) else self.tokens_per_replica
+
+    def counted_over(self, replicas: int) -> float:
+        """Tokens of the step of so many replicas that its rate counts."""
+        return self.unequal.total if self.unequal.tokens else self.counted_tokens * replicas
 
     def flops_per_token(self, model: Architecture) -> float:
         """Model FLOPs of a token's whole pass, without what experts drop."""

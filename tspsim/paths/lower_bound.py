@@ -22,15 +22,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..engine.assignment import counted
 from ..engine.steady import SIMULATED_ITERATIONS
 from ..mesh import Mesh
-from ..network import Cluster, ExpertExchange, collective, point_to_point
+from ..network import Cluster, ExpertExchange, collective, host_copy, point_to_point
 from ..operators import Operator, Role
 from ..parallel import SWITCHES, Job, choices_of, method_of, scheme_axes, scheme_of, switches_of
 from ..parallel.choices import legal, schedules_of
 from ..parallel.pipeline import Chunk
 from ..parallel.step import Writer, write_program
-from ..program import Collective, Compute, Instruction, Launch, Program, Repeat
+from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
 from .groups import Floats, Groups
 from .tasks import Part, Stage, longest_path
@@ -88,6 +89,8 @@ class LowerBound:
 
     def floor_s(self, family: Job) -> float:
         """Kernels of a step alone, attention at the device's peak: it depends on tokens, not on how shards meet."""
+        if family.unequal:
+            return self.flops_s(family)
         plan, work = family.plan, family.work
         scheme, method = scheme_of(plan), method_of(plan)
         divided = tuple(plan.degree(axis) for axis in scheme.axes if axis != scheme.token_axis or not scheme.usual)
@@ -139,6 +142,8 @@ class LowerBound:
     def compute_s(self, family: Job) -> float:
         """The kernels of a step alone, spread evenly over the stages, of the schedule that has the least; needs no
         mesh. Regions divide the norms, and pieces of a product may run a little faster than the whole."""
+        if family.unequal:
+            return self.flops_s(family)
         least_s = self._least_of_schedules(family, self._model_s)
         return family.micro_batches * least_s / family.plan.pp * ROUNDING
 
@@ -147,6 +152,12 @@ class LowerBound:
 
         Micro-batches repeat where there is no pipeline, and are not all run (:mod:`tspsim.engine.steady`).
         """
+        if job.unequal:
+            return sum(
+                times
+                for replica in range(job.plan.dp)
+                for _, times in counted(write_program(scheme_of(job.plan), job, {"dp": replica}))
+            )
         steps = sum(
             count * len(item.steps)
             for count, parts in self._layers_of_each_kind(job, mesh)
@@ -178,11 +189,28 @@ class LowerBound:
 
     def even_s(self, job: Job, mesh: Mesh) -> float:
         """Layers with what their kernels surely wait for, spread evenly over the stages, without a bubble."""
+        if job.unequal:
+            return self.unequal_s(job)
         return self._evenly_s(job, mesh)[0] * ROUNDING
+
+    def flops_s(self, family: Job) -> float:
+        """The model's FLOPs at the device's peak on all GPUs: of unequal sequences, however they are dealt."""
+        work, gpus = family.work, self.cluster.gpus
+        return work.tokens_of(family.plan.dp) * work.flops_per_token(family.model) / (gpus * self.peak) * ROUNDING
+
+    def unequal_s(self, job: Job) -> float:
+        """Kernels of the ranks that have most: of unequal sequences, whose micro-batches all differ."""
+        scheme, longest_s = scheme_of(job.plan), 0.0
+        for replica in range(job.plan.dp):
+            program = write_program(scheme, job, {"dp": replica})
+            longest_s = max(longest_s, sum(times * self._kernel_s(step) for step, times in _kernels(program)))
+        return longest_s * ROUNDING
 
     def rough_s(self, job: Job, mesh: Mesh) -> float:
         """:meth:`even_s`, or the last stage: the first micro-batch comes through a chunk of every other stage first,
         and its gradients go back through them."""
+        if job.unequal:
+            return self.unequal_s(job)
         plan, layers = job.plan, job.model.layers
         even_s, layer_s, turn_s = self._evenly_s(job, mesh)
         bubble_s = (plan.pp - 1) * (layers // (plan.pp * plan.vpp)) * turn_s
@@ -233,6 +261,8 @@ class LowerBound:
         return max(sum(part.busy.end_s for part in parts), moved_s, kernels_s + gaps_s + hidden_s)
 
     def _longest_s(self, job: Job, mesh: Mesh, *, whole: bool) -> float:
+        if job.unequal:
+            return self.unequal_s(job)
         groups = [Groups(mesh, stage, self.cluster) for stage in range(job.plan.pp)]
         stages = [self._stage(job, groups[stage], stage, whole) for stage in range(job.plan.pp)]
         step_s, first_s = longest_path(job, stages, self._message_s(job, groups))
@@ -325,6 +355,11 @@ class LowerBound:
             return TimedInstruction(stream, self._kernel_s(instruction), after, True)
         if isinstance(instruction, Launch):
             return TimedInstruction(stream, instruction.host_s, after, False)
+        if isinstance(instruction, Copy):
+            # How long it lasts depends on what else its link carries: at least as long as alone.
+            size, direction = instruction.size_bytes, instruction.direction
+            alone_s = instruction.seconds or host_copy(self.cluster, groups.rank, size, direction).alone_s
+            return TimedInstruction(stream, alone_s, after, False)
         ranks = groups.along(instruction.axis)
         if isinstance(instruction, Collective):
             tokens = instruction.tokens

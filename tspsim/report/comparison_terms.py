@@ -127,13 +127,16 @@ def project(decision: Decision) -> dict[str, Any]:
     days = failures.node_mtbf / 86_400.0
     before = failures.outage_s - failures.restart
     outage = f" after {seconds(before)} of detection and diagnosis" if before else ""
+    told = [row for row in decision.rows if row.best is not None and row.best.checkpoint]
     sentences = []
     if terms.tokens is not None:
         sentences.append(
             f"{compact(terms.tokens)} tokens on each offer as it stands. A node fails every {digits(days)} days, a "
             f"restart takes {seconds(failures.restart)}{outage}, a checkpoint holds a step up for "
-            f"{seconds(failures.checkpoint)}."
+            f"{seconds(failures.checkpoint)}{' where a plan does not say how it writes them' if told else ''}."
         )
+        stalls = [(row.name, row.best.name, row.best.checkpoint["stall_s"]) for row in told if row.best is not None]
+        sentences += [f"{name}: one of plan {plan} holds it up for {seconds(stall)}." for name, plan, stall in stalls]
     return {
         "sentences": sentences,
         "columns": columns,

@@ -173,10 +173,13 @@ class Scenario(Section):
         if self.traffic is None:
             del workload["global_batch" if self.workload.global_batch is None else "sequences_per_replica"]
             del workload["engine"]
+            for key in ("lengths", "length_seed") if self.workload.lengths is None else ():
+                workload.pop(key, None)
         else:
             for key in ("pass", *dict.fromkeys(key for step in STEPS.values() for key in (*step.needs, *step.takes))):
                 if key != "speculation":
                     workload.pop(key, None)
+            workload.pop("length_seed", None)
         for cluster in (data["cluster"], *(offer["cluster"] for offer in data["offers"])):
             for key in ("gpus_per_node", "islands", "measured", "routing"):
                 if isinstance(cluster, dict) and not cluster[key]:

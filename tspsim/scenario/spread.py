@@ -22,14 +22,14 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from ..network import ALGORITHMS, KINDS
-from ..parallel import CONTEXT_METHODS, SCHEMES, WEIGHT_TRANSPORTS, Option, context, mesh_axes, scheme_axes
+from ..parallel import CHECKPOINTS, CONTEXT_METHODS, SCHEMES, WEIGHT_TRANSPORTS, Option, context, mesh_axes, scheme_axes
 from ..parallel.balance import BUSIEST, Balance
 from ..parallel.dispatch import DISPATCHES, OVERLAPS
 from ..parallel.pipeline import ORDERS
 from ..parallel.registries import scheme_name
 from ..parallel.wires import WIRES
 from ..registry import Registry
-from ..units import PositiveCount
+from ..units import BytesPerSecond, PositiveCount
 from .balance import BalanceType
 from .section import MOST_RANKS, Degree, OneOf, Section, refuse
 
@@ -78,7 +78,9 @@ class Spread(Section):
     name: str = ""
     tsp: Degree = Field(1, description="folded tensor and sequence parallelism")
     tp: Degree = Field(1, description="tensor parallelism")
-    sp: Degree = Field(1, description="sequence (context) parallelism")
+    sp: Degree = Field(
+        1, description="sequence (context) parallelism; auto: of unequal sequences each on as many of dp as it needs"
+    )
     pp: Degree = Field(1, description="pipeline stages")
     vpp: Degree = Field(1, description="virtual stages a pipeline rank")
     ep: Degree = Field(1, description="ranks that experts are spread over, taken from tp, tsp, sp and dp in this order")
@@ -110,6 +112,13 @@ class Spread(Section):
     gradient_wire: Annotated[str, OneOf(lambda: tuple(WIRES))] | None = Field(
         None, description="with zero: 3 and secondary_shard, the type that gradients are summed in; default: their own"
     )
+    checkpoint: Annotated[str, OneOf(CHECKPOINTS.names)] | None = Field(
+        None, description="how checkpoints of training are written; default: none is"
+    )
+    checkpoint_rate: BytesPerSecond | None = Field(
+        None, description="with checkpoint, what the file system takes of all ranks; default: it keeps up"
+    )
+    checkpoint_every: PositiveCount = Field(1, description="with checkpoint, one in how many steps")
     expert_dispatch: Annotated[str, OneOf(DISPATCHES.names)] = Field(
         "ranks", description="a token travels once to each rank of its experts by a library or at the links' rate, or "
         "once to each expert"
@@ -148,6 +157,8 @@ class Spread(Section):
         if "cp" in data and "sp" in data:
             raise refuse("cp and sp are one axis; state one of them")
         keys = {"sp" if key == "cp" else key: value for key, value in data.items()}
+        if keys.get("sp") == "auto":
+            keys = {key: value for key, value in keys.items() if key != "sp"} | {"dynamic_sp": True}
         further, wrong = {each.name: each for each in cls.further()}, []
         for key in [key for key in keys if key not in cls.model_fields]:
             try:
@@ -194,6 +205,9 @@ class Spread(Section):
     def complete(cls, schema: dict[str, Any]) -> None:
         """Give the JSON Schema the keys that are no fields."""
         schema["additionalProperties"] = False
+        degree = dict(schema["properties"]["sp"])
+        told = {key: degree.pop(key) for key in ("default", "description") if key in degree}
+        schema["properties"]["sp"] = {"anyOf": [degree, {"const": "auto", "type": "string"}], **told}
         schema["properties"]["cp"] = schema["properties"]["sp"] | {"description": "another spelling of sp"}
         for each in cls.further():
             told = {"default": each.default, **({"description": each.summary} if each.summary else {})}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import (
     BeforeValidator,
     ConfigDict,
@@ -20,8 +21,11 @@ from pydantic_core import InitErrorDetails
 
 from ..errors import InputError, did_you_mean, shorten
 from ..model.formats import WEIGHT_BYTES, WeightClass
+from ..parallel import Unequal
 from ..parallel.draft import DRAFTS
 from ..steps import STEPS, Load, Speculation, Streams
+from ..traffic import LENGTHS, Lengths, OneKind
+from ..traffic.lengths import shorthand
 from ..units import Bytes, Count, PositiveCount
 from . import acceptance
 from .section import Name, OneOf, Section, refuse
@@ -233,6 +237,10 @@ class Workload(Section):
     global_batch: PositiveCount | None = Field(
         None, description="sequences of a step over all replicas, instead of sequences_per_replica"
     )
+    lengths: Annotated[Lengths, OneKind(LENGTHS, shorthand)] | None = Field(
+        None, description="drawn, of the global batch's sequences where they differ; cut to `sequence`"
+    )
+    length_seed: Count = Field(0, description="of drawn lengths")
     precision: Precision | PrecisionSpec = Field(
         "bf16", description="of the layers' products, attention and tables stay in bf16; of serving steps the types of "
         "weights, activations and cache"
@@ -260,6 +268,25 @@ class Workload(Section):
         if self.global_batch is not None and "sequences_per_replica" in self.model_fields_set:
             raise refuse("global_batch and sequences_per_replica both say how much a step is; leave one out")
         return self
+
+    @model_validator(mode="after")
+    def _drawn(self) -> Workload:
+        if self.lengths is None:
+            return self
+        if self.global_batch is None:
+            raise refuse("lengths are of a global batch; state global_batch")
+        beside = next((key for key in ("document", "multi_token") if getattr(self, key)), None)
+        if beside is not None:
+            raise refuse(f"{beside} is not built beside lengths; leave it out")
+        return self
+
+    def unequal(self) -> Unequal:
+        """The sequences of a step that differ in length, drawn from a seed of their own."""
+        if self.lengths is None:
+            return Unequal(())
+        drawn = self.lengths.draw(np.random.default_rng([self.length_seed, 0]), self.batch_of(1), "prompt_tokens")
+        kept = np.minimum(drawn, self.sequence)
+        return Unequal(tuple(kept.tolist()), int((drawn - kept).sum()))
 
     def sequences_of(self, replicas: int, plan: str = "") -> int:
         """Sequences that each of some replicas works on in a step.

@@ -18,7 +18,7 @@ from ..mesh import Mesh
 from ..network import Cluster, ExpertExchange, Traffic, collective, point_to_point
 from ..network.sharing import shares
 from ..operators import Operator
-from ..program import Collective, Compute, Instruction, Launch, Program, Repeat, SendReceive
+from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive
 
 #: Sums of the same floats in another order differ in the last digits.
 ROUNDING = 1e-12
@@ -236,6 +236,8 @@ class _Walk:
             return sum(alone_s)
         if isinstance(instruction, Launch):
             return instruction.host_s
+        if isinstance(instruction, Copy):  # of no step that serves
+            return None
         if isinstance(instruction, Collective):
             if self.exchanges.members(instruction.axis) == 1:
                 return 0.0

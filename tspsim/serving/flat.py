@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..operators import Operator
-from ..program import Collective, Compute, Instruction, Launch, Program, Repeat, SendReceive
+from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive
 from .tables import Floats
 
 
@@ -35,7 +35,7 @@ def timed(instruction: Instruction) -> Sequence[Operator | Collective | SendRece
     """What of an instruction takes time: a message is its sender's."""
     if isinstance(instruction, Compute):
         return instruction.operators
-    if isinstance(instruction, Launch) or (isinstance(instruction, SendReceive) and instruction.to is None):
+    if isinstance(instruction, Launch | Copy) or (isinstance(instruction, SendReceive) and instruction.to is None):
         return ()
     return (instruction,)
 

@@ -75,7 +75,7 @@ class Step(ABC):
     serves: ClassVar[bool] = False
     shards_tokens: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("sequence",)
-    takes: ClassVar[tuple[str, ...]] = ("sequences_per_replica", "global_batch")
+    takes: ClassVar[tuple[str, ...]] = ("sequences_per_replica", "global_batch", "lengths")
 
     def model_of(self, model: Architecture) -> Architecture:
         """The model as this step runs it; raises InputError where it cannot."""

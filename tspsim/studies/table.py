@@ -206,6 +206,7 @@ def plan_result(document: Mapping[str, Any]) -> PlanResult:
         **{name: plan[name] for name in same},
         dropped_share=plan.get("dropped_share", 0.0),  # stores of before it was told have none
         gpus=document["gpus"],
+        checkpoint=plan.get("checkpoint", {}),
         inference=plan.get("inference", {}),
         range=Range(**spread),
     )

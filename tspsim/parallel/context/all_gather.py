@@ -9,7 +9,6 @@ from ...model.layer import LayerShard
 from ..builder import ProgramBuilder
 from ..choice import Choice
 from ..ledger import Buffer, Lifetime
-from ..partition import local_segments
 from ..plan import Job, Plan
 from ..registries import CONTEXT_METHODS
 from ..unpacked import unpacked
@@ -23,6 +22,7 @@ from .attention import (
     own_segments,
     shard_of,
     slice_segments,
+    visible_segments,
 )
 from .method import ContextMethod
 
@@ -35,7 +35,7 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int,
     plan, work = job.plan, job.work
     if plan.overlap and plan.overlap_by == "blocks" and not builder.recomputing:
         return by_blocks(builder, job, layer, position, after)
-    segments = local_segments(plan.partition, job.sequence, plan.sp, position, job.sequences, work.causal, job.cached)
+    segments = visible_segments(job, plan.sp, position)
     buckets = gcd(plan.overlap_chunks, layer.kv_heads) if plan.overlap and plan.overlap_by == "heads" else 1
     size = context_bytes(job, layer) / buckets
     last = after
@@ -83,7 +83,7 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int
         segments, causal = own_segments(job, position)
         attention_backward(builder, job, layer, segments, causal, "attention own block backward", [last])
         return builder.compute("dK,dV here", after=[reduced])
-    segments = local_segments(plan.partition, job.sequence, plan.sp, position, job.sequences, work.causal, job.cached)
+    segments = visible_segments(job, plan.sp, position)
     attended = attention_backward(builder, job, layer, segments, work.causal, "attention backward", [after])
     reduced = builder.collective("reduce_scatter", "sp", size, "sum dK,dV", after=[attended], stream="context")
     return builder.compute("dK,dV here", after=[reduced])

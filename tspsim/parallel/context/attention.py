@@ -9,7 +9,7 @@ from ...model.layer import LayerShard
 from ...model.serving import ServingLayer
 from ...operators import Operator
 from ..builder import ProgramBuilder
-from ..partition import Segments, block_segments, sliced_segments
+from ..partition import Segments, block_segments, local_segments, sliced_segments
 from ..plan import Job
 
 
@@ -64,16 +64,44 @@ def attend_by_blocks(
 
 def own_segments(job: Job, position: int) -> tuple[Segments, bool]:
     """What a shard attends of its own block, and whether that is causal."""
+    return from_owner(job, position, position)
+
+
+def from_owner(job: Job, position: int, owner: int) -> tuple[Segments, bool]:
+    """What a shard attends of the block of ``owner``, and whether that is causal."""
     plan, work, shards = job.plan, job.work, job.plan.token_shards
-    held = plan.partition, job.sequence, shards, position, position
-    return block_segments(*held, job.sequences, work.causal, job.cached)
+    found: Segments = ()
+    causal = False
+    for tokens, count in job.lengths:
+        between = plan.partition, tokens, shards, position, owner
+        segments, causal = block_segments(*between, count, work.causal, job.cached)
+        found += segments
+    return found, causal
+
+
+def visible_segments(job: Job, shards: int, position: int) -> Segments:
+    """What one of some shards attends once the whole context is there."""
+    plan, work = job.plan, job.work
+    found: Segments = ()
+    for tokens, count in job.lengths:
+        found += local_segments(plan.partition, tokens, shards, position, count, work.causal, job.cached)
+    return found
+
+
+def held_segments(job: Job, position: int, held: Sequence[tuple[int, int, int]]) -> Segments:
+    """What a shard attends of slices of others' blocks, (owner, part, parts) each."""
+    plan, work, shards = job.plan, job.work, job.plan.token_shards
+    found: Segments = ()
+    for tokens, count in job.lengths:
+        among = plan.partition, tokens, shards, position, held
+        found += sliced_segments(*among, count, work.causal, job.cached)
+    return found
 
 
 def slice_segments(job: Job, position: int, part: int, parts: int) -> Segments:
     """What a shard attends of one slice of everybody else's block."""
-    plan, work, shards = job.plan, job.work, job.plan.token_shards
-    held = [(owner, part, parts) for owner in range(shards) if owner != position]
-    return sliced_segments(plan.partition, job.sequence, shards, position, held, job.sequences, work.causal, job.cached)
+    held = [(owner, part, parts) for owner in range(job.plan.token_shards) if owner != position]
+    return held_segments(job, position, held)
 
 
 def shard_of(job: Job) -> LayerShard:

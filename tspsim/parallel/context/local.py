@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from ...model.layer import LayerShard
 from ..builder import ProgramBuilder
-from ..partition import local_segments
 from ..plan import Job
-from .attention import attention_backward
+from .attention import attention_backward, visible_segments
 from .method import ContextMethod
 
 
 def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
     work = job.work
-    segments = local_segments(job.plan.partition, job.sequence, 1, 0, job.sequences, work.causal, job.cached)
+    segments = visible_segments(job, 1, 0)
     return builder.compute("attention", layer.attention(segments, causal=work.causal), after=[after])
 
 
 def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
     work = job.work
-    segments = local_segments(job.plan.partition, job.sequence, 1, 0, job.sequences, work.causal, job.cached)
+    segments = visible_segments(job, 1, 0)
     return attention_backward(builder, job, layer, segments, work.causal, "attention backward", [after])
 
 

@@ -10,12 +10,20 @@ from .. import rings
 from ..builder import ProgramBuilder
 from ..choice import Choice
 from ..ledger import Buffer, Lifetime
-from ..partition import block_segments, sliced_segments
 from ..pipeline import Refusal
 from ..plan import Job, Plan
 from ..registries import CONTEXT_METHODS
 from ..unpacked import unpacked
-from .attention import attention_backward, context_bytes, expand, latent_bytes, others_context, shard_of
+from .attention import (
+    attention_backward,
+    context_bytes,
+    expand,
+    from_owner,
+    held_segments,
+    latent_bytes,
+    others_context,
+    shard_of,
+)
 from .method import ContextMethod
 
 #: Links that blocks take: one of a GPU's, or all that it has to the others of its node.
@@ -76,15 +84,12 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int
 
 def step_segments(job: Job, position: int, step: int) -> tuple[tuple[tuple[int, int], ...], bool]:
     """What a shard attends of what it holds at a step of the ring, and whether that is causal."""
-    plan, work = job.plan, job.work
+    plan = job.plan
     if plan.context_transport == "ring" or not step:
-        owner = (position - step) % plan.sp
-        between = plan.partition, job.sequence, plan.sp, position, owner
-        return block_segments(*between, job.sequences, work.causal, job.cached)
+        return from_owner(job, position, (position - step) % plan.sp)
     owners = rings.owners(job, "sp", position, step)
     held = [(owner, part, len(owners)) for part, owner in enumerate(owners)]
-    among = plan.partition, job.sequence, plan.sp, position, held
-    return sliced_segments(*among, job.sequences, work.causal, job.cached), False
+    return held_segments(job, position, held), False
 
 
 def lead_of(job: Job, step: int) -> int:

@@ -13,10 +13,10 @@ from ...model.layer import LayerShard
 from ...operators import Operator
 from ..builder import ProgramBuilder
 from ..ledger import Buffer, Lifetime
-from ..partition import Segments, block_segments
+from ..partition import Segments
 from ..plan import Job
 from ..registries import CONTEXT_METHODS
-from .attention import attention_backward, expand, shard_of
+from .attention import attention_backward, expand, from_owner, shard_of
 from .method import ContextMethod
 
 #: Log-sum-exp of a head and token, and the same of the row sums that a backward needs.
@@ -99,10 +99,7 @@ def kernels(job: Job, layer: LayerShard, position: int, step: int) -> tuple[Oper
 
 def step_segments(job: Job, position: int, step: int) -> tuple[Segments, bool]:
     """What queries that came ``step`` places attend of this shard's block, and whether that is causal."""
-    plan, work = job.plan, job.work
-    asking = (position - step) % plan.sp
-    between = plan.partition, job.sequence, plan.sp, asking, position
-    return block_segments(*between, job.sequences, work.causal, job.cached)
+    return from_owner(job, (position - step) % job.plan.sp, position)
 
 
 def query_bytes(job: Job, layer: LayerShard) -> float:

@@ -8,12 +8,11 @@ from dataclasses import replace
 from ...model.layer import LayerShard
 from ..builder import ProgramBuilder
 from ..ledger import Buffer, Lifetime
-from ..partition import local_segments
 from ..pipeline import Refusal
 from ..plan import Job
 from ..registries import CONTEXT_METHODS
 from ..unpacked import unpacked
-from .attention import attention_backward, cached_bytes, expand, latent_bytes, shard_of
+from .attention import attention_backward, cached_bytes, expand, latent_bytes, shard_of, visible_segments
 from .method import ContextMethod
 
 
@@ -32,7 +31,7 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int,
         after=ready,
         stream="context",
     )
-    segments = local_segments(plan.partition, job.sequence, 1, 0, job.sequences, work.causal, job.cached)
+    segments = visible_segments(job, 1, 0)
     kernel = layer.attention(segments, causal=work.causal, buckets=plan.sp)
     made = expand(job, replace(layer, shards=layer.shards * plan.sp))
     attended = builder.compute("attention", *made, kernel, after=[inside])
@@ -48,7 +47,7 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int
     inside = builder.collective(
         "all_to_all", "sp", rows * layer.query_width, "d tokens to heads", after=[after], stream="context"
     )
-    segments = local_segments(plan.partition, job.sequence, 1, 0, job.sequences, work.causal, job.cached)
+    segments = visible_segments(job, 1, 0)
     attended = attention_backward(
         builder, job, layer, segments, work.causal, "attention backward", [inside], buckets=plan.sp
     )

@@ -92,7 +92,8 @@ def kicker(view: View) -> str:
         replicas = max((plan.degrees.get("dp", 1) for plan in view.plans), default=1)
         parts.append(load.in_words + (", each replica" if replicas > 1 else ""))
     elif isinstance(workload.get("sequence"), int):
-        parts.append(f"{workload['sequence']:,} tokens a sequence")
+        up_to = "up to " if workload.get("lengths") else ""
+        parts.append(f"{up_to}{workload['sequence']:,} tokens a sequence")
     return " · ".join(parts)
 
 

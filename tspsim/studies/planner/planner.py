@@ -90,6 +90,9 @@ class Planner:
     ) -> None:
         if objective not in OBJECTIVES:
             raise UnknownNameError("objective", objective, OBJECTIVES, key="--objective")
+        if scenario.workload.lengths is not None:
+            told = "plans of sequences of unequal length are not searched; state some, and run, compare or sweep them"
+            raise InputError(told, key="workload.lengths")
         self.clock = Clock()
         self.budget_s = budget_s
         self.limits = Limits.of(limits, serves=False)

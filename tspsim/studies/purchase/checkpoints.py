@@ -7,6 +7,10 @@ expected time of T seconds of work is then exactly (Daly 2006, §3.2: failures d
 
     E(τ) = M · e^(R/M) · (e^((τ+δ)/M) − 1) · T/τ.
 
+δ is what the project states, or of a plan that says how it writes checkpoints the seconds for which one holds its step
+up in the simulation (:mod:`tspsim.parallel.checkpoint`): nearly nothing where copies hide. Two checkpoints are then at
+least a step, and the writing of a file, apart.
+
 References
 ----------
 J. W. Young, A first order approximation to the optimum checkpoint interval, Communications of the ACM 17 (1974).
@@ -19,6 +23,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ...result import PlanResult
 from ...scenario.project import Failures
 
 
@@ -78,9 +83,48 @@ class Schedule:
     goodput: float
 
 
-def schedule(work_s: float, nodes: int, failures: Failures) -> Schedule:
-    """The run under Daly's interval."""
+@dataclass(frozen=True)
+class Cost:
+    """What a plan's checkpoints are to a run.
+
+    Attributes
+    ----------
+    checkpoint_s
+        Seconds that one holds a step up: as the plan's was simulated, or as the project states.
+    least_interval_s
+        No two follow each other faster: a step lies between them, and the file of the one before.
+    tokens_per_s
+        Of steps that write none.
+    """
+
+    checkpoint_s: float
+    least_interval_s: float
+    tokens_per_s: float
+
+    @classmethod
+    def of(cls, plan: PlanResult, failures: Failures) -> Cost:
+        """Of a simulated plan."""
+        told = plan.checkpoint
+        if not told:
+            return cls(failures.checkpoint, 0.0, plan.tokens_per_s)
+        step_s = told["step_without_s"]
+        return cls(told["stall_s"], max(step_s, told["file_s"]), plan.tokens_per_step / step_s)
+
+    def schedule(self, work_s: float, nodes: int, failures: Failures) -> Schedule:
+        """So many seconds of steps that write none."""
+        return schedule(work_s, nodes, failures, self.checkpoint_s, self.least_interval_s)
+
+    def run(self, tokens: float, nodes: int, failures: Failures) -> Schedule:
+        """So many tokens."""
+        return self.schedule(tokens / self.tokens_per_s, nodes, failures)
+
+
+def schedule(
+    work_s: float, nodes: int, failures: Failures, checkpoint_s: float | None = None, least_interval_s: float = 0.0
+) -> Schedule:
+    """The run under Daly's interval, or the least there can be; ``checkpoint_s`` in place of the project's."""
     mtbf_s = failures.node_mtbf / nodes
-    interval_s = daly_interval_s(failures.checkpoint, mtbf_s)
-    elapsed_s = expected_s(work_s, interval_s, failures.checkpoint, failures.outage_s, mtbf_s)
+    held_s = failures.checkpoint if checkpoint_s is None else checkpoint_s
+    interval_s = max(least_interval_s, daly_interval_s(held_s, mtbf_s))
+    elapsed_s = expected_s(work_s, interval_s, held_s, failures.outage_s, mtbf_s)
     return Schedule(work_s, elapsed_s, mtbf_s, interval_s, elapsed_s / mtbf_s, work_s / elapsed_s)

@@ -15,7 +15,7 @@ from ...scenario.project import DAY_S, Project
 from .. import uncertainty
 from ..executors import answers, executor_of
 from ..query import Library, Query, ask
-from .checkpoints import schedule
+from .checkpoints import Cost
 from .costs import Rates, rates_of
 from .needs import Need, need
 from .outcome import Outcome, outcome_of
@@ -201,17 +201,17 @@ def _with_curves(
 def _with_needs(scenarios: Sequence[Scenario], rows: Sequence[Row], library: Library, tell: Progress) -> list[Row]:
     """The rows with the size that the project's rate or deadline needs, and what that costs."""
 
-    def rate(scenario: Scenario) -> float | None:
+    def ask(scenario: Scenario) -> PlanResult | None:
         question = library.look_up(scenario)
         answer = run_plan(question, question.plans[0])
-        return answer.tokens_per_s if answer.ran else None
+        return answer if answer.ran else None
 
     found = []
     for index, (scenario, row) in enumerate(zip(scenarios, rows, strict=True)):
         tell(f"nodes that {row.name} needs", index / len(rows))
         if row.best is not None:
             cluster = library.look_up(scenario).cluster
-            enough = need(scenario, cluster, row.best.name, row.best.tokens_per_s, rate)
+            enough = need(scenario, cluster, row.best.name, row.best.tokens_per_s, ask)
             row = replace(row, need=enough and _priced(enough, library))
         found.append(row)
     return found
@@ -222,7 +222,7 @@ def _priced(need: Need, library: Library) -> Need:
     question = library.look_up(need.scenario)
     rates = rates_of(need.scenario, question.cluster, question.device)
     project = need.scenario.project or Project()
-    day = schedule(DAY_S, need.nodes, project.failures)
+    day = need.cost.schedule(DAY_S, need.nodes, project.failures)
     day = replace(day, elapsed_s=DAY_S, work_s=DAY_S * day.goodput)
     return replace(
         need,
@@ -244,8 +244,8 @@ def _row(scenario: Scenario, result: Result, library: Library) -> Row:
         offer = uncertainty.offer_of(scenario, best.name, basis=basis, name=scenario.name, lookups=library.lookups)
     outcome = None
     if scenario.project is not None and scenario.project.tokens is not None:
-        work_s = scenario.project.tokens / best.tokens_per_s
-        run = schedule(work_s, question.cluster.nodes, scenario.project.failures)
+        cost = Cost.of(best, scenario.project.failures)
+        run = cost.run(scenario.project.tokens, question.cluster.nodes, scenario.project.failures)
         outcome = outcome_of(scenario, question.cluster.gpus, rates, run)
     return Row(scenario.name, result, best, rates, outcome=outcome, uncertainty=_with_fabric(offer, scenario, rates))
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 
 from ...errors import InputError
 from ...network import Cluster
+from ...result import PlanResult
 from ...scenario import MOST_NODES, ClusterInline, Plan, Scenario
 from ...scenario.project import Project
-from .checkpoints import Schedule, schedule
+from .checkpoints import Cost, Schedule
 from .outcome import Outcome
 
-#: Simulated tokens/s of a scenario with one plan; None where the plan does not fit or run.
-Ask = Callable[[Scenario], float | None]
+#: Simulates a scenario with one plan; None where the plan does not fit or run.
+Ask = Callable[[Scenario], PlanResult | None]
 
 MOST_GUESSES = 6
 
@@ -32,6 +33,7 @@ class Need:
     tokens_per_s: float
     run: Schedule | None
     scenario: Scenario = field(repr=False)
+    cost: Cost
     outcome: Outcome | None = None
     day: Outcome | None = None
 
@@ -82,15 +84,16 @@ def need(scenario: Scenario, cluster: Cluster, plan: str, tokens_per_s: float, a
             return None
         asked = at_nodes(scenario, cluster, plan, nodes)
         try:
-            found = ask(asked)
+            answer = ask(asked)
         except InputError:  # more than the fabric's switches can join
             return None
-        if found is None:
+        if answer is None:
             return None
-        run = schedule(project.tokens / found, nodes, project.failures) if project.tokens is not None else None
+        found, cost = answer.tokens_per_s, Cost.of(answer, project.failures)
+        run = cost.run(project.tokens, nodes, project.failures) if project.tokens is not None else None
         late = run.elapsed_s / project.deadline if run is not None and project.deadline is not None else 0.0
         if found >= (project.rate or 0.0) and late <= 1.0:
-            return Need(nodes, nodes * cluster.gpus_per_node, found, run, asked)
+            return Need(nodes, nodes * cluster.gpus_per_node, found, run, asked, cost)
         per_node = found / nodes
         wanted = max(project.rate or 0.0, min(late, 2.0) * found)
     return None

@@ -1,0 +1,269 @@
+"""Sequences of unequal length in one step: how many ranks work on each, and which.
+
+Ranks take up to C tokens each at once. A plan with ``sp`` cuts every sequence into as many shards: micro-batches are
+packs of up to sp·C tokens, dealt to its replicas. With ``sp: auto`` (dynamic context parallelism: Megatron-Core's, and
+Ge et al. 2025, ByteScale, arXiv 2502.21231, §4) a sequence of s tokens takes d(s) ranks of ``dp``, the least power of
+two with d·C ≥ s, whose groups lie in each other: 2, 4, 8, … neighbours. Short ones take one, and exchange nothing. All
+ranks hold the same weights, and sum gradients over all once a step.
+
+Sequences are dealt longest first: each to the group of its size whose ranks have least to do so far. A rank does what
+it shares with most others first, so that no two wait for each other; it packs what is its own into micro-batches. While
+a rank has nothing, the longest of the sequences that fewest share is shared by twice as many (as Megatron-Core's
+``fill_empty_gpus`` does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil
+from typing import Any, NamedTuple
+
+from ..errors import InputError
+from ..model import Architecture
+from ..registry import Registry
+
+
+class Pack(NamedTuple):
+    """What a rank works on in one micro-batch: ``tokens`` of each sequence, as padded, over ``ranks``; which of them it
+    is, where its plan's own ``sp`` does not say."""
+
+    tokens: tuple[int, ...]
+    ranks: int = 1
+    position: int = 0
+
+
+class Unequal(NamedTuple):
+    """The sequences of a step, all replicas together: tokens of each, and tokens that were cut off longer ones."""
+
+    tokens: tuple[int, ...]
+    cut: int = 0
+
+    @property
+    def total(self) -> int:
+        return sum(self.tokens)
+
+
+#: Of sequences that are all as long.
+ALIKE = Unequal(())
+
+
+@dataclass(frozen=True)
+class Deal:
+    """What ranks get even shares of.
+
+    Attributes
+    ----------
+    name, summary
+        What a plan's ``deal`` calls it, and a line for the catalogue.
+    cost
+        (model, tokens of a sequence, causal) → its share, in any unit.
+    """
+
+    name: str
+    summary: str
+    cost: Callable[[Architecture, int, bool], float]
+
+
+DEALS: Registry[Deal] = Registry("deal", "tspsim.deals")
+WORK = DEALS.register(
+    Deal(
+        "work",
+        "FLOPs, which grow with the square of a length",
+        lambda model, tokens, causal: tokens * model.forward_flops_per_token(tokens, causal),
+    )
+)
+TOKENS = DEALS.register(Deal("tokens", "tokens, whatever their attention", lambda model, tokens, causal: float(tokens)))
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Ranks, or replicas of some, that sequences are dealt to.
+
+    Attributes
+    ----------
+    count
+        Of them.
+    shards
+        Ranks of each, all of which share its sequences.
+    room
+        Tokens that a rank takes at once; None: what the longest sequence leaves each where most share it.
+    grows
+        Longer sequences are shared by 2, 4, 8, … of them.
+    multiple
+        Tokens of a sequence are padded to a multiple of so many a rank.
+    """
+
+    count: int
+    shards: int
+    room: int | None
+    grows: bool
+    multiple: Callable[[int], int]
+
+
+class Dealt(NamedTuple):
+    """Packs of every group, in the order in which it works on them, and what each has to do."""
+
+    packs: tuple[tuple[Pack, ...], ...]
+    loads: tuple[float, ...]
+    room: int
+
+    @property
+    def imbalance(self) -> float:
+        """What the group with most has to do, over the mean."""
+        return max(self.loads) * len(self.loads) / sum(self.loads)
+
+    @property
+    def ranks_of_sequences(self) -> Mapping[int, int]:
+        """How many ranks share a sequence → how many such sequences there are."""
+        found: dict[int, int] = {}
+        for packs in self.packs:
+            for pack in packs:
+                if not pack.position:
+                    found[pack.ranks] = found.get(pack.ranks, 0) + len(pack.tokens)
+        return dict(sorted(found.items()))
+
+    @property
+    def padded(self) -> int:
+        """Tokens that are worked on."""
+        return sum(sum(pack.tokens) for packs in self.packs for pack in packs if not pack.position)
+
+
+def group_axis(ranks: int) -> str:
+    """The axis along groups of so many neighbours on ``dp`` that share a sequence."""
+    return f"sp{ranks}"
+
+
+def sequence_groups(options: Mapping[str, Any], replicas: int) -> dict[str, dict[str, int]]:
+    """All of them, of a plan with ``sp: auto``, and how many ranks of ``dp`` are in one."""
+    if not options.get("dynamic_sp"):
+        return {}
+    return {group_axis(2**power): {"dp": 2**power} for power in range(1, replicas.bit_length())}
+
+
+def dealt(
+    model: Architecture, lengths: tuple[int, ...], causal: bool, deal: str, groups: Groups
+) -> Dealt:
+    """Deal sequences to groups of ranks.
+
+    Raises
+    ------
+    InputError
+        A sequence is longer than its ranks take at once, or groups are left with nothing; key ``rank_tokens``,
+        ``sp`` or ``dp``.
+    """
+    facts = (groups.count, groups.shards, groups.room, groups.grows)
+    sizes = [2**power for power in range(groups.count.bit_length())] if groups.grows else [1]
+    return _dealt(model, lengths, causal, deal, facts, tuple(groups.multiple(groups.shards * size) for size in sizes))
+
+
+@lru_cache(maxsize=256)
+def _dealt(
+    model: Architecture,
+    lengths: tuple[int, ...],
+    causal: bool,
+    deal: str,
+    facts: tuple[int, int, int | None, bool],
+    multiples: tuple[int, ...],
+) -> Dealt:
+    count, shards, stated, grows = facts
+    cost = DEALS.get(deal).cost
+    costs = {tokens: cost(model, tokens, causal) for tokens in set(lengths)}
+    most = shards * (count if grows else 1)
+    room = stated or ceil(max(lengths) / most)
+    if max(lengths) > room * most:
+        raise InputError(
+            f"{room} tokens a rank are {room * most} of a sequence, and the longest has {max(lengths)}; "
+            f"take at least {ceil(max(lengths) / most)}",
+            key="rank_tokens",
+        )
+    order = sorted(range(len(lengths)), key=lambda index: (-costs[lengths[index]], index))
+    sizes = {index: _ranks_for(lengths[index], room * shards) if grows else 1 for index in order}
+    while True:
+        loads, taken = _placed(order, sizes, [costs[lengths[index]] for index in range(len(lengths))], count)
+        if min(loads) > 0.0:
+            break
+        growing = [index for index in order if grows and sizes[index] < count]
+        if not growing:
+            idle = sum(not load for load in loads)
+            raise InputError(
+                f"{len(lengths)} sequences leave {idle} of {count} replicas without work; take fewer replicas, or "
+                "sp: auto",
+                key="dp",
+            )
+        narrow = min(sizes[index] for index in growing)
+        sizes[next(index for index in growing if sizes[index] == narrow)] *= 2
+    packs = tuple(
+        tuple(_packs(group, taken[group], lengths, sizes, room * shards, shards, multiples)) for group in range(count)
+    )
+    return Dealt(packs, tuple(loads), room)
+
+
+def told(dealt: Dealt, unequal: Unequal, shards: int) -> Iterator[str]:
+    """How sequences were dealt, for whoever reads an answer."""
+    tokens, micro_batches = unequal.tokens, sorted(len(packs) for packs in dealt.packs)
+    cut = f", {unequal.cut:,} tokens cut off longer ones" if unequal.cut else ""
+    few, most = micro_batches[0], micro_batches[-1]
+    visits = f"{most} micro-batch{'es' if most > 1 else ''}" if few == most else f"{few} to {most} micro-batches"
+    mean = unequal.total / len(tokens)
+    yield (
+        f"{len(tokens):,} sequences of {min(tokens):,} to {max(tokens):,} tokens, {mean:,.0f} mean{cut}, in {visits} a "
+        f"replica of up to {dealt.room:,} tokens a rank"
+    )
+    if dealt.padded > unequal.total:
+        yield f"shards of equal size pad {unequal.total:,} tokens to {dealt.padded:,}; rates count the former"
+    shared = {ranks: count for ranks, count in dealt.ranks_of_sequences.items() if ranks > shards}
+    if shared:
+        yield "long sequences are shared: " + ", ".join(f"{count} by {ranks} ranks" for ranks, count in shared.items())
+    yield f"the replica with most work has {dealt.imbalance:.3f} times the mean; all wait for it"
+
+
+def _ranks_for(tokens: int, room: int) -> int:
+    """The least power of two of ranks that take a sequence.
+
+    >>> [_ranks_for(tokens, 2048) for tokens in (128, 2048, 2049, 8192)]
+    [1, 1, 2, 4]
+    """
+    return 1 << (ceil(tokens / room) - 1).bit_length()
+
+
+def _placed(
+    order: Sequence[int], sizes: Mapping[int, int], costs: Sequence[float], count: int
+) -> tuple[list[float], list[list[int]]]:
+    """What each group has to do, and its sequences: those that most share first, of those the longest first."""
+    loads, taken = [0.0] * count, [list[int]() for _ in range(count)]
+    for index in sorted(order, key=lambda each: -sizes[each]):
+        size = sizes[index]
+        first = min(range(0, count, size), key=lambda start: max(loads[start : start + size]))
+        for member in range(first, first + size):
+            loads[member] += costs[index] / size
+            taken[member].append(index)
+    return loads, taken
+
+
+def _packs(
+    group: int,
+    taken: Sequence[int],
+    lengths: Sequence[int],
+    sizes: Mapping[int, int],
+    room: int,
+    shards: int,
+    multiples: Sequence[int],
+) -> Iterator[Pack]:
+    """A group's micro-batches: what it shares alone, its own sequences in packs, each where it first fits."""
+    open_: list[list[int]] = []
+    for index in taken:
+        size = sizes[index]
+        multiple = multiples[size.bit_length() - 1]
+        tokens = -(-lengths[index] // multiple) * multiple
+        if size > 1:
+            yield Pack((tokens,), size * shards, group % size)
+            continue
+        fitting = next((pack for pack in open_ if sum(pack) + tokens <= room), None)
+        if fitting is None:
+            open_.append([tokens])
+        else:
+            fitting.append(tokens)
+    for pack in open_:
+        yield Pack(tuple(pack), shards)
