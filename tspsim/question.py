@@ -119,7 +119,7 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
             options=entry.options,
         )
         workload.sequences_of(plan.dp, plan.name)
-        plans.append(located(with_choices(plan, entry), cluster.gpus, cluster.gpus_per_node))
+        plans.append(located(with_choices(plan, entry).owned(model), cluster.gpus, cluster.gpus_per_node))
     question = Question(scenario, cluster, device, model, work, tuple(plans), workload.global_batch, stack.provenance())
     for plan, entry in zip(plans, scenario.plans, strict=True):
         if entry.pools is None:

@@ -23,7 +23,7 @@ from ..model import Block
 from ..model.layer import LayerShard, gradients
 from ..operators import MemoryBound, Operator
 from ..steps import STEPS, Step
-from . import expert, folded_choice, folded_tables, folded_weights
+from . import expert, expert_serving, folded_choice, folded_tables, folded_weights
 from .builder import ProgramBuilder
 from .choice import Option
 from .context.attention import (
@@ -74,7 +74,7 @@ def served_mlp(
         return mlp(after)
     shared = mlp if layer.ffn else None
     if job.plan.ep > 1:
-        return expert.serve(builder, job, layer, after, shared)
+        return expert_serving.serve(builder, job, layer, after, shared)
     routed = expert.routed_forward(job, job.tokens)
     done = [builder.compute("norm, experts", layer.norm(job.tokens), *routed, after=after)]
     return shared(done) if shared else done

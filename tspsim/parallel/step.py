@@ -16,7 +16,7 @@ from ..program import Program, Repeat
 from ..steps import BACKWARD, FORWARD, Task
 from . import data
 from .builder import ProgramBuilder, WrittenLayer
-from .expert import own_tokens, program_axes
+from .expert_rows import own_tokens, program_axes
 from .interleave import flat, interleaved
 from .pipeline import Chunk
 from .plan import Job

@@ -92,7 +92,7 @@ class LowerBound:
         scheme, method = scheme_of(plan), method_of(plan)
         divided = tuple(plan.degree(axis) for axis in scheme.axes if axis != scheme.token_axis or not scheme.usual)
         exchange = (method.floor_like or method.name) or plan.exchange
-        experts = (plan.degree("ep"), plan.expert_dispatch)
+        experts = (plan.degree("ep"), plan.expert_dispatch, plan.expert_pieces, plan.expert_shards)
         key = (family.tokens, scheme.name, divided, experts, plan.recomputation, exchange)
         if key not in self._floors:
             whole = replace(plan, degrees={**plan.degrees, "pp": 1}, vpp=1, exchange=exchange, zero=0)
@@ -389,7 +389,8 @@ def _signature(job: Job) -> Hashable:
     """What of a plan decides one task's instructions, the placement and the number of layers aside."""
     plan = job.plan
     degrees = tuple(plan.degree(axis) for axis in (*scheme_axes(), "ep"))
-    exchanges = (plan.exchange, plan.expert_dispatch, plan.expert_overlap)
+    experts = (plan.expert_dispatch, plan.expert_overlap, plan.expert_pieces, plan.expert_shards)
+    exchanges = (plan.exchange, *experts)
     switches = (plan.partition, exchanges, plan.sequence_regions, plan.overlap, plan.overlap_chunks)
     others = (plan.recomputation, job.sequences, job.order.splits_backward, tuple(plan.algorithms.items()))
     chosen = (*_switches(job, switches_of(plan)), *plan.options.items())
