@@ -89,10 +89,6 @@ class Balanced(NamedTuple):
         """Every rank's load as that of ``owners`` ranks, which have a slice of its experts each."""
         return self._replace(loads=tuple(load for load in self.loads for _ in range(owners)))
 
-    def levelled(self, ranks: int) -> Balanced:
-        """The mean on each of ``ranks``: tokens stay where they are, whatever experts they visit."""
-        return self._replace(loads=(sum(self.loads) / len(self.loads),) * ranks)
-
 
 class BalanceOption(NamedTuple):
     """A key of a policy: its name, type (any that pydantic knows), value where none is stated, and a line."""

@@ -578,9 +578,11 @@ class Job:
         """What each rank of an expert group gets to do, by the plan's policy."""
         experts, plan = self.model.experts, self.plan
         assert experts is not None
+        if plan.expert_shards == 0:  # tokens stay where they are, whatever experts they visit
+            return Balanced(self.work.routing.rank_loads(experts.count, 1) * plan.ep)
         assignments, owners = float(self.tokens * plan.ep * experts.topk), plan.ep // plan.expert_owners
         found = balanced(self.work.routing, plan.expert_balance, experts.count, owners, assignments)
-        return found.levelled(plan.ep) if plan.expert_shards == 0 else found.of_slices(plan.expert_owners)
+        return found.of_slices(plan.expert_owners) if plan.expert_owners > 1 else found
 
     @property
     def scheme(self) -> Scheme:
