@@ -45,3 +45,19 @@ def check_shards(job: Job, experts: Experts) -> Refusal:
         allowed = ", ".join(["0", *divisors])
         return "expert_shards", f"{shards} does not divide the {plan.expert_owners} ranks of an expert; use {allowed}"
     return None
+
+
+def check_dispatch(job: Job, experts: Experts) -> Refusal:
+    """What a way to experts needs of the routing, and of the ranks that tokens may be on."""
+    plan, routing = job.plan, job.work.routing
+    if routing.transitions and len(routing.transitions) != experts.count:
+        found = f"{len(routing.transitions)} rows of routing.transitions, but {experts.count} experts"
+        return "expert_dispatch", f"{found} of {job.model.name}"
+    if plan.ep == 1 or not job.step.serves or job.replicates_tokens:
+        return None
+    wrong = plan.dispatch.check(routing, experts, plan.ep)
+    if wrong is not None:
+        return "expert_dispatch", f"{plan.expert_dispatch} {wrong}"
+    if plan.dispatch.everywhere and (plan.ep > plan.dp or not job.scheme.usual or plan.tp * plan.sp > 1):
+        return "expert_dispatch", f"{plan.expert_dispatch} is of attention replicas: ep over dp, tp and sp at 1"
+    return None

@@ -9,6 +9,7 @@ from ..model import Block
 from ..model.formats import WeightClass
 from ..model.routed import RoutedShard
 from . import expert_shards
+from .balance import touched
 from .ledger import Buffer, Lifetime
 from .plan import Job
 
@@ -44,6 +45,12 @@ def own_rows(job: Job) -> float:
     assert experts is not None
     kept = 1.0 - job.work.routing.dropped(experts.count)
     return own_tokens(job) * expert_shards.copies(job, experts) * kept if expert_shards.tokens_travel(job) else 0.0
+
+
+def left(job: Job) -> tuple[float, float]:
+    """Of the bytes of exchanges with experts that stand anywhere, those that travel, there and back."""
+    assert job.model.experts is not None
+    return job.plan.dispatch.left(job.work.routing, job.model.experts, job.plan.ep)
 
 
 def routed_shard(job: Job, tokens: int | None = None, position: int | None = None) -> RoutedShard:
@@ -90,10 +97,7 @@ def buffers(job: Job, kinds: Mapping[Block, int]) -> Iterator[Buffer]:
 def touched_experts(job: Job, tokens: int, position: int | None) -> float:
     """Distinct experts of a rank that any of the group's tokens chose: of the rank named, or of the one that has most
     to read."""
-    experts, placed = job.model.experts, job.expert_loads.placed
+    experts, plan = job.model.experts, job.plan
     assert experts is not None
-    pairs = tokens * experts.topk
-    each = job.work.routing.distinct_of_ranks(experts.count, job.plan.ep, pairs)
-    if placed:
-        each = tuple(sum(1.0 - (1.0 - share) ** pairs for share in rank) for rank in placed)
+    each = touched(job.work.routing, plan.expert_balance, experts.count, plan.ep, tokens * experts.topk)
     return max(each) if position is None else each[position]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..model.layer import LayerShard
+from ..model.serving import ServingLayer
 from ..program import Tokens
 from .builder import ProgramBuilder
 from .expert import Shared
-from .expert_rows import load_of, routed_shard, touched_experts
+from .expert_rows import left, load_of, routed_shard, touched_experts
 from .interleave import EXCHANGE
 from .plan import Job
 
@@ -35,12 +36,16 @@ def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]
         ]
     else:
         arrived = all_to_all(builder, job, "dispatch", 0, row_bytes, [chosen, *done])
+    if dispatch.everywhere:
+        entries = plan.ep * tokens * entry_bytes(layer)
+        builder.collective("all_gather", "ep", entries, "new entries to all", after=after, stream="new entries")
+    planned = plan_copies(builder, job, [chosen])
     if shared and beside:
         done = shared([chosen])
     load = load_of(job, position)
     pairs = tokens * experts.topk * load
     touched = touched_experts(job, plan.ep * tokens, position)
-    multiplied = builder.compute("experts", routed.fused(plan.ep * tokens, pairs, touched), after=arrived)
+    multiplied = builder.compute("experts", routed.fused(plan.ep * tokens, pairs, touched), after=[*arrived, *planned])
     if dispatch.gathers:
         back = [builder.collective("reduce_scatter", "ep", size, "sum experts", after=[multiplied], stream=EXCHANGE)]
     else:
@@ -50,6 +55,28 @@ def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]
         whole = job.tokens * job.model.hidden * job.activation_bytes
         back = [builder.collective("all_gather", "tp", whole, "tokens of experts", after=back)]
     return [*back, *done]
+
+
+def plan_copies(builder: ProgramBuilder, job: Job, chosen: list[int]) -> list[int]:
+    """What every token chose to all ranks, and each one's plan of it, where a policy says which copies run; returns
+    what experts wait for."""
+    experts, loads = job.model.experts, job.expert_loads
+    assert experts is not None
+    if not loads.planned:
+        return []
+    size = job.plan.ep * routed_tokens(job) * experts.topk * CHOICE_BYTES
+    told = builder.collective("all_gather", "ep", size, "choices to all", after=chosen, stream="choices")
+    return [builder.host("plan of copies", loads.host_s, after=[told]) if loads.host_s else told]
+
+
+#: Of one choice of a token, as ranks tell each other.
+CHOICE_BYTES = 4
+
+
+def entry_bytes(layer: LayerShard) -> float:
+    """Of a token's keys and values in one layer's cache."""
+    assert isinstance(layer, ServingLayer)
+    return layer.attention_kind.cache(layer.model, layer.kind, layer.formats.cache).token_bytes
 
 
 def all_to_all(
@@ -63,7 +90,9 @@ def all_to_all(
         algorithm = dispatch.phases[phase]
         choice = experts.count, experts.topk, experts.groups, experts.kept_groups
         exchanged = Tokens(tokens * load_of(job, None), row_bytes, *choice)
-    size = tokens * dispatch.copies(job.plan.ep, experts) * load_of(job, None) * row_bytes
+    size = tokens * dispatch.copies(job.plan.ep, experts) * load_of(job, None) * row_bytes * left(job)[phase]
+    if not size:
+        return list(after)
     return [
         builder.collective(
             "all_to_all", "ep", size, name, after=after, stream=EXCHANGE, algorithm=algorithm, tokens=exchanged

@@ -580,7 +580,8 @@ class Job:
         assert experts is not None
         if plan.expert_shards == 0:  # tokens stay where they are, whatever experts they visit
             return Balanced(self.work.routing.rank_loads(experts.count, 1) * plan.ep)
-        assignments, owners = float(self.tokens * plan.ep * experts.topk), plan.ep // plan.expert_owners
+        tokens = -(-self.tokens // plan.tp) if self.step.serves else self.tokens  # ranks of tp take a part each
+        assignments, owners = float(tokens * plan.ep * experts.topk), plan.ep // plan.expert_owners
         found = balanced(self.work.routing, plan.expert_balance, experts.count, owners, assignments)
         return found.of_slices(plan.expert_owners) if plan.expert_owners > 1 else found
 
@@ -685,6 +686,9 @@ class Job:
             columns_of = f"the {experts.shared_width} columns of the shared experts of {model.name}"
             raise self._refuse(axis, f"{columns} does not divide {columns_of}")
         self._check_balance()
+        wrong = expert_checks.check_dispatch(self, experts)
+        if wrong is not None:
+            raise self._refuse(*wrong)
         if self.step.serves:
             self._check_serving_experts()
             return

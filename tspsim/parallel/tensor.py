@@ -387,7 +387,8 @@ def context(plan: Plan) -> ContextShare:
         return ContextShare("kvp", kvp, heads // kvp, heads // kvp, heads, usual="all_to_all")
     if dcp > 1:
         return ContextShare("dcp", dcp, heads, heads // dcp, heads)
-    return ContextShare("sp" if plan.sp > 1 else "", plan.sp, heads, heads, heads)
+    copies = plan.ep if plan.dispatch.everywhere else 1
+    return ContextShare("sp" if plan.sp > 1 else "", plan.sp, heads, heads, heads, copies=copies)
 
 
 def groups(plan: Plan) -> Mapping[str, Mapping[str, int]]:
