@@ -1,4 +1,4 @@
-"""Experts and tokens that are placed for each other: Janus' scheduler, ExFlow's affinity, Speculative MoE's local rate."""
+"""Experts and tokens placed for each other: Janus' scheduler, ExFlow's affinity, Speculative MoE's local rate."""
 
 from __future__ import annotations
 
@@ -171,7 +171,8 @@ def test_with_several_experts_sums_still_travel(tmp_path: Path) -> None:
     ways = [{**EP8, "expert_dispatch": dispatch} for dispatch in ("staying", "links")]
     staying, usual = served(tmp_path, *ways, routing={"affinity": 1.0})
     reached = 8 * (1 - (1 - 1 / 8) ** 4)
-    assert moved(staying, "combine") == pytest.approx((reached - 1) / (reached * 7 / 8) * moved(usual, "combine"), abs=2)
+    share = (reached - 1) / (reached * 7 / 8)
+    assert moved(staying, "combine") == pytest.approx(share * moved(usual, "combine"), abs=2)
     assert moved(staying, "dispatch") == pytest.approx(moved(staying, "combine"), abs=2)
 
 

@@ -12,7 +12,6 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from .routing import Routing
 
@@ -38,6 +37,8 @@ def transitions(routing: Routing, experts: int) -> NDArray[np.float64]:
 def placed(flow: NDArray[np.float64]) -> NDArray[np.int64]:
     """The rank of every expert, as many on each, that most tokens need not leave: ``flow`` from rank to expert, shape
     (ranks, experts)."""
+    from scipy.optimize import linear_sum_assignment  # heavy, and few ask
+
     ranks, experts = flow.shape
     slots = np.repeat(np.arange(ranks), experts // ranks)
     chosen, slot = linear_sum_assignment(flow.T[:, slots], maximize=True)

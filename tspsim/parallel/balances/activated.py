@@ -21,7 +21,6 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from scipy.special import pdtrik
 
 from ...units import Seconds
 from ..balance import BALANCES, Balanced, BalanceOption, ExpertBalance, Visits
@@ -58,6 +57,8 @@ def drawn(shares: Sequence[float], pairs: float, draws: int, seed: int) -> NDArr
 
     The same quantiles at every batch, so that more tokens never choose fewer experts.
     """
+    from scipy.special import pdtrik  # heavy, and few ask
+
     quantiles = np.random.Generator(np.random.PCG64([seed, 2])).random((draws, len(shares)))
     mean = np.maximum(np.array(shares) * pairs, 1e-12)
     return np.where(quantiles <= np.exp(-mean), 0.0, np.ceil(np.maximum(pdtrik(quantiles, mean), 1e-9)))
