@@ -33,6 +33,7 @@ WRITTEN: dict[str, dict[str, Any]] = {
     "sp-ring-zigzag": {"sp": 4, "exchange": "ring"},
     "sp-token-ring": {"sp": 4, "exchange": "token_ring"},
     "tp-fused": {"tp": 4, "overlap": "fused"},
+    "tp-fused-copies": {"tp": 4, "overlap": "fused", "options": {"fused_transport": "copy"}},
     "tp-ladder": {"tp": 4, "options": {"residual": "ladder"}},
     "tp-parallel": {"tp": 4, "options": {"residual": "parallel"}},
     "sp-ring-contiguous": {"sp": 4, "exchange": "ring", "partition": "contiguous"},

@@ -541,7 +541,7 @@ def channel_of(instance: Instance, number: int, devices: tuple[Device, ...]) -> 
         traffic.fluid_s,
         {},
         traffic.fluid_s / busiest if busiest > 0.0 else 1.0,
-        devices,
+        () if traffic.apart else devices,
         traffic.algorithm.replace("_", " ") + " round dead links" * instance.detoured,
         parties=2 if instance.is_message else len(devices),
     )

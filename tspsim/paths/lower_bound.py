@@ -328,17 +328,18 @@ class LowerBound:
         ranks = groups.along(instruction.axis)
         if isinstance(instruction, Collective):
             tokens = instruction.tokens
-            key = (instruction.kind, instruction.size_bytes, instruction.root, instruction.algorithm, tokens, ranks)
+            how = instruction.root, instruction.algorithm, tokens, instruction.slices
+            key = (instruction.kind, instruction.size_bytes, *how, ranks)
             if key not in self._moves:
                 traffic = collective(
                     self.cluster,
                     ranks,
                     instruction.kind,
-                    instruction.size_bytes,
+                    instruction.size_bytes * instruction.slices,
                     root=instruction.root,
                     algorithm=instruction.algorithm,
                     exchange=ExpertExchange(**tokens._asdict()) if tokens else None,
-                )
+                ).slice_of(instruction.slices)
                 self._moves[key] = traffic.latency_s + traffic.fluid_s, groups.occupied_s(traffic)
             seconds, occupied = self._moves[key]
             moved_s += times * occupied
