@@ -492,6 +492,8 @@ def check(job: Job) -> Refusal:
     model, plan = job.model, job.plan
     if isinstance(plan.overlap, str):
         return "overlap", f"{plan.overlap} is of products that are summed over tp; tsp has none: use true or false"
+    if plan.overlap_by == "blocks" and plan.overlap is not False and not job.work.stack.flash_attention:
+        return "overlap_by", "blocks merge parts of attention, and the stack writes scores out; use heads"
     own = [option.name for option in OPTIONS if option.name in plan.options]
     if own and splits(job):
         decoding = ", ".join(each.name for each in STEPS.values() if each.serves and not each.shards_tokens)
