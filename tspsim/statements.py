@@ -151,7 +151,7 @@ def notes_of(job: Job) -> tuple[str, ...]:
         if dropped > 0.0:
             found = f"{100.0 * dropped:.3g} % of the assignments of tokens to experts are over capacity and dropped"
             notes.append(f"{found} (`capacity_factor`): FLOPs, MFU and bounds count what is kept, tokens/s all tokens")
-        if job.expert_shards == 1:
+        if job.expert_ranks == 1:
             notes.append(f"every rank holds all {experts.count} experts of its layers (`ep`)")
     for choice in choices_of(job.plan):
         names = [f"`{name}`" for name in choice.switches if name in job.plan.chosen]

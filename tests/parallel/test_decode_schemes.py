@@ -239,7 +239,7 @@ def test_folded_ranks_hold_the_same_experts_in_every_step(ep: int, tmp_path: Pat
     jobs.append(asked.job(asked.plans[0]))
     (held,) = {layer_weight_bytes(each, 8, model.blocks[0]) for each in jobs}
     experts = dict(model.class_parameters(model.blocks[0]))[WeightClass.EXPERTS]
-    assert {each.expert_shards for each in jobs} == {ep}
+    assert {each.expert_ranks for each in jobs} == {ep}
     assert held > 2.0 * experts / ep
 
 

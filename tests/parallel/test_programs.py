@@ -33,6 +33,7 @@ WRITTEN: dict[str, dict[str, Any]] = {
     "sp-ring-zigzag": {"sp": 4, "exchange": "ring"},
     "sp-token-ring": {"sp": 4, "exchange": "token_ring"},
     "tp-fused": {"tp": 4, "overlap": "fused"},
+    "tp-fused-copies": {"tp": 4, "overlap": "fused", "options": {"fused_transport": "copy"}},
     "tp-ladder": {"tp": 4, "options": {"residual": "ladder"}},
     "tp-parallel": {"tp": 4, "options": {"residual": "parallel"}},
     "sp-ring-contiguous": {"sp": 4, "exchange": "ring", "partition": "contiguous"},
@@ -95,6 +96,8 @@ WRITTEN_PARTS: dict[str, tuple[Architecture, dict[str, Any]]] = {
     "experts-tp": (moe(shared_width=256), {"tp": 4}),
     "experts-ep-tp": (moe(shared_width=256), {"tp": 2, "dp": 4, "ep": 4, "sequence_regions": True}),
     "experts-ep-sp": (moe(), {"sp": 4, "ep": 4}),
+    "experts-ep-pieces": (moe(), {"dp": 4, "ep": 4, "expert_pieces": 2}),
+    "experts-gathered": (moe(), {"dp": 4, "ep": 4, "expert_shards": 0}),
     "experts-ep-tsp": (moe(shared_width=256), {"tsp": 4, "ep": 4, "expert_overlap": "shared_experts"}),
     "latent-tp-sequence-regions": (latent(), {"tp": 4, "sequence_regions": True}),
     "latent-tsp": (latent(), {"tsp": 4}),
@@ -102,6 +105,10 @@ WRITTEN_PARTS: dict[str, tuple[Architecture, dict[str, Any]]] = {
 WRITTEN_PARTS_TRAINING: dict[str, tuple[Architecture, dict[str, Any]]] = {
     "training-experts-tp": (moe(), {"tp": 4, "recomputation": "none"}),
     "training-experts-ep-tp": WRITTEN_PARTS["experts-ep-tp"],
+    "training-experts-slices": (
+        moe(count=2, topk=1),
+        {"dp": 8, "ep": 8, "expert_pieces": 2, "expert_shards": 2, "expert_owners": 4, "recomputation": "none"},
+    ),
     "training-experts-ep-tsp": (moe(shared_width=256), {"tsp": 4, "ep": 2, "recomputation": "none"}),
     "training-latent-tp": (latent(), {"tp": 4, "recomputation": "none"}),
     "training-experts-adapters": (

@@ -564,7 +564,7 @@ def channel_of(instance: Instance, number: int, devices: tuple[Device, ...]) -> 
         traffic.fluid_s,
         {},
         traffic.fluid_s / busiest if busiest > 0.0 else 1.0,
-        () if instance.engines else devices,
+        () if instance.engines or traffic.apart else devices,
         traffic.algorithm.replace("_", " ") + " round dead links" * instance.detoured,
         parties=2 if instance.is_message else len(devices),
     )

@@ -151,7 +151,7 @@ class Channel:
     weight
         Seconds a byte of the busiest link takes at full speed: what makes sharing fair in bytes.
     devices
-        The simulated devices that take part.
+        The simulated devices that take part, and whose kernels slow down meanwhile; none where copy engines move data.
     parties
         Arrivals that start a transfer.
     region

@@ -141,12 +141,24 @@ class HostLinkSpec(Strict):
     bandwidth: Sourced[BytesPerSecond]
 
 
+class CopyEngineSpec(Strict):
+    """The engines of a GPU that copy to peers without its compute units.
+
+    ``bandwidth`` is what they reach on one link of the node's graph (behind a switch: out of a GPU), one direction;
+    ``latency`` what a copy takes before its first byte.
+    """
+
+    bandwidth: Sourced[BytesPerSecond]
+    latency: Sourced[Seconds]
+
+
 class NodeSpec(Strict):
     """A server, or a rack that is one NVLink domain.
 
     ``intra`` is what joins its GPUs: ``full_mesh``, ``switch``, ``{torus: [4, 4]}``, or ``{graph: [...]}`` with edges
     ``{between: [0, 1], bandwidth: 50 GB/s, latency: 1 us}``, both ways, in which a name is a switch. ``host_memory``
-    joins a GPU and its host's memory where that is another link than ``host_link``.
+    joins a GPU and its host's memory where that is another link than ``host_link``. ``copy_engine`` stands where it was
+    measured.
     """
 
     name: str
@@ -159,6 +171,7 @@ class NodeSpec(Strict):
     rails: PositiveCount | None = None
     host_link: HostLinkSpec
     host_memory: HostLinkSpec | None = None
+    copy_engine: CopyEngineSpec | None = None
     collectives: CollectivesSpec
 
     @model_validator(mode="after")

@@ -7,7 +7,7 @@ A *scheme* spreads a replica over its ranks: it writes the pieces of a pass, and
 
 from __future__ import annotations
 
-from . import balances, context, folded, folded_decode, tensor
+from . import balances, context, dispatches, folded, folded_decode, tensor
 from .adapters import Adapters
 from .balance import BALANCES, Balance
 from .checkpoint import CHECKPOINTS
@@ -71,6 +71,7 @@ __all__ = [
     "build_mesh",
     "choices_of",
     "context",
+    "dispatches",
     "folded",
     "folded_decode",
     "load_stack",

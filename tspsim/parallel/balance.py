@@ -85,6 +85,10 @@ class Balanced(NamedTuple):
         """Every rank counted as if it were as busy as the busiest, which all wait for."""
         return self._replace(loads=(self.busiest_rank_load,) * len(self.loads))
 
+    def of_slices(self, owners: int) -> Balanced:
+        """Every rank's load as that of ``owners`` ranks, which have a slice of its experts each."""
+        return self._replace(loads=tuple(load for load in self.loads for _ in range(owners)))
+
 
 class BalanceOption(NamedTuple):
     """A key of a policy: its name, type (any that pydantic knows), value where none is stated, and a line."""
@@ -109,6 +113,9 @@ class ExpertBalance:
         Keys beside ``policy``.
     trains, serves
         Whether a backward can follow it, and whether a step that serves can.
+    touched
+        (visits, pairs of a token and a choice, options) → distinct experts that each rank reads in a serving step,
+        where it says which copy runs; None: those of its ranks that any choice falls on.
     check
         (experts, ranks, options) → what is wrong; None where nothing is.
     """
@@ -120,6 +127,7 @@ class ExpertBalance:
     trains: bool = True
     serves: bool = True
     check: Callable[[int, int, Mapping[str, Any]], str | None] = lambda experts, ranks, options: None
+    touched: Callable[..., tuple[float, ...]] | None = None
 
     def values(self, stated: Mapping[str, Any]) -> dict[str, Any]:
         """Of all options, as stated or their defaults."""
@@ -154,9 +162,24 @@ BALANCES.register(
 @lru_cache(maxsize=1024)
 def balanced(routing: Routing, balance: Balance, experts: int, ranks: int, assignments: float) -> Balanced:
     """What each of ``ranks`` ranks gets under a policy."""
-    if routing.load == "balanced":
-        shares = (min(1.0, routing.capacity_factor or 1.0) / experts,) * experts
-    else:
-        shares = tuple(routing.expert_shares(experts).tolist())
     policy = BALANCES.get(balance.policy)
-    return policy.balance(Visits(shares, ranks, assignments), **balance.options)
+    return policy.balance(Visits(shares_of(routing, experts), ranks, assignments), **balance.options)
+
+
+def shares_of(routing: Routing, experts: int) -> tuple[float, ...]:
+    """Of all assignments, what each expert keeps."""
+    if routing.load == "balanced":
+        return (min(1.0, routing.capacity_factor or 1.0) / experts,) * experts
+    return tuple(routing.expert_shares(experts).tolist())
+
+
+@lru_cache(maxsize=4096)
+def touched(routing: Routing, balance: Balance, experts: int, ranks: int, pairs: float) -> tuple[float, ...]:
+    """Distinct experts that each of ``ranks`` ranks reads of a serving step's ``pairs`` choices under a policy."""
+    policy = BALANCES.get(balance.policy)
+    if policy.touched is not None:
+        return policy.touched(Visits(shares_of(routing, experts), ranks, pairs), pairs, **balance.options)
+    placed = balanced(routing, balance, experts, ranks, pairs).placed
+    if placed:
+        return tuple(sum(1.0 - (1.0 - share) ** pairs for share in rank) for rank in placed)
+    return routing.distinct_of_ranks(experts, ranks, pairs)

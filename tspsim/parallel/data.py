@@ -24,7 +24,7 @@ from ..operators import MemoryBound
 from ..steps import FORWARD, Task
 from .adapters import Halves
 from .builder import ProgramBuilder
-from .expert import routed_shard
+from .expert_rows import routed_shard
 from .ledger import Buffer, Lifetime
 from .pipeline import Chunk
 from .plan import Job
@@ -65,7 +65,7 @@ class ParameterGroup(NamedTuple):
 class OwnedParameters:
     """What one rank of a replica owns, in parameters: ``weight_shards`` ranks hold a copy of the weights together.
 
-    Routed experts are spread otherwise (``Job.expert_shards``), and other ranks hold the same ones.
+    Routed experts are spread otherwise (``Job.expert_ranks``), and other ranks hold the same ones.
     """
 
     job: Job
@@ -86,7 +86,7 @@ class OwnedParameters:
         routed = job.model.routed_parameters_per_layer
         return together(
             self.replicated((whole - routed) / self.weight_shards),
-            self.experts(routed / job.expert_shards),
+            self.experts(routed / job.expert_ranks),
         )
 
     def experts(self, parameters: float) -> ParameterGroup:

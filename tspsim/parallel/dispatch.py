@@ -1,4 +1,7 @@
-"""How tokens travel to their experts, and what hides it: registered objects that :mod:`tspsim.parallel.expert` asks."""
+"""How tokens travel to their experts, and what hides it: registered objects that :mod:`tspsim.parallel.expert` asks.
+
+Those that know where experts are: :mod:`tspsim.parallel.dispatches`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from dataclasses import dataclass
 from ..model import Experts
 from ..network import places_reached
 from ..registry import Registry
+from .routing import Routing
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,14 @@ class ExpertDispatch:
     gathers
         Every rank of the group gets all tokens and adds what its experts make of them: an all-gather and a
         reduce-scatter instead of all-to-alls.
+    left
+        (routing, experts, ranks) → of the bytes of a random placement, those that still travel, there and back.
+    everywhere
+        Every rank keeps the contexts of all sequences of the group, and gets the new keys and values of all.
+    check
+        (routing, experts, ranks) → what it lacks; None where nothing.
+    searched
+        Whether the planner tries it where nobody names it.
     trains
         Whether a backward can take the same ways.
     word
@@ -42,6 +54,10 @@ class ExpertDispatch:
     phases: tuple[str, str] | None = None
     element_bytes: float | None = None
     gathers: bool = False
+    left: Callable[[Routing, Experts, int], tuple[float, float]] = lambda routing, experts, ranks: (1.0, 1.0)
+    everywhere: bool = False
+    check: Callable[[Routing, Experts, int], str | None] = lambda routing, experts, ranks: None
+    searched: bool = True
     trains: bool = True
     word: str = ""
     assumption: str = ""

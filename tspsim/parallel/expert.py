@@ -6,102 +6,38 @@ experts and come back summed (*dispatch* and *combine*): two all-to-alls a forwa
 dispatch's business (:mod:`tspsim.parallel.dispatch`). Without expert groups every rank has all experts, or with ``tp``
 a part of the columns of each.
 
-How many rows meet a rank's experts is the balance policy's (:mod:`tspsim.parallel.balance`). Exchanges carry the bytes
+How many rows meet a rank's experts (:mod:`tspsim.parallel.expert_rows`) is the balance policy's
+(:mod:`tspsim.parallel.balance`). Exchanges carry the bytes
 of the busiest rank: all wait for it. What has no position in the group is the busiest rank's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import ceil
 
-from ..model import Block
-from ..model.formats import WeightClass
 from ..model.layer import LayerShard, gradients
 from ..model.routed import RoutedShard
 from ..operators import Computes, Gemm, Operator
 from ..program import Tokens
+from . import expert_shards
 from .builder import ProgramBuilder
+from .expert_rows import (
+    expert_bytes,
+    load_of,
+    own_rows,
+    own_tokens,
+    routed_shard,
+    sent_rows,
+    touched_experts,
+)
 from .interleave import EXCHANGE
-from .ledger import Buffer, Lifetime
 from .plan import Job
 from .recompute import cheap_again
 
 #: What to wait for → what its end is: the forward or backward of shared experts, as the scheme has it.
 Shared = Callable[[list[int]], list[int]]
-
-
-def own_tokens(job: Job) -> int:
-    """Tokens that a rank routes: those it holds, with sequence regions 1/T of them."""
-    return job.tokens // (job.plan.tp if job.plan.sequence_regions else 1)
-
-
-def program_axes(job: Job) -> tuple[str, ...]:
-    """Axes along which programs differ for the sake of experts: the group's, where its ranks get different loads."""
-    uneven = job.model.experts is not None and job.plan.ep > 1 and not job.expert_loads.even
-    return ("ep",) if uneven else ()
-
-
-def load_of(job: Job, position: int | None) -> float:
-    """Load of a rank over the mean."""
-    return job.expert_loads.busiest_rank_load if position is None else job.expert_loads.loads[position]
-
-
-def sent_rows(job: Job, position: int | None = None) -> float:
-    """Rows that a rank of an expert group receives, which are those one sends when the load is balanced."""
-    experts, plan = job.model.experts, job.plan
-    if experts is None or plan.ep == 1:
-        return 0.0
-    return own_tokens(job) * plan.dispatch.copies(plan.ep, experts) * load_of(job, position)
-
-
-def own_rows(job: Job) -> float:
-    """Rows that a rank's own tokens make on their way to experts: as many whoever has most visits, without those that
-    are dropped."""
-    experts, plan = job.model.experts, job.plan
-    assert experts is not None
-    kept = 1.0 - job.work.routing.dropped(experts.count)
-    return own_tokens(job) * plan.dispatch.copies(plan.ep, experts) * kept if plan.ep > 1 else 0.0
-
-
-def routed_shard(job: Job, tokens: int | None = None, position: int | None = None) -> RoutedShard:
-    """The experts of a rank and the rows that meet each, of ``tokens`` tokens a rank (None: all of them)."""
-    experts, plan = job.model.experts, job.plan
-    assert experts is not None
-    grouped, replicated = plan.ep > 1, job.replicates_tokens
-    if tokens is None:
-        tokens = own_tokens(job) if grouped else job.tokens
-    sources = 1 if replicated else plan.ep
-    rows = tokens * sources * experts.topk / experts.count * load_of(job, position)
-    whole = job.whole_ranks if job.step.serves else plan.tp
-    columns = whole // plan.ep if replicated else 1 if grouped else whole
-    dtype, kept = job.work.precision, None
-    if job.step.serves:
-        formats = job.work.formats
-        dtype, kept = formats.multiplied(WeightClass.EXPERTS), formats.kept(WeightClass.EXPERTS)
-    return RoutedShard(job.model, experts.count // plan.ep, ceil(rows), columns, dtype, job.activation_bytes, kept)
-
-
-def expert_bytes(job: Job) -> float:
-    """Of one expert's weights."""
-    return job.model.expert_parameters * job.weight_bytes
-
-
-def moved_bytes(job: Job) -> float:
-    """Bytes of the experts that a balance policy brings to a rank for one layer, of the rank that gets most."""
-    return job.expert_loads.moved_experts * expert_bytes(job)
-
-
-def buffers(job: Job, kinds: Mapping[Block, int]) -> Iterator[Buffer]:
-    """Experts of other ranks for a layer, with their gradients while training; and copies that stay in all layers of
-    ``kinds`` (of a serving step they are weights among others: :mod:`tspsim.parallel.served`)."""
-    if job.model.experts is not None and job.plan.ep > 1:
-        moved = moved_bytes(job)
-        gradients_ = moved / job.weight_bytes * job.work.optimizer.gradients if job.training else 0.0
-        yield Buffer("moved_experts", moved + gradients_, Lifetime.LAYER)
-        layers = sum(count for block, count in kinds.items() if block.experts)
-        if not job.step.serves:
-            yield Buffer("copied_experts", job.expert_loads.further_experts * expert_bytes(job) * layers, Lifetime.STEP)
 
 
 # --- all experts here ---------------------------------------------------------------------------------------
@@ -154,102 +90,33 @@ def local_activation_backward(job: Job, layer: LayerShard, tokens: int) -> tuple
 
 
 def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int], shared: Shared | None) -> int:
-    """Norm and router, dispatch, experts, combine; shared experts before the dispatch, or beside it."""
+    """Norm and router, dispatch, experts, combine; shared experts before the dispatch, or beside it.
+
+    Exchanges and experts may be cut into pieces (Tutel, Hwang et al. 2022, arXiv 2206.03382, §4.3): all pieces are
+    dispatched first, on one stream, and each is combined once its experts are done. Of equal pieces, an exchange of W
+    each way and experts of C, that takes max(2W, W + (W + C)/d, C + 2W/d).
+    """
     position = builder.coordinates.get("ep")
     routed, tokens = routed_shard(job, position=position), own_tokens(job)
+    here = expert_shards.gather(builder, job)
     chosen = builder.compute(
         "norm, router", layer.norm(tokens), routed.router(tokens), routed.choose(tokens), after=after
     )
     beside = job.plan.hiding.shared_beside
     planned = plan_moves(builder, job, chosen)
-    here = move_experts(builder, job, "experts from other ranks", [planned])
+    here += move_experts(builder, job, "experts from other ranks", [planned])
     done = shared([chosen]) if shared and not beside else []
-    arrived = exchange(builder, job, routed, "dispatch", [planned, *done], pack=True)
+    arrived = dispatch(builder, job, routed, "dispatch", [planned, *done])
     if shared and beside:
         done = shared([chosen])
-    operators = *_multiply(routed), *_gather_sums(job, routed, position)
-    multiplied = builder.compute("experts", *operators, after=[*arrived, *here])
-    back = exchange(builder, job, routed, "combine", [multiplied])
+    piece, back = piece_of(job, routed), list[int]()
+    for each in arrived:
+        operators = *_multiply(piece), *_gather_sums(job, piece, position)
+        multiplied = builder.compute("experts", *operators, after=[*each, *here])
+        back += exchange(builder, job, "combine", 1, [multiplied])
+    expert_shards.used(builder, job, multiplied)
     rows = own_rows(job) or routed.all_rows
     return builder.compute("sum of experts", routed.sum_rows(rows, tokens), after=[*back, *done])
-
-
-# --- serving steps --------------------------------------------------------------------------------------------
-
-
-def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int], shared: Shared | None) -> list[int]:
-    """The MLP of a layer whose experts are on other replicas as well: tokens go there, or to all, and sums come back.
-
-    Ranks of ``tp`` have the same tokens; each takes its part of them to the experts, and gathers the whole afterwards.
-    """
-    plan, experts = job.plan, job.model.experts
-    assert experts is not None
-    tokens, position, dispatch = routed_tokens(job), builder.coordinates.get("ep"), plan.dispatch
-    routed = routed_shard(job, tokens, position)
-    chosen = builder.compute(
-        "norm, router", layer.norm(job.tokens), routed.router(tokens), routed.choose(tokens), after=after
-    )
-    beside = plan.hiding.shared_beside
-    done = shared([chosen]) if shared and not beside else []
-    row_bytes = job.model.hidden * (dispatch.element_bytes or job.activation_bytes)
-    if dispatch.gathers:
-        size = plan.ep * tokens * job.model.hidden * job.activation_bytes
-        arrived = [
-            builder.collective("all_gather", "ep", size, "tokens to all", after=[chosen, *done], stream=EXCHANGE)
-        ]
-    else:
-        arrived = all_to_all(builder, job, "dispatch", 0, row_bytes, [chosen, *done])
-    if shared and beside:
-        done = shared([chosen])
-    load = load_of(job, position)
-    pairs = tokens * experts.topk * load
-    touched = touched_experts(job, plan.ep * tokens, position)
-    multiplied = builder.compute("experts", routed.fused(plan.ep * tokens, pairs, touched), after=arrived)
-    if dispatch.gathers:
-        back = [builder.collective("reduce_scatter", "ep", size, "sum experts", after=[multiplied], stream=EXCHANGE)]
-    else:
-        wide = job.model.hidden * job.activation_bytes
-        back = all_to_all(builder, job, "combine", 1, wide, [multiplied])
-    if plan.tp > 1:
-        whole = job.tokens * job.model.hidden * job.activation_bytes
-        back = [builder.collective("all_gather", "tp", whole, "tokens of experts", after=back)]
-    return [*back, *done]
-
-
-def all_to_all(
-    builder: ProgramBuilder, job: Job, name: str, phase: int, row_bytes: float, after: Sequence[int]
-) -> list[int]:
-    """One way between the ranks of tokens and those of their experts, of a serving step."""
-    experts, dispatch, tokens = job.model.experts, job.plan.dispatch, routed_tokens(job)
-    assert experts is not None
-    algorithm, exchanged = None, None
-    if dispatch.phases is not None:
-        algorithm = dispatch.phases[phase]
-        choice = experts.count, experts.topk, experts.groups, experts.kept_groups
-        exchanged = Tokens(tokens * load_of(job, None), row_bytes, *choice)
-    size = tokens * dispatch.copies(job.plan.ep, experts) * load_of(job, None) * row_bytes
-    return [
-        builder.collective(
-            "all_to_all", "ep", size, name, after=after, stream=EXCHANGE, algorithm=algorithm, tokens=exchanged
-        )
-    ]
-
-
-def routed_tokens(job: Job) -> int:
-    """Tokens that a rank takes to experts in a serving step: its part of those that its ranks of ``tp`` all have."""
-    return -(-job.tokens // job.plan.tp)
-
-
-def touched_experts(job: Job, tokens: int, position: int | None) -> float:
-    """Distinct experts of a rank that any of the group's tokens chose: of the rank named, or of the one that has most
-    to read."""
-    experts, placed = job.model.experts, job.expert_loads.placed
-    assert experts is not None
-    pairs = tokens * experts.topk
-    each = job.work.routing.distinct_of_ranks(experts.count, job.plan.ep, pairs)
-    if placed:
-        each = tuple(sum(1.0 - (1.0 - share) ** pairs for share in rank) for rank in placed)
-    return max(each) if position is None else each[position]
 
 
 def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, shared: Shared | None) -> int:
@@ -258,23 +125,31 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, shared: Share
     routed, tokens = routed_shard(job, position=position), own_tokens(job)
     beside = job.plan.hiding.shared_beside
     # Of a layer that was just repeated they are still here.
-    here = [] if job.plan.recomputation == "full" else move_experts(builder, job, "experts from other ranks", [])
+    repeated = job.plan.recomputation == "full"
+    here = [] if repeated else expert_shards.gather(builder, job)
+    here += [] if repeated else move_experts(builder, job, "experts from other ranks", [])
     done = shared([]) if shared and not beside else []
-    arrived = exchange(builder, job, routed, "dispatch gradients", done, pack=True)
+    arrived = dispatch(builder, job, routed, "dispatch gradients", done)
     if shared and beside:
         done = shared([])
-    multiplied = builder.compute(
-        "experts backward",
-        routed.copy(routed.all_rows, "d rows to experts", Computes.INPUT_GRADIENT),
-        *builder.gradients(routed.down()),
-        *cheap_again(job, routed.activation()),
-        routed.activation_backward(),
-        *builder.gradients(routed.gate_up()),
-        *_gather_sums(job, routed, position),
-        after=[*arrived, *here],
-    )
-    builder.exchanged_gradients += move_experts(builder, job, "gradients of moved experts", [multiplied])
-    back = exchange(builder, job, routed, "combine gradients", [multiplied])
+    piece, back, multiplied = piece_of(job, routed), list[int](), list[int]()
+    for each in arrived:
+        multiplied.append(
+            builder.compute(
+                "experts backward",
+                piece.copy(piece.all_rows, "d rows to experts", Computes.INPUT_GRADIENT),
+                *builder.gradients(piece.down()),
+                *cheap_again(job, piece.activation()),
+                piece.activation_backward(),
+                *builder.gradients(piece.gate_up()),
+                *_gather_sums(job, piece, position),
+                after=[*each, *here],
+            )
+        )
+        back += exchange(builder, job, "combine gradients", 1, multiplied[-1:])
+    expert_shards.used(builder, job, multiplied[-1])
+    home = move_experts(builder, job, "gradients of moved experts", multiplied[-1:])
+    builder.exchanged_gradients += [*home, *expert_shards.scatter(builder, job, multiplied[-1:])]
     rows = own_rows(job) or routed.all_rows
     return builder.compute(
         "router, norm backward",
@@ -298,32 +173,38 @@ def weight_gradients(builder: ProgramBuilder, job: Job, layer: LayerShard, token
     return tuple(gradients(product)[1] for product in products)
 
 
-def exchange(
-    builder: ProgramBuilder, job: Job, routed: RoutedShard, name: str, after: Sequence[int], *, pack: bool = False
-) -> list[int]:
-    """An all-to-all of rows over the expert group; with ``pack`` a rank puts its tokens' rows in order first.
+def dispatch(
+    builder: ProgramBuilder, job: Job, routed: RoutedShard, name: str, after: Sequence[int]
+) -> list[list[int]]:
+    """A rank puts its tokens' rows in order and sends them; returns what each piece of experts waits for."""
+    if not expert_shards.tokens_travel(job):
+        return [list(after)]
+    packed = builder.compute(f"pack rows for {name}", routed.copy(own_rows(job), "pack rows"), after=after)
+    return [exchange(builder, job, name, 0, [packed]) for _ in range(job.plan.expert_pieces)]
 
-    Nothing without a group. Returns what to wait for.
-    """
-    if job.plan.ep == 1:
+
+def exchange(builder: ProgramBuilder, job: Job, name: str, way: int, after: Sequence[int]) -> list[int]:
+    """An all-to-all of a piece of the rows over the expert group, there (``way`` 0) or back (1); nothing where tokens
+    stay. Returns what to wait for."""
+    if not expert_shards.tokens_travel(job):
         return list(after)
-    experts, rows = job.model.experts, sent_rows(job)
+    experts, pieces = job.model.experts, job.plan.expert_pieces
     assert experts is not None
-    if pack:
-        packed = routed.copy(own_rows(job), "pack rows")
-        after = [builder.compute(f"pack rows for {name}", packed, after=after)]
     row_bytes = job.model.hidden * job.activation_bytes
     phase, tokens = None, None
-    if job.plan.dispatch.phases is not None:
-        phase = job.plan.dispatch.phases[0 if pack else 1]
+    if job.plan.dispatch.phases is not None and not expert_shards.sliced(job):
+        phase = job.plan.dispatch.phases[way]
         choice = experts.count, experts.topk, experts.groups, experts.kept_groups
-        tokens = Tokens(own_tokens(job) * load_of(job, None), row_bytes, *choice)
-    size = rows * row_bytes
+        tokens = Tokens(own_tokens(job) * load_of(job, None) / pieces, row_bytes, *choice)
+    size = sent_rows(job) * row_bytes / pieces
     return [
-        builder.collective(
-            "all_to_all", "ep", size, name, after=after, stream=EXCHANGE, algorithm=phase, tokens=tokens
-        )
+        builder.collective("all_to_all", "ep", size, name, after=after, stream=EXCHANGE, algorithm=phase, tokens=tokens)
     ]
+
+
+def piece_of(job: Job, routed: RoutedShard) -> RoutedShard:
+    """A piece's rows, in products of their own; the last rows of an expert are filled up."""
+    return replace(routed, rows=ceil(routed.rows / job.plan.expert_pieces))
 
 
 def plan_moves(builder: ProgramBuilder, job: Job, chosen: int) -> int:
@@ -359,6 +240,6 @@ def _multiply(routed: RoutedShard) -> tuple[Operator, ...]:
 
 def _gather_sums(job: Job, routed: RoutedShard, position: int | None) -> tuple[Operator, ...]:
     """What of a token's experts is on one rank is summed before it goes back, unless each copy travels."""
-    if job.plan.ep == 1 or not job.plan.dispatch.sums_before_return:
+    if not expert_shards.tokens_travel(job) or expert_shards.sliced(job) or not job.plan.dispatch.sums_before_return:
         return ()
-    return (routed.sum_rows(routed.all_rows, round(sent_rows(job, position))),)
+    return (routed.sum_rows(routed.all_rows, round(sent_rows(job, position) / job.plan.expert_pieces)),)

@@ -23,7 +23,7 @@ from ..model import Block
 from ..model.layer import LayerShard, gradients
 from ..operators import MemoryBound, Operator
 from ..steps import STEPS, Step
-from . import expert, folded_choice, folded_tables, folded_weights
+from . import expert, expert_serving, folded_choice, folded_tables, folded_weights
 from .builder import ProgramBuilder
 from .choice import Option
 from .context.attention import (
@@ -74,7 +74,7 @@ def served_mlp(
         return mlp(after)
     shared = mlp if layer.ffn else None
     if job.plan.ep > 1:
-        return expert.serve(builder, job, layer, after, shared)
+        return expert_serving.serve(builder, job, layer, after, shared)
     routed = expert.routed_forward(job, job.tokens)
     done = [builder.compute("norm, experts", layer.norm(job.tokens), *routed, after=after)]
     return shared(done) if shared else done
@@ -492,6 +492,8 @@ def check(job: Job) -> Refusal:
     model, plan = job.model, job.plan
     if isinstance(plan.overlap, str):
         return "overlap", f"{plan.overlap} is of products that are summed over tp; tsp has none: use true or false"
+    if plan.overlap_by == "blocks" and plan.overlap is not False and not job.work.stack.flash_attention:
+        return "overlap_by", "blocks merge parts of attention, and the stack writes scores out; use heads"
     own = [option.name for option in OPTIONS if option.name in plan.options]
     if own and splits(job):
         decoding = ", ".join(each.name for each in STEPS.values() if each.serves and not each.shards_tokens)

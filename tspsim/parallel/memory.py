@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from ..model import Block
 from ..operators import Role
-from . import data, expert, served
-from .expert import routed_shard, sent_rows
+from . import data, expert_rows, served
+from .expert_rows import routed_shard, sent_rows
 from .ledger import WORKSPACE, Buffer, Lifetime, peak
 from .pipeline import Chunk
 from .plan import Job
@@ -76,7 +76,7 @@ def declared(job: Job, residency: Residency, chunks: Sequence[Chunk]) -> Iterato
     for block in kinds:
         yield Buffer(WORKSPACE, workspace(job, compute_shards, block), Lifetime.LAYER, block)
     yield from residency.buffers(job)
-    yield from expert.buffers(job, kinds)
+    yield from expert_rows.buffers(job, kinds)
     if any(chunk.has_head for chunk in chunks):
         yield Buffer("logits", logits(job, residency.logit_shards(job)), Lifetime.HEAD)
     yield Buffer("runtime_reserve", job.work.runtime_reserve_bytes, Lifetime.STEP)

@@ -17,6 +17,7 @@ from ..model.serving import ServingLayer
 from ..network import Routing
 from ..operators import DTYPE_BYTES
 from ..steps import STEPS, Batch, Speculation, Step, Task
+from . import expert_checks
 from .balance import BALANCES, BUSIEST, Balance, Balanced, balanced
 from .checkpoint import CHECKPOINTS
 from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch, ExpertOverlap
@@ -29,6 +30,9 @@ from .work import Work
 
 if TYPE_CHECKING:
     from .scheme import Scheme
+
+#: The axis of ranks that gather an expert's slices.
+SLICES = "expert slices"
 
 
 
@@ -80,6 +84,11 @@ class Plan:
         How tokens travel to their experts: a name in :data:`tspsim.parallel.dispatch.DISPATCHES`.
     expert_overlap
         What hides that: a name in :data:`tspsim.parallel.dispatch.OVERLAPS`.
+    expert_pieces
+        Pieces that dispatch, experts and combine are cut into, so that they run beside each other (Tutel's degree).
+    expert_shards
+        Where experts and tokens meet (:mod:`tspsim.parallel.expert_shards`, Tutel's r): 0 gathers all experts, more are
+        ranks that an expert's columns are multiplied on. None: a whole expert on its rank.
     stage_layers
         Layers of every chunk, first to last; empty: as even as can be.
     expert_balance
@@ -101,6 +110,8 @@ class Plan:
         stand at the published schedule.
     chosen
         Names of those that were chosen so.
+    expert_owners
+        Ranks that keep an expert in slices: as many as ``ep`` is more than the model's experts (:meth:`owned`).
     together
         Axis → ranks of one group along it that share a node, where every node has as many; absent: all of them.
     node_axes, rail_axes
@@ -134,6 +145,8 @@ class Plan:
     checkpoint_every: int = 1
     expert_dispatch: str = "ranks"
     expert_overlap: str = "none"
+    expert_pieces: int = 1
+    expert_shards: int | None = None
     stage_layers: tuple[int, ...] = ()
     expert_balance: Balance = BUSIEST
     weight_transport: str = "ring"
@@ -149,6 +162,7 @@ class Plan:
     options: Mapping[str, Any] = field(default_factory=dict)
     open: tuple[str, ...] = ()
     chosen: tuple[str, ...] = ()
+    expert_owners: int = 1
     together: Mapping[str, int] = field(default_factory=dict)
 
     def degree(self, axis: str) -> int:
@@ -251,7 +265,21 @@ class Plan:
     @property
     def groups(self) -> Mapping[str, Mapping[str, int]]:
         """Axes of groups that its scheme brings, and how many neighbours of each mesh axis are in one."""
-        return SCHEMES.get(self.scheme).groups(self)
+        groups = dict(SCHEMES.get(self.scheme).groups(self))
+        if self.slice_group > 1:
+            groups[SLICES] = self._parts(self.slice_group, self.expert_axes) or {}
+        return groups
+
+    @property
+    def slice_group(self) -> int:
+        """Ranks that gather an expert's slices."""
+        return self.expert_owners // self.expert_shards if self.expert_shards else 1
+
+    def owned(self, model: Architecture) -> Plan:
+        """The plan with how many ranks keep each of a model's experts in slices."""
+        count = model.experts.count if model.experts is not None else self.ep
+        sliced = self.expert_shards is not None and self.ep > count and self.ep % count == 0
+        return replace(self, expert_owners=self.ep // count) if sliced else self
 
     def in_one_stage(self, dp: int) -> Plan:
         """The plan without a pipeline, of ``dp`` replicas that divide nothing: for a few layers alone."""
@@ -351,7 +379,7 @@ class Job:
         return self.plan.dp * self.plan.sp
 
     @property
-    def expert_shards(self) -> int:
+    def expert_ranks(self) -> int:
         """Ranks that one copy of a layer's routed experts is spread over: ``ep``, or without it ``tp`` by columns, and
         both where ranks of ``tp`` serve.
 
@@ -377,7 +405,7 @@ class Job:
     def expert_copies(self) -> int:
         """Ranks of a pipeline stage that hold the same routed experts."""
         plan = self.plan
-        return prod(plan.degree(axis) for axis in plan.expert_axes) // self.expert_shards
+        return prod(plan.degree(axis) for axis in plan.expert_axes) // self.expert_ranks
 
     @property
     def expert_state_shards(self) -> int:
@@ -640,8 +668,12 @@ class Job:
         """What each rank of an expert group gets to do, by the plan's policy."""
         experts, plan = self.model.experts, self.plan
         assert experts is not None
-        assignments = float(self.tokens * plan.ep * experts.topk)
-        return balanced(self.work.routing, plan.expert_balance, experts.count, plan.ep, assignments)
+        if plan.expert_shards == 0:  # tokens stay where they are, whatever experts they visit
+            return Balanced(self.work.routing.rank_loads(experts.count, 1) * plan.ep)
+        tokens = -(-self.tokens // plan.tp) if self.step.serves else self.tokens  # ranks of tp take a part each
+        assignments, owners = float(tokens * plan.ep * experts.topk), plan.ep // plan.expert_owners
+        found = balanced(self.work.routing, plan.expert_balance, experts.count, owners, assignments)
+        return found.of_slices(plan.expert_owners) if plan.expert_owners > 1 else found
 
     @property
     def scheme(self) -> Scheme:
@@ -778,6 +810,9 @@ class Job:
 
     def _check_experts(self, axis: str) -> None:
         model, plan, experts = self.model, self.plan, self.model.experts
+        wrong = expert_checks.check(self)
+        if wrong is not None:
+            raise self._refuse(*wrong)
         if experts is None:
             if plan.ep > 1:
                 raise self._refuse("ep", f"{plan.ep} spreads experts, but {model.name} has none; leave ep out")
@@ -790,6 +825,9 @@ class Job:
             columns_of = f"the {experts.shared_width} columns of the shared experts of {model.name}"
             raise self._refuse(axis, f"{columns} does not divide {columns_of}")
         self._check_balance()
+        wrong = expert_checks.check_dispatch(self, experts)
+        if wrong is not None:
+            raise self._refuse(*wrong)
         if self.step.serves:
             self._check_serving_experts()
             return
@@ -805,7 +843,7 @@ class Job:
                 found = f"{plan.tp} does not divide the {experts.width} columns of an expert of {model.name}; set ep"
                 raise self._refuse("tp", found)
             return
-        if experts.count % plan.ep:
+        if experts.count % plan.ep and plan.expert_shards is None:
             raise self._refuse("ep", f"{plan.ep} does not divide the {experts.count} experts of {model.name}")
         if plan.expert_parts is None:
             axes = [name for name in plan.expert_axes if plan.degree(name) > 1]

@@ -51,6 +51,16 @@ class Residual:
         """Over ranks, in a layer's forward."""
         return self.sums_attention + self.sums_mlp
 
+    def layer_s(self, attention_s: float, mlp_s: float, sum_s: float) -> float:
+        """A layer of a steady run, of its blocks and one sum.
+
+        >>> [RESIDUALS.get(kind).layer_s(2.0, 6.0, 3.0) for kind in ("standard", "ladder", "parallel", "desync")]
+        [14.0, 9.0, 11.0, 8.0]
+        """
+        if self.late:
+            return max(attention_s, sum_s * self.sums_attention) + max(mlp_s, sum_s * self.sums_mlp)
+        return attention_s + mlp_s + sum_s * self.sums
+
 
 RESIDUALS: Registry[Residual] = Registry("residual", "tspsim.residuals")
 

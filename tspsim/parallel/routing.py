@@ -30,6 +30,10 @@ class Routing:
         One number an expert, in any unit.
     capacity_factor
         An expert takes at most this many times the mean; what is over is dropped. None drops nothing.
+    local_rate
+        Of all choices those that fall on the token's own rank where tokens are placed by prediction; None: unknown.
+    affinity, transitions
+        Which expert follows which from layer to layer (:mod:`tspsim.parallel.affinity`).
     """
 
     load: str = "balanced"
@@ -39,6 +43,9 @@ class Routing:
     capacity_factor: float | None = None
     hot_experts: int | None = None
     hot_share: float | None = None
+    local_rate: float | None = None
+    affinity: float = 0.0
+    transitions: tuple[tuple[float, ...], ...] = ()
 
     def expert_shares(self, experts: int) -> NDArray[np.float64]:
         """Share of the assignments that each expert keeps: shape (experts,); raises as :meth:`assigned_shares`."""

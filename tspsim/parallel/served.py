@@ -49,7 +49,7 @@ def layer_weight_bytes(job: Job, weight_shards: int, block: Block) -> float:
     projected, shared = projected_by_all(job, block), job.scheme.context(job.plan)
     routed = parameters.pop(WeightClass.EXPERTS, 0)
     copies = job.expert_loads.further_experts * job.model.expert_parameters if routed and job.plan.ep > 1 else 0.0
-    total = (routed / job.expert_shards + copies) * formats.weight_bytes(WeightClass.EXPERTS)
+    total = (routed / job.expert_ranks + copies) * formats.weight_bytes(WeightClass.EXPERTS)
     for part, count in parameters.items():
         whole = whole_on_every_rank(job, block) if part is WeightClass.ATTENTION else 0
         total += ((count - whole) / weight_shards + whole) * formats.weight_bytes(part)

@@ -17,7 +17,7 @@ from ..program import Program, Repeat
 from ..steps import BACKWARD, FORWARD, Task
 from . import data, state_copies
 from .builder import ProgramBuilder, WrittenLayer
-from .expert import own_tokens, program_axes
+from .expert_rows import own_tokens, program_axes
 from .interleave import flat, interleaved
 from .lengths import group_axis
 from .pipeline import Chunk

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,7 +20,7 @@ from ..model.layer import LayerShard, gradients
 from ..operators import Gemm, Operator
 from ..steps import STEPS, Step
 from ..units import PositiveCount
-from . import expert
+from . import expert, fused
 from .builder import WHOLE, ProgramBuilder, Slice
 from .choice import Choice, Option
 from .context import method_of
@@ -29,6 +28,7 @@ from .context.method import refused
 from .decode import ContextShare
 from .decode.layer import serve_layer
 from .decode.sharing import exchange_buffers, exchanged_bytes, refused_exchange
+from .fused import TRANSPORT, Cut, copied, copied_rows, copied_sum
 from .ledger import Buffer, Lifetime
 from .lengths import DEALS, sequence_groups, told
 from .memory import Residency
@@ -39,9 +39,6 @@ from .registries import CONTEXT_METHODS, DECODE_EXCHANGES, SCHEMES
 from .residual import RESIDUALS, STANDARD, residual_of
 from .sampling import sampled_head
 from .scheme import Received, Scheme, WholeTokens
-
-#: What a plan's ``overlap`` says where products and sums meet in slices of one kernel.
-FUSED = "fused"
 
 
 def embed(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
@@ -228,35 +225,6 @@ def attend_backward(builder: ProgramBuilder, job: Job, layer: LayerShard, positi
     return method_of(job.plan).backward(builder, job, layer, position, after)
 
 
-@dataclass(frozen=True)
-class Cut:
-    """What a layer's products and sums are cut into: calls of their own on fewer tokens, or slices of one call.
-
-    Slices are as many as ranks: a tile's rows go to the rank that owns them, or come from it, while the kernel works on
-    (Chang et al. 2024, Flux, arXiv 2406.06858). A product then takes max(C, W) and one slice more of the shorter.
-    """
-
-    tokens: int
-    pieces: int
-    fused: bool
-
-    @classmethod
-    def of(cls, job: Job) -> Cut:
-        plan = job.plan
-        if plan.tp == 1 or not plan.overlap:
-            return cls(job.tokens, 1, False)
-        if plan.overlap == FUSED:
-            return cls(job.tokens, plan.tp, True)
-        return cls(job.tokens // plan.overlap_chunks, plan.overlap_chunks, False)
-
-    @property
-    def slices(self) -> list[Slice]:
-        return [self.slice(piece) for piece in range(self.pieces)]
-
-    def slice(self, piece: int) -> Slice:
-        return Slice(piece, self.pieces) if self.fused else WHOLE
-
-
 def column_products(
     builder: ProgramBuilder, job: Job, layer: LayerShard, cut: Cut, waits: Sequence[list[int]], name: str
 ) -> Iterator[tuple[int, int]]:
@@ -355,6 +323,8 @@ def reduce_rows(
     if job.plan.tp == 1 or not sums:
         return after
     size = tokens * (width or job.model.hidden) * job.activation_bytes
+    if copied(job.plan):
+        return copied_sum(builder, job, size, name, after, slice_of)
     kind = "reduce_scatter" if job.plan.sequence_regions else "all_reduce"
     return builder.collective(kind, "tp", size, name, after=[after], slice_of=slice_of)
 
@@ -372,6 +342,8 @@ def gather_rows(
     if job.plan.tp == 1 or not job.plan.sequence_regions:
         return after
     size = tokens * (width or job.model.hidden) * job.activation_bytes
+    if copied(job.plan):
+        return [copied_rows(builder, size, name, after, slice_of)]
     return [
         builder.collective("all_gather", "tp", size, name, after=after, stream="gather rows", slice_of=slice_of)
     ]
@@ -390,7 +362,8 @@ def context(plan: Plan) -> ContextShare:
         return ContextShare("kvp", kvp, heads // kvp, heads // kvp, heads, usual="all_to_all")
     if dcp > 1:
         return ContextShare("dcp", dcp, heads, heads // dcp, heads)
-    return ContextShare("sp" if plan.sp > 1 else "", plan.sp, heads, heads, heads)
+    copies = plan.ep if plan.dispatch.everywhere else 1
+    return ContextShare("sp" if plan.sp > 1 else "", plan.sp, heads, heads, heads, copies=copies)
 
 
 def groups(plan: Plan) -> Mapping[str, Mapping[str, int]]:
@@ -458,8 +431,9 @@ def check(job: Job) -> Refusal:
         return None
     if plan.sequence_regions and job.tokens % plan.tp:
         return "sequence_regions", f"{job.tokens} tokens a rank are not a multiple of tp = {plan.tp}"
-    if plan.overlap == FUSED and (plan.tp == 1 or plan.sp > 1 or travels_anywhere(job)):
-        return "overlap", "fused is of tp's products and sums, without sp, and without experts that tokens are sent to"
+    wrong = fused.check(job, travels_anywhere(job))
+    if wrong is not None:
+        return wrong
     if plan.overlap is True and plan.tp > 1 and job.tokens % plan.overlap_chunks:
         return "overlap_chunks", f"{plan.overlap_chunks} does not divide {job.tokens} tokens a rank"
     return refused(job, method_of(plan))
@@ -547,6 +521,7 @@ LENGTH_OPTIONS = (
 OPTIONS = (
     *SERVING_OPTIONS,
     *LENGTH_OPTIONS,
+    TRANSPORT,
     Option("residual", RESIDUALS, None, "how blocks hang on the residual stream; all but standard are other models"),
 )
 

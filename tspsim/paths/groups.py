@@ -56,9 +56,10 @@ class Groups:
         return self.along("dp+sp")
 
     def occupied_s(self, traffic: Traffic) -> Floats:
-        """Seconds that each link of the rank's node and its NICs is occupied by a transfer."""
+        """Seconds that each link of the rank's node and its NICs is occupied by a transfer; none by copies, which take
+        nothing from kernels."""
         occupied = np.zeros(self.near)
-        if not traffic.links or traffic.fluid_s <= 0.0:
+        if not traffic.links or traffic.fluid_s <= 0.0 or traffic.apart:
             return occupied
         links = np.array(traffic.links)
         busy_s = np.array(traffic.link_bytes) / self.cluster.bandwidth_bytes_per_s[links]

@@ -95,7 +95,7 @@ class LowerBound:
         scheme, method = scheme_of(plan), method_of(plan)
         divided = tuple(plan.degree(axis) for axis in scheme.axes if axis != scheme.token_axis or not scheme.usual)
         exchange = (method.floor_like or method.name) or plan.exchange
-        experts = (plan.degree("ep"), plan.expert_dispatch)
+        experts = (plan.degree("ep"), plan.expert_dispatch, plan.expert_pieces, plan.expert_shards)
         key = (family.tokens, scheme.name, divided, experts, plan.recomputation, exchange)
         if key not in self._floors:
             whole = replace(plan, degrees={**plan.degrees, "pp": 1}, vpp=1, exchange=exchange, zero=0)
@@ -363,17 +363,18 @@ class LowerBound:
         ranks = groups.along(instruction.axis)
         if isinstance(instruction, Collective):
             tokens = instruction.tokens
-            key = (instruction.kind, instruction.size_bytes, instruction.root, instruction.algorithm, tokens, ranks)
+            how = instruction.root, instruction.algorithm, tokens, instruction.slices
+            key = (instruction.kind, instruction.size_bytes, *how, ranks)
             if key not in self._moves:
                 traffic = collective(
                     self.cluster,
                     ranks,
                     instruction.kind,
-                    instruction.size_bytes,
+                    instruction.size_bytes * instruction.slices,
                     root=instruction.root,
                     algorithm=instruction.algorithm,
                     exchange=ExpertExchange(**tokens._asdict()) if tokens else None,
-                )
+                ).slice_of(instruction.slices)
                 self._moves[key] = traffic.latency_s + traffic.fluid_s, groups.occupied_s(traffic)
             seconds, occupied = self._moves[key]
             moved_s += times * occupied
@@ -424,7 +425,8 @@ def _signature(job: Job) -> Hashable:
     """What of a plan decides one task's instructions, the placement and the number of layers aside."""
     plan = job.plan
     degrees = tuple(plan.degree(axis) for axis in (*scheme_axes(), "ep"))
-    exchanges = (plan.exchange, plan.expert_dispatch, plan.expert_overlap)
+    experts = (plan.expert_dispatch, plan.expert_overlap, plan.expert_pieces, plan.expert_shards)
+    exchanges = (plan.exchange, *experts)
     switches = (plan.partition, exchanges, plan.sequence_regions, plan.overlap, plan.overlap_chunks)
     others = (plan.recomputation, job.sequences, job.order.splits_backward, tuple(plan.algorithms.items()))
     chosen = (*_switches(job, switches_of(plan)), *plan.options.items())

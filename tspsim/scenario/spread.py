@@ -126,6 +126,13 @@ class Spread(Section):
     expert_overlap: Annotated[str, OneOf(OVERLAPS.names)] = Field(
         "none", description="what hides dispatch and combine: shared experts, and a backward behind another's forward"
     )
+    expert_pieces: Annotated[PositiveCount, Field(le=64)] = Field(
+        1, description="pieces of dispatch, experts and combine that run beside each other"
+    )
+    expert_shards: Annotated[StrictInt, Field(ge=0, le=65536)] | None = Field(
+        None, description="where experts and tokens meet: 0 gathers all experts, more are ranks that an expert's "
+        "columns are multiplied on, and ep may then be a multiple of the experts; default: whole experts"
+    )  # fmt: skip
     expert_balance: Annotated[Balance, BalanceType()] = Field(
         BUSIEST, description="what ranks get of an uneven load: a policy's name, or its name and options"
     )

@@ -97,6 +97,25 @@ class RoutingSpec(Section):
         None, description="an expert takes at most this many times the mean, the rest is dropped; default: no limit"
     )
 
+    local_rate: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None, description="of all choices those on the token's own rank, where predictions place tokens and experts"
+    )
+    affinity: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0, description="of tokens those that go on to the partner of their expert in the next layer; others to any"
+    )
+    transitions: Annotated[tuple[tuple[Annotated[float, Field(ge=0)], ...], ...], Field(max_length=1024)] = Field(
+        (), description="measured, instead of affinity: a row an expert of tokens by their next expert, in any unit"
+    )
+
+    @model_validator(mode="after")
+    def _square(self) -> RoutingSpec:
+        rows = self.transitions
+        if any(len(row) != len(rows) or not sum(row) for row in rows):
+            raise refuse("transitions: needs as many numbers in every row as there are rows, not all of a row zero")
+        if rows and self.affinity:
+            raise refuse("transitions and affinity both say which expert follows which; leave one out")
+        return self
+
     @model_validator(mode="after")
     def _complete(self) -> RoutingSpec:
         if (self.load == "measured") != bool(sum(self.shares)):

@@ -53,11 +53,12 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way to do it; ``schedule`` is for one byte."""
+    """One way to do it; ``schedule`` is for one byte; ``apart``: without compute units."""
 
     algorithm: str
     schedule: Schedule
     cost: Cost
+    apart: bool = False
 
 
 def cheapest(choices: Sequence[Candidate], size_bytes: float, shift: int) -> Traffic:
@@ -72,6 +73,7 @@ def cheapest(choices: Sequence[Candidate], size_bytes: float, shift: int) -> Tra
         tuple((best.schedule.links + np.int64(shift)).tolist()),
         tuple((best.schedule.load * size_bytes).tolist()),
         *best.cost.spread.factors(latency_s, fluid_s),
+        best.apart,
     )
 
 

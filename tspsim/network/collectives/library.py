@@ -19,6 +19,7 @@ from ..kinds import ALL_TO_ALL, KINDS, CollectiveKind
 from . import custom_all_reduce, direct, experts, multi_ring, ring, tree, two_level  # noqa: F401  (each registers)
 from .algorithm import ALGORITHMS
 from .choices import Candidate, cheapest, lines
+from .copies import Copies
 from .exchange import ExpertExchange
 from .experts import copies, exchange_choice, expert_curve
 from .schedule import Group, on_links, summed
@@ -252,6 +253,8 @@ def considered(
     if not choices:
         able = [each.name for each in ALGORITHMS.values() if each.schedules(group, kind)]
         refused = f"algorithm '{named.name}'" if named else f"no algorithm of {node.name}"
+        if isinstance(named, Copies) and node.copy_engine is None:
+            refused = f"{node.name} states no copy_engine: algorithm '{named.name}'"
         raise InputError(f"{refused} cannot run {kind.name} on these {group.size} ranks; here: {', '.join(able)}")
     return tuple(choices)
 

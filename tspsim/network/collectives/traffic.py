@@ -24,6 +24,8 @@ class Traffic:
         Ids of the links used, and the bytes that cross each in all.
     low, high
         Factors of the time alone between which nine of ten measured ones lie.
+    apart
+        Copy engines move it: neither do kernels beside it slow down, nor it beside them.
     """
 
     algorithm: str
@@ -33,6 +35,7 @@ class Traffic:
     link_bytes: tuple[float, ...]
     low: float = 1.0
     high: float = 1.0
+    apart: bool = False
 
     @property
     def alone_s(self) -> float:

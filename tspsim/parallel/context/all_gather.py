@@ -122,6 +122,7 @@ METHOD = CONTEXT_METHODS.register(
         buffers=buffers,
         choices=choices,
         can_overlap=True,
+        merges=lambda plan: bool(plan.overlap) and plan.overlap_by == "blocks",
         over_cache=True,
         word="gather",
         assumption="Sequence shards gather K and V before they attend (`exchange: all_gather`).",

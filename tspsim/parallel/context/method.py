@@ -54,6 +54,8 @@ class ContextMethod:
         Every rank receives bytes of its own; otherwise ranks of a node need the same, which enter it once.
     by_position
         Programs of the shards differ.
+    merges
+        Plan → whether parts of attention are merged by the log-sum-exp that FlashAttention leaves.
     floor_like
         A method that has no more kernels than this one, and whose lower bound serves both; None: itself.
     word
@@ -78,9 +80,17 @@ class ContextMethod:
     over_cache: bool = False
     distinct: bool = False
     by_position: bool = False
+    merges: Callable[[Plan], bool] = lambda plan: False
     floor_like: str | None = None
     word: str = ""
     assumption: str = ""
+
+
+#: What goes without FlashAttention.
+WRITTEN_OUT = (
+    "and the stack writes scores out (flash_attention: false): use all_gather by heads, ulysses, or exchange: ring, "
+    "context_transport: ring, overlap: false (Ring Self-Attention)"
+)
 
 
 def refused(job: Job, method: ContextMethod) -> Refusal:
@@ -88,6 +98,8 @@ def refused(job: Job, method: ContextMethod) -> Refusal:
     if job.work.document is not None and not method.documents:
         others = " or ".join(each.name for each in CONTEXT_METHODS.values() if each.documents)
         return "exchange", f"packed documents need no {method.name}: use {others}"
+    if job.token_shards > 1 and not job.work.stack.flash_attention and method.merges(job.plan):
+        return "exchange", f"{method.name} merges parts of attention as FlashAttention leaves them, {WRITTEN_OUT}"
     cached = any(context for batch in job.passes for _, context, _ in batch.rows)
     if job.token_shards > 1 and cached and not method.over_cache:
         others = " or ".join(each.name for each in CONTEXT_METHODS.values() if each.over_cache)

@@ -1,4 +1,14 @@
-"""K and V travel from shard to shard, and are attended block by block (Liu et al. 2023, Ring Attention)."""
+"""K and V travel from shard to shard, and are attended block by block (Liu et al. 2023, Ring Attention).
+
+Without FlashAttention a row of scores has to be whole before its softmax, and the same hops are those of Ring
+Self-Attention (Li et al. 2021, arXiv 2105.13120): K blocks go round while scores are filled, V blocks while the output
+is summed, nothing of it beside compute. Every rank then keeps S/n × S scores a head.
+
+With kernels of c a block, hops of w a block and L rings that share no link, a layer's attention takes
+
+    c + (n − 1)·max(c, w/L)    hidden (TASP, Wang et al. 2025, arXiv 2509.26541: L = n − 1), and
+    n·c + (n − 1)·w/L          in turn
+"""
 
 from __future__ import annotations
 
@@ -25,6 +35,16 @@ from .attention import (
     shard_of,
 )
 from .method import ContextMethod
+
+
+def pass_s(kernel_s: float, hop_s: float, ranks: int, rings_: int = 1) -> float:
+    """Seconds of attention whose hops are hidden, of equal blocks.
+
+    >>> round(pass_s(0.39, 1.0, 8) / pass_s(0.39, 1.0, 8, 7), 2)
+    2.37
+    """
+    return kernel_s + (ranks - 1) * max(kernel_s, hop_s / rings_)
+
 
 #: Links that blocks take: one of a GPU's, or all that it has to the others of its node.
 TRANSPORTS = ("ring", "multi_ring")
@@ -117,6 +137,10 @@ def buffers(job: Job) -> Iterator[Buffer]:
     levels = 2 if plan.context_transport == "multi_ring" and plan.node_ranks("sp") < plan.sp else 1
     yield Buffer("gathered_context", block * (4 if job.training else 2) * levels, Lifetime.LAYER)
     yield from unpacked(job, shard_of(job), 1 / plan.sp)
+    # Kept for the backward they are among the activations.
+    if not job.work.stack.flash_attention and not (job.training and plan.recomputation == "none"):
+        scores = job.tokens * job.work.sequence * job.model.heads / plan.tp
+        yield Buffer("written_scores", scores * job.activation_bytes, Lifetime.LAYER)
 
 
 def check(job: Job) -> Refusal:
@@ -151,6 +175,7 @@ METHOD = CONTEXT_METHODS.register(
         documents=False,
         over_cache=True,
         by_position=True,
+        merges=lambda plan: plan.overlap is not False or plan.context_transport != "ring",
         floor_like="all_gather",
     )
 )

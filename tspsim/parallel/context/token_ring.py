@@ -143,6 +143,7 @@ METHOD = CONTEXT_METHODS.register(
         over_cache=True,
         distinct=True,
         by_position=True,
+        merges=lambda plan: True,
         floor_like="all_gather",
     )
 )

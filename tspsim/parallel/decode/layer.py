@@ -15,7 +15,7 @@ from ...model.attention.base import Rows
 from ...model.layer import LayerShard
 from ...model.serving import ServingLayer
 from ...operators import Gemm, Operator
-from .. import expert
+from .. import expert, expert_serving
 from ..builder import ProgramBuilder
 from ..plan import Job
 from ..residual import residual_of
@@ -150,7 +150,7 @@ def mlp(
     products: tuple[Operator, ...] = (layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens))
     if layer.kind.experts:
         if job.plan.ep > 1 and not job.replicates_tokens:
-            done = expert.serve(builder, job, layer, after, shared_experts(builder, job, layer, axis))
+            done = expert_serving.serve(builder, job, layer, after, shared_experts(builder, job, layer, axis))
             return done[0], done
         products = expert.local_forward(job, layer, tokens)
     if residual.side_by_side:

@@ -25,6 +25,8 @@ class ContextShare:
         Ranks that whole sequences are dealt to.
     usual
         The exchange of plans that name none.
+    copies
+        Replicas whose sequences a rank keeps all of.
     """
 
     axis: str = ""
@@ -34,6 +36,7 @@ class ContextShare:
     own: int = 1
     sequences: int = 1
     usual: str = "tree"
+    copies: int = 1
 
     @property
     def gathers(self) -> bool:
@@ -49,7 +52,7 @@ class ContextShare:
         """What a rank keeps of a sequence with so many tokens, in a layer: heads that are attended together over its
         part of the tokens, and states of its own heads."""
         growing = replace(use, sequence_bytes=0.0).rank_bytes(context, self.attended, self.ranks)
-        return growing + use.sequence_bytes / min(self.own, use.state_heads)
+        return self.copies * (growing + use.sequence_bytes / min(self.own, use.state_heads))
 
 
 def in_heads(parts: int) -> ContextShare:

@@ -221,7 +221,8 @@ class Space:
 
     def dispatches(self, ranks: int) -> tuple[str, ...]:
         """How tokens may travel to their experts on so many ranks, the usual way first."""
-        others = [each.name for each in DISPATCHES.values() if each.trains and each.name != Plan.expert_dispatch]
+        others = [each.name for each in DISPATCHES.values() if each.trains and each.searched]
+        others = [name for name in others if name != Plan.expert_dispatch]
         return (Plan.expert_dispatch, *others) if ranks > 1 else (Plan.expert_dispatch,)
 
     def overlaps(self, family: Job) -> tuple[str, ...]:

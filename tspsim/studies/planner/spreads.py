@@ -38,5 +38,5 @@ def with_experts(keys: dict[str, Any], ranks: int, replicas: int) -> Iterator[di
         yield keys | {"ep": ranks}
     if replicas > 1:
         for dispatch in DISPATCHES.values():
-            if dispatch.gathers or dispatch.phases is not None:
+            if dispatch.searched and (dispatch.gathers or dispatch.phases is not None):
                 yield keys | {"ep": ranks * replicas, "expert_dispatch": dispatch.name}

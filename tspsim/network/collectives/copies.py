@@ -1,0 +1,58 @@
+"""Copy engines: every GPU's DMA engines send its part to every peer, and no compute unit takes part.
+
+A node's file states what such an engine reaches on one link, and what a copy takes before its first byte
+(``copy_engine``). Nothing is added on the way: a sum is an exchange of partial results and a kernel of its own. Kernels
+keep their rate beside copies, and copies theirs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..kinds import ALL_GATHER, ALL_TO_ALL, CollectiveKind
+from . import direct
+from .algorithm import ALGORITHMS, CollectiveAlgorithm
+from .choices import Candidate, Line
+from .exchange import ExpertExchange
+from .schedule import Group, Schedule
+
+
+def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
+    """One step inside a node; links that are slower than the node's own slow a copy as much."""
+    engine, cluster = group.cluster.node.copy_engine, group.cluster
+    if engine is None or len(group.members) > 1:
+        return []
+    found = direct.build(group, kind)
+    as_built = cluster.sound.bandwidth_bytes_per_s
+    slower = [as_built[each.links] / cluster.bandwidth_bytes_per_s[each.links] for each in found]
+    return [
+        replace(each, busy_s=np.asarray(each.load * factor / engine.bandwidth.value))
+        for each, factor in zip(found, slower, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class Copies(CollectiveAlgorithm):
+    """Costs a line of the engine's own."""
+
+    def choices(
+        self, group: Group, kind: CollectiveKind, library: str | None, exchange: ExpertExchange | None
+    ) -> list[Candidate]:
+        engine = group.cluster.node.copy_engine
+        return [
+            Candidate(self.name, each, Line(engine.latency.value * each.node_steps, each.fluid_s), apart=True)
+            for each in self.schedules(group, kind)
+            if engine is not None
+        ]
+
+
+ALGORITHM = ALGORITHMS.register(
+    Copies(
+        "copy_engines",
+        (ALL_GATHER.name, ALL_TO_ALL.name),
+        "copy engines send to every peer, beside kernels that keep their rate; of nodes that state a copy_engine",
+        build,
+    )
+)

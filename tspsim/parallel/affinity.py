@@ -1,0 +1,66 @@
+"""Which expert follows which from layer to layer, and experts placed by it (ExFlow, arXiv 2401.08383).
+
+P[i, j] is the share of the tokens of expert i whose next expert is j. Experts of a layer lie on N ranks, as many on
+each. The first layer's stand as they are; those of every following layer are assigned so that as many tokens as
+possible find their next expert on their own rank: max Σ_j F[rank of j, j], F[r, j] = Σ_{i on r} share_i·P[i, j], E/N
+experts a rank. ExFlow solves all layers at once by an integer programme; layer by layer each assignment is exact.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .routing import Routing
+
+#: Layers whose transitions are averaged: a map follows the map before it.
+LAYERS = 8
+
+
+def transitions(routing: Routing, experts: int) -> NDArray[np.float64]:
+    """P: shape (experts, experts), rows that add up to one.
+
+    As measured, or with ``affinity`` a: a token's next expert is its expert's partner, drawn with the routing's seed,
+    with probability a, and otherwise any, by the experts' shares.
+    """
+    if routing.transitions:
+        measured = np.array(routing.transitions, dtype=np.float64)
+        return np.asarray(measured / measured.sum(axis=1, keepdims=True))
+    partners = np.random.Generator(np.random.PCG64([routing.seed, 1])).permutation(experts)
+    others = np.tile(routing.assigned_shares(experts), (experts, 1))
+    follow = np.eye(experts)[partners]
+    return np.asarray((1.0 - routing.affinity) * others + routing.affinity * follow)
+
+
+def placed(flow: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The rank of every expert, as many on each, that most tokens need not leave: ``flow`` from rank to expert, shape
+    (ranks, experts)."""
+    from scipy.optimize import linear_sum_assignment  # heavy, and few ask
+
+    ranks, experts = flow.shape
+    slots = np.repeat(np.arange(ranks), experts // ranks)
+    chosen, slot = linear_sum_assignment(flow.T[:, slots], maximize=True)
+    found = np.empty(experts, dtype=np.int64)
+    found[chosen] = slots[slot]
+    return found
+
+
+@lru_cache(maxsize=256)
+def stay_rate(routing: Routing, experts: int, ranks: int) -> float:
+    """p: of all tokens and layers, those whose next expert is on their own rank.
+
+    >>> round(stay_rate(Routing(affinity=0.6), 16, 4), 3)
+    0.7
+    >>> round(stay_rate(Routing(), 16, 4), 3)
+    0.25
+    """
+    follow, where = transitions(routing, experts), np.repeat(np.arange(ranks), experts // ranks)
+    visited, found = routing.assigned_shares(experts), []
+    for _ in range(LAYERS):
+        flow = np.array([(visited * (where == rank)) @ follow for rank in range(ranks)])
+        where = placed(flow)
+        found.append(float(flow[where, np.arange(experts)].sum()))
+        visited = visited @ follow
+    return float(np.mean(found))

@@ -1,0 +1,103 @@
+"""The rows that meet a rank's routed experts, and what of experts a rank keeps besides its share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import ceil
+
+from ..model import Block
+from ..model.formats import WeightClass
+from ..model.routed import RoutedShard
+from . import expert_shards
+from .balance import touched
+from .ledger import Buffer, Lifetime
+from .plan import Job
+
+
+def own_tokens(job: Job) -> int:
+    """Tokens that a rank routes: those it holds, with sequence regions 1/T of them."""
+    return job.tokens // (job.plan.tp if job.plan.sequence_regions else 1)
+
+
+def program_axes(job: Job) -> tuple[str, ...]:
+    """Axes along which programs differ for the sake of experts: the group's, where its ranks get different loads."""
+    uneven = job.model.experts is not None and job.plan.ep > 1 and not job.expert_loads.even
+    return ("ep",) if uneven else ()
+
+
+def load_of(job: Job, position: int | None) -> float:
+    """Load of a rank over the mean."""
+    return job.expert_loads.busiest_rank_load if position is None else job.expert_loads.loads[position]
+
+
+def sent_rows(job: Job, position: int | None = None) -> float:
+    """Rows that a rank of an expert group receives, which are those one sends when the load is balanced."""
+    experts = job.model.experts
+    if experts is None or not expert_shards.tokens_travel(job):
+        return 0.0
+    return own_tokens(job) * expert_shards.copies(job, experts) * load_of(job, position)
+
+
+def own_rows(job: Job) -> float:
+    """Rows that a rank's own tokens make on their way to experts: as many whoever has most visits, without those that
+    are dropped."""
+    experts = job.model.experts
+    assert experts is not None
+    kept = 1.0 - job.work.routing.dropped(experts.count)
+    return own_tokens(job) * expert_shards.copies(job, experts) * kept if expert_shards.tokens_travel(job) else 0.0
+
+
+def left(job: Job) -> tuple[float, float]:
+    """Of the bytes of exchanges with experts that stand anywhere, those that travel, there and back."""
+    assert job.model.experts is not None
+    return job.plan.dispatch.left(job.work.routing, job.model.experts, job.plan.ep)
+
+
+def routed_shard(job: Job, tokens: int | None = None, position: int | None = None) -> RoutedShard:
+    """The experts of a rank and the rows that meet each, of ``tokens`` tokens a rank (None: all of them)."""
+    experts, plan = job.model.experts, job.plan
+    assert experts is not None
+    grouped, replicated = plan.ep > 1, job.replicates_tokens
+    if tokens is None:
+        tokens = own_tokens(job) if grouped else job.tokens
+    local, slices, sources = expert_shards.products(job, experts)
+    rows = tokens * (1 if replicated else sources) * experts.topk / experts.count * load_of(job, position)
+    whole = job.whole_ranks if job.step.serves else plan.tp
+    columns = whole // plan.ep if replicated else slices if grouped else whole
+    dtype, kept = job.work.precision, None
+    if job.step.serves:
+        formats = job.work.formats
+        dtype, kept = formats.multiplied(WeightClass.EXPERTS), formats.kept(WeightClass.EXPERTS)
+    return RoutedShard(job.model, local, ceil(rows), columns, dtype, job.activation_bytes, kept)
+
+
+def expert_bytes(job: Job) -> float:
+    """Of one expert's weights."""
+    return job.model.expert_parameters * job.weight_bytes
+
+
+def moved_bytes(job: Job) -> float:
+    """Bytes of the experts that a balance policy brings to a rank for one layer, of the rank that gets most."""
+    return job.expert_loads.moved_experts * expert_bytes(job)
+
+
+def buffers(job: Job, kinds: Mapping[Block, int]) -> Iterator[Buffer]:
+    """Experts of other ranks for a layer, with their gradients while training; and copies that stay in all layers of
+    ``kinds`` (of a serving step they are weights among others: :mod:`tspsim.parallel.served`)."""
+    if job.model.experts is not None and job.plan.ep > 1:
+        moved = moved_bytes(job)
+        gradients_ = moved / job.weight_bytes * job.work.optimizer.gradients if job.training else 0.0
+        yield Buffer("moved_experts", moved + gradients_, Lifetime.LAYER)
+        layers = sum(count for block, count in kinds.items() if block.experts)
+        if not job.step.serves:
+            yield from expert_shards.buffers(job)
+            yield Buffer("copied_experts", job.expert_loads.further_experts * expert_bytes(job) * layers, Lifetime.STEP)
+
+
+def touched_experts(job: Job, tokens: int, position: int | None) -> float:
+    """Distinct experts of a rank that any of the group's tokens chose: of the rank named, or of the one that has most
+    to read."""
+    experts, plan = job.model.experts, job.plan
+    assert experts is not None
+    each = touched(job.work.routing, plan.expert_balance, experts.count, plan.ep, tokens * experts.topk)
+    return max(each) if position is None else each[position]

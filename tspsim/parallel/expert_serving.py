@@ -1,0 +1,105 @@
+"""Routed experts of a serving step: tokens go to the ranks of their experts, or to all of them, and sums come back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..model.layer import LayerShard
+from ..model.serving import ServingLayer
+from ..program import Tokens
+from .builder import ProgramBuilder
+from .expert import Shared
+from .expert_rows import left, load_of, routed_shard, touched_experts
+from .interleave import EXCHANGE
+from .plan import Job
+
+
+def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int], shared: Shared | None) -> list[int]:
+    """The MLP of a layer whose experts are on other replicas as well: tokens go there, or to all, and sums come back.
+
+    Ranks of ``tp`` have the same tokens; each takes its part of them to the experts, and gathers the whole afterwards.
+    """
+    plan, experts = job.plan, job.model.experts
+    assert experts is not None
+    tokens, position, dispatch = routed_tokens(job), builder.coordinates.get("ep"), plan.dispatch
+    routed = routed_shard(job, tokens, position)
+    chosen = builder.compute(
+        "norm, router", layer.norm(job.tokens), routed.router(tokens), routed.choose(tokens), after=after
+    )
+    beside = plan.hiding.shared_beside
+    done = shared([chosen]) if shared and not beside else []
+    row_bytes = job.model.hidden * (dispatch.element_bytes or job.activation_bytes)
+    if dispatch.gathers:
+        size = plan.ep * tokens * job.model.hidden * job.activation_bytes
+        arrived = [
+            builder.collective("all_gather", "ep", size, "tokens to all", after=[chosen, *done], stream=EXCHANGE)
+        ]
+    else:
+        arrived = all_to_all(builder, job, "dispatch", 0, row_bytes, [chosen, *done])
+    if dispatch.everywhere:
+        entries = plan.ep * tokens * entry_bytes(layer)
+        builder.collective("all_gather", "ep", entries, "new entries to all", after=after, stream="new entries")
+    planned = plan_copies(builder, job, [chosen])
+    if shared and beside:
+        done = shared([chosen])
+    load = load_of(job, position)
+    pairs = tokens * experts.topk * load
+    touched = touched_experts(job, plan.ep * tokens, position)
+    multiplied = builder.compute("experts", routed.fused(plan.ep * tokens, pairs, touched), after=[*arrived, *planned])
+    if dispatch.gathers:
+        back = [builder.collective("reduce_scatter", "ep", size, "sum experts", after=[multiplied], stream=EXCHANGE)]
+    else:
+        wide = job.model.hidden * job.activation_bytes
+        back = all_to_all(builder, job, "combine", 1, wide, [multiplied])
+    if plan.tp > 1:
+        whole = job.tokens * job.model.hidden * job.activation_bytes
+        back = [builder.collective("all_gather", "tp", whole, "tokens of experts", after=back)]
+    return [*back, *done]
+
+
+def plan_copies(builder: ProgramBuilder, job: Job, chosen: list[int]) -> list[int]:
+    """What every token chose to all ranks, and each one's plan of it, where a policy says which copies run; returns
+    what experts wait for."""
+    experts, loads = job.model.experts, job.expert_loads
+    assert experts is not None
+    if not loads.planned:
+        return []
+    size = job.plan.ep * routed_tokens(job) * experts.topk * CHOICE_BYTES
+    told = builder.collective("all_gather", "ep", size, "choices to all", after=chosen, stream="choices")
+    return [builder.host("plan of copies", loads.host_s, after=[told]) if loads.host_s else told]
+
+
+#: Of one choice of a token, as ranks tell each other.
+CHOICE_BYTES = 4
+
+
+def entry_bytes(layer: LayerShard) -> float:
+    """Of a token's keys and values in one layer's cache."""
+    assert isinstance(layer, ServingLayer)
+    return layer.attention_kind.cache(layer.model, layer.kind, layer.formats.cache).token_bytes
+
+
+def all_to_all(
+    builder: ProgramBuilder, job: Job, name: str, phase: int, row_bytes: float, after: Sequence[int]
+) -> list[int]:
+    """One way between the ranks of tokens and those of their experts, of a serving step."""
+    experts, dispatch, tokens = job.model.experts, job.plan.dispatch, routed_tokens(job)
+    assert experts is not None
+    algorithm, exchanged = None, None
+    if dispatch.phases is not None:
+        algorithm = dispatch.phases[phase]
+        choice = experts.count, experts.topk, experts.groups, experts.kept_groups
+        exchanged = Tokens(tokens * load_of(job, None), row_bytes, *choice)
+    size = tokens * dispatch.copies(job.plan.ep, experts) * load_of(job, None) * row_bytes * left(job)[phase]
+    if not size:
+        return list(after)
+    return [
+        builder.collective(
+            "all_to_all", "ep", size, name, after=after, stream=EXCHANGE, algorithm=algorithm, tokens=exchanged
+        )
+    ]
+
+
+def routed_tokens(job: Job) -> int:
+    """Tokens that a rank takes to experts in a serving step: its part of those that its ranks of ``tp`` all have."""
+    return -(-job.tokens // job.plan.tp)

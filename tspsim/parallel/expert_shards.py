@@ -1,0 +1,120 @@
+"""Where an expert's weights and its tokens meet (Tutel, Hwang et al. 2022, arXiv 2206.03382, §4.2): parallelism r.
+
+W = ``ep`` ranks share E experts. With E < W each expert lies in g = W/E slices of its columns, one a rank; with E ≥ W a
+rank keeps E/W whole experts, and g = 1. The layout is the same for every r (``expert_shards``), so a run may switch
+from one step to the next:
+
+    r = 0        tokens stay, and all experts are gathered for the layer: E·P·(W − 1)/W bytes a rank, P an expert's
+    1 ≤ r ≤ g    an expert's slices are gathered among g/r ranks to 1/r of its columns, P/r·(1 − r/g) bytes; a token
+                 goes to the r ranks that have an expert's columns between them, k·r rows; sums meet where it came from
+    r = g        no weights travel
+
+Few tokens and large experts want r = g, many tokens r = 1 or 0. Gradients of what was gathered are scattered the same
+way. Weights are fetched ahead into one buffer, once the layer before has left it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from ..model import Experts
+from .builder import ProgramBuilder
+from .ledger import Buffer, Lifetime
+from .plan import SLICES, Job
+
+#: The stream that weights come on.
+STREAM = "gathered experts"
+
+
+def tokens_travel(job: Job) -> bool:
+    """Whether tokens go to experts on other ranks."""
+    return job.plan.ep > 1 and job.plan.expert_shards != 0
+
+
+def sliced(job: Job) -> bool:
+    """Whether an expert lies on several ranks."""
+    return job.plan.expert_owners > 1
+
+
+def copies(job: Job, experts: Experts) -> float:
+    """Rows that a token makes on its way: of sliced experts one to every rank that has columns of one, otherwise what
+    the plan's dispatch says."""
+    plan = job.plan
+    if sliced(job):
+        return float(experts.topk * (plan.expert_shards or 1))
+    return plan.dispatch.copies(plan.ep, experts)
+
+
+def products(job: Job, experts: Experts) -> tuple[int, int, float]:
+    """Experts that a rank multiplies, parts that their columns are cut into, and ranks whose tokens meet there: each
+    expert's rows are those of a rank's tokens times so many, over E/k."""
+    plan = job.plan
+    if plan.expert_shards == 0:
+        return experts.count, 1, 1.0
+    if sliced(job):
+        return 1, plan.expert_shards or 1, plan.ep * (plan.expert_shards or 1) / plan.expert_owners
+    return experts.count // plan.ep, 1, float(plan.ep)
+
+
+def weights(job: Job) -> float:
+    """Parameters that a rank has once they are gathered; none where nothing is."""
+    plan, experts = job.plan, job.model.experts
+    if experts is None or plan.expert_shards is None:
+        return 0.0
+    if plan.expert_shards == 0:
+        return float(experts.count * job.model.expert_parameters)
+    return job.model.expert_parameters / plan.expert_shards if plan.slice_group > 1 else 0.0
+
+
+def gathering(job: Job) -> tuple[str, int]:
+    """The axis of ranks that gather them, and how many they are."""
+    return ("ep", job.plan.ep) if job.plan.expert_shards == 0 else (SLICES, job.plan.slice_group)
+
+
+def received(job: Job) -> Mapping[str, float]:
+    """Bytes that a rank receives of one layer's forward, in closed form: of weights, and of tokens there and back.
+
+    Without drops, and of a balanced load.
+    """
+    experts, plan = job.model.experts, job.plan
+    assert experts is not None
+    axis, ranks = gathering(job)
+    moved = {axis: weights(job) * job.weight_bytes * (1.0 - 1.0 / ranks)} if weights(job) else {}
+    if tokens_travel(job):
+        rows = job.tokens // (plan.tp if plan.sequence_regions else 1) * copies(job, experts)
+        size = 2.0 * rows * job.model.hidden * job.activation_bytes * (1.0 - 1.0 / plan.ep)
+        moved["ep"] = moved.get("ep", 0.0) + size
+    return moved
+
+
+def gather(builder: ProgramBuilder, job: Job) -> list[int]:
+    """Bring a layer's weights; returns what experts wait for."""
+    if not weights(job):
+        return []
+    size, (axis, _) = weights(job) * job.weight_bytes, gathering(job)
+    moved = builder.collective("all_gather", axis, size, "gather experts", stream=STREAM)
+    builder.buffers(STREAM, 1, 1).fill(0, moved)
+    return [moved]
+
+
+def used(builder: ProgramBuilder, job: Job, by: int) -> None:
+    """The gathered weights are not needed once ``by`` is over."""
+    if weights(job):
+        builder.buffers(STREAM, 1, 1).used(0, by)
+
+
+def scatter(builder: ProgramBuilder, job: Job, after: Sequence[int]) -> list[int]:
+    """Sum the gradients of what was gathered, each rank its own part; returns what brings them there."""
+    if not weights(job):
+        return []
+    size, (axis, _) = weights(job) * job.work.optimizer.gradients, gathering(job)
+    return [builder.collective("reduce_scatter", axis, size, "scatter experts' gradients", after=after, stream=STREAM)]
+
+
+def buffers(job: Job) -> Iterator[Buffer]:
+    """Weights of others for a layer, and while training gradients of all that was gathered."""
+    if weights(job):
+        _, ranks = gathering(job)
+        others = weights(job) * (1.0 - 1.0 / ranks) * job.weight_bytes
+        summed = weights(job) * job.work.optimizer.gradients if job.training else 0.0
+        yield Buffer("gathered_experts", others + summed, Lifetime.LAYER)
