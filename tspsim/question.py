@@ -30,6 +30,9 @@ from .scenario import Plan as PlanKeys
 from .scenario.workload import PrecisionSpec, Workload
 from .steps import STEPS
 
+#: Keys of a plan beside its switches.
+OTHERS = ("stage_layers", "expert_balance", "activation_store", "offload_layers")
+
 
 @dataclass(frozen=True)
 class Question:
@@ -103,16 +106,20 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         stack.stack().on(device.name),
         workload.load(),
         formats,
+        cluster.node.host_copies_bytes_per_s,
     )
     plans = []
     for entry in scenario.plans:
         if entry.pools is not None:
             plans.append(first_of_pools(scenario, entry, cluster, lookups))
             continue
+        recomputation, recomputed = entry.remade
         plan = Plan(
             entry.name,
             entry.degrees(cluster.gpus),
-            **{name: getattr(entry, name) for name in (*SWITCHES, "stage_layers", "expert_balance")},
+            **{name: getattr(entry, name) for name in (*SWITCHES, *OTHERS) if name != "recomputation"},
+            recomputation=recomputation,
+            recomputed=recomputed,
             algorithms={str(kind): name for kind, name in entry.algorithms.items()},
             node_axes=entry.placement.node if entry.placement else (),
             rail_axes=entry.placement.rails if entry.placement else (),

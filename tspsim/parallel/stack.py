@@ -40,6 +40,8 @@ class Stack:
         gradients added to by the product itself.
     activation_factor
         What a layer keeps for its backward, over what fused kernels need.
+    activation_store
+        The type in which a plan that states none keeps activations (:mod:`tspsim.parallel.activation_store`).
     attention_flops_per_s
         The most that its attention kernel reaches; None where it is the device's best.
     flash_attention
@@ -65,6 +67,7 @@ class Stack:
     loss_factor: float | None = None
     accumulation_bytes: float = 0.0
     activation_factor: float = 1.0
+    activation_store: str | None = None
     attention_flops_per_s: float | None = None
     flash_attention: bool = True
     overlap_gradients: bool = True

@@ -13,14 +13,19 @@ from ..model import Block
 from ..model.layer import LayerShard
 from ..operators import Gemm, Operator
 from ..program import Program, Repeat
-from ..steps import BACKWARD, FORWARD, Task
-from . import data
+from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
+from . import data, offload
 from .builder import ProgramBuilder, WrittenLayer
 from .expert import own_tokens, program_axes
 from .interleave import flat, interleaved
+from .memory import Kept, spread_over
 from .pipeline import Chunk
 from .plan import Job
+from .recomputed import FULL, INSIDE, KEPT
 from .scheme import Scheme, WholeTokens
+
+#: Writes one layer: its shard, and what it leaves for its backward → when it is complete.
+WriteLayer = Callable[[LayerShard, Kept], list[int]]
 
 
 def axes_of(job: Job) -> tuple[str, ...]:
@@ -68,6 +73,8 @@ class Writer:
         self.builder = ProgramBuilder(", ".join(names) or "all ranks", job, coordinates)
         self.share = data.OwnedParameters(job, scheme.residency.weight_shards(job))
         self.exchanged_gradients: list[int] = []
+        #: What the next layer whose activations are copied to the host or back waits for, as an index of the program.
+        self.gate: int | None = None
         self._written: dict[Hashable, tuple[Repeat, list[int], list[int]]] = {}
 
     def do(self, tasks: Sequence[Task]) -> None:
@@ -109,6 +116,7 @@ class Writer:
 
     def forward(self, chunk: Chunk, task: Task) -> None:
         builder, job, pieces = self.builder, self.job, self.pieces
+        scheme_shards = self.scheme.residency.compute_shards(job)
         if not chunk.has_embedding:
             self.receive("activations", 1)
         elif job.model.vocab:
@@ -117,10 +125,12 @@ class Writer:
             pieces.embed(builder, job, self.layer)
             self.wait([builder.length - 1])
 
-        def layer(shard: LayerShard) -> list[int]:
+        def layer(shard: LayerShard, kind: Kept) -> list[int]:
             gathered = data.gather_weights(builder, job, self.share, shard.kind, task)
             ready = pieces.layer(builder, self.job, shard, self.position)
             data.wait_for_weights(builder, job, gathered, ready)
+            if kind.away:
+                self.gate = offload.send(builder, job, scheme_shards, kind, ready, self.gate)
             return ready
 
         ready = self.layers(chunk, layer, task)
@@ -145,7 +155,7 @@ class Writer:
         if self.job.step.serves:
             self.builder.compute("rows here", after=ready)
 
-    def draft(self, layer: Callable[[LayerShard], list[int]], task: Task) -> None:
+    def draft(self, layer: WriteLayer, task: Task) -> None:
         """The passes that make the next drafts, one token after the other."""
         whole = self.job
         layers = whole.draft_layers
@@ -168,6 +178,7 @@ class Writer:
 
     def backward(self, chunk: Chunk, task: Task) -> None:
         builder, job, scheme = self.builder, self.job, self.scheme
+        scheme_shards = scheme.residency.compute_shards(job)
         put_off = job.order.splits_backward
         # The gradients of layers are put off, never the head's: it is here, with its loss, once.
         builder.weight_gradients = True
@@ -178,16 +189,26 @@ class Writer:
             builder.part = "head backward"
             scheme.head_backward(builder, job, self.layer)
 
-        def layer(shard: LayerShard) -> list[int]:
-            gathered = data.gather_weights(builder, job, self.share, shard.kind, task)
-            if job.plan.recomputation == "full":
+        def layer(shard: LayerShard, kind: Kept) -> list[int]:
+            whole = job
+            # A layer inside a repeated group is repeated as one that is repeated alone.
+            here = whole.making(FULL if kind.again == INSIDE else kind.again)
+            here_again = 0
+            if kind.away:
+                assert self.gate is not None
+                here_again = offload.bring_back(builder, whole, scheme_shards, kind, self.gate)
+            gathered = data.gather_weights(builder, here, self.share, shard.kind, task)
+            if here.plan.recomputation == FULL:
                 builder.recomputing = True
-                scheme.layer(builder, job, shard, self.position)
+                scheme.layer(builder, here, shard, self.position)
                 builder.recomputing = False
-            ready = scheme.layer_backward(builder, job, shard, self.position)
-            data.wait_for_weights(builder, job, gathered, ready)
+            ready = scheme.layer_backward(builder, here, shard, self.position)
+            data.wait_for_weights(builder, here, gathered, ready)
             if builder.weight_gradients:
-                data.reduce_layer(builder, job, self.share.trained_layer(shard.kind), task)
+                data.reduce_layer(builder, here, self.share.trained_layer(shard.kind), task)
+            if kind.away:
+                builder.hold_until(here_again)
+                self.gate = builder.first_kernel
             return ready
 
         brought_home = builder.exchanged_gradients
@@ -215,7 +236,7 @@ class Writer:
         builder, write = self.builder, self.scheme.layer_weights
         assert write is not None
 
-        def layer(shard: LayerShard) -> list[int]:
+        def layer(shard: LayerShard, kind: Kept) -> list[int]:
             builder.part = "weight gradients"
             write(builder, self.job, shard)
             data.reduce_layer(builder, self.job, self.share.trained_layer(shard.kind), task)
@@ -239,7 +260,7 @@ class Writer:
         norm = self.layer.norm(tokens)
         return norm, norm, Gemm(tokens, hidden, 2 * hidden, self.job.work.precision, name="join projection")
 
-    def layers(self, chunk: Chunk, write: Callable[[LayerShard], list[int]], task: Task, step: int = 1) -> list[int]:
+    def layers(self, chunk: Chunk, write: WriteLayer, task: Task, step: int = 1) -> list[int]:
         """A chunk's layers, first to last or with ``step`` −1 last to first; ``write`` returns when one is complete.
 
         Layers of one kind are written once and repeated, and stand again where a task is like an earlier one; others
@@ -250,35 +271,53 @@ class Writer:
         if not chunk.layers:
             return [builder.length - 1]
         blocks = job.model.blocks[chunk.first_layer : chunk.first_layer + chunk.layers] or (self.job.further_block,)
-        first = chunk.first_layer
+        first, kinds = chunk.first_layer, self.kept_kinds(chunk, blocks, task)
         if step < 0:
-            blocks, first = blocks[::-1], first + chunk.layers - 1
+            blocks, kinds, first = blocks[::-1], kinds[::-1], first + chunk.layers - 1
         builder.begin_run()
-        if len(set(blocks)) == 1:
+        if len(set(kinds)) == 1 and not kinds[0].away:
             # What of a micro-batch a layer may depend on: whether it is the first or the last of a step; of a pass that
             # serves its rows.
             ends = task.micro_batch == 0, task.micro_batch == job.micro_batches - 1
             key = task.kind, *ends, chunk, builder.further_token, job.rows
             if key not in self._written:
                 builder.begin_layers(first)
-                ready = write(self.kinds[blocks[0]])
+                ready = write(self.kinds[blocks[0]], kinds[0])
                 self._written[key] = builder.end_layers(chunk.layers, step), ready, builder.exchanged_gradients
             layers, ready, exchanged = self._written[key]
             builder.exchanged_gradients = list(exchanged)
             start = builder.repeat(layers)
         elif job.step.serves:
             start, ready = self.runs_of_layers(blocks, first, write)
+        elif job.plan.recomputed is not None or job.plan.offload_layers:
+            self.gate = builder.length - 1 if task.kind == BACKWARD else None
+            # Layers whose activations go to the host stand alone: each waits for the copy of the one before.
+            alone = itertools.count()
+            for (kind, _), same in itertools.groupby(kinds, lambda kind: (kind, next(alone) if kind.away else -1)):
+                builder.begin_layers(first)
+                ready, count = write(self.kinds[kind.block], kind), len(list(same))
+                start = builder.put_layers(builder.take_layer(), first, count, step)
+                if kind.away and self.gate is not None:
+                    self.gate += start
+                first += step * count
         else:
             for index, block in enumerate(blocks):
                 builder.begin_layers(first + step * index)
-                ready = write(self.kinds[block])
+                ready = write(self.kinds[block], kinds[index])
                 start = builder.end_layer()
         self.exchanged_gradients = [start + index for index in builder.exchanged_gradients]
         return [start + index for index in ready]
 
-    def runs_of_layers(
-        self, blocks: Sequence[Block], first: int, write: Callable[[LayerShard], list[int]]
-    ) -> tuple[int, list[int]]:
+    def kept_kinds(self, chunk: Chunk, blocks: Sequence[Block], task: Task) -> list[Kept]:
+        """Kinds of a chunk's layers as far as a task of them goes: what is made again matters to a backward alone."""
+        job, plan = self.job, self.job.plan
+        again = job.again(chunk) if task.kind == BACKWARD else (plan.recomputation,) * chunk.layers
+        if self.builder.further_token or not job.training:
+            again = (plan.recomputation,) * chunk.layers
+        away = 0 if self.builder.further_token or task.kind == WEIGHTS or not job.training else plan.offload_layers
+        return list(itertools.starmap(Kept, zip(blocks, again, spread_over(chunk.layers, away), strict=True)))
+
+    def runs_of_layers(self, blocks: Sequence[Block], first: int, write: WriteLayer) -> tuple[int, list[int]]:
         """Layers of a serving step, every kind written once; where the last one begins, and when it is complete."""
         builder = self.builder
         known: dict[Block, tuple[WrittenLayer, list[int]]] = {}
@@ -287,7 +326,7 @@ class Writer:
             count = len(list(same))
             builder.begin_layers(layer)
             if block not in known:
-                done = write(self.kinds[block])
+                done = write(self.kinds[block], Kept(block, KEPT))
                 known[block] = builder.take_layer(), done
             written, ready = known[block]
             start = builder.put_layers(written, layer, count)

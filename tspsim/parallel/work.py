@@ -43,6 +43,7 @@ class Work:
     ``document`` tokens are packed beside each other in a sequence and attend only themselves (None: one a sequence).
     With ``adapters`` the model itself is frozen, and kept in ``precision`` alone. ``stack`` is the software. A serving
     step has a ``load`` and weights and cache in ``formats``; its ``precision`` is the type of its fastest products.
+    ``host_bytes_per_s`` joins a GPU and its host's memory, each way (0: not known).
     """
 
     pass_: str
@@ -59,6 +60,7 @@ class Work:
     stack: Stack = IDEAL
     load: Load = NOTHING
     formats: Formats = BF16
+    host_bytes_per_s: float = 0.0
 
     @cached_property
     def step(self) -> Step:

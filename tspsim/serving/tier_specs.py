@@ -7,9 +7,6 @@ from ..parallel.capacity import Capacity
 from ..scenario.tiers import Tier, Tiers
 from .tiers import TierSpec
 
-#: Share of its link's bandwidth that copies between a GPU and its host reach: 50 to 55 of PCIe 5's 63 GB/s are what
-#: pinned copies are seen at; a prior.
-COPIES = 0.83
 #: Tokens of a context over which a token's bytes are taken: windows and states count as they do there.
 TYPICAL = 8192
 
@@ -23,7 +20,7 @@ def tier_specs(tiers: Tiers, node: NodeSpec, capacity: Capacity, lanes: int = 1)
     gpu_bytes = max(capacity.sequence_bytes(TYPICAL)) / TYPICAL
     found = []
     if tiers.host is not None:
-        bandwidth = tiers.host.bandwidth or host_bandwidth(node)
+        bandwidth = tiers.host.bandwidth or node.host_copies_bytes_per_s
         found.append(spec("host", tiers.host, tiers.host.size * lanes, gpu_bytes, gpu_bytes / bandwidth))
     if tiers.remote is not None:
         assert tiers.remote.bandwidth is not None
@@ -38,12 +35,6 @@ def spec(
     """One tier."""
     evicts = tier.write == "evicted"
     return TierSpec(name, size_bytes, token_bytes, token_s, tier.latency, evicts, shared)
-
-
-def host_bandwidth(node: NodeSpec) -> float:
-    """Bytes/s of copies between a GPU and its host."""
-    link = node.host_memory if node.host_memory is not None else node.host_link
-    return COPIES * link.bandwidth.value
 
 
 def whole_bytes(capacity: Capacity) -> float:
