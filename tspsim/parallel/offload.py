@@ -29,10 +29,11 @@ def send(
     return _copy(builder, job, compute_shards, kind, "activations to host", ready)
 
 
-def bring_back(builder: ProgramBuilder, job: Job, compute_shards: int, kind: Kept, gate: int) -> int:
+def bring_back(builder: ProgramBuilder, job: Job, compute_shards: int, kind: Kept, gate: int | None) -> int:
     """Ahead of the backward that is about to be written, once ``gate``, an index of the program, is over; returns the
     index of the copy in the layer."""
-    return _copy(builder, job, compute_shards, kind, "activations from host", [gate - builder.length])
+    after = [] if gate is None else [gate - builder.length]
+    return _copy(builder, job, compute_shards, kind, "activations from host", after)
 
 
 def _copy(

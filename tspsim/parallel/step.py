@@ -195,7 +195,6 @@ class Writer:
             here = whole.making(FULL if kind.again == INSIDE else kind.again)
             here_again = 0
             if kind.away:
-                assert self.gate is not None
                 here_again = offload.bring_back(builder, whole, scheme_shards, kind, self.gate)
             gathered = data.gather_weights(builder, here, self.share, shard.kind, task)
             if here.plan.recomputation == FULL:
@@ -290,7 +289,7 @@ class Writer:
         elif job.step.serves:
             start, ready = self.runs_of_layers(blocks, first, write)
         elif job.plan.recomputed is not None or job.plan.offload_layers:
-            self.gate = builder.length - 1 if task.kind == BACKWARD else None
+            self.gate = builder.length - 1 if task.kind == BACKWARD and builder.length else None
             # Layers whose activations go to the host stand alone: each waits for the copy of the one before.
             alone = itertools.count()
             for (kind, _), same in itertools.groupby(kinds, lambda kind: (kind, next(alone) if kind.away else -1)):

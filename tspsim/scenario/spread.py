@@ -10,9 +10,11 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import (
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     StrictBool,
     StrictInt,
+    Tag,
     TypeAdapter,
     ValidationError,
     model_validator,
@@ -48,7 +50,15 @@ class PartlyRecomputed(Section):
     )
 
 
-Recomputation = Literal["none", "selective", "cheap", "full"] | PartlyRecomputed
+def _form(value: object) -> str:
+    """Whether recomputation is said of all layers or of some."""
+    return "some" if isinstance(value, (Mapping, PartlyRecomputed)) else "all"
+
+
+Recomputation = Annotated[
+    Annotated[Literal["none", "selective", "cheap", "full"], Tag("all")] | Annotated[PartlyRecomputed, Tag("some")],
+    Discriminator(_form),
+]
 
 
 CollectiveKind = Annotated[str, OneOf(KINDS.names)]
