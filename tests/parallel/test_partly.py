@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import tspsim
 from helpers.engine import architecture, job_of, question, replica_flops
+
+import tspsim
 from tspsim.errors import InputError
 from tspsim.parallel import scheme_of
 from tspsim.parallel.memory import kept_activations, peak_memory

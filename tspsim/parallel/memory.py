@@ -20,6 +20,7 @@ from .expert import routed_shard, sent_rows
 from .ledger import WORKSPACE, Buffer, Lifetime, peak
 from .pipeline import Chunk
 from .plan import Job
+from .recompute import NORMS, PRODUCTS, remade
 from .recomputed import ATTENTION, CHEAP, FULL, INSIDE, KEPT
 
 
@@ -197,10 +198,10 @@ def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
         scores = 5.0 * job.tokens * job.work.sequence * model.heads / compute_shards
     # Elements of the activation's type that one in the store's takes the place of.
     entering, multiplied = (job.store.columns_bytes or wide) / wide, (job.store.products_bytes or wide) / wide
-    cheap = plan.recomputation == CHEAP
+    cheap, again = plan.recomputation == CHEAP, remade(job)
     before = (2 if model.gated else 1) * entering
-    columns = before + (not cheap and kept(Role.DOWN)) * multiplied
-    norms = 0 if cheap else (kept(Role.QKV) + kept(Role.GATE_UP)) * multiplied
+    columns = before + (PRODUCTS not in again and kept(Role.DOWN)) * multiplied
+    norms = 0 if NORMS in again else (kept(Role.QKV) + kept(Role.GATE_UP)) * multiplied
     heads = 2 * model.attention_width + 2 * model.kv_width
     if cheap and model.latent:
         heads = model.heads * model.latent.value_dim
@@ -208,7 +209,7 @@ def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
     per_layer = (2 + norms) * residual + job.tokens * split / compute_shards + latents(job)
     if block.experts:
         routed = routed_shard(job)
-        columns = before + (not cheap and kept(Role.EXPERTS_DOWN)) * multiplied
+        columns = before + (PRODUCTS not in again and kept(Role.EXPERTS_DOWN)) * multiplied
         rows = model.hidden * kept(Role.EXPERTS_GATE_UP) * multiplied
         per_layer += routed.all_rows * (rows + columns * routed.width)
     return wide * per_layer * stack.activation_factor + scores

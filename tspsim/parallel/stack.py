@@ -42,6 +42,9 @@ class Stack:
         What a layer keeps for its backward, over what fused kernels need.
     activation_store
         The type in which a plan that states none keeps activations (:mod:`tspsim.parallel.activation_store`).
+    remakes
+        What its fused kernels make again in their backward rather than keep: names of
+        :data:`tspsim.parallel.recompute.ROLES`.
     attention_flops_per_s
         The most that its attention kernel reaches; None where it is the device's best.
     flash_attention
@@ -68,6 +71,7 @@ class Stack:
     accumulation_bytes: float = 0.0
     activation_factor: float = 1.0
     activation_store: str | None = None
+    remakes: tuple[str, ...] = ()
     attention_flops_per_s: float | None = None
     flash_attention: bool = True
     overlap_gradients: bool = True

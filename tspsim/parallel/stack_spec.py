@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StrictBool
 
@@ -52,6 +52,9 @@ class StackSpec(Section):
     accumulation_bytes: Stated[BytesPerWeight] | None = Field(None, description="beyond writing a gradient in bf16")
     activation_factor: Stated[Factor] | None = Field(None, description="kept activations over those of fused kernels")
     activation_store: Stated[StoreName] | None = Field(None, description="of kept activations; a plan's comes first")
+    remakes: Stated[tuple[Literal["norms", "products"], ...]] | None = Field(
+        None, description="what backwards of its fused kernels make again rather than keep, whatever a plan recomputes"
+    )
     attention: Stated[FlopsPerSecond] | None = Field(None, description="the most its attention kernel reaches")
     flash_attention: Stated[StrictBool] | None = None
     overlap_gradients: Stated[StrictBool] | None = None
@@ -100,6 +103,8 @@ def _text(key: str, entry: Stated[Any]) -> str:
         if isinstance(entry, Expected) and entry.range is not None:
             text += f" ({' to '.join(map(duration, entry.ends))})"
         return text
+    if isinstance(value, tuple) and all(isinstance(each, str) for each in value):
+        return " and ".join(value)
     return " to ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
