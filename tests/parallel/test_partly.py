@@ -1,4 +1,4 @@
-"""Some layers recomputed, activations in eight bits, activations in the host's memory: memory, time, bounds, refusals."""
+"""Some layers recomputed, activations in eight bits, or in the host's memory: memory, time, refusals."""
 
 from __future__ import annotations
 

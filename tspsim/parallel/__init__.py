@@ -7,7 +7,7 @@ A *scheme* spreads a replica over its ranks: it writes the pieces of a pass, and
 
 from __future__ import annotations
 
-from . import balances, context, folded, folded_decode, tensor
+from . import balances, context, dualpipe, folded, folded_decode, tensor
 from .adapters import Adapters
 from .balance import BALANCES, Balance
 from .choice import Choice, Option
@@ -66,6 +66,7 @@ __all__ = [
     "build_mesh",
     "choices_of",
     "context",
+    "dualpipe",
     "folded",
     "folded_decode",
     "load_stack",

@@ -162,13 +162,18 @@ class ProgramBuilder:
         )
         return self._put(moved) if slice_of.number else self._add(moved)
 
-    def send(self, axis: str, offset: int, size_bytes: float, name: str, *, after: Iterable[int], wrap: bool) -> int:
-        """To the rank ``offset`` positions on, on a stream of its own; nothing where there is none."""
-        return self._message(axis, size_bytes, name, tuple(after), wrap, to=offset, source=None, stream=f"send {axis}")
+    def send(
+        self, axis: str, offset: int, size_bytes: float, name: str, *, after: Iterable[int], wrap: bool, way: int = 1
+    ) -> int:
+        """To the rank ``offset`` positions on, on a stream of its own, another for each ``way`` that what it belongs to
+        goes; nothing where there is none."""
+        stream = f"send {axis}" + (" down" if way < 0 else "")
+        return self._message(axis, size_bytes, name, tuple(after), wrap, to=offset, source=None, stream=stream)
 
-    def receive(self, axis: str, offset: int, size_bytes: float, name: str, *, wrap: bool) -> int:
+    def receive(self, axis: str, offset: int, size_bytes: float, name: str, *, wrap: bool, way: int = 1) -> int:
         """What the rank ``offset`` positions before sends."""
-        return self._message(axis, size_bytes, name, (), wrap, to=None, source=-offset, stream=f"receive {axis}")
+        stream = f"receive {axis}" + (" down" if way < 0 else "")
+        return self._message(axis, size_bytes, name, (), wrap, to=None, source=-offset, stream=stream)
 
     def _message(
         self,

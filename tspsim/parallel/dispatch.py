@@ -30,6 +30,8 @@ class ExpertDispatch:
         reduce-scatter instead of all-to-alls.
     trains
         Whether a backward can take the same ways.
+    eight_bits
+        It is of training whose products multiply in eight bits or fewer.
     word
         What a plan's name says of it.
     assumption
@@ -43,6 +45,7 @@ class ExpertDispatch:
     element_bytes: float | None = None
     gathers: bool = False
     trains: bool = True
+    eight_bits: bool = False
     word: str = ""
     assumption: str = ""
 
@@ -78,6 +81,19 @@ DISPATCHES.register(
 )
 
 
+#: As ``ranks``, tokens on their way to experts in fp8 with a scale for each 128 elements, gradients on theirs too; sums
+#: come back in bf16 (DeepSeek-V3, arXiv:2412.19437, §3.3.3).
+DISPATCHES.register(
+    ExpertDispatch(
+        "ranks_fp8",
+        distinct_ranks,
+        phases=("dispatch", "combine"),
+        element_bytes=1.0 + 4.0 / 128.0,
+        eight_bits=True,
+        word="x8",
+        assumption="tokens travel to their experts in eight bits, as products of eight bits read them",
+    )
+)
 #: Small messages in fp8 with a scale for each 128 elements (DeepEP's and mori's low-latency kernels), for decoding.
 DISPATCHES.register(
     ExpertDispatch(

@@ -312,7 +312,7 @@ def exchange(
     if pack:
         packed = routed.copy(own_rows(job), "pack rows")
         after = [builder.compute(f"pack rows for {name}", packed, after=after)]
-    row_bytes = job.model.hidden * job.activation_bytes
+    row_bytes = job.model.hidden * ((job.plan.dispatch.element_bytes if pack else None) or job.activation_bytes)
     phase, tokens = None, None
     if job.plan.dispatch.phases is not None:
         phase = job.plan.dispatch.phases[0 if pack else 1]

@@ -20,7 +20,7 @@ from .activation_store import ACTIVATION_STORES, WIDE, ActivationStore
 from .balance import BALANCES, BUSIEST, Balance, Balanced, balanced
 from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch, ExpertOverlap
 from .draft import DRAFTS
-from .pipeline import ORDERS, Chunk, Pipeline, PipelineOrder, chunk_layers, stage_chunks
+from .pipeline import ORDERS, Chunk, Pipeline, PipelineOrder, chunk_layers, chunks_both_ways, stage_chunks
 from .recomputed import FULL, KEPT, RECOMPUTE_METHODS, Partly
 from .registries import SCHEMES, scheme_name
 from .serving_engine import Captured
@@ -61,7 +61,7 @@ class Plan:
         Chunks of layers a pipeline stage holds (virtual stages).
     schedule
         Order of micro-batches on a stage, a name in :data:`tspsim.parallel.pipeline.ORDERS`: ``1f1b`` (interleaved
-        with vpp > 1) or ``zb-h1``.
+        with vpp > 1), ``zb-h1`` or ``dualpipe``.
     zero
         What data-parallel replicas divide among them: 0 nothing, 1 optimizer state, 2 and gradients, 3 and weights
         (Rajbhandari et al. 2020); 3 is FSDP.
@@ -548,6 +548,8 @@ class Job:
         return self.plan.stage_layers or chunk_layers(self.model.layers, self.plan.pp * self.plan.vpp)
 
     def chunks(self, stage: int) -> tuple[Chunk, ...]:
+        if self.training and self.plan.pp > 1 and self.plan.order.both_ways:
+            return chunks_both_ways(self.chunk_sizes, stage)
         return stage_chunks(self.chunk_sizes, self.plan.pp, stage)
 
     @property
@@ -703,6 +705,9 @@ class Job:
             if plan.hiding.halves:
                 key, value = "expert_overlap", plan.expert_overlap
             raise self._refuse(key, f"{value} is of {', '.join(each.name for each in STEPS.values() if each.serves)}")
+        if plan.dispatch.eight_bits and DTYPE_BYTES[self.work.precision] > DTYPE_BYTES["mxfp8"]:
+            told = f"{plan.expert_dispatch} sends what products in eight bits read, and these are in {self.work.precision}"
+            raise self._refuse("expert_dispatch", told)
         if plan.hiding.micro_batches and (plan.ep == 1 or plan.order.of_micro_batches is None):
             raise self._refuse("expert_overlap", "micro_batches hides exchanges of ep > 1 in 1f1b; use none")
         if plan.ep == 1:

@@ -118,7 +118,7 @@ class Writer:
         builder, job, pieces = self.builder, self.job, self.pieces
         scheme_shards = self.scheme.residency.compute_shards(job)
         if not chunk.has_embedding:
-            self.receive("activations", 1)
+            self.receive("activations", chunk.way, chunk)
         elif job.model.vocab:
             data.gather_table(builder, job, self.share.embedding(chunk), task, "embedding weights")
             builder.part = "embedding"
@@ -135,7 +135,7 @@ class Writer:
 
         ready = self.layers(chunk, layer, task)
         if not chunk.has_head:
-            self.send("activations", 1, ready)
+            self.send("activations", chunk.way, ready, chunk)
         elif job.model.vocab and job.head_tokens:
             data.gather_table(builder, job, self.share.head(chunk), task, "head weights")
             builder.part = "head"
@@ -184,7 +184,7 @@ class Writer:
         builder.weight_gradients = True
         builder.exchanged_gradients = []
         if not chunk.has_head:
-            self.receive("gradients", -1)
+            self.receive("gradients", -chunk.way, chunk)
         elif job.model.vocab:
             builder.part = "head backward"
             scheme.head_backward(builder, job, self.layer)
@@ -228,7 +228,7 @@ class Writer:
             scheme.embed_backward(builder, job, self.layer)
             data.reduce_table(builder, job, self.share.embedding(chunk), "embedding")
         if not chunk.has_embedding:
-            self.send("gradients", -1, ready)
+            self.send("gradients", -chunk.way, ready, chunk)
 
     def weights(self, chunk: Chunk, task: Task) -> None:
         """ZB-H1's third kind of task: the gradients of the weights that the backward left out."""
@@ -332,16 +332,23 @@ class Writer:
             layer += count
         return start, ready
 
-    def send(self, what: str, offset: int, after: list[int]) -> None:
-        builder, wrap = self.builder, self.job.plan.vpp > 1
+    def send(self, what: str, offset: int, after: list[int], chunk: Chunk) -> None:
+        builder, wrap = self.builder, self.wraps(chunk)
         builder.part = "pipeline"
-        builder.send("pp", offset, self.message_bytes, f"{what} to the next stage", after=after, wrap=wrap)
+        name, way = f"{what} to the next stage", chunk.way
+        builder.send("pp", offset, self.message_bytes, name, after=after, wrap=wrap, way=way)
 
-    def receive(self, what: str, offset: int) -> None:
+    def wraps(self, chunk: Chunk) -> bool:
+        """Whether messages of a chunk go round the stages; those the other way along them then meet their own kind
+        alone, for they never come to an end."""
+        return self.job.plan.vpp > 1 or chunk.way < 0
+
+    def receive(self, what: str, offset: int, chunk: Chunk) -> None:
         """Kernels wait for what the stage before sends; tensor-parallel ranks got a piece each and gather it."""
         builder, job = self.builder, self.job
         builder.part = "pipeline"
-        got = builder.receive("pp", offset, self.message_bytes, f"{what} received", wrap=job.plan.vpp > 1)
+        name, wrap = f"{what} received", self.wraps(chunk)
+        got = builder.receive("pp", offset, self.message_bytes, name, wrap=wrap, way=chunk.way)
         if job.plan.tp > 1 and not job.plan.sequence_regions:
             whole = self.message_bytes * job.plan.tp
             got = builder.collective("all_gather", "tp", whole, f"gather {what}", after=[got])

@@ -251,7 +251,7 @@ class Space:
             "exchange": (),
             "sequence_regions": (),
             "overlap": (),
-            **({"schedule": tuple(ORDERS)} if self.work.step.trains else {}),
+            **({"schedule": tuple(each.name for each in ORDERS.values() if each.searched)} if self.work.step.trains else {}),
             "vpp": (),
             **({"zero": (), "shard_group": ("groups of whole nodes",)} if self.work.step.trains else {}),
             **({"offload_layers": ("the fewest that fit",)} if self.work.step.trains else {}),
@@ -285,7 +285,7 @@ class Space:
         if pp == 1:
             return
         if family.training:
-            yield from ((1, name) for name in ORDERS if name != usual)
+            yield from ((1, each.name) for each in ORDERS.values() if each.name != usual and each.searched)
         for vpp in range(2, layers // pp + 1):
             if layers % pp or layers % (pp * vpp) == 0:
                 yield vpp, usual
