@@ -244,7 +244,7 @@ def run(
             question.cluster,
             stack.cost(costs, device, job.capture),
             Assignment(mesh, programs, role_of, slowness),
-            interference=Interference(device.compute_slowdown, device.communication_slowdown),
+            interference=Interference(stack.slowdown(device), device.communication_slowdown),
             every_rank=every_rank,
             every_iteration=every_iteration,
         )

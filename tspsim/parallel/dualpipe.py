@@ -1,9 +1,9 @@
 """DualPipe: micro-batches enter a pipeline at both ends (DeepSeek-AI 2024, arXiv:2412.19437, §3.2.1 and figure 5).
 
-Half of a step's micro-batches go from the first stage to the last, the others from the last to the first: a rank holds two
-stages' layers, s and p − 1 − s of p, so all weights twice. The forward of one way runs beside the backward of the other,
-and the bubble is (p/2 − 1)·(t_FB + t_B − 3·t_W) with weights' gradients put off (ibid., table 2); here they are not, so
-it is that without the last term. Tasks follow the published schedule (deepseek-ai/DualPipe, ``dualpipe.py``, steps 1
+Half of a step's micro-batches go from the first stage to the last, the others from the last to the first: a rank holds
+two stages' layers, s and p − 1 − s of p, so all weights twice. The forward of one way runs beside the backward of the
+other, and the bubble is (p/2 − 1)·(t_FB + t_B − 3·t_W) with weights' gradients put off (ibid., table 2); here they are
+not, so it is that without the last term. Tasks follow the published schedule (deepseek-ai/DualPipe, ``dualpipe.py``, steps 1
 to 8) with backwards whole.
 """
 
@@ -14,8 +14,8 @@ from .pipeline import ORDERS, Pipeline, PipelineOrder, Refusal
 
 
 def dualpipe(stages: int, stage: int, micro_batches: int, chunks: int) -> list[Task]:
-    """Tasks of one stage; chunk 0 goes up the pipeline, chunk 1 down. Of each way micro-batches are numbered from 0, the
-    last one as the step's last.
+    """Tasks of one stage; chunk 0 goes up the pipeline, chunk 1 down. Of each way micro-batches are numbered from 0,
+    the last one as the step's last.
 
     >>> [(task.kind[0], task.chunk, task.beside) for task in dualpipe(2, 0, 4, 1)[:5]]
     [('f', 0, False), ('f', 1, False), ('f', 0, True), ('b', 1, False), ('f', 1, True)]

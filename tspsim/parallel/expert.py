@@ -318,6 +318,8 @@ def exchange(
         phase = job.plan.dispatch.phases[0 if pack else 1]
         choice = experts.count, experts.topk, experts.groups, experts.kept_groups
         tokens = Tokens(own_tokens(job) * load_of(job, None), row_bytes, *choice)
+        if job.work.stack.exchange_units is not None:
+            tokens = tokens._replace(multiprocessors=job.work.stack.exchange_units)
     size = rows * row_bytes
     return [
         builder.collective(

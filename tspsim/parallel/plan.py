@@ -706,8 +706,8 @@ class Job:
                 key, value = "expert_overlap", plan.expert_overlap
             raise self._refuse(key, f"{value} is of {', '.join(each.name for each in STEPS.values() if each.serves)}")
         if plan.dispatch.eight_bits and DTYPE_BYTES[self.work.precision] > DTYPE_BYTES["mxfp8"]:
-            told = f"{plan.expert_dispatch} sends what products in eight bits read, and these are in {self.work.precision}"
-            raise self._refuse("expert_dispatch", told)
+            told = f"{plan.expert_dispatch} sends what products in eight bits read"
+            raise self._refuse("expert_dispatch", f"{told}, and these are in {self.work.precision}")
         if plan.hiding.micro_batches and (plan.ep == 1 or plan.order.of_micro_batches is None):
             raise self._refuse("expert_overlap", "micro_batches hides exchanges of ep > 1 in 1f1b; use none")
         if plan.ep == 1:

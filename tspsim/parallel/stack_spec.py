@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, StrictBool
 from tspsim import catalog
 from tspsim.errors import UnknownNameError
 from tspsim.provenance import Provenance
-from tspsim.units import FlopsPerSecond, Seconds, duration, flops
+from tspsim.units import FlopsPerSecond, PositiveCount, Seconds, duration, flops
 
 from .activation_store import ACTIVATION_STORES
 from .engine_spec import EngineSpec
@@ -54,6 +54,9 @@ class StackSpec(Section):
     activation_store: Stated[StoreName] | None = Field(None, description="of kept activations; a plan's comes first")
     remakes: Stated[tuple[Literal["norms", "products"], ...]] | None = Field(
         None, description="what backwards of its fused kernels make again rather than keep, whatever a plan recomputes"
+    )
+    exchange_units: Stated[PositiveCount] | None = Field(
+        None, description="multiprocessors of exchanges with experts, which kernels beside them lack"
     )
     attention: Stated[FlopsPerSecond] | None = Field(None, description="the most its attention kernel reaches")
     flash_attention: Stated[StrictBool] | None = None

@@ -12,12 +12,12 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from ..model import Block
 from ..model.layer import LayerShard
 from ..operators import Gemm, Operator
-from ..program import Program, Repeat
+from ..program import Instruction, Program, Repeat
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
 from . import data, offload
 from .builder import ProgramBuilder, WrittenLayer
 from .expert import own_tokens, program_axes
-from .interleave import flat, interleaved
+from .interleave import flat, interleaved, shifted
 from .memory import Kept, spread_over
 from .pipeline import Chunk
 from .plan import Job
@@ -73,6 +73,7 @@ class Writer:
         self.builder = ProgramBuilder(", ".join(names) or "all ranks", job, coordinates)
         self.share = data.OwnedParameters(job, scheme.residency.weight_shards(job))
         self.exchanged_gradients: list[int] = []
+        self._interleaved: dict[Hashable, list[Instruction]] = {}
         #: What the next layer whose activations are copied to the host or back waits for, as an index of the program.
         self.gate: int | None = None
         self._written: dict[Hashable, tuple[Repeat, list[int], list[int]]] = {}
@@ -105,13 +106,18 @@ class Writer:
 
     def interleave(self, *tasks: Task) -> None:
         """Tasks whose pieces take turns; their own order stays."""
-        whole, alone = self.builder, []
-        for task in tasks:
-            self.builder = ProgramBuilder(whole.role, self.job, whole.coordinates)
-            self.visit(task, self.chunks[task.chunk])
-            alone.append(flat(self.builder.program()))
-        self.builder = whole
-        for instruction in interleaved(alone, offset=whole.length):
+        whole, last = self.builder, self.job.micro_batches - 1
+        # What of a micro-batch its instructions depend on, as layers do.
+        key = tuple((task.kind, task.chunk, task.micro_batch == 0, task.micro_batch == last) for task in tasks)
+        if key not in self._interleaved:
+            alone = []
+            for task in tasks:
+                self.builder = ProgramBuilder(whole.role, self.job, whole.coordinates)
+                self.visit(task, self.chunks[task.chunk])
+                alone.append(flat(self.builder.program()))
+            self.builder = whole
+            self._interleaved[key] = list(interleaved(alone))
+        for instruction in shifted(self._interleaved[key], whole.length):
             whole.add(instruction)
 
     def forward(self, chunk: Chunk, task: Task) -> None:

@@ -40,7 +40,7 @@ from ...parallel import (
 )
 from ...parallel.activation_store import ACTIVATION_STORES, WIDE
 from ...parallel.choices import legal, schedules_of
-from ...parallel.dispatch import DISPATCHES, OVERLAPS
+from ...parallel.dispatch import DISPATCHES, OVERLAPS, ExpertDispatch
 from ...parallel.pipeline import ORDERS
 from ...parallel.recomputed import ATTENTION, CHEAP, FULL, KEPT, Partly
 
@@ -230,8 +230,12 @@ class Space:
 
     def dispatches(self, ranks: int) -> tuple[str, ...]:
         """How tokens may travel to their experts on so many ranks, the usual way first."""
-        others = [each.name for each in DISPATCHES.values() if each.trains and each.name != Plan.expert_dispatch]
+        others = [each.name for each in DISPATCHES.values() if self._sends(each)]
         return (Plan.expert_dispatch, *others) if ranks > 1 else (Plan.expert_dispatch,)
+
+    def _sends(self, dispatch: ExpertDispatch) -> bool:
+        """Whether a search looks at a dispatch beside the usual one; it does not narrow what is computed."""
+        return dispatch.trains and not dispatch.eight_bits and dispatch.name != Plan.expert_dispatch
 
     def overlaps(self, family: Job) -> tuple[str, ...]:
         """What may hide that: shared experts where there are any. Other micro-batches are not looked at."""
@@ -245,13 +249,14 @@ class Space:
         """What of a plan is chosen here besides degrees → the values looked at, where not all of them are."""
         experts = self.model.experts is not None
         overlaps = [each.name for each in OVERLAPS.values() if not (each.micro_batches or each.halves)]
+        orders = tuple(each.name for each in ORDERS.values() if each.searched)
         return {
             "micro_batch": (),
             "recomputation": (*RECOMPUTATION, "the fewest layers in full") if self.work.step.trains else (),
             "exchange": (),
             "sequence_regions": (),
             "overlap": (),
-            **({"schedule": tuple(each.name for each in ORDERS.values() if each.searched)} if self.work.step.trains else {}),
+            **({"schedule": orders} if self.work.step.trains else {}),
             "vpp": (),
             **({"zero": (), "shard_group": ("groups of whole nodes",)} if self.work.step.trains else {}),
             **({"offload_layers": ("the fewest that fit",)} if self.work.step.trains else {}),
