@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ from .result import Memory, PlanResult, Range, RankClass, Result
 from .scenario import Scenario, load
 from .statements import bottleneck, defaults_in_words, notes_of, unexplained
 from .tuning import tuned
+from .units import percent
+from .variation import DRAWS, drawn, pace
 
 __all__ = ["Costs", "Lookups", "Question", "look_up", "run", "run_plan", "simulate"]
 
@@ -109,12 +111,17 @@ class StepRun:
 def step_of(question: Question, job: Job, costs: Costs, *, every_rank: bool = False) -> StepRun:
     """The step of a job at ``costs``, which remember what it met; raises UnreachableError over dead links."""
     mesh = build_mesh(job.plan, question.cluster.gpus, question.cluster.gpus_per_node)
-    submission = run(question, mesh, job, costs, every_rank=every_rank)
+    submission, expected_s = run(question, mesh, job, costs, every_rank=every_rank), 0.0
+    if question.scenario.variation is not None and every_rank:
+        draws = (submission, *(run(question, mesh, job, costs, every_rank=True, draw=n) for n in range(1, DRAWS)))
+        expected_s = sum(each.makespan_s for each in draws) / DRAWS
+        # Shown is the draw that is most like it.
+        submission = min(draws, key=lambda each: abs(each.makespan_s - expected_s))
     costs.weigh(submission)
     serves = job.step.serves
     period_s = inference.period_s(job, submission) if serves else submission.makespan_s
     between_s = inference.host_s(job, period_s, submission.makespan_s)
-    makespan_s = submission.makespan_s + between_s
+    makespan_s = (expected_s or submission.makespan_s) + between_s
     parts = metrics.breakdown(submission)
     return StepRun(submission, makespan_s, between_s, parts)
 
@@ -169,7 +176,11 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
         cost=cost_of(question, makespan_s, tokens),
         range=costs.range_of(tokens, makespan_s, parts, question.work.stack),
         bottleneck=bottleneck(parts, makespan_s),
-        notes=(*notes_of(job), *([AT_WORST] if submission.system.at_worst else [])),
+        notes=(
+            *notes_of(job),
+            *([AT_WORST] if submission.system.at_worst else []),
+            *varied(question, job, every_rank=every_rank),
+        ),
         inference=inference.answer(job, makespan_s, room) if room is not None else {},
         timeline=submission.timeline,
     )
@@ -231,18 +242,32 @@ class Costs:
 
 
 def run(
-    question: Question, mesh: Mesh, job: Job, costs: Costs, *, every_rank: bool, every_iteration: bool = False
+    question: Question,
+    mesh: Mesh,
+    job: Job,
+    costs: Costs,
+    *,
+    every_rank: bool,
+    every_iteration: bool = False,
+    draw: int = 0,
 ) -> Submission:
-    """Write the plan's programs, place them, and let the engine run them."""
+    """Write the plan's programs, place them, and let the engine run them; ``draw``: which one of those of every rank,
+    where GPUs differ."""
     scheme = scheme_of(job.plan)
     roles, role_of = mesh.coordinates(axes_of(job))
     device, stack = question.device, job.work.stack
     slowness = {slow.gpu: slow.factor for slow in question.scenario.faults.slow_gpus}
+    variation, slowed, gpus = question.scenario.variation, 1.0, question.cluster.gpus
+    if variation is not None and every_rank:
+        slowness = {gpu: each * slowness.get(gpu, 1.0) for gpu, each in drawn(variation, gpus, draw).items()}
+    elif variation is not None:
+        slowed = pace(variation, job, gpus)
     with no_collection():
         programs = tuple([write_program(scheme, job, role) for role in roles])
+        cost = stack.cost(costs, device, job.capture)
         return execute(
             question.cluster,
-            stack.cost(costs, device, job.capture),
+            cost if slowed == 1.0 else lambda operator: slowed * cost(operator),
             Assignment(mesh, programs, role_of, slowness),
             interference=Interference(stack.slowdown(device), device.communication_slowdown),
             every_rank=every_rank,
@@ -263,6 +288,18 @@ def run_block(question: Question, job: Job, costs: Costs) -> Submission:
     job = job.one_forward()
     mesh = build_mesh(job.plan, question.cluster.gpus, question.cluster.gpus_per_node)
     return run(question, mesh, job, Costs(costs.device, costs.scales), every_rank=False)
+
+
+def varied(question: Question, job: Job, *, every_rank: bool) -> Iterator[str]:
+    """What GPUs that differ make of a plan's kernels."""
+    variation = question.scenario.variation
+    if variation is None:
+        return
+    if every_rank:
+        yield f"the step is the mean of {DRAWS} draws of every GPU; the timeline shows the one that is most like it"
+        return
+    slowed = percent(pace(variation, job, question.cluster.gpus) - 1.0)
+    yield f"kernels take {slowed} longer: the expected pace of the slowest of {question.cluster.gpus:,} GPUs"
 
 
 #: Said of a plan whose groups use a fabric unevenly.

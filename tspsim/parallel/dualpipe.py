@@ -3,8 +3,8 @@
 Half of a step's micro-batches go from the first stage to the last, the others from the last to the first: a rank holds
 two stages' layers, s and p − 1 − s of p, so all weights twice. The forward of one way runs beside the backward of the
 other, and the bubble is (p/2 − 1)·(t_FB + t_B − 3·t_W) with weights' gradients put off (ibid., table 2); here they are
-not, so it is that without the last term. Tasks follow the published schedule (deepseek-ai/DualPipe, ``dualpipe.py``, steps 1
-to 8) with backwards whole.
+not, so it is that without the last term. Tasks follow the published schedule (deepseek-ai/DualPipe, ``dualpipe.py``,
+steps 1 to 8) with backwards whole.
 """
 
 from __future__ import annotations

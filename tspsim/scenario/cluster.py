@@ -10,6 +10,7 @@ from pydantic import Discriminator, Field, StrictInt, StrictStr, Tag, model_vali
 from ..errors import shorten
 from ..units import PositiveNumber
 from .section import Name, Section, refuse
+from .variation import Variation
 
 MOST_NODES = 2**16
 #: A switch or NIC.
@@ -98,6 +99,7 @@ class ClusterInline(Section):
         None, description="version or launch mode of the node's collective library, such as NCCL 2.29.2; its default"
     )
     faults: Faults | None = Field(None, description="links and GPUs that are slower than specified, or dead")
+    variation: Variation | None = Field(None, description="how far GPUs differ, and one between steps; not at all")
 
     @model_validator(mode="after")
     def _connected(self) -> ClusterInline:
@@ -113,7 +115,8 @@ class ClusterInline(Section):
         used = self.gpus_per_node
         part = f"Of each node {used} GPUs are used, with their share of its NICs, and paid (`cluster.gpus_per_node`)."
         faults = self.faults.in_words() if self.faults else ()
-        return (part, *faults) if used is not None else faults
+        varied = self.variation.in_words() if self.variation else ()
+        return (part, *faults, *varied) if used is not None else (*faults, *varied)
 
 
 def _form_of_cluster(value: Any) -> str:
