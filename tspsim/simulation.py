@@ -27,6 +27,7 @@ from .mesh import Mesh
 from .operators import Operator
 from .parallel import Job, Plan, axes_of, build_mesh, capacity, peak_memory, scheme_axes, scheme_of, write_program
 from .parallel.stack import Stack
+from .paths import LowerBound
 from .question import Lookups, Question, look_up
 from .result import Memory, PlanResult, Range, RankClass, Result
 from .scenario import Scenario, load
@@ -180,6 +181,7 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
             *notes_of(job),
             *([AT_WORST] if submission.system.at_worst else []),
             *varied(question, job, every_rank=every_rank),
+            *overlap_that_loses(question, job),
         ),
         inference=inference.answer(job, makespan_s, room) if room is not None else {},
         timeline=submission.timeline,
@@ -302,6 +304,29 @@ def varied(question: Question, job: Job, *, every_rank: bool) -> Iterator[str]:
     yield f"kernels take {slowed} longer: the expected pace of the slowest of {question.cluster.gpus:,} GPUs"
 
 
+def overlap_that_loses(question: Question, job: Job) -> Iterator[str]:
+    """That a plan's layers would be quicker if nothing were cut: products in pieces are slower than whole, and that may
+    be more than what they hide. Told by the longest path through one layer, forward and back."""
+    plan, device, cluster = job.plan, question.device, question.cluster
+    if plan.overlap is not True or job.step.serves or plan.tp * plan.sp == 1:
+        return
+    stack, mixed = job.work.stack, len(set(job.model.blocks)) > 1
+    cost = stack.cost(Costs(device), device, job.capture)
+    peak = max(device.peak_flops_per_s.values())
+    bound = LowerBound(cluster, cost, peak, stack.slowdown(device), mixed=mixed)
+    mesh = build_mesh(plan, cluster.gpus, cluster.gpus_per_node)
+    try:
+        cut, whole = (bound.layer_s(replace(job, plan=replace(plan, overlap=how)), mesh) for how in (True, False))
+    except UnreachableError:  # said by the run itself
+        return
+    if cut > NOTEWORTHY * whole:
+        more, slices = percent(cut / whole - 1.0), plan.overlap_chunks
+        yield f"overlap: true loses: a layer in {slices} slices takes {more} longer than whole; leave it out"
+
+
+#: A layer in pieces that is slower by less may still be the quicker one in its step: where it ends and the next begins
+#: is not on the path through one.
+NOTEWORTHY = 1.05
 #: Said of a plan whose groups use a fabric unevenly.
 AT_WORST = (
     "groups use the links between switches unevenly: ranks that differ in that alone are taken at their worst link "
