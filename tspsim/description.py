@@ -96,6 +96,9 @@ def settings_of(plan: Plan) -> dict[str, Any]:
         "overlap": scheme_of(plan).overlaps(plan) if plan.overlap is None else plan.overlap,
         "schedule": plan.order.name,
     }
+    stated["recomputation"] = plan.recomputation_keys
+    for name in ("activation_store", "offload_layers"):
+        stated |= {name: getattr(plan, name)} if getattr(plan, name) else {}
     for choice in choices_of(plan):
         stated |= choice.settings_of(plan)
     return stated | {

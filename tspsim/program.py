@@ -46,7 +46,8 @@ class Compute:
 
 class Tokens(NamedTuple):
     """What an all-to-all of an expert-parallel group carries: each rank's ``tokens`` of ``token_bytes`` to ``topk`` of
-    ``experts``, which lie in ``kept_groups`` of ``groups``."""
+    ``experts``, which lie in ``kept_groups`` of ``groups``, by kernels on so many ``multiprocessors`` (those that
+    DeepEP takes unless told)."""
 
     tokens: float
     token_bytes: float
@@ -54,6 +55,7 @@ class Tokens(NamedTuple):
     topk: int
     groups: int = 1
     kept_groups: int = 1
+    multiprocessors: int = 24
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from .errors import InputError, UnknownNameError
 from .hardware import Device, load_device, standing_for
 from .model import Architecture, load_model
 from .model.formats import BF16, WEIGHT_BYTES, Formats, WeightClass
-from .network import Cluster, build_cluster, load_cluster, with_fabrics, with_nodes, with_pairs
+from .network import Cluster, build_cluster, host_bandwidth, load_cluster, with_fabrics, with_nodes, with_pairs
 from .parallel import (
     SWITCHES,
     Adapters,
@@ -30,6 +30,9 @@ from .scenario import Plan as PlanKeys
 from .scenario.cluster import Island, Measured
 from .scenario.workload import PrecisionSpec, Workload
 from .steps import STEPS
+
+#: Keys of a plan beside its switches.
+OTHERS = ("stage_layers", "expert_balance", "activation_store", "offload_layers")
 
 
 @dataclass(frozen=True)
@@ -146,16 +149,20 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         formats,
         workload.unequal(),
         replicas,
+        host_bandwidth(cluster.node),
     )
     plans = []
     for entry in scenario.plans:
         if entry.pools is not None:
             plans.append(first_of_pools(scenario, entry, cluster, lookups))
             continue
+        recomputation, recomputed = entry.remade
         plan = Plan(
             entry.name,
             entry.degrees(cluster.gpus),
-            **{name: getattr(entry, name) for name in (*SWITCHES, "stage_layers", "expert_balance")},
+            **{name: getattr(entry, name) for name in (*SWITCHES, *OTHERS) if name != "recomputation"},
+            recomputation=recomputation,
+            recomputed=recomputed,
             algorithms={str(kind): name for kind, name in entry.algorithms.items()},
             node_axes=entry.placement.node if entry.placement else (),
             rail_axes=entry.placement.rails if entry.placement else (),

@@ -44,12 +44,15 @@ from .parallel import (
     write_program,
 )
 from .parallel.stack import Stack
+from .paths import LowerBound
 from .program import Program
 from .question import Lookups, Question, look_up
 from .result import Memory, PlanResult, Range, RankClass, Result
 from .scenario import Scenario, load
 from .statements import bottleneck, defaults_in_words, notes_of, unexplained
 from .tuning import kernels_s, tuned
+from .units import percent
+from .variation import DRAWS, drawn, pace
 
 __all__ = ["Costs", "Lookups", "Question", "look_up", "run", "run_plan", "simulate"]
 
@@ -128,12 +131,17 @@ def step_of(question: Question, job: Job, costs: Costs, *, every_rank: bool = Fa
     """The step of a job at ``costs``, which remember what it met; raises UnreachableError over dead links."""
     question = question.on(job.plan)
     mesh = build_mesh(job.plan, question.cluster.gpus, question.cluster.gpus_per_node)
-    submission = run(question, mesh, job, costs, every_rank=every_rank)
+    submission, expected_s = run(question, mesh, job, costs, every_rank=every_rank), 0.0
+    if question.scenario.variation is not None and every_rank:
+        draws = (submission, *(run(question, mesh, job, costs, every_rank=True, draw=n) for n in range(1, DRAWS)))
+        expected_s = sum(each.makespan_s for each in draws) / DRAWS
+        # Shown is the draw that is most like it.
+        submission = min(draws, key=lambda each: abs(each.makespan_s - expected_s))
     costs.weigh(submission)
     serves = job.step.serves
     period_s = inference.period_s(job, submission) if serves else submission.makespan_s
     between_s = inference.host_s(job, period_s, submission.makespan_s)
-    makespan_s = submission.makespan_s + between_s
+    makespan_s = (expected_s or submission.makespan_s) + between_s
     parts = metrics.breakdown(submission)
     return StepRun(submission, makespan_s, between_s, parts)
 
@@ -219,7 +227,13 @@ def _run_job(question: Question, job: Job, *, every_rank: bool, costs: Costs | N
         cost=cost_of(question, makespan_s, tokens),
         range=costs.range_of(tokens, makespan_s, parts, question.work.stack),
         bottleneck=bottleneck(parts, makespan_s),
-        notes=(*notes_of(job), *checkpoint_notes(written), *([AT_WORST] if submission.system.at_worst else [])),
+        notes=(
+            *notes_of(job),
+            *checkpoint_notes(written),
+            *([AT_WORST] if submission.system.at_worst else []),
+            *varied(question, job, every_rank=every_rank),
+            *overlap_that_loses(question, job),
+        ),
         checkpoint=written,
         inference=inference.answer(job, makespan_s, room) if room is not None else {},
         timeline=submission.timeline,
@@ -340,20 +354,34 @@ class Costs:
 
 
 def run(
-    question: Question, mesh: Mesh, job: Job, costs: Costs, *, every_rank: bool, every_iteration: bool = False
+    question: Question,
+    mesh: Mesh,
+    job: Job,
+    costs: Costs,
+    *,
+    every_rank: bool,
+    every_iteration: bool = False,
+    draw: int = 0,
 ) -> Submission:
-    """Write the plan's programs, place them, and let the engine run them."""
+    """Write the plan's programs, place them, and let the engine run them; ``draw``: which one of those of every rank,
+    where GPUs differ."""
     scheme = scheme_of(job.plan)
     roles, role_of = mesh.coordinates(axes_of(job))
     device, stack = question.device, job.work.stack
+    variation, slowed, gpus = question.scenario.variation, 1.0, question.cluster.gpus
     with no_collection():
         programs = tuple([write_program(scheme, job, role) for role in roles])
         slowness = slowness_of(question, job, programs, role_of)
+        if variation is not None and every_rank:
+            slowness = {gpu: each * slowness.get(gpu, 1.0) for gpu, each in drawn(variation, gpus, draw).items()}
+        elif variation is not None:
+            slowed = pace(variation, job, gpus)
+        cost = stack.cost(costs, device, job.capture)
         return execute(
             question.cluster,
-            stack.cost(costs, device, job.capture),
+            cost if slowed == 1.0 else lambda operator: slowed * cost(operator),
             Assignment(mesh, programs, role_of, slowness),
-            interference=Interference(device.compute_slowdown, device.communication_slowdown),
+            interference=Interference(stack.slowdown(device), device.communication_slowdown),
             every_rank=every_rank,
             every_iteration=every_iteration,
         )
@@ -392,6 +420,41 @@ def run_block(question: Question, job: Job, costs: Costs) -> Submission:
     return run(question, mesh, job, Costs(costs.device, costs.scales), every_rank=False)
 
 
+def varied(question: Question, job: Job, *, every_rank: bool) -> Iterator[str]:
+    """What GPUs that differ make of a plan's kernels."""
+    variation = question.scenario.variation
+    if variation is None:
+        return
+    if every_rank:
+        yield f"the step is the mean of {DRAWS} draws of every GPU; the timeline shows the one that is most like it"
+        return
+    slowed = percent(pace(variation, job, question.cluster.gpus) - 1.0)
+    yield f"kernels take {slowed} longer: the expected pace of the slowest of {question.cluster.gpus:,} GPUs"
+
+
+def overlap_that_loses(question: Question, job: Job) -> Iterator[str]:
+    """That a plan's layers would be quicker if nothing were cut: products in pieces are slower than whole, and that may
+    be more than what they hide. Told by the longest path through one layer, forward and back."""
+    plan, device, cluster = job.plan, question.device, question.cluster
+    if plan.overlap is not True or job.step.serves or plan.tp * plan.sp == 1:
+        return
+    stack, mixed = job.work.stack, len(set(job.model.blocks)) > 1
+    cost = stack.cost(Costs(device), device, job.capture)
+    peak = max(device.peak_flops_per_s.values())
+    bound = LowerBound(cluster, cost, peak, stack.slowdown(device), mixed=mixed)
+    mesh = build_mesh(plan, cluster.gpus, cluster.gpus_per_node)
+    try:
+        cut, whole = (bound.layer_s(replace(job, plan=replace(plan, overlap=how)), mesh) for how in (True, False))
+    except UnreachableError:  # said by the run itself
+        return
+    if cut > NOTEWORTHY * whole:
+        more, slices = percent(cut / whole - 1.0), plan.overlap_chunks
+        yield f"overlap: true loses: a layer in {slices} slices takes {more} longer than whole; leave it out"
+
+
+#: A layer in pieces that is slower by less may still be the quicker one in its step: where it ends and the next begins
+#: is not on the path through one.
+NOTEWORTHY = 1.05
 #: Said of a plan whose groups use a fabric unevenly.
 AT_WORST = (
     "groups use the links between switches unevenly: ranks that differ in that alone are taken at their worst link "

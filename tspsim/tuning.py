@@ -95,7 +95,7 @@ def _by_simulation(
     cluster = samples[0][1]
     mixed = len(set(samples[0][0].model.blocks)) > 1
     bound = LowerBound(
-        cluster, cost, max(device.peak_flops_per_s.values()), device.compute_slowdown, mixed=mixed
+        cluster, cost, max(device.peak_flops_per_s.values()), samples[0][0].work.stack.slowdown(device), mixed=mixed
     )
     meshes = [build_mesh(job.plan, cluster.gpus, cluster.gpus_per_node) for job, _ in samples]
     least = [bound.layer_s(job, mesh) for (job, _), mesh in zip(samples, meshes, strict=True)]
@@ -182,7 +182,7 @@ def simulated_s(job: Job, cluster: Cluster, device: Device, cost: Callable[[Oper
             cluster,
             cost,
             Assignment.uniform(mesh, slowest),
-            interference=Interference(device.compute_slowdown, device.communication_slowdown),
+            interference=Interference(job.work.stack.slowdown(device), device.communication_slowdown),
         )
     return steady_layer_s(submission)
 

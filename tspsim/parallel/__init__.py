@@ -7,7 +7,7 @@ A *scheme* spreads a replica over its ranks: it writes the pieces of a pass, and
 
 from __future__ import annotations
 
-from . import balances, context, dispatches, folded, folded_decode, tensor
+from . import balances, context, dispatches, dualpipe, folded, folded_decode, tensor
 from .adapters import Adapters
 from .balance import BALANCES, Balance
 from .checkpoint import CHECKPOINTS
@@ -72,6 +72,7 @@ __all__ = [
     "choices_of",
     "context",
     "dispatches",
+    "dualpipe",
     "folded",
     "folded_decode",
     "load_stack",

@@ -91,7 +91,7 @@ class ProgramBuilder:
         self.coordinates: Mapping[str, int] = coordinates or {}
         self.renamed: Mapping[str, str] = {}
         self.plan = job.plan
-        self._lower = lowering_of(job.work)
+        self._lower = lowering_of(job)
         self._job = job
         self._ranks: dict[str, int] = {}
         self.part = ""
@@ -173,13 +173,18 @@ class ProgramBuilder:
         )
         return self._put(moved) if slice_of.number else self._add(moved)
 
-    def send(self, axis: str, offset: int, size_bytes: float, name: str, *, after: Iterable[int], wrap: bool) -> int:
-        """To the rank ``offset`` positions on, on a stream of its own; nothing where there is none."""
-        return self._message(axis, size_bytes, name, tuple(after), wrap, to=offset, source=None, stream=f"send {axis}")
+    def send(
+        self, axis: str, offset: int, size_bytes: float, name: str, *, after: Iterable[int], wrap: bool, way: int = 1
+    ) -> int:
+        """To the rank ``offset`` positions on, on a stream of its own, another for each ``way`` that what it belongs to
+        goes; nothing where there is none."""
+        stream = f"send {axis}" + (" down" if way < 0 else "")
+        return self._message(axis, size_bytes, name, tuple(after), wrap, to=offset, source=None, stream=stream)
 
-    def receive(self, axis: str, offset: int, size_bytes: float, name: str, *, wrap: bool) -> int:
+    def receive(self, axis: str, offset: int, size_bytes: float, name: str, *, wrap: bool, way: int = 1) -> int:
         """What the rank ``offset`` positions before sends."""
-        return self._message(axis, size_bytes, name, (), wrap, to=None, source=-offset, stream=f"receive {axis}")
+        stream = f"receive {axis}" + (" down" if way < 0 else "")
+        return self._message(axis, size_bytes, name, (), wrap, to=None, source=-offset, stream=stream)
 
     def _message(
         self,
@@ -262,6 +267,16 @@ class ProgramBuilder:
         """
         self._across.append((consumer, producer, what, turns))
 
+    @property
+    def layer(self) -> int:
+        """Number of the layer that is being written; −1 outside."""
+        return self._layer
+
+    @property
+    def first_kernel(self) -> int:
+        """Index of the first kernel of the layer that is being written."""
+        return next(index for index, each in enumerate(self._body) if isinstance(each, Compute))
+
     def hold_until(self, gate: int) -> None:
         """The first kernel of the layer being written waits for ``gate``, which stands in the same layer."""
         for index, instruction in enumerate(self._body):
@@ -303,20 +318,20 @@ class ProgramBuilder:
         self._body, self._across, self.part = [], [], ""
         return taken
 
-    def put_layers(self, written: WrittenLayer, layer: int, times: int) -> int:
-        """Layers of one kind, numbered from ``layer`` on, after layers that may be of another; the last begins at the
-        index that is returned."""
+    def put_layers(self, written: WrittenLayer, layer: int, times: int, step: int = 1) -> int:
+        """Layers of one kind, numbered from ``layer`` on in ``step``, after layers that may be of another; the last
+        begins at the index that is returned."""
         # As many stand alone as reach into layers before these.
         alone = min(times, max((turns for *_, turns in written.across), default=1))
         for number in range(alone):
-            self._put_layer(written, layer + number)
+            self._put_layer(written, layer + step * number)
         start = self._length - len(written.body)
         if times > alone:
-            again = numbered(written.body, layer + alone)
+            again = numbered(written.body, layer + step * alone)
             for consumer, producer, _, turns in written.across:
                 waits = (*again[consumer].after, producer - turns * len(again))
                 again[consumer] = replace(again[consumer], after=waits)
-            start = self.repeat(Repeat(tuple(again), times - alone, continues=True))
+            start = self.repeat(Repeat(tuple(again), times - alone, step, continues=True))
             kept = min(times - alone, MOST_BEFORE)
             self._left += [written.left(start - back * len(again)) for back in reversed(range(kept))]
         return start

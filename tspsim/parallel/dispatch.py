@@ -42,6 +42,8 @@ class ExpertDispatch:
         Whether the planner tries it where nobody names it.
     trains
         Whether a backward can take the same ways.
+    eight_bits
+        It is of training whose products multiply in eight bits or fewer.
     word
         What a plan's name says of it.
     assumption
@@ -59,6 +61,7 @@ class ExpertDispatch:
     check: Callable[[Routing, Experts, int], str | None] = lambda routing, experts, ranks: None
     searched: bool = True
     trains: bool = True
+    eight_bits: bool = False
     word: str = ""
     assumption: str = ""
 
@@ -94,6 +97,19 @@ DISPATCHES.register(
 )
 
 
+#: As ``ranks``, tokens on their way to experts in fp8 with a scale for each 128 elements, gradients on theirs too; sums
+#: come back in bf16 (DeepSeek-V3, arXiv:2412.19437, §3.3.3).
+DISPATCHES.register(
+    ExpertDispatch(
+        "ranks_fp8",
+        distinct_ranks,
+        phases=("dispatch", "combine"),
+        element_bytes=1.0 + 4.0 / 128.0,
+        eight_bits=True,
+        word="x8",
+        assumption="tokens travel to their experts in eight bits, as products of eight bits read them",
+    )
+)
 #: Small messages in fp8 with a scale for each 128 elements (DeepEP's and mori's low-latency kernels), for decoding.
 DISPATCHES.register(
     ExpertDispatch(

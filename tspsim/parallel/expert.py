@@ -190,12 +190,15 @@ def exchange(builder: ProgramBuilder, job: Job, name: str, way: int, after: Sequ
         return list(after)
     experts, pieces = job.model.experts, job.plan.expert_pieces
     assert experts is not None
-    row_bytes = job.model.hidden * job.activation_bytes
+    element = (None if way else job.plan.dispatch.element_bytes) or job.activation_bytes
+    row_bytes = job.model.hidden * element
     phase, tokens = None, None
     if job.plan.dispatch.phases is not None and not expert_shards.sliced(job):
         phase = job.plan.dispatch.phases[way]
         choice = experts.count, experts.topk, experts.groups, experts.kept_groups
         tokens = Tokens(own_tokens(job) * load_of(job, None) / pieces, row_bytes, *choice)
+        if job.work.stack.exchange_units is not None:
+            tokens = tokens._replace(multiprocessors=job.work.stack.exchange_units)
     size = sent_rows(job) * row_bytes / pieces
     return [
         builder.collective("all_to_all", "ep", size, name, after=after, stream=EXCHANGE, algorithm=phase, tokens=tokens)

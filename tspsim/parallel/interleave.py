@@ -33,6 +33,14 @@ def pieces(instructions: Sequence[Instruction]) -> list[list[int]]:
     return cut
 
 
+def shifted(instructions: Sequence[Instruction], offset: int) -> Iterator[Instruction]:
+    """Instructions whose waits count from themselves, behind ``offset`` others."""
+    for each in instructions:
+        after = tuple([offset + index for index in each.after])
+        sliced = isinstance(each, Collective) and each.slices > 1
+        yield replace(each, after=after) if sliced else each.at(each.layer, after)
+
+
 def interleaved(tasks: Sequence[Sequence[Instruction]], offset: int = 0) -> Iterator[Instruction]:
     """Instructions of all tasks, piece by piece; ``offset`` instructions stand before them in the program."""
     turns = sorted(

@@ -7,11 +7,9 @@ backwards to come; or while an embedding or head works alone, where that needs m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from enum import Enum
 from typing import NamedTuple
-
-from ..model import Block
 
 
 class Lifetime(Enum):
@@ -35,20 +33,19 @@ class Buffer(NamedTuple):
     part: str
     size_bytes: float
     lifetime: Lifetime
-    block: Block | None = None
+    block: Hashable = None
 
 
 #: The part that a layer at work needs, and an embedding or head does not.
 WORKSPACE = "workspace"
 
 
-def peak(buffers: Iterable[Buffer], in_flight: Mapping[Block, int] | None = None) -> dict[str, float]:
+def peak(buffers: Iterable[Buffer], in_flight: Mapping[Hashable, int] | None = None) -> dict[str, float]:
     """Bytes by part at the worst moment, parts in order of declaration; ``in_flight``: layers of each kind, once a
     micro-batch, whose backward is still to come.
 
-    >>> dense = Block()
-    >>> kept = Buffer("kept", 2.0, Lifetime.IN_FLIGHT, dense)
-    >>> peak([Buffer("weights", 8.0, Lifetime.STEP), kept], {dense: 3})
+    >>> kept = Buffer("kept", 2.0, Lifetime.IN_FLIGHT, "dense")
+    >>> peak([Buffer("weights", 8.0, Lifetime.STEP), kept], {"dense": 3})
     {'weights': 8.0, 'kept': 6.0}
     """
     under_way = in_flight or {}

@@ -1,23 +1,27 @@
-"""From a scheme's operators to the kernels that run: packed documents, adapters beside frozen weights, the stack."""
+"""From a scheme's operators to the kernels that run: packed documents, adapters beside frozen weights, casts of what is
+kept, the stack."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from ..operators import Operator
-from .work import Work
+from .plan import Job
 
 Lowering = Callable[[Sequence[Operator]], tuple[Operator, ...]]
 
 
-def lowering_of(work: Work) -> Lowering:
+def lowering_of(job: Job) -> Lowering:
     """What the work, and the software it runs on, make of a schedule's operators; the same for every scheme."""
     steps: list[Lowering] = []
+    work, store = job.work, job.store
     document, adapters, stack = work.document, work.adapters, work.stack
     if document is not None:
         steps.append(lambda operators: tuple(each.inside_documents(document) for each in operators))
     if adapters is not None:
         steps.append(lambda operators: tuple(adapters.attach(operators)))
+    if job.training and store.columns_bytes is not None:
+        steps.append(lambda operators: tuple(store.cast(operators)))
     if not stack.fuses:
         steps.append(lambda operators: tuple(stack.run(operators)))
 

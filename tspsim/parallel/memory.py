@@ -7,9 +7,11 @@ tokens are spread over (T for tensor parallelism; 1 for TSP, whose ranks compute
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..model import Block
 from ..operators import Role
@@ -18,6 +20,8 @@ from .expert_rows import routed_shard, sent_rows
 from .ledger import WORKSPACE, Buffer, Lifetime, peak
 from .pipeline import Chunk
 from .plan import Job
+from .recompute import NORMS, PRODUCTS, remade
+from .recomputed import ATTENTION, CHEAP, FULL, INSIDE, KEPT
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,15 @@ class Residency:
     compute_shards: Callable[[Job], int]
     buffers: Callable[[Job], Iterable[Buffer]]
     logit_shards: Callable[[Job], int] = lambda job: 1
+
+
+class Kept(NamedTuple):
+    """A kind of layer, as far as what it leaves for its backward goes: what of it is made again, and whether that waits
+    in the host's memory."""
+
+    block: Block
+    again: str
+    away: bool = False
 
 
 def peak_memory(job: Job, residency: Residency) -> Mapping[str, float]:
@@ -69,17 +82,63 @@ def declared(job: Job, residency: Residency, chunks: Sequence[Chunk]) -> Iterato
         else data.state(job, share, chunks)
     )
     if job.training:
-        for block in kinds:
-            kept = kept_activations(job, compute_shards, block)
-            yield Buffer("kept_activations", kept, Lifetime.IN_FLIGHT, block)
+        yield from waiting(job, compute_shards, chunks)
         yield from data.undivided(job, share, chunks)
     for block in kinds:
         yield Buffer(WORKSPACE, workspace(job, compute_shards, block), Lifetime.LAYER, block)
-    yield from residency.buffers(job)
+    yield from most_of(residency, job)
     yield from expert_rows.buffers(job, kinds)
     if any(chunk.has_head for chunk in chunks):
         yield Buffer("logits", logits(job, residency.logit_shards(job)), Lifetime.HEAD)
     yield Buffer("runtime_reserve", job.work.runtime_reserve_bytes, Lifetime.STEP)
+
+
+def waiting(job: Job, compute_shards: int, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
+    """What layers leave for their backward; of a group that is repeated as a whole that of all but one beside the layer
+    at work, and of layers whose own waits in the host's memory two on their way there or back."""
+    for kind in kept_kinds(job, chunks):
+        kept = kept_activations(job.making(kind.again), compute_shards, kind.block)
+        if kind.away:
+            yield Buffer("offload_buffers", OFFLOADING * kept, Lifetime.LAYER, kind)
+        else:
+            yield Buffer("kept_activations", kept, Lifetime.IN_FLIGHT, kind)
+        if kind.again == INSIDE and job.plan.recomputed is not None:
+            whole = kept_activations(job.making(KEPT), compute_shards, kind.block)
+            yield Buffer("repeated_group", (job.plan.recomputed.group - 1) * whole, Lifetime.LAYER, kind)
+
+
+#: Layers whose activations are on their way between GPU and host: one that moves, and one whose buffer is filled.
+OFFLOADING = 2
+
+
+def kept_kinds(job: Job, chunks: Sequence[Chunk]) -> Counter[Kept]:
+    """Kinds of layer in some chunks, as far as what they leave goes, and how many of each."""
+    kinds: Counter[Kept] = Counter()
+    for chunk in chunks:
+        blocks = job.model.blocks[chunk.first_layer : chunk.first_layer + chunk.layers]
+        away = spread_over(chunk.layers, job.plan.offload_layers)
+        kinds.update(itertools.starmap(Kept, zip(blocks, job.again(chunk), away, strict=True)))
+        if chunk.has_head and job.further_layers:
+            kinds[Kept(job.further_block, job.plan.recomputation)] += job.further_layers
+    return kinds
+
+
+def spread_over(layers: int, some: int) -> tuple[bool, ...]:
+    """Which of a chunk's layers are among ``some`` that are spread evenly over it.
+
+    >>> spread_over(5, 2)
+    (False, False, True, False, True)
+    """
+    some = min(some, layers)
+    return tuple((index + 1) * some // layers > index * some // layers for index in range(layers))
+
+
+def most_of(residency: Residency, job: Job) -> Sequence[Buffer]:
+    """What a scheme's exchanges keep, of the layers that keep most where some are made again and some are not."""
+    if job.plan.recomputed is None:
+        return list(residency.buffers(job))
+    both = (list(residency.buffers(job.making(again))) for again in (KEPT, job.plan.recomputation))
+    return max(both, key=lambda buffers: sum(each.size_bytes for each in buffers))
 
 
 def fullest(job: Job) -> Job:
@@ -90,16 +149,20 @@ def fullest(job: Job) -> Job:
     return job.at(max(range(len(passes)), key=lambda index: (passes[index].tokens, passes[index].pairs)))
 
 
-def layers_in_flight(job: Job, compute_shards: int, stage: int) -> Counter[Block]:
+def layers_in_flight(job: Job, compute_shards: int, stage: int) -> Counter[Hashable]:
     """Layers of each kind, once a micro-batch, whose activations a stage keeps when they are most."""
-    chunks = [job.blocks([chunk]) for chunk in job.chunks(stage)]
-    each = {block: kept_activations(job, compute_shards, block) for kinds in chunks for block in kinds}
-    sizes = [sum(each[block] * count for block, count in kinds.items()) for kinds in chunks]
-    layers: Counter[Block] = Counter()
+    chunks = [kept_kinds(job, [chunk]) for chunk in job.chunks(stage)]
+    each = {
+        kind: kept_activations(job.making(kind.again), compute_shards, kind.block) * (not kind.away)
+        for kinds in chunks
+        for kind in kinds
+    }
+    sizes = [sum(each[kind] * count for kind, count in kinds.items()) for kinds in chunks]
+    layers: Counter[Hashable] = Counter()
     most = job.order.in_flight(job.plan.pp, stage, job.micro_batches, sizes)
     for kinds, micro_batches in zip(chunks, most, strict=True):
-        for block, count in kinds.items():
-            layers[block] += count * micro_batches
+        for kind, count in kinds.items():
+            layers[kind] += count * micro_batches
     return layers
 
 
@@ -119,36 +182,40 @@ def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
     before and after dropout and its mask, which ``selective`` makes again (Korthikanti et al. 2022, §4.1 and §5).
 
     The input of a product is kept for its weights' gradient alone, unless a kernel before it needs it: of a frozen
-    product without adapters neither a norm's output, nor the product of the activation, nor a row of an expert.
+    product without adapters neither a norm's output, nor the product of the activation, nor a row of an expert. A store
+    in fewer bits keeps columns that enter an activation, or also inputs of products, in those; latents and what
+    attention needs stay as they were computed.
     """
     model, plan, stack, adapters = job.model, job.plan, job.work.stack, job.work.adapters
 
     def kept(product: Role) -> bool:
         return adapters is None or adapters.beside(product)
 
+    if plan.recomputation == INSIDE:
+        return 0.0
     residual = residual_tokens(job) * model.hidden
-    scores = 0.0
-    if plan.recomputation == "full":
-        per_layer = residual
-    else:
-        if not stack.flash_attention and plan.recomputation == "none":
-            scores = 5.0 * job.tokens * job.work.sequence * model.heads / compute_shards
-        cheap = plan.recomputation == "cheap"
-        before = 2 if model.gated else 1
-        columns = before + (not cheap and kept(Role.DOWN))
-        norms = 0 if cheap else kept(Role.QKV) + kept(Role.GATE_UP)
-        heads = 2 * model.attention_width + 2 * model.kv_width
-        if cheap and model.latent:
-            heads = model.heads * model.latent.value_dim
-        split = heads + columns * ffn_width(job, block)
-        per_layer = (2 + norms) * residual + job.tokens * split / compute_shards + latents(job)
-        if block.experts:
-            routed = routed_shard(job)
-            columns = before + (not cheap and kept(Role.EXPERTS_DOWN))
-            rows = model.hidden * kept(Role.EXPERTS_GATE_UP)
-            per_layer += routed.all_rows * (rows + columns * routed.width)
-        per_layer *= stack.activation_factor
-    return job.activation_bytes * per_layer + scores
+    scores, wide = 0.0, job.activation_bytes
+    if plan.recomputation == FULL:
+        return wide * residual
+    if not stack.flash_attention and plan.recomputation != ATTENTION and plan.recomputation != CHEAP:
+        scores = 5.0 * job.tokens * job.work.sequence * model.heads / compute_shards
+    # Elements of the activation's type that one in the store's takes the place of.
+    entering, multiplied = (job.store.columns_bytes or wide) / wide, (job.store.products_bytes or wide) / wide
+    cheap, again = plan.recomputation == CHEAP, remade(job)
+    before = (2 if model.gated else 1) * entering
+    columns = before + (PRODUCTS not in again and kept(Role.DOWN)) * multiplied
+    norms = 0 if NORMS in again else (kept(Role.QKV) + kept(Role.GATE_UP)) * multiplied
+    heads = 2 * model.attention_width + 2 * model.kv_width
+    if cheap and model.latent:
+        heads = model.heads * model.latent.value_dim
+    split = heads + columns * ffn_width(job, block)
+    per_layer = (2 + norms) * residual + job.tokens * split / compute_shards + latents(job)
+    if block.experts:
+        routed = routed_shard(job)
+        columns = before + (PRODUCTS not in again and kept(Role.EXPERTS_DOWN)) * multiplied
+        rows = model.hidden * kept(Role.EXPERTS_GATE_UP) * multiplied
+        per_layer += routed.all_rows * (rows + columns * routed.width)
+    return wide * per_layer * stack.activation_factor + scores
 
 
 def ffn_width(job: Job, block: Block) -> int:

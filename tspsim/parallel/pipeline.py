@@ -11,7 +11,7 @@ The bubble of 1F1B with equal stages is (p − 1)·(t_F + t_B) a step, of the in
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ..registry import Registry
@@ -26,6 +26,8 @@ class Chunk:
     layers: int
     has_embedding: bool
     has_head: bool
+    #: Which way its micro-batches go along the stages: 1 from the first to the last, −1 back.
+    way: int = 1
 
 
 def chunk_layers(layers: int, chunks: int) -> tuple[int, ...]:
@@ -48,6 +50,13 @@ def stage_chunks(sizes: tuple[int, ...], stages: int, stage: int) -> tuple[Chunk
     return tuple(
         Chunk(sum(sizes[:index]), sizes[index], index == 0, index == last) for index in range(stage, len(sizes), stages)
     )
+
+
+def chunks_both_ways(sizes: tuple[int, ...], stage: int) -> tuple[Chunk, ...]:
+    """The chunks of a stage that works for micro-batches from both ends."""
+    stages = len(sizes)
+    (up,), (down,) = (stage_chunks(sizes, stages, each) for each in (stage, stages - 1 - stage))
+    return up, replace(down, way=-1)
 
 
 def one_forward_one_backward(stages: int, stage: int, micro_batches: int, chunks: int) -> list[Task]:
@@ -158,6 +167,10 @@ class PipelineOrder:
     kept
         ``(stages, stage, micro-batches, bytes of a micro-batch in each chunk) →`` micro-batches of each chunk that a
         stage keeps when they are most, in closed form; None: its tasks are walked.
+    both_ways
+        Micro-batches enter at both ends: a stage holds two chunks, its own and that of the stage opposite.
+    searched
+        A search for plans looks at it.
     word
         What a plan's name says of it.
     """
@@ -169,6 +182,8 @@ class PipelineOrder:
     of_micro_batches: PipelineOrder | None = None
     splits_backward: bool = False
     kept: Callable[[int, int, int, Sequence[float]], tuple[int, ...]] | None = None
+    both_ways: bool = False
+    searched: bool = True
     word: str = ""
 
     def in_flight(self, stages: int, stage: int, micro_batches: int, sizes: Sequence[float]) -> tuple[int, ...]:

@@ -18,12 +18,14 @@ from ..network import Routing
 from ..operators import DTYPE_BYTES
 from ..steps import STEPS, Batch, Speculation, Step, Task
 from . import expert_checks
+from .activation_store import ACTIVATION_STORES, WIDE, ActivationStore
 from .balance import BALANCES, BUSIEST, Balance, Balanced, balanced
 from .checkpoint import CHECKPOINTS
 from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch, ExpertOverlap
 from .draft import DRAFTS
 from .lengths import Dealt, Groups, Pack, dealt, group_axis
-from .pipeline import ORDERS, Chunk, Pipeline, PipelineOrder, chunk_layers, stage_chunks
+from .pipeline import ORDERS, Chunk, Pipeline, PipelineOrder, chunk_layers, chunks_both_ways, stage_chunks
+from .recomputed import FULL, KEPT, RECOMPUTE_METHODS, Partly
 from .registries import SCHEMES, scheme_name
 from .serving_engine import Captured
 from .work import Work
@@ -66,7 +68,7 @@ class Plan:
         Chunks of layers a pipeline stage holds (virtual stages).
     schedule
         Order of micro-batches on a stage, a name in :data:`tspsim.parallel.pipeline.ORDERS`: ``1f1b`` (interleaved
-        with vpp > 1) or ``zb-h1``.
+        with vpp > 1), ``zb-h1`` or ``dualpipe``.
     zero
         What data-parallel replicas divide among them: 0 nothing, 1 optimizer state, 2 and gradients, 3 and weights
         (Rajbhandari et al. 2020); 3 is FSDP.
@@ -91,6 +93,13 @@ class Plan:
         ranks that an expert's columns are multiplied on. None: a whole expert on its rank.
     stage_layers
         Layers of every chunk, first to last; empty: as even as can be.
+    recomputed
+        Which layers that is said of, where not of all; of the others nothing is made again.
+    activation_store
+        In which type kept activations wait: a name in :data:`tspsim.parallel.activation_store.ACTIVATION_STORES`; None:
+        the stack's.
+    offload_layers
+        Layers of every chunk, spread over it, whose kept activations wait in the host's memory.
     expert_balance
         What every rank of an expert group gets of its load: a policy of :data:`tspsim.parallel.balance.BALANCES`.
     weight_transport
@@ -148,6 +157,9 @@ class Plan:
     expert_pieces: int = 1
     expert_shards: int | None = None
     stage_layers: tuple[int, ...] = ()
+    recomputed: Partly | None = None
+    activation_store: str | None = None
+    offload_layers: int = 0
     expert_balance: Balance = BUSIEST
     weight_transport: str = "ring"
     mlp_pieces: int = 4
@@ -228,6 +240,14 @@ class Plan:
         """The axis that carries sequence shards."""
         return SCHEMES.get(self.scheme).token_axis
 
+    @property
+    def recomputation_keys(self) -> str | dict[str, Any]:
+        """What is made again, as a scenario's plan states it."""
+        partly = self.recomputed
+        if partly is None:
+            return self.recomputation
+        return {"what": self.recomputation, "layers": partly.layers, "method": partly.method}
+
     def value(self, name: str) -> Any:
         """What a switch or an option stands at."""
         return self.options[name] if name in self.options else getattr(self, name)
@@ -285,6 +305,7 @@ class Plan:
         """The plan without a pipeline, of ``dp`` replicas that divide nothing: for a few layers alone."""
         degrees = {**self.degrees, "pp": 1, "dp": dp}
         alone = replace(self, degrees=degrees, vpp=1, schedule="1f1b", stage_layers=(), zero=0)
+        alone = replace(alone, recomputed=None, activation_store=None, offload_layers=0)
         return replace(alone, expert_overlap="shared_experts") if self.hiding.halves else alone
 
     def node_ranks(self, axis: str) -> int:
@@ -645,6 +666,8 @@ class Job:
         return self.plan.stage_layers or chunk_layers(self.model.layers, self.plan.pp * self.plan.vpp)
 
     def chunks(self, stage: int) -> tuple[Chunk, ...]:
+        if self.training and self.plan.pp > 1 and self.plan.order.both_ways:
+            return chunks_both_ways(self.chunk_sizes, stage)
         return stage_chunks(self.chunk_sizes, self.plan.pp, stage)
 
     @property
@@ -662,6 +685,28 @@ class Job:
         if not (self.step.serves and plan.hiding.halves):
             return tasks
         return [task._replace(beside=index % 2 == 0) for index, task in enumerate(tasks)]
+
+    def again(self, chunk: Chunk) -> tuple[str, ...]:
+        """What of each of a chunk's layers its backward makes again."""
+        what, partly = self.plan.recomputation, self.plan.recomputed
+        return partly.what(what, chunk.layers) if partly is not None else (what,) * chunk.layers
+
+    def making(self, again: str) -> Job:
+        """The job as one layer of it meets it, of which that much is made again."""
+        if self.plan.recomputed is None and self.plan.recomputation == again:
+            return self
+        return replace(self, plan=replace(self.plan, recomputation=again, recomputed=None))
+
+    @property
+    def least_again(self) -> Job:
+        """The job without copies to the host, and where nothing is made again of any layer, if that is so of some."""
+        job = self if self.plan.recomputed is None else self.making(KEPT)
+        return job if not job.plan.offload_layers else replace(job, plan=replace(job.plan, offload_layers=0))
+
+    @property
+    def store(self) -> ActivationStore:
+        """In which type kept activations wait: as the plan says, or the stack."""
+        return ACTIVATION_STORES.get(self.plan.activation_store or self.work.stack.activation_store or WIDE.name)
 
     @property
     def expert_loads(self) -> Balanced:
@@ -711,6 +756,7 @@ class Job:
                     f"not {length}",
                 )
         self._check_pipeline()
+        self._check_activations()
         self._check_documents(self.work.sequence // pieces)
         self._check_adapters()
         self._check_shard_group()
@@ -779,7 +825,7 @@ class Job:
         for key, usual in (
             ("zero", 0), ("shard_group", None), ("secondary_shard", None), ("weight_wire", None),
             ("gradient_wire", None), ("vpp", 1), ("micro_batch", None), ("recomputation", "none"),
-            ("schedule", "1f1b"),
+            ("schedule", "1f1b"), ("activation_store", None), ("offload_layers", 0),
         ):  # fmt: skip
             value = getattr(plan, key)
             if value != usual:
@@ -836,6 +882,9 @@ class Job:
             if plan.hiding.halves:
                 key, value = "expert_overlap", plan.expert_overlap
             raise self._refuse(key, f"{value} is of {', '.join(each.name for each in STEPS.values() if each.serves)}")
+        if plan.dispatch.eight_bits and DTYPE_BYTES[self.work.precision] > DTYPE_BYTES["mxfp8"]:
+            told = f"{plan.expert_dispatch} sends what products in eight bits read"
+            raise self._refuse("expert_dispatch", f"{told}, and these are in {self.work.precision}")
         if plan.hiding.micro_batches and (plan.ep == 1 or plan.order.of_micro_batches is None):
             raise self._refuse("expert_overlap", "micro_batches hides exchanges of ep > 1 in 1f1b; use none")
         if plan.ep == 1:
@@ -982,6 +1031,32 @@ class Job:
         refused = self.order.check(Pipeline(plan.pp, plan.vpp, self.micro_batches, splits))
         if refused is not None:
             raise self._refuse(*refused)
+
+    def _check_activations(self) -> None:
+        """Which layers are recomputed, and where and in which type the others wait for their backward."""
+        plan, most = self.plan, max(self.chunk_sizes)
+        if not self.training and (plan.recomputed or plan.activation_store or plan.offload_layers):
+            stored = "activation_store" if plan.activation_store else "offload_layers"
+            key = "recomputation" if plan.recomputed else stored
+            raise self._refuse(key, f"is of training; a {self.step.title} keeps nothing for a backward")
+        if plan.recomputed is not None:
+            grouped = RECOMPUTE_METHODS.get(plan.recomputed.method).group(2) > 1
+            if grouped and plan.recomputation != FULL:
+                told = f"{plan.recomputation} of layers in groups is not built; use {FULL}"
+                raise self._refuse("recomputation.what", told)
+            if plan.recomputed.layers > most:
+                told = f"{plan.recomputed.layers} are more than the {most} layers of a chunk; use at most {most}"
+                raise self._refuse("recomputation.layers", told)
+        if self.store.products_in_eight_bits and DTYPE_BYTES[self.work.precision] > DTYPE_BYTES["mxfp8"]:
+            told = f"{self.store.name} keeps what products in eight bits read, and these are in {self.work.precision}"
+            raise self._refuse("activation_store", f"{told}; use fp8")
+        if plan.offload_layers > most:
+            told = f"{plan.offload_layers} are more than the {most} layers of a chunk; use at most {most}"
+            raise self._refuse("offload_layers", told)
+        if plan.offload_layers and self.order.splits_backward:
+            raise self._refuse("offload_layers", f"is not built for {plan.schedule}; use 1f1b")
+        if plan.offload_layers and not self.work.host_bytes_per_s:
+            raise self._refuse("offload_layers", "needs a node whose link to its host's memory is known")
 
     def _refuse(self, key: str, message: str) -> InputError:
         return InputError(message, key=f"plans.{self.plan.name}.{key}")

@@ -5,18 +5,36 @@
     cheap       what costs little: norms, the products of activations, and heads from their latents (Megatron-Core's
                 modules ``layernorm``, ``moe_act`` and ``mla_up_proj``)
     full        the whole layer, its exchanges included (written by :mod:`tspsim.parallel.step`)
+
+A stack may make norms or products again by itself (:attr:`tspsim.parallel.stack.Stack.remakes`), whatever a plan
+recomputes: backwards of fused kernels do so, which keep what enters a norm or an activation, and not what leaves it.
 """
 
 from __future__ import annotations
 
 from ..model.layer import LayerShard
-from ..operators import Operator
+from ..operators import Operator, Role
 from .plan import Job
+from .recomputed import CHEAP, FULL
+
+#: What a stack may make again by itself, and the operators that do.
+NORMS, PRODUCTS = "norms", "products"
+ROLES = {NORMS: (Role.NORM,), PRODUCTS: (Role.ACTIVATION, Role.EXPERTS_ACTIVATION)}
+
+
+def remade(job: Job) -> frozenset[str]:
+    """What of :data:`ROLES` a layer does not keep."""
+    again = job.plan.recomputation
+    return frozenset(ROLES) if again == CHEAP else frozenset(() if again == FULL else job.work.stack.remakes)
 
 
 def cheap_again(job: Job, *operators: Operator) -> tuple[Operator, ...]:
-    """Kernels that run again before a backward needs their result, under ``cheap``."""
-    return operators if job.plan.recomputation == "cheap" else ()
+    """Kernels that run again before a backward needs their result: under ``cheap`` all of these, otherwise those that
+    the stack makes again."""
+    if job.plan.recomputation == CHEAP or not job.work.stack.remakes:
+        return operators if job.plan.recomputation == CHEAP else ()
+    roles = [role for name in remade(job) for role in ROLES[name]]
+    return tuple(each for each in operators if each.role in roles)
 
 
 def heads_again(job: Job, layer: LayerShard, tokens: int) -> tuple[Operator, ...]:

@@ -40,6 +40,14 @@ class Stack:
         gradients added to by the product itself.
     activation_factor
         What a layer keeps for its backward, over what fused kernels need.
+    activation_store
+        The type in which a plan that states none keeps activations (:mod:`tspsim.parallel.activation_store`).
+    remakes
+        What its fused kernels make again in their backward rather than keep: names of
+        :data:`tspsim.parallel.recompute.ROLES`.
+    exchange_units
+        Multiprocessors that its exchanges with experts run on, which kernels beside them lack; None: as the library and
+        the device have it.
     attention_flops_per_s
         The most that its attention kernel reaches; None where it is the device's best.
     flash_attention
@@ -65,6 +73,9 @@ class Stack:
     loss_factor: float | None = None
     accumulation_bytes: float = 0.0
     activation_factor: float = 1.0
+    activation_store: str | None = None
+    remakes: tuple[str, ...] = ()
+    exchange_units: int | None = None
     attention_flops_per_s: float | None = None
     flash_attention: bool = True
     overlap_gradients: bool = True
@@ -111,6 +122,13 @@ class Stack:
             return lambda operator: self.seconds(operator, best(operator))
         saving = Saving(self.engine, device)
         return lambda operator: self.seconds(operator, saving.seconds(operator, best(operator)))
+
+    def slowdown(self, device: Device) -> float:
+        """Factor on a kernel's time while its device moves data."""
+        if self.exchange_units is None:
+            return device.compute_slowdown
+        units = device.spec.compute_units.value
+        return max(1.0, float(units / max(1.0, units - self.exchange_units)))
 
     def on(self, device: str) -> Stack:
         """The stack beside a device's host, with its engine's waits there."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, StrictBool
+from pydantic import AfterValidator, Field, StrictBool
 
 from tspsim import catalog
 from tspsim.errors import UnknownNameError
 from tspsim.provenance import Provenance
-from tspsim.units import FlopsPerSecond, Seconds, duration, flops
+from tspsim.units import FlopsPerSecond, PositiveCount, Seconds, duration, flops
 
+from .activation_store import ACTIVATION_STORES
 from .engine_spec import EngineSpec
 from .stack import Stack
 from .stated import Expected, Section, Stated
@@ -18,6 +19,8 @@ from .stated import Expected, Section, Stated
 Factor = Annotated[float, Field(ge=1.0, le=20.0, allow_inf_nan=False)]
 Lower = Annotated[float, Field(ge=0.3, le=1.0)]
 Upper = Annotated[float, Field(ge=1.0, le=20.0)]
+#: A registered store of activations; an unknown name is told with the nearest.
+StoreName = Annotated[str, AfterValidator(lambda name: ACTIVATION_STORES.get(name).name)]
 BytesPerWeight = Annotated[float, Field(ge=0.0, le=64.0, allow_inf_nan=False)]
 
 #: Keys whose values have a unit → the field of :class:`Stack` that names it; all are times but ``attention``.
@@ -48,6 +51,13 @@ class StackSpec(Section):
     loss_factor: Stated[Factor] | None = Field(None, description="bytes of the loss and its gradient over a fused one")
     accumulation_bytes: Stated[BytesPerWeight] | None = Field(None, description="beyond writing a gradient in bf16")
     activation_factor: Stated[Factor] | None = Field(None, description="kept activations over those of fused kernels")
+    activation_store: Stated[StoreName] | None = Field(None, description="of kept activations; a plan's comes first")
+    remakes: Stated[tuple[Literal["norms", "products"], ...]] | None = Field(
+        None, description="what backwards of its fused kernels make again rather than keep, whatever a plan recomputes"
+    )
+    exchange_units: Stated[PositiveCount] | None = Field(
+        None, description="multiprocessors of exchanges with experts, which kernels beside them lack"
+    )
     attention: Stated[FlopsPerSecond] | None = Field(None, description="the most its attention kernel reaches")
     flash_attention: Stated[StrictBool] | None = None
     overlap_gradients: Stated[StrictBool] | None = None
@@ -96,6 +106,8 @@ def _text(key: str, entry: Stated[Any]) -> str:
         if isinstance(entry, Expected) and entry.range is not None:
             text += f" ({' to '.join(map(duration, entry.ends))})"
         return text
+    if isinstance(value, tuple) and all(isinstance(each, str) for each in value):
+        return " and ".join(value)
     return " to ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

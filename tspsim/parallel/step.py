@@ -13,16 +13,21 @@ from dataclasses import replace
 from ..model import Block
 from ..model.layer import LayerShard
 from ..operators import Gemm, Operator
-from ..program import Program, Repeat
-from ..steps import BACKWARD, FORWARD, Task
-from . import data, state_copies
+from ..program import Instruction, Program, Repeat
+from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
+from . import data, offload, state_copies
 from .builder import ProgramBuilder, WrittenLayer
 from .expert_rows import own_tokens, program_axes
-from .interleave import flat, interleaved
+from .interleave import flat, interleaved, shifted
 from .lengths import group_axis
+from .memory import Kept, spread_over
 from .pipeline import Chunk
 from .plan import Job
+from .recomputed import FULL, INSIDE, KEPT
 from .scheme import Scheme, WholeTokens
+
+#: Writes one layer: its shard, and what it leaves for its backward → when it is complete.
+WriteLayer = Callable[[LayerShard, Kept], list[int]]
 
 
 def axes_of(job: Job) -> tuple[str, ...]:
@@ -77,6 +82,9 @@ class Writer:
         self.share = data.OwnedParameters(job, scheme.residency.weight_shards(job))
         self.exchanged_gradients: list[int] = []
         self.copied: list[int] = []
+        self._interleaved: dict[Hashable, list[Instruction]] = {}
+        #: What the next layer whose activations are copied to the host or back waits for, as an index of the program.
+        self.gate: int | None = None
         self._written: dict[Hashable, tuple[Repeat, list[int], list[int]]] = {}
 
     def do(self, tasks: Sequence[Task]) -> None:
@@ -115,34 +123,42 @@ class Writer:
 
     def interleave(self, *tasks: Task) -> None:
         """Tasks whose pieces take turns; their own order stays."""
-        whole, alone = self.builder, []
-        for task in tasks:
-            self.builder = ProgramBuilder(whole.role, self.job, whole.coordinates)
-            self.visit(task, self.chunks[task.chunk])
-            alone.append(flat(self.builder.program()))
-        self.builder = whole
-        for instruction in interleaved(alone, offset=whole.length):
+        whole, last = self.builder, self.job.micro_batches - 1
+        # What of a micro-batch its instructions depend on, as layers do.
+        key = tuple((task.kind, task.chunk, task.micro_batch == 0, task.micro_batch == last) for task in tasks)
+        if key not in self._interleaved:
+            alone = []
+            for task in tasks:
+                self.builder = ProgramBuilder(whole.role, self.job, whole.coordinates)
+                self.visit(task, self.chunks[task.chunk])
+                alone.append(flat(self.builder.program()))
+            self.builder = whole
+            self._interleaved[key] = list(interleaved(alone))
+        for instruction in shifted(self._interleaved[key], whole.length):
             whole.add(instruction)
 
     def forward(self, chunk: Chunk, task: Task) -> None:
         builder, job, pieces = self.builder, self.job, self.pieces
+        scheme_shards = self.scheme.residency.compute_shards(job)
         if not chunk.has_embedding:
-            self.receive("activations", 1)
+            self.receive("activations", chunk.way, chunk)
         elif job.model.vocab:
             data.gather_table(builder, job, self.share.embedding(chunk), task, "embedding weights")
             builder.part = "embedding"
             pieces.embed(builder, job, self.layer)
             self.wait([builder.length - 1])
 
-        def layer(shard: LayerShard) -> list[int]:
+        def layer(shard: LayerShard, kind: Kept) -> list[int]:
             gathered = data.gather_weights(builder, job, self.share, shard.kind, task)
             ready = pieces.layer(builder, self.job, shard, self.position)
             data.wait_for_weights(builder, job, gathered, ready)
+            if kind.away:
+                self.gate = offload.send(builder, job, scheme_shards, kind, ready, self.gate)
             return ready
 
         ready = self.layers(chunk, layer, task)
         if not chunk.has_head:
-            self.send("activations", 1, ready)
+            self.send("activations", chunk.way, ready, chunk)
         elif job.model.vocab and job.head_tokens:
             data.gather_table(builder, job, self.share.head(chunk), task, "head weights")
             builder.part = "head"
@@ -162,7 +178,7 @@ class Writer:
         if self.job.step.serves:
             self.builder.compute("rows here", after=ready)
 
-    def draft(self, layer: Callable[[LayerShard], list[int]], task: Task) -> None:
+    def draft(self, layer: WriteLayer, task: Task) -> None:
         """The passes that make the next drafts, one token after the other."""
         whole = self.job
         layers = whole.draft_layers
@@ -185,26 +201,36 @@ class Writer:
 
     def backward(self, chunk: Chunk, task: Task) -> None:
         builder, job, scheme = self.builder, self.job, self.scheme
+        scheme_shards = scheme.residency.compute_shards(job)
         put_off = job.order.splits_backward
         # The gradients of layers are put off, never the head's: it is here, with its loss, once.
         builder.weight_gradients = True
         builder.exchanged_gradients = []
         if not chunk.has_head:
-            self.receive("gradients", -1)
+            self.receive("gradients", -chunk.way, chunk)
         elif job.model.vocab:
             builder.part = "head backward"
             scheme.head_backward(builder, job, self.layer)
 
-        def layer(shard: LayerShard) -> list[int]:
-            gathered = data.gather_weights(builder, job, self.share, shard.kind, task)
-            if job.plan.recomputation == "full":
+        def layer(shard: LayerShard, kind: Kept) -> list[int]:
+            whole = job
+            # A layer inside a repeated group is repeated as one that is repeated alone.
+            here = whole.making(FULL if kind.again == INSIDE else kind.again)
+            here_again = 0
+            if kind.away:
+                here_again = offload.bring_back(builder, whole, scheme_shards, kind, self.gate)
+            gathered = data.gather_weights(builder, here, self.share, shard.kind, task)
+            if here.plan.recomputation == FULL:
                 builder.recomputing = True
-                scheme.layer(builder, job, shard, self.position)
+                scheme.layer(builder, here, shard, self.position)
                 builder.recomputing = False
-            ready = scheme.layer_backward(builder, job, shard, self.position)
-            data.wait_for_weights(builder, job, gathered, ready)
+            ready = scheme.layer_backward(builder, here, shard, self.position)
+            data.wait_for_weights(builder, here, gathered, ready)
             if builder.weight_gradients:
-                data.reduce_layer(builder, job, self.share.trained_layer(shard.kind), task)
+                data.reduce_layer(builder, here, self.share.trained_layer(shard.kind), task)
+            if kind.away:
+                builder.hold_until(here_again)
+                self.gate = builder.first_kernel
             return ready
 
         brought_home = builder.exchanged_gradients
@@ -225,14 +251,14 @@ class Writer:
             scheme.embed_backward(builder, job, self.layer)
             data.reduce_table(builder, job, self.share.embedding(chunk), "embedding")
         if not chunk.has_embedding:
-            self.send("gradients", -1, ready)
+            self.send("gradients", -chunk.way, ready, chunk)
 
     def weights(self, chunk: Chunk, task: Task) -> None:
         """ZB-H1's third kind of task: the gradients of the weights that the backward left out."""
         builder, write = self.builder, self.scheme.layer_weights
         assert write is not None
 
-        def layer(shard: LayerShard) -> list[int]:
+        def layer(shard: LayerShard, kind: Kept) -> list[int]:
             builder.part = "weight gradients"
             write(builder, self.job, shard)
             data.reduce_layer(builder, self.job, self.share.trained_layer(shard.kind), task)
@@ -256,7 +282,7 @@ class Writer:
         norm = self.layer.norm(tokens)
         return norm, norm, Gemm(tokens, hidden, 2 * hidden, self.job.work.precision, name="join projection")
 
-    def layers(self, chunk: Chunk, write: Callable[[LayerShard], list[int]], task: Task, step: int = 1) -> list[int]:
+    def layers(self, chunk: Chunk, write: WriteLayer, task: Task, step: int = 1) -> list[int]:
         """A chunk's layers, first to last or with ``step`` −1 last to first; ``write`` returns when one is complete.
 
         Layers of one kind are written once and repeated, and stand again where a task is like an earlier one; others
@@ -267,35 +293,53 @@ class Writer:
         if not chunk.layers:
             return [builder.length - 1]
         blocks = job.model.blocks[chunk.first_layer : chunk.first_layer + chunk.layers] or (self.job.further_block,)
-        first = chunk.first_layer
+        first, kinds = chunk.first_layer, self.kept_kinds(chunk, blocks, task)
         if step < 0:
-            blocks, first = blocks[::-1], first + chunk.layers - 1
+            blocks, kinds, first = blocks[::-1], kinds[::-1], first + chunk.layers - 1
         builder.begin_run()
-        if len(set(blocks)) == 1:
+        if len(set(kinds)) == 1 and not kinds[0].away:
             # What of a micro-batch a layer may depend on: whether it is the first or the last of a step; of a pass that
             # serves its rows.
             ends = task.micro_batch == 0, task.micro_batch == job.micro_batches - 1
             key = task.kind, *ends, chunk, builder.further_token, job.rows, job.pack
             if key not in self._written:
                 builder.begin_layers(first)
-                ready = write(self.kinds[blocks[0]])
+                ready = write(self.kinds[blocks[0]], kinds[0])
                 self._written[key] = builder.end_layers(chunk.layers, step), ready, builder.exchanged_gradients
             layers, ready, exchanged = self._written[key]
             builder.exchanged_gradients = list(exchanged)
             start = builder.repeat(layers)
         elif job.step.serves:
             start, ready = self.runs_of_layers(blocks, first, write)
+        elif job.plan.recomputed is not None or job.plan.offload_layers:
+            self.gate = builder.length - 1 if task.kind == BACKWARD and builder.length else None
+            # Layers whose activations go to the host stand alone: each waits for the copy of the one before.
+            alone = itertools.count()
+            for (kind, _), same in itertools.groupby(kinds, lambda kind: (kind, next(alone) if kind.away else -1)):
+                builder.begin_layers(first)
+                ready, count = write(self.kinds[kind.block], kind), len(list(same))
+                start = builder.put_layers(builder.take_layer(), first, count, step)
+                if kind.away and self.gate is not None:
+                    self.gate += start
+                first += step * count
         else:
             for index, block in enumerate(blocks):
                 builder.begin_layers(first + step * index)
-                ready = write(self.kinds[block])
+                ready = write(self.kinds[block], kinds[index])
                 start = builder.end_layer()
         self.exchanged_gradients = [start + index for index in builder.exchanged_gradients]
         return [start + index for index in ready]
 
-    def runs_of_layers(
-        self, blocks: Sequence[Block], first: int, write: Callable[[LayerShard], list[int]]
-    ) -> tuple[int, list[int]]:
+    def kept_kinds(self, chunk: Chunk, blocks: Sequence[Block], task: Task) -> list[Kept]:
+        """Kinds of a chunk's layers as far as a task of them goes: what is made again matters to a backward alone."""
+        job, plan = self.job, self.job.plan
+        again = job.again(chunk) if task.kind == BACKWARD else (plan.recomputation,) * chunk.layers
+        if self.builder.further_token or not job.training:
+            again = (plan.recomputation,) * chunk.layers
+        away = 0 if self.builder.further_token or task.kind == WEIGHTS or not job.training else plan.offload_layers
+        return list(itertools.starmap(Kept, zip(blocks, again, spread_over(chunk.layers, away), strict=True)))
+
+    def runs_of_layers(self, blocks: Sequence[Block], first: int, write: WriteLayer) -> tuple[int, list[int]]:
         """Layers of a serving step, every kind written once; where the last one begins, and when it is complete."""
         builder = self.builder
         known: dict[Block, tuple[WrittenLayer, list[int]]] = {}
@@ -304,23 +348,30 @@ class Writer:
             count = len(list(same))
             builder.begin_layers(layer)
             if block not in known:
-                done = write(self.kinds[block])
+                done = write(self.kinds[block], Kept(block, KEPT))
                 known[block] = builder.take_layer(), done
             written, ready = known[block]
             start = builder.put_layers(written, layer, count)
             layer += count
         return start, ready
 
-    def send(self, what: str, offset: int, after: list[int]) -> None:
-        builder, wrap = self.builder, self.job.plan.vpp > 1
+    def send(self, what: str, offset: int, after: list[int], chunk: Chunk) -> None:
+        builder, wrap = self.builder, self.wraps(chunk)
         builder.part = "pipeline"
-        builder.send("pp", offset, self.message_bytes, f"{what} to the next stage", after=after, wrap=wrap)
+        name, way = f"{what} to the next stage", chunk.way
+        builder.send("pp", offset, self.message_bytes, name, after=after, wrap=wrap, way=way)
 
-    def receive(self, what: str, offset: int) -> None:
+    def wraps(self, chunk: Chunk) -> bool:
+        """Whether messages of a chunk go round the stages; those the other way along them then meet their own kind
+        alone, for they never come to an end."""
+        return self.job.plan.vpp > 1 or chunk.way < 0
+
+    def receive(self, what: str, offset: int, chunk: Chunk) -> None:
         """Kernels wait for what the stage before sends; tensor-parallel ranks got a piece each and gather it."""
         builder, job = self.builder, self.job
         builder.part = "pipeline"
-        got = builder.receive("pp", offset, self.message_bytes, f"{what} received", wrap=job.plan.vpp > 1)
+        name, wrap = f"{what} received", self.wraps(chunk)
+        got = builder.receive("pp", offset, self.message_bytes, name, wrap=wrap, way=chunk.way)
         if job.plan.tp > 1 and not job.plan.sequence_regions:
             whole = self.message_bytes * job.plan.tp
             got = builder.collective("all_gather", "tp", whole, f"gather {what}", after=[got])

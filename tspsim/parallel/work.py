@@ -46,6 +46,7 @@ class Work:
     With ``adapters`` the model itself is frozen, and kept in ``precision`` alone. ``stack`` is the software. A serving
     step has a ``load`` and weights and cache in ``formats``; its ``precision`` is the type of its fastest products.
     ``unequal`` are the sequences of all ``replicas`` where they differ in length; ``sequence`` is then the longest.
+    ``host_bytes_per_s`` joins a GPU and its host's memory, each way (0: not known).
     """
 
     pass_: str
@@ -64,6 +65,7 @@ class Work:
     formats: Formats = BF16
     unequal: Unequal = ALIKE
     replicas: int = 1
+    host_bytes_per_s: float = 0.0
 
     @cached_property
     def step(self) -> Step:

@@ -91,12 +91,13 @@ class LowerBound:
         """Kernels of a step alone, attention at the device's peak: it depends on tokens, not on how shards meet."""
         if family.unequal:
             return self.flops_s(family)
+        family = family.least_again
         plan, work = family.plan, family.work
         scheme, method = scheme_of(plan), method_of(plan)
         divided = tuple(plan.degree(axis) for axis in scheme.axes if axis != scheme.token_axis or not scheme.usual)
         exchange = (method.floor_like or method.name) or plan.exchange
         experts = (plan.degree("ep"), plan.expert_dispatch, plan.expert_pieces, plan.expert_shards)
-        key = (family.tokens, scheme.name, divided, experts, plan.recomputation, exchange)
+        key = (family.tokens, scheme.name, divided, experts, plan.recomputation, plan.activation_store, exchange)
         if key not in self._floors:
             whole = replace(plan, degrees={**plan.degrees, "pp": 1}, vpp=1, exchange=exchange, zero=0)
             self._floors[key] = self._least_of_schedules(replace(family, plan=whole), self._least_s)
@@ -144,11 +145,12 @@ class LowerBound:
         mesh. Regions divide the norms, and pieces of a product may run a little faster than the whole."""
         if family.unequal:
             return self.flops_s(family)
-        least_s = self._least_of_schedules(family, self._model_s)
+        least_s = self._least_of_schedules(family.least_again, self._model_s)
         return family.micro_batches * least_s / family.plan.pp * ROUNDING
 
     def instructions(self, job: Job, mesh: Mesh) -> int:
-        """About how many a simulation runs: those of every stage's layers, of every shard whose program differs.
+        """About how many a simulation runs: those of every stage's layers, of every shard whose program differs; of
+        layers that are made again in part as many as of those that are not.
 
         Micro-batches repeat where there is no pipeline, and are not all run (:mod:`tspsim.engine.steady`).
         """
@@ -172,6 +174,7 @@ class LowerBound:
 
     def _model_s(self, job: Job) -> float:
         """Kernels of one micro-batch through the whole model."""
+        job = job.least_again
         key = _signature(job)
         if key not in self._compute:
             whole = replace(job.plan, degrees={**job.plan.degrees, "pp": 1}, vpp=1, stage_layers=(), zero=0)
@@ -238,7 +241,7 @@ class LowerBound:
 
     def _layer_parts(self, job: Job, mesh: Mesh, first: int = 1) -> list[Part]:
         """One layer between two others, in every kind of task."""
-        chunk = Chunk(first, 1, has_embedding=False, has_head=False)
+        chunk, job = Chunk(first, 1, has_embedding=False, has_head=False), job.least_again
         groups, alone = Groups(mesh, 0, self.cluster), replace(job, plan=replace(job.plan, zero=0))
         kinds = job.step.kinds(job.order)
         return [self._part(alone, groups, 0, (chunk,), Task(kind, MIDDLE, 0)) for kind in kinds]
@@ -323,7 +326,7 @@ class LowerBound:
         key = (*shape, chunk.layers)
         known = self._parts.get(key)
         if known is None:
-            if self._mixed:
+            if self._mixed or job.plan.recomputed is not None or job.plan.offload_layers:
                 known = self._compile(_write(job, stage, chunk, visit), groups)
             else:  # layers are alike: the task is written with one, which then runs as often as there are layers
                 if shape not in self._parts:
@@ -428,7 +431,8 @@ def _signature(job: Job) -> Hashable:
     experts = (plan.expert_dispatch, plan.expert_overlap, plan.expert_pieces, plan.expert_shards)
     exchanges = (plan.exchange, *experts)
     switches = (plan.partition, exchanges, plan.sequence_regions, plan.overlap, plan.overlap_chunks)
-    others = (plan.recomputation, job.sequences, job.order.splits_backward, tuple(plan.algorithms.items()))
+    kept = (plan.recomputation, plan.recomputed, plan.activation_store, plan.offload_layers)
+    others = (*kept, job.sequences, job.order.splits_backward, tuple(plan.algorithms.items()))
     chosen = (*_switches(job, switches_of(plan)), *plan.options.items())
     return (job.work.sequence, degrees, switches, chosen, others)
 

@@ -91,7 +91,7 @@ def _walked(
     job: Job, stages: Sequence[Stage], message_s: float, slowest: int = 0, between_s: float = 0.0
 ) -> tuple[float, float]:
     """Through every task, in the order in which they can run; ``between_s`` goes by in the middle of one stage."""
-    depth, width = job.plan.pp, job.plan.vpp
+    depth, width, both_ways = job.plan.pp, job.plan.vpp, job.plan.order.both_ways
     orders = [job.tasks(stage) for stage in range(depth)]
     free_s, step_s = [0.0] * depth, 0.0
     ready: dict[tuple[str, int, int], float] = {}
@@ -102,11 +102,14 @@ def _walked(
         here, order = stages[stage], orders[stage]
         for number in range(position[stage], len(order)):
             kind, micro_batch, chunk = order[number][:3]
-            # Chunks of the whole model in order: this one, and the one whose result it waits for.
-            place = chunk * depth + stage
+            # Chunks of the whole model in order: this one, and the one whose result it waits for. What goes the other
+            # way along the stages has an order of its own, behind that one.
+            place, ends, way = chunk * depth + stage, range(depth * width), 1
+            if both_ways and chunk:
+                place, ends, way = 2 * depth - 1 - stage, range(depth, 2 * depth), -1
             source = place - 1 if kind == FORWARD else place + 1 if kind == BACKWARD else -1
             arrival_s = NEVER
-            if 0 <= source < depth * width:
+            if source in ends:
                 found = ready.get((kind, micro_batch, source))
                 if found is None:
                     position[stage] = number
@@ -127,7 +130,7 @@ def _walked(
                 free_s[stage] = max(free_s[stage], part.first.end_s)
             if number == len(order) - 1:
                 step_s = max(step_s, before_s + part.busy.last_s, arrival_s + part.arriving.last_s)
-            neighbour = stage + (1 if kind == FORWARD else -1)
+            neighbour = stage + (way if kind == FORWARD else -way)
             waiting.append(neighbour % depth)
         else:
             position[stage] = len(order)

@@ -151,20 +151,23 @@ def walk(task: TimedTask, *, arrival_s: float = NEVER, from_zero: bool = False) 
         Nothing was issued before 0 (the first task of a step); otherwise transfers that wait for nothing are over.
     """
     clocks = _Clocks(0.0 if from_zero else NEVER, arrival_s)
-    # Where an unrolled index is found among those that were run: the last turn of layers stands for them all.
+    # Where an unrolled index is found among those that were run: of layers the last turns, as many as one reaches back;
+    # a wait for an earlier turn can only delay, and is dropped.
+    starts: list[int] = []
     borders: list[int] = []
     skipped: list[int] = []
     unrolled = 0
     for item in task.items:
         if isinstance(item, Layers):
             turns = _run_layers(clocks, item.steps, item.times)
+            starts.append(unrolled)
             unrolled += item.times * len(item.steps)
-            borders.append(unrolled - len(item.steps))
+            borders.append(unrolled - min(turns, _reach(item.steps)) * len(item.steps))
             skipped.append((item.times - turns) * len(item.steps) + (skipped[-1] if skipped else 0))
             continue
         after = item.after
         if borders and after:
-            after = tuple([_found(index, borders, skipped) for index in after])
+            after = _found(after, starts, borders, skipped)
         clocks.take(item, after)
         unrolled += 1
     last_s = max(clocks.kernel_s, *clocks.ends)
@@ -172,9 +175,15 @@ def walk(task: TimedTask, *, arrival_s: float = NEVER, from_zero: bool = False) 
     return Walk(clocks.kernel_s, last_s, sent_s, clocks.compute_s, clocks.gaps_s)
 
 
-def _found(index: int, borders: Sequence[int], skipped: Sequence[int]) -> int:
-    place = bisect.bisect_right(borders, index)
-    return index - skipped[place - 1] if place else index
+def _found(
+    after: Sequence[int], starts: Sequence[int], borders: Sequence[int], skipped: Sequence[int]
+) -> tuple[int, ...]:
+    found = []
+    for index in after:
+        place = bisect.bisect_right(borders, index)
+        if place == len(starts) or index < starts[place]:
+            found.append(index - skipped[place - 1] if place else index)
+    return tuple(found)
 
 
 def _run_layers(clocks: _Clocks, layer: Sequence[TimedInstruction], times: int) -> int:
@@ -186,7 +195,7 @@ def _run_layers(clocks: _Clocks, layer: Sequence[TimedInstruction], times: int) 
     is always run.
     """
     length, first = len(layer), len(clocks.ends)
-    reach = max(1, *(-(index // length) for step in layer for index in step.after), 1)
+    reach = _reach(layer)
     core = core_streams(layer)
     own_s: dict[str, float] = {}
     for step in layer:
@@ -216,6 +225,11 @@ def _run_layers(clocks: _Clocks, layer: Sequence[TimedInstruction], times: int) 
         times = turns + 1
         strides = []
     return turns
+
+
+def _reach(layer: Sequence[TimedInstruction]) -> int:
+    """Turns that a layer waits for at most, at least one."""
+    return max(1, *(-(index // len(layer)) for step in layer for index in step.after), 1)
 
 
 def core_streams(layer: Sequence[TimedInstruction]) -> frozenset[str]:

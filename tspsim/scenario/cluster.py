@@ -11,6 +11,7 @@ from ..errors import InputError, shorten
 from ..units import PositiveNumber, parse
 from .routing import RoutingChoice
 from .section import Name, Section, refuse
+from .variation import Variation
 
 MOST_NODES = 2**16
 #: A switch or NIC.
@@ -143,6 +144,7 @@ class ClusterInline(Section):
         None, description="of equal paths between switches: a policy's name, or its name and seeds; default: spread"
     )
     faults: Faults | None = Field(None, description="links and GPUs that are slower than specified, or dead")
+    variation: Variation | None = Field(None, description="how far GPUs differ, and one between steps; not at all")
 
     @model_validator(mode="after")
     def _connected(self) -> ClusterInline:
@@ -165,7 +167,8 @@ class ClusterInline(Section):
         used = self.gpus_per_node
         part = f"Of each node {used} GPUs are used, with their share of its NICs, and paid (`cluster.gpus_per_node`)."
         faults = self.faults.in_words() if self.faults else ()
-        return (*((part,) if used is not None else ()), *self._islands_in_words(), *faults)
+        varied = self.variation.in_words() if self.variation else ()
+        return (*((part,) if used is not None else ()), *self._islands_in_words(), *faults, *varied)
 
     def _islands_in_words(self) -> Iterator[str]:
         """A sentence an island."""

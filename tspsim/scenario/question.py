@@ -16,6 +16,7 @@ from .plan import SERVING, Plan
 from .project import Parts, Project
 from .section import Name, Prose, Section, refuse
 from .traffic import Traffic
+from .variation import Variation
 from .workload import Workload
 
 MOST_PLANS = 100
@@ -91,6 +92,9 @@ class Scenario(Section):
         if routed is not None:
             told = "routing of a plan is of a single step; state cluster.routing, whose first draw serves"
             raise refuse(f"plan '{routed.name}': {told}")
+        clusters = (self.cluster, *(offer.cluster for offer in self.offers)) if self.traffic is not None else ()
+        if any(isinstance(each, ClusterInline) and each.variation is not None for each in clusters):
+            raise refuse("cluster.variation is of single steps; leave it out of a scenario with traffic")
         for plan in self.plans if self.traffic is None else ():
             stated = next((key for key in SERVING if key in plan.model_fields_set and key != "pools"), None)
             if stated is not None:
@@ -128,6 +132,11 @@ class Scenario(Section):
         """What is slower than specified, or dead; mostly nothing."""
         stated = self.cluster.faults if isinstance(self.cluster, ClusterInline) else None
         return stated or Faults()
+
+    @property
+    def variation(self) -> Variation | None:
+        """How far GPUs differ, if they do."""
+        return self.cluster.variation if isinstance(self.cluster, ClusterInline) else None
 
     def in_words(self) -> tuple[str, ...]:
         """Sentences on what a reader may not expect of the numbers and the cluster that were stated."""

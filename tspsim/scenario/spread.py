@@ -10,10 +10,12 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import (
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     SerializerFunctionWrapHandler,
     StrictBool,
     StrictInt,
+    Tag,
     TypeAdapter,
     ValidationError,
     model_serializer,
@@ -23,9 +25,11 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from ..network import ALGORITHMS, KINDS
 from ..parallel import CHECKPOINTS, CONTEXT_METHODS, SCHEMES, WEIGHT_TRANSPORTS, Option, context, mesh_axes, scheme_axes
+from ..parallel.activation_store import ACTIVATION_STORES
 from ..parallel.balance import BUSIEST, Balance
 from ..parallel.dispatch import DISPATCHES, OVERLAPS
 from ..parallel.pipeline import ORDERS
+from ..parallel.recomputed import BLOCK, KEPT, RECOMPUTE_METHODS, Partly
 from ..parallel.registries import scheme_name
 from ..parallel.wires import WIRES
 from ..registry import Registry
@@ -37,7 +41,26 @@ Axis = Annotated[str, OneOf(mesh_axes)]
 Value = TypeVar("Value")
 #: A key that the simulator chooses where it is not stated, or stated as ``auto``.
 Chosen = Annotated[Value | None, BeforeValidator(lambda value: None if value == "auto" else value)]
-Recomputation = Literal["none", "selective", "cheap", "full"]
+
+class PartlyRecomputed(Section):
+    """What is made again, of some layers of every chunk: ``{what: full, layers: 12}``."""
+
+    what: Literal["selective", "cheap", "full"] = "full"
+    layers: PositiveCount = Field(description="of every chunk of a stage, as the method counts them")
+    method: Annotated[str, OneOf(RECOMPUTE_METHODS.names)] = Field(
+        BLOCK.name, description="the first layers, every so-many-th one, or all in groups of so many"
+    )
+
+
+def _form(value: object) -> str:
+    """Whether recomputation is said of all layers or of some."""
+    return "some" if isinstance(value, (Mapping, PartlyRecomputed)) else "all"
+
+
+Recomputation = Annotated[
+    Annotated[Literal["none", "selective", "cheap", "full"], Tag("all")] | Annotated[PartlyRecomputed, Tag("some")],
+    Discriminator(_form),
+]
 
 
 CollectiveKind = Annotated[str, OneOf(KINDS.names)]
@@ -93,7 +116,15 @@ class Spread(Section):
         "the scheme's"
     )  # fmt: skip
     overlap_chunks: Annotated[PositiveCount, Field(le=1024)] = 4
-    recomputation: Recomputation | None = Field(None, description="default: full in training, else none")
+    recomputation: Recomputation | None = Field(
+        None, description="what a backward makes again, of all layers or of some; default: full in training, else none"
+    )
+    activation_store: Annotated[str, OneOf(ACTIVATION_STORES.names)] | None = Field(
+        None, description="the type in which activations wait for their backward; default: the stack's"
+    )
+    offload_layers: Annotated[StrictInt, Field(ge=0, le=100_000)] = Field(
+        0, description="layers of every chunk, spread over it, whose activations wait in the host's memory"
+    )
     micro_batch: PositiveCount | None = Field(None, description="sequences; default: 1 in training, else all")
     schedule: Annotated[str, OneOf(ORDERS.names)] = Field(
         "1f1b", description="of a pipeline; interleaved with vpp > 1"
@@ -223,6 +254,14 @@ class Spread(Section):
     def degree(self, axis: str) -> int:
         """Ranks along a mesh axis."""
         return int(getattr(self, axis, None) or 1)
+
+    @property
+    def remade(self) -> tuple[str, Partly | None]:
+        """What is made again, and of which layers where not of all."""
+        stated = self.recomputation
+        if isinstance(stated, PartlyRecomputed):
+            return stated.what, Partly(stated.layers, stated.method)
+        return stated or KEPT, None
 
     def _spread(self) -> dict[str, int]:
         return {axis: self.degree(axis) for axis in (*scheme_axes(), "pp")}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tspsim import catalog
 from tspsim.errors import InputError
 from tspsim.model import Architecture, load_model
+from tspsim.parallel.recomputed import Partly
 
 from .answers import Answers
 from .cells import Row, count_of, number_of
@@ -80,6 +81,7 @@ def published_run(row: Row) -> Run:
         zero=zero_of(zero),
         shard_group=shard_group_of(zero, gpus // (tp * count_of(row, "pp"))) if zero_of(zero) else None,
         recomputation=recomputation_of(str(row.get("recompute", ""))),
+        recomputed=recomputed_of(str(row.get("recompute", ""))),
         ep=ep,
         expert_dispatch=DISPATCHERS.get(name, "ranks"),
         sequence_regions=tp > 1 and (str(row.get("sp", "")).startswith("on") or ep > 1),
@@ -195,11 +197,21 @@ def recomputation_of(text: str) -> str | None:
     word = text.strip().lower()
     if word.startswith(("none", "selective: []")):
         return "none"
-    if word.startswith("full") and "layers" not in word:
+    if word.startswith("full") and ("layers" not in word or recomputed_of(word)):
         return "full"
     if word.startswith("selective"):
         return "cheap" if any(module in word for module in ("layernorm", "moe_act", "mla_up_proj")) else "selective"
     return None
+
+
+def recomputed_of(text: str) -> Partly | None:
+    """Some layers that are recomputed, from a source's words; None where it is not of some.
+
+    >>> recomputed_of("full block, 5 layers"), recomputed_of("full uniform 1")
+    (Partly(layers=5, method='block'), None)
+    """
+    found = re.search(r"full block, (\d+) layers", text.strip().lower())
+    return Partly(int(found.group(1))) if found else None
 
 
 def metric_of(metric: str, address: str, run: Run, step: Predicted) -> Callable[[float], float]:

@@ -6,9 +6,10 @@ A step's time is linear in its micro-batches once the pipeline is full, so that 
 
 from __future__ import annotations
 
+import bisect
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -18,8 +19,10 @@ from tspsim import catalog
 from tspsim.errors import InputError
 from tspsim.model import Architecture
 from tspsim.network.load import usual_node
+from tspsim.operators import DTYPE_BYTES
 from tspsim.parallel import peak_memory, scheme_of
 from tspsim.parallel.memory import stage_memory
+from tspsim.parallel.recomputed import ATTENTION, CHEAP, FULL, KEPT, Partly
 from tspsim.scenario import load
 from tspsim.simulation import Costs, Question, admitted, look_up, scheduled, step_of
 
@@ -29,13 +32,14 @@ from .devices import LOOKUPS
 #: systems: 200 Gb/s a GPU with A100, 800 with B300, 400 with the others).
 FABRICS = {"a100-40gb": "rails-200g", "a100-80gb": "rails-200g", "b300": "rails-800g"}
 USUAL_FABRIC = "rail-optimised-400g"
-#: Recomputation that is not stated: the least that fits.
-LEAST_FIRST = ("none", "selective", "cheap", "full")
+#: The store that a source in eight bits which does not state its recomputation may have used (Megatron-Core's
+#: ``activation_func_fp8_input_store``).
+STORE = "fp8"
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run and its plan, in the field's words; ``recomputation`` None is not stated.
+    """A run and its plan, in the field's words; ``recomputation`` None is not stated, and then the least that fits.
 
     ``global_batch`` and ``micro_batch`` are sequences; ``cp`` shards the sequence; replicas are what is left. Where
     replicas can share a node they do, before stages, in the order of Megatron, nanotron and torchtitan: tp, cp, dp, pp.
@@ -56,6 +60,8 @@ class Run:
     expert_dispatch: str = "ranks"
     zero: int = 0
     recomputation: str | None = None
+    recomputed: Partly | None = None
+    activation_store: str | None = None
     sequence_regions: bool = False
     exchange: str = "ring"
     precision: str = "bf16"
@@ -112,8 +118,8 @@ def simulate_run(run: Run) -> Predicted:
         The simulator does not cover the run, or its plan is wrong; the message says why.
     """
     step = Predicted(math.nan, math.nan, math.nan, math.inf, False, "full")
-    for recomputation in _policies(run):
-        step = _step(replace(run, recomputation=recomputation))
+    for tried in _policies(run):
+        step = _step(tried)
         if step.fits:
             break
     return step
@@ -122,25 +128,51 @@ def simulate_run(run: Run) -> Predicted:
 def memory_of(run: Run) -> Predicted:
     """Peak memory of a run and whether it fits, without its time; raises as :func:`simulate_run` does."""
     step = Predicted(math.nan, math.nan, math.nan, math.inf, False, "full")
-    for recomputation in _policies(run):
-        micro_batches = _micro_batches(run)
-        question = question_of(replace(run, recomputation=recomputation), min(micro_batches, 2 * run.pp))
+    for tried in _policies(run):
+        question = _asked(tried)
         plan = question.plans[0]
         job, residency = question.job(plan), scheme_of(plan).residency
         peak, first = sum(peak_memory(job, residency).values()), stage_memory(job, residency, 0)
         state = sum(first.get(part, 0.0) for part in STATE)
         fits = peak <= question.device.visible_memory_bytes
-        step = Predicted(math.nan, math.nan, math.nan, peak, fits, recomputation, state)
+        step = Predicted(math.nan, math.nan, math.nan, peak, fits, _told(tried), state)
         if fits:
             break
     return step
 
 
-def _policies(run: Run) -> tuple[str, ...]:
-    """Recomputation to try in turn: the stated one, or from the least on."""
+def _policies(run: Run) -> Iterator[Run]:
+    """What may be made again, to try in turn: as stated, or from the least on. Of some layers all is the fewest that
+    fit, which needs no simulation."""
     if run.recomputation is not None:
-        return (run.recomputation,)
-    return LEAST_FIRST
+        yield run
+        return
+    yield replace(run, recomputation=KEPT)
+    if DTYPE_BYTES[run.precision] < 2.0:
+        yield replace(run, recomputation=KEPT, activation_store=STORE)
+    yield from (replace(run, recomputation=again) for again in (ATTENTION, CHEAP))
+    question = _asked(replace(run, recomputation=FULL))
+    job, visible = question.job(question.plans[0]), question.device.visible_memory_bytes
+
+    def fits(layers: int) -> bool:
+        partly = replace(job, plan=replace(job.plan, recomputed=Partly(layers)))
+        return sum(peak_memory(partly, scheme_of(job.plan).residency).values()) <= visible
+
+    fewest = 1 + bisect.bisect_left(range(1, max(job.chunk_sizes)), True, key=fits)
+    if fewest < max(job.chunk_sizes):
+        yield replace(run, recomputation=FULL, recomputed=Partly(fewest))
+    yield replace(run, recomputation=FULL)
+
+
+def _asked(run: Run) -> Question:
+    """A run with as many micro-batches as its memory depends on."""
+    return question_of(run, min(_micro_batches(run), 2 * run.pp))
+
+
+def _told(run: Run) -> str:
+    """What is made again, in words; ``full`` is all of it."""
+    assert run.recomputation is not None
+    return f"{run.recomputation} of {run.recomputed.layers} layers a chunk" if run.recomputed else run.recomputation
 
 
 def _step(run: Run) -> Predicted:
@@ -165,10 +197,9 @@ def _simulated(run: Run, micro_batches: int) -> Predicted:
     question = question_of(run, micro_batches)
     job = scheduled(question, question.plans[0])
     admission = admitted(question, job)
-    assert run.recomputation is not None
     peak = admission.memory.peak_bytes
     allocated = peak - admission.memory.parts["runtime_reserve"]
-    step = Predicted(math.nan, math.nan, math.nan, peak, False, run.recomputation, allocated_bytes=allocated)
+    step = Predicted(math.nan, math.nan, math.nan, peak, False, _told(run), allocated_bytes=allocated)
     if admission.error is not None:
         return step
     costs = Costs(question.device)
@@ -235,11 +266,20 @@ def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
                 **({"stage_layers": list(run.stage_layers)} if run.stage_layers else {}),
                 **({"placement": {"node": ["tp", "sp", "dp"]}} if shares_nodes else {}),
                 "ep": run.ep, "expert_dispatch": run.expert_dispatch,
-                "micro_batch": run.micro_batch, "recomputation": run.recomputation,
+                "micro_batch": run.micro_batch, "recomputation": _recomputation(run),
+                **({} if run.activation_store is None else {"activation_store": run.activation_store}),
                 "sequence_regions": run.sequence_regions and run.tp > 1, "exchange": run.exchange,
             }
         ],
     }  # fmt: skip
+
+
+def _recomputation(run: Run) -> str | dict[str, Any] | None:
+    """As a plan states it."""
+    partly = run.recomputed
+    if partly is None:
+        return run.recomputation
+    return {"what": run.recomputation, "layers": partly.layers, "method": partly.method}
 
 
 @cache

@@ -11,12 +11,13 @@ from __future__ import annotations
 import contextlib
 import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from ...errors import UnreachableError
 from ...parallel import Job, peak_memory, scheme_of
+from ...parallel.recomputed import FULL, KEPT
 from ...paths import LowerBound
 from ...result import PlanResult
 from .clock import NEVER, Deadline
@@ -332,6 +333,8 @@ class Frontier:
         """Whether a plan's memory is within the limit; ``least``: at least that of one micro-batch, all divided."""
         if least:
             plan = replace(job.plan, zero=3, sequence_regions=job.plan.tp > 1)
+            if job.training and plan.recomputation == KEPT:  # of some layers everything may be made again
+                plan = replace(plan, recomputation=FULL)
             job = replace(job, plan=plan, work=replace(job.work, sequences=job.sequences))
         parts = peak_memory(job, scheme_of(job.plan).residency)
         needed = sum(parts.values()) - (parts.get("gathered_weights", 0.0) if least else 0.0)
@@ -365,11 +368,16 @@ class Frontier:
 
     def _plans(self, layout: Candidate, bound_s: float) -> None:
         """The plans of a layout that fit; those that only spare memory where another has the same program are left."""
-        fitting = set()
+        fitting: set[Hashable] = set()
         for candidate in self._search.space.plans(layout):
             zero, group = candidate.plan.zero, candidate.plan.shard_group
             # ZeRO 2 runs what ZeRO 1 runs.
-            if (zero == 2 and (1, group) in fitting) or not self._fits(candidate.job):
+            if zero == 2 and (1, group) in fitting:
+                continue
+            if not self._fits(candidate.job):
+                for thinner in self._search.space.thinner(candidate, self._fits):
+                    fitting.add((zero, group, thinner.name))
+                    self._push(bound_s, partial(self._plan, thinner))
                 continue
             fitting.add((zero, group))
             if group is None:

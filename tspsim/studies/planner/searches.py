@@ -130,6 +130,6 @@ class Searches:
             question.cluster,
             work.stack.cost(self.costs, device, captured),
             max(device.peak_flops_per_s.values()),
-            device.compute_slowdown,
+            work.stack.slowdown(device),
             mixed=mixed,
         )

@@ -11,9 +11,10 @@ and last comes what replicas divide among them.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -22,6 +23,7 @@ from ...errors import InputError
 from ...mesh import Mesh
 from ...model import Architecture
 from ...network import Cluster
+from ...operators import DTYPE_BYTES
 from ...parallel import (
     CONTEXT_METHODS,
     SCHEMES,
@@ -36,11 +38,13 @@ from ...parallel import (
     method_of,
     scheme_axes,
 )
+from ...parallel.activation_store import ACTIVATION_STORES, WIDE
 from ...parallel.choices import legal, schedules_of
 from ...parallel.dispatch import DISPATCHES, OVERLAPS
 from ...parallel.pipeline import ORDERS
+from ...parallel.recomputed import ATTENTION, CHEAP, FULL, KEPT, Partly
 
-RECOMPUTATION = ("none", "selective", "cheap", "full")
+RECOMPUTATION = (KEPT, ATTENTION, CHEAP, FULL)
 #: Axes that a placement may lay across nodes while replicas fill the node; tensor parallelism and TSP stay innermost.
 MOVABLE = ("sp", "pp")
 #: Characters of a plan's name in a scenario.
@@ -81,6 +85,9 @@ def plan_keys(plan: Plan) -> dict[str, Any]:
         value = getattr(plan, name)
         if value != getattr(Plan, name) or name in ("recomputation", "micro_batch"):
             keys[name] = value
+    if plan.recomputed is not None:
+        keys["recomputation"] = plan.recomputation_keys
+    keys |= {name: getattr(plan, name) for name in ("activation_store", "offload_layers") if getattr(plan, name)}
     keys |= {name: plan.value(name) for name in plan.chosen}
     if plan.rail_axes:
         keys["placement"] = {"node": list(plan.node_axes), "rails": list(plan.rail_axes)}
@@ -121,7 +128,9 @@ def name_of(plan: Plan) -> str:
     words += [method.word or method.name] if (method := method_of(plan)).name else []
     words += [f"Z{plan.zero}" + (f"/{plan.shard_group}" if plan.shard_group else "")] if plan.zero else []
     words += [f"mb{plan.micro_batch}"] if plan.micro_batch else []
-    words += [_WORDS.get(plan.recomputation, plan.recomputation)]
+    words += [_WORDS.get(plan.recomputation, plan.recomputation) + (plan.recomputed.word if plan.recomputed else "")]
+    words += [f"a:{plan.activation_store}"] if plan.activation_store else []
+    words += [f"off{plan.offload_layers}"] if plan.offload_layers else []
     words += ["sr"] if plan.sequence_regions else []
     words += ["ov"] if plan.overlap else []
     words += [word for choice in choices_of(plan) if (word := choice.word(plan))]
@@ -237,15 +246,17 @@ class Space:
         """What of a plan is chosen here besides degrees → the values looked at, where not all of them are."""
         experts = self.model.experts is not None
         overlaps = [each.name for each in OVERLAPS.values() if not (each.micro_batches or each.halves)]
+        orders = tuple(each.name for each in ORDERS.values() if each.searched)
         return {
             "micro_batch": (),
-            "recomputation": RECOMPUTATION if self.work.step.trains else (),
+            "recomputation": (*RECOMPUTATION, "the fewest layers in full") if self.work.step.trains else (),
             "exchange": (),
             "sequence_regions": (),
             "overlap": (),
-            **({"schedule": tuple(ORDERS)} if self.work.step.trains else {}),
+            **({"schedule": orders} if self.work.step.trains else {}),
             "vpp": (),
             **({"zero": (), "shard_group": ("groups of whole nodes",)} if self.work.step.trains else {}),
+            **({"offload_layers": ("the fewest that fit",)} if self.work.step.trains else {}),
             **({"expert_dispatch": self.dispatches(2), "expert_overlap": tuple(overlaps)} if experts else {}),
             "placement": (),
         }
@@ -276,7 +287,7 @@ class Space:
         if pp == 1:
             return
         if family.training:
-            yield from ((1, name) for name in ORDERS if name != usual)
+            yield from ((1, each.name) for each in ORDERS.values() if each.name != usual and each.searched)
         for vpp in range(2, layers // pp + 1):
             if layers % pp or layers % (pp * vpp) == 0:
                 yield vpp, usual
@@ -316,6 +327,35 @@ class Space:
                         continue
                     mesh = self._grouped(plan)
                 yield Candidate(job, mesh, (*layout.order, zero, number))
+
+    def thinner(self, candidate: Candidate, fits: Callable[[Job], bool]) -> Iterator[Candidate]:
+        """What may take the place of a plan that keeps everything and does not fit: the least that fits of each way to
+        keep less. Activations are stored in eight bits only where products multiply in eight bits anyway: a search does
+        not change what is computed."""
+        plan, job = candidate.plan, candidate.job
+        if not job.training or plan.recomputation != KEPT:
+            return
+        most = max(job.chunk_sizes)
+        narrow = DTYPE_BYTES[job.work.precision] < 2.0
+        stores = [name for name in ACTIVATION_STORES if name != WIDE.name] if narrow else []
+        ways: list[Callable[[int], Plan]] = [
+            lambda layers: replace(plan, recomputation=FULL, recomputed=Partly(layers)),
+            *([lambda layers: replace(plan, offload_layers=layers)] if self.work.host_bytes_per_s else []),
+        ]
+
+        def named(other: Plan) -> Job:
+            return replace(job, plan=replace(other, name=name_of(other)))
+
+        for number, name in enumerate(stores):
+            stored = named(replace(plan, activation_store=name))
+            if legal(stored) and fits(stored):
+                yield replace(candidate, job=stored, order=(*candidate.order, number))
+                break
+        for number, way in enumerate(ways, start=len(stores)):
+            if not legal(named(way(most))) or not fits(named(way(most))):
+                continue
+            least = bisect.bisect_left(range(1, most), True, key=lambda layers: fits(named(way(layers)))) + 1
+            yield replace(candidate, job=named(way(least)), order=(*candidate.order, number, least))
 
     def _grouped(self, plan: Plan) -> Mesh:
         """The mesh of a plan whose state groups of ranks divide; each once."""

@@ -1,0 +1,71 @@
+"""In which type a layer's activations wait for its backward: registered stores.
+
+    wide            as they were computed (the default)
+    fp8             inputs of the MLP's activation in eight bits: Megatron-Core's ``activation_func_fp8_input_store``,
+                    which casts them there and back in kernels of their own
+    fp8_products    these, and inputs of products, which products in eight bits quantised anyway and Transformer Engine
+                    keeps so (DeepSeek-V3, arXiv:2412.19437, §3.3.3)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..operators import Computes, MemoryBound, Operator, Role
+from ..registry import Registry
+
+#: Scales of blocks of 128 elements in fp32 (DeepSeek-V3, §3.3.2), beside one byte an element.
+SCALED_BYTE = 1.0 + 4.0 / 128.0
+
+
+@dataclass(frozen=True)
+class ActivationStore:
+    """What kept activations take.
+
+    Attributes
+    ----------
+    name, summary
+        What a plan calls it, and a line for people.
+    columns_bytes
+        Of an element that enters the MLP's activation; None: as computed.
+    products_bytes
+        Of an element that enters a product and nothing else; None: as computed.
+    products_in_eight_bits
+        Whether it is of work that multiplies in eight bits or fewer alone.
+    """
+
+    name: str
+    summary: str
+    columns_bytes: float | None = None
+    products_bytes: float | None = None
+    products_in_eight_bits: bool = False
+
+    def cast(self, operators: Sequence[Operator]) -> Iterator[Operator]:
+        """The operators with the casts there, behind an activation, and back, before its backward."""
+        for operator in operators:
+            if self.columns_bytes is None or not isinstance(operator, MemoryBound) or operator.role not in _ACTIVATIONS:
+                yield operator
+                continue
+            there = operator.computes is Computes.OUTPUT
+            # Of three tensors that a gated activation moves two enter it, of the five of its backward as many; without
+            # a gate one of two, and one of three.
+            moved = _MOVED[there] * operator.size_bytes
+            size = moved * (1.0 + self.columns_bytes / 2.0)
+            cast = MemoryBound("copy", size, operator.rows, name="cast for backward")
+            yield from (operator, cast) if there else (cast, operator)
+
+
+_ACTIVATIONS = frozenset({Role.ACTIVATION, Role.EXPERTS_ACTIVATION})
+#: Share of an activation's bytes that enters it, forward and backward, with a gate.
+_MOVED = {True: 2.0 / 3.0, False: 2.0 / 5.0}
+
+ACTIVATION_STORES: Registry[ActivationStore] = Registry("activation store", "tspsim.activation_stores")
+WIDE = ACTIVATION_STORES.register(ActivationStore("wide", "as they were computed"))
+ACTIVATION_STORES.register(ActivationStore("fp8", "inputs of the MLP's activation in eight bits", columns_bytes=1.0))
+ACTIVATION_STORES.register(
+    ActivationStore(
+        "fp8_products", "and inputs of products that are in eight bits",
+        columns_bytes=SCALED_BYTE, products_bytes=SCALED_BYTE, products_in_eight_bits=True,
+    )
+)  # fmt: skip

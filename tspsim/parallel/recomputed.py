@@ -1,0 +1,94 @@
+"""Which layers of a pipeline's chunk are recomputed, where not all are: registered methods with a number of layers.
+
+    block     the first so many layers of every chunk (Megatron-Core's ``--recompute-method block``)
+    every     every so-many-th layer, from the first on (torchtitan's ``selective_ac_option`` as a number)
+    uniform   all layers, in groups of so many: a group's input alone is kept, and the group is repeated as a whole
+              (Megatron-Core's ``--recompute-method uniform``)
+
+The others keep everything. ``--recompute-num-layers`` counts per chunk, as it does here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from ..registry import Registry
+
+#: What of a layer is made again for its backward (:mod:`tspsim.parallel.recompute`).
+KEPT, ATTENTION, CHEAP, FULL = "none", "selective", "cheap", "full"
+#: A layer inside a group that is repeated as a whole: not even its input is kept.
+INSIDE = "inside"
+
+
+@dataclass(frozen=True)
+class RecomputeMethod:
+    """A way to choose layers.
+
+    Attributes
+    ----------
+    name, summary
+        What a plan calls it, and a line for people.
+    recomputed
+        (index of a layer in its chunk, the plan's number) → whether it is made again.
+    group
+        The plan's number → layers that are repeated together; mostly one.
+    word
+        What a plan's name says of it, before the number.
+    """
+
+    name: str
+    summary: str
+    recomputed: Callable[[int, int], bool]
+    group: Callable[[int], int] = lambda layers: 1
+    word: str = ""
+
+
+RECOMPUTE_METHODS: Registry[RecomputeMethod] = Registry("recomputation method", "tspsim.recompute_methods")
+BLOCK = RECOMPUTE_METHODS.register(
+    RecomputeMethod("block", "the first layers of every chunk", lambda index, layers: index < layers)
+)
+RECOMPUTE_METHODS.register(
+    RecomputeMethod("every", "every so-many-th layer", lambda index, layers: index % layers == 0, word="/")
+)
+RECOMPUTE_METHODS.register(
+    RecomputeMethod(
+        "uniform", "all, in groups of layers", lambda index, layers: True, group=lambda layers: layers, word="u"
+    )
+)
+
+
+@dataclass(frozen=True)
+class Partly:
+    """Some layers of every chunk, by a method of :data:`RECOMPUTE_METHODS`."""
+
+    layers: int
+    method: str = BLOCK.name
+
+    @property
+    def group(self) -> int:
+        """Layers that are repeated together."""
+        return RECOMPUTE_METHODS.get(self.method).group(self.layers)
+
+    @property
+    def word(self) -> str:
+        """Of a plan's name, behind what is recomputed."""
+        return f"{RECOMPUTE_METHODS.get(self.method).word}{self.layers}"
+
+    def what(self, recomputation: str, layers: int) -> tuple[str, ...]:
+        """What is made again of each of a chunk's layers.
+
+        >>> Partly(2).what("full", 3), Partly(2, "every").what("full", 3), Partly(2, "uniform").what("full", 3)
+        (('full', 'full', 'none'), ('full', 'none', 'full'), ('full', 'inside', 'full'))
+        """
+        return _what(self, recomputation, layers)
+
+
+@cache
+def _what(partly: Partly, recomputation: str, layers: int) -> tuple[str, ...]:
+    method, group = RECOMPUTE_METHODS.get(partly.method), partly.group
+    return tuple(
+        (INSIDE if index % group else recomputation) if method.recomputed(index, partly.layers) else KEPT
+        for index in range(layers)
+    )
