@@ -29,7 +29,12 @@ from .outputs import Outputs, json_text, print_rich, progress_bar, terminal_widt
     "--budget", default="40 s", show_default=True, metavar="TIME", help="Processor time; none: as it takes."
 )
 @click.option("--write", "written", metavar="FILE", help="Write the best plan as a scenario that runs as it is.")
-@click.option("--emit", "engine", metavar="ENGINE", help="Print the best plan as a launch: vllm, sglang or trtllm.")
+@click.option(
+    "--emit",
+    "engine",
+    metavar="NAME",
+    help="Print the best plan as a launch of vllm, sglang or trtllm; of training megatron or torchtitan.",
+)
 @click.option("--map", "map_text", metavar="AXES", help="Where TSP wins: sequences=8Ki,128Ki,nodes=1,8,128.")
 def plan(
     scenario: str,

@@ -39,24 +39,27 @@ def shown(answer: Planned | ServingPlanned | TrafficPlanned) -> Shown:
     )
 
 
-def check_emitted(engine: str, scenario: Scenario) -> None:
-    """Raise InputError unless plans of this scenario can be launched by this engine."""
-    from ..errors import InputError
-    from ..studies.launch import LAUNCHERS
+def check_emitted(name: str, scenario: Scenario) -> None:
+    """Raise InputError unless plans of this scenario can be launched by this engine or framework."""
+    from ..errors import InputError, UnknownNameError
+    from ..steps import STEPS
+    from ..studies.launch import LAUNCHERS, TRAINERS
 
-    try:
-        LAUNCHERS.get(engine)
-    except InputError as error:
-        raise error.at(key="--emit") from None
-    if scenario.traffic is None:
-        raise InputError("launches plans that serve requests; the scenario has no `traffic`", key="--emit")
+    if name not in LAUNCHERS and name not in TRAINERS:
+        raise UnknownNameError("engine or framework to launch", name, (*LAUNCHERS, *TRAINERS), key="--emit")
+    if name in LAUNCHERS and scenario.traffic is None:
+        raise InputError(f"{name} serves requests; the scenario has no `traffic`", key="--emit")
+    if name in TRAINERS and (scenario.traffic is not None or not STEPS.get(scenario.workload.pass_).trains):
+        raise InputError(f"{name} trains; the scenario's pass is not `training`", key="--emit")
 
 
-def emitted(engine: str, asked: Scenario) -> str:
-    """The plan of a scenario as an engine's launch."""
+def emitted(name: str, asked: Scenario) -> str:
+    """The plan of a scenario as a launch."""
     from ..question import look_up
     from ..serving.answer import deployment_of
-    from ..studies.launch import launch
+    from ..studies.launch import TRAINERS, launch, train
 
     question = look_up(asked)
-    return launch(engine, asked, deployment_of(question, question.plans[0]))
+    if name in TRAINERS:
+        return train(name, question, question.plans[0])
+    return launch(name, asked, deployment_of(question, question.plans[0]))
