@@ -25,9 +25,7 @@ from .outputs import Outputs, json_text, print_rich, progress_bar, terminal_widt
 @click.option("--html", "html_file", metavar="FILE", help="Write the answer as an HTML page.")
 @json_option
 @jobs_option
-@click.option(
-    "--budget", default="40 s", show_default=True, metavar="TIME", help="Processor time; none: as it takes."
-)
+@click.option("--budget", default="40 s", show_default=True, metavar="TIME", help="Processor time; none: as it takes.")
 @click.option("--write", "written", metavar="FILE", help="Write the best plan as a scenario that runs as it is.")
 @click.option(
     "--emit",

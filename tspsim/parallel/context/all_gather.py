@@ -124,6 +124,7 @@ METHOD = CONTEXT_METHODS.register(
         can_overlap=True,
         over_cache=True,
         word="gather",
+        launched={"megatron": "allgather", "torchtitan": "allgather"},
         assumption="Sequence shards gather K and V before they attend (`exchange: all_gather`).",
     )
 )

@@ -9,8 +9,6 @@ from itertools import groupby
 from .command import Command
 from .training import TRAINERS, Run, degree_flags, torchrun
 
-#: Context methods as ``--cp-comm-type`` calls them.
-EXCHANGES = {"all_gather": "allgather", "ring": "p2p", "ulysses": "a2a"}
 #: What is made again, as ``--recompute-modules`` calls it; those of experts and latents follow where a model has them.
 MODULES = {"selective": ["core_attn"], "cheap": ["layernorm"]}
 #: Types of products as ``--fp8-recipe`` calls them.
@@ -21,10 +19,13 @@ SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 FLEXIBLE = {"ranks": "deepep", "links": "hybridep"}
 
 
+NAME = "megatron"
+
+
 class Megatron:
     """``pretrain_gpt.py``."""
 
-    name = "megatron"
+    name = NAME
     vendors = ("nvidia", "amd")
     beside = "the model's arguments, its tokenizer and data, the optimizer's rate"
 
@@ -64,15 +65,8 @@ def _tensors(run: Run, cannot: list[str]) -> list[str]:
             words.append("--tp-comm-overlap")
         else:
             cannot.append("overlap of tensor-parallel sums without sequence_regions")
-    if plan.sp > 1:
-        if plan.exchange in EXCHANGES:
-            words += ["--cp-comm-type", EXCHANGES[plan.exchange]]
-        else:
-            cannot.append(f"exchange {plan.exchange}: its own is p2p, a ring")
-        if plan.partition != "zigzag":
-            cannot.append(f"partition {plan.partition}: its own is zigzag")
-        if plan.overlap and plan.exchange == "all_gather":
-            cannot.append(f"overlap of gathers of K and V, by {plan.overlap_by}")
+    if plan.sp > 1 and (kind := run.exchange(NAME, cannot)) is not None:
+        words += ["--cp-comm-type", kind]
     return words
 
 

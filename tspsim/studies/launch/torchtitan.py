@@ -10,8 +10,6 @@ from typing import Any
 from .command import Command
 from .training import TRAINERS, Run, torchrun
 
-#: Context methods as ``context_parallel_rotate_method`` calls them: shards go round by an all-to-all, as in a ring.
-EXCHANGES = {"all_gather": "allgather", "ring": "alltoall"}
 #: Orders of micro-batches, without and with virtual stages.
 SCHEDULES = {"1f1b": ("1F1B", "Interleaved1F1B")}
 #: Types of products: the converter of its own, its section and its recipe.
@@ -21,13 +19,14 @@ RECIPES = {
 }
 #: Dispatches as ``expert_parallel_comm_backend`` calls them.
 DISPATCHES = {"ranks": "deepep", "experts": "standard"}
+NAME = "torchtitan"
 FILE = "plan.toml"
 
 
 class Torchtitan:
     """``torchtitan.train``."""
 
-    name = "torchtitan"
+    name = NAME
     vendors = ("nvidia", "amd")
     beside = "model.name, model.flavor and its assets, the data set, the optimizer's rate"
 
@@ -77,16 +76,9 @@ def _parallelism(run: Run, cannot: list[str]) -> dict[str, Any]:
             cannot.append("tp without sequence_regions: it always has them")
     if plan.sp > 1:
         keys["context_parallel_degree"] = plan.sp
-        if plan.exchange in EXCHANGES:
-            keys["context_parallel_rotate_method"] = EXCHANGES[plan.exchange]
-        else:
-            cannot.append(f"exchange {plan.exchange}: its own is allgather")
-        if plan.partition == "zigzag":
-            keys["context_parallel_load_balancer"] = "headtail"
-        else:
-            cannot.append(f"partition {plan.partition}: its own is headtail, zigzag")
-        if plan.overlap and plan.exchange == "all_gather":
-            cannot.append(f"overlap of gathers of K and V, by {plan.overlap_by}")
+        if (method := run.exchange(NAME, cannot)) is not None:
+            keys["context_parallel_rotate_method"] = method
+        keys["context_parallel_load_balancer"] = "headtail"
     keys |= _stages(run, cannot) if plan.pp > 1 else {}
     keys |= _experts(run, cannot) if plan.ep > 1 else {}
     if not run.placed_as("tp", "sp", "dp", "pp"):

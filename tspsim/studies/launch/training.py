@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import InputError
 from ...mesh import Mesh
-from ...parallel import Job, Plan, build_mesh
+from ...parallel import CONTEXT_METHODS, Job, Plan, build_mesh
 from ...parallel.balance import BUSIEST
 from ...parallel.pipeline import chunk_layers
 from ...question import Question
@@ -79,6 +79,19 @@ class Run:
     def even(self) -> bool:
         """Whether every chunk has as many layers."""
         return len(set(self.chunks)) == 1
+
+    def exchange(self, framework: str, cannot: list[str]) -> str | None:
+        """What a framework calls the exchange of sequence shards; what it has not is added to ``cannot``."""
+        plan = self.plan
+        method = CONTEXT_METHODS.get(plan.exchange)
+        if framework not in method.launched:
+            known = [each.name for each in CONTEXT_METHODS.values() if framework in each.launched]
+            cannot.append(f"exchange {plan.exchange}; of those here it has {', '.join(known)}")
+        if plan.partition != Plan.partition:
+            cannot.append(f"partition {plan.partition}: its own is {Plan.partition}")
+        if plan.overlap and not method.overlaps:
+            cannot.append(f"overlap of what shards of a sequence exchange, by {plan.overlap_by}")
+        return method.launched.get(framework)
 
     def placed_as(self, *axes: str) -> bool:
         """Whether ranks stand in this order of axes, the first one's being neighbours; also where there are others."""
@@ -175,7 +188,7 @@ def strange(run: Run) -> Iterator[str]:
     for axis, degree in plan.degrees.items():
         if axis not in USUAL and degree > 1:
             yield f"{axis} {degree}: those ranks would be replicas"
-    if plan.context_transport != "ring" and plan.sp > 1:
+    if plan.context_transport != Plan.context_transport and plan.sp > 1:
         yield f"context_transport {plan.context_transport}"
     for kind, algorithm in plan.algorithms.items():
         yield f"algorithms: {algorithm} for {kind}, which the library chooses"
