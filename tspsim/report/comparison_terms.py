@@ -15,7 +15,7 @@ from .sections.assumptions import told
 if TYPE_CHECKING:
     from tspsim.result import Result
     from tspsim.studies.purchase.decision import Decision
-    from tspsim.studies.purchase.decision import Row as OfferRow
+    from tspsim.studies.purchase.row import Row as OfferRow
 
 #: Offers down, values across; the braces of the template are doubled.
 TABLE = """
@@ -85,6 +85,7 @@ def uncertainty(decision: Decision) -> dict[str, Any]:
                     f"{verdict.low:.2f} – {verdict.high:.2f}",
                     percent(verdict.probability),
                     f"{verdict.break_even_price_ratio:.2f} ({even})",
+                    "–" if (today := decision.price_ratio(verdict)) is None else f"{today:.2f}",
                     change,
                 ],
             )
@@ -98,6 +99,7 @@ def uncertainty(decision: Decision) -> dict[str, Any]:
             "nine times of ten",
             "probability",
             "break-even price ratio",
+            "price ratio today",
             "what turns it alone",
         ],
         "table": table,

@@ -12,7 +12,7 @@ from ..errors import UnknownNameError, did_you_mean, shorten
 from ..steps import STEPS
 from ..units import UsdPerHour, UsdPerKilowattHour
 from .cluster import ClusterChoice, ClusterInline, Faults
-from .plan import SERVING, Plan
+from .plan import BEST, SERVING, Plan
 from .project import Parts, Project
 from .section import Name, Prose, Section, refuse
 from .traffic import Traffic
@@ -56,6 +56,12 @@ class Scenario(Section):
     _remarks: tuple[str, ...] = PrivateAttr(())
     _file: str | None = PrivateAttr(None)
     _overridden: tuple[str, ...] = PrivateAttr(())
+
+    @field_validator("plans", mode="before")
+    @classmethod
+    def _best(cls, plans: Any) -> Any:
+        """``plans: best``: one that is searched for."""
+        return (plans,) if plans == BEST else plans
 
     @model_validator(mode="before")
     @classmethod

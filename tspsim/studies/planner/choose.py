@@ -8,6 +8,7 @@ from ...errors import InputError
 from ...scenario import Scenario
 from ...steps import STEPS
 from .planner import Planner
+from .query import searched_apart
 from .serving import ServingPlanner
 from .traffic import TrafficPlanner
 
@@ -42,6 +43,8 @@ def planner_of(
     InputError
         What is asked is not of this kind of scenario.
     """
+    scenario, stated, own = searched_apart(scenario, stated)
+    limits = (*own, *limits)
     serves = scenario.traffic is not None or STEPS.get(scenario.workload.pass_).serves
     if serves and maps:
         raise InputError("maps are of training and forward steps", key="--map")
