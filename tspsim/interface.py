@@ -19,7 +19,15 @@ from .result import SCHEMA_VERSION, PlanResult, Result
 from .scenario import Scenario, load
 from .studies import Sweep, Table
 from .studies.best_plans import with_best
-from .studies.planner import Planned, ServingPlanned, TrafficPlanned, load_planned, planner_of, read_budget
+from .studies.planner import (
+    OffersPlanned,
+    Planned,
+    ServingPlanned,
+    TrafficPlanned,
+    load_planned,
+    planner_of,
+    read_budget,
+)
 from .studies.purchase import Decision, decide
 from .studies.purchase.offers import expand_all
 from .studies.searched import Searched
@@ -44,7 +52,7 @@ def plan(
     budget: str = "40 s",
     limits: Sequence[str] = (),
     progress: Progress | None = None,
-) -> Planned | ServingPlanned | TrafficPlanned:
+) -> Planned | ServingPlanned | TrafficPlanned | OffersPlanned:
     """The best plans for a scenario's cluster and workload, as ``tspsim plan`` finds them.
 
     Parameters

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 import pytest
@@ -14,7 +16,6 @@ from tspsim.question import look_up
 from tspsim.scenario import Scenario, load
 from tspsim.studies.best_plans import with_best
 from tspsim.studies.planner import Planner
-from tspsim.studies.planner.query import searched_apart
 
 
 def written(plans: Any = "best", **changes: Any) -> dict[str, Any]:
@@ -37,7 +38,8 @@ def asked(plans: Any = "best", **changes: Any) -> Scenario:
 
 @pytest.fixture(scope="module")
 def compared() -> tspsim.interface.Comparison:
-    return tspsim.compare(asked(["best", {"name": "TP8", "tp": 8}]))
+    few = {"name": "best", "search": {"limits": ["schemes=dp,tp"]}}
+    return tspsim.compare(asked([few, {"name": "TP8", "tp": 8}]))
 
 
 def test_a_plan_that_is_searched_for_reads_back_as_it_was_written() -> None:
@@ -50,7 +52,7 @@ def test_a_plan_that_is_searched_for_reads_back_as_it_was_written() -> None:
 def test_every_offer_gets_the_plan_that_the_planner_finds(compared: tspsim.interface.Comparison) -> None:
     a, b = compared.results
     assert [len(a.plans), len(b.plans)] == [2, 1]  # stated beside it; alone where the offer says so
-    found = Planner(searched_apart(compared.questions[0], True)[0], stated=False, budget_s=60.0).only_best()
+    found = Planner(compared.questions[0], stated=False, budget_s=60.0, limits=["schemes=dp,tp"]).only_best()
     assert a.plans[0].name == found.best[0].candidate.name
     assert a.plans[0].tokens_per_s == pytest.approx(found.best[0].result.tokens_per_s)
     assert a.best is a.plans[0], "no stated plan is better than the best"
@@ -102,7 +104,8 @@ def test_what_does_not_fit_is_refused_by_its_leanest_plan() -> None:
 
 
 def test_limits_that_no_plan_keeps_name_the_machine() -> None:
-    limited = asked([{"name": "best", "search": {"limits": ["schemes=dp", "step<=1ms"]}}])
+    one = {"model": "llama-3.1-8b", "pass": "forward", "sequence": "8Ki", "global_batch": 1}
+    limited = asked([{"name": "best", "search": {"limits": ["schemes=dp", "step<=1ms"]}}], workload=one)
     with pytest.raises(InfeasibleError, match="A: no plan keeps"):
         tspsim.compare(limited)
 
@@ -129,10 +132,39 @@ def test_who_only_simulates_asks_for_degrees() -> None:
 def test_commands_take_it(tmp_path, capsys) -> None:
     file = tmp_path / "small.yaml"
     one = {"cluster": "mi300x-8", "offers": []}
-    file.write_text(yaml.safe_dump(written(["best", {"name": "TP8", "tp": 8}], **one)))
+    few = {"name": "best", "search": {"limits": ["schemes=dp,tp"]}}
+    file.write_text(yaml.safe_dump(written([few, {"name": "TP8", "tp": 8}], **one)))
     assert main(["check", str(file)]) == 0
     assert main(["run", str(file), "--json", str(tmp_path / "a.json")]) == 0
     said = capsys.readouterr().out
     assert "no other that was searched is better by more than 1 %" in said
     assert main(["plan", str(file), "--budget", "1 s", "--jobs", "1"]) == 0
     assert "TP8 (stated)" in capsys.readouterr().out
+
+
+def test_the_planner_answers_for_every_offer_and_writes_one_file(tmp_path, capsys) -> None:
+    file, best, pages = tmp_path / "small.yaml", tmp_path / "best.yaml", tmp_path / "pages.html"
+    few = [{"name": "best", "search": {"limits": ["schemes=dp"]}}]
+    file.write_text(yaml.safe_dump(written(few)))
+    asked_for = ["plan", str(file), "--jobs", "1", "--budget", "8 s", "--json", str(tmp_path / "a.json")]
+    assert main([*asked_for, "--write", str(best), "--html", str(pages)]) == 0
+    said = capsys.readouterr().out
+    assert "A: Plans for 8 MI300X" in said and "B: Plans for 8 H200" in said
+    told = json.loads((tmp_path / "a.json").read_text())["offers"]
+    assert [each["name"] for each in told] == ["A", "B"]
+    again = load(best)
+    assert [offer.plans[0] for offer in again.offers] == [each["plan"]["best"][0]["name"] for each in told]
+    assert all(row.tokens_per_s for row in tspsim.compare(again).plans)  # it runs as it is
+    linked = re.findall(r'href="(pages-offers/[^"]+)"', pages.read_text(encoding="utf-8"))
+    assert len(linked) == 2 and all((tmp_path / link).exists() for link in linked)
+
+
+def test_the_best_plans_of_offers_are_launched_one_after_the_other(tmp_path, capsys) -> None:
+    file = tmp_path / "small.yaml"
+    training = {"model": "llama-3.1-8b", "pass": "training", "sequence": "8Ki", "global_batch": 8}
+    few = ["--limit", "schemes=tp", "--budget", "1 s", "--jobs", "1"]
+    lone = [{"name": "A", "cluster": "mi300x-8"}, {"name": "B", "cluster": "mi300x-8"}]
+    file.write_text(yaml.safe_dump(written([{"name": "TP8", "tp": 8}], workload=training, offers=lone)))
+    assert main(["plan", str(file), *few, "--emit", "megatron"]) == 0
+    said = capsys.readouterr().out
+    assert said.index("# A: ") < said.index("# B: ") and said.count("pretrain_gpt.py") == 2

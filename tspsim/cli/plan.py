@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
 import click
 
 from ..files import atomic_write
 from .completion import scenarios
 from .grammar import jobs_option, json_option, set_option
 from .outputs import Outputs, json_text, print_rich, progress_bar, terminal_width
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ..scenario import Scenario
 
 
 @click.command()
@@ -55,7 +63,7 @@ def plan(
     """
     from ..studies.planner import Planner, load_planned, planner_of, read_budget, read_map
     from ..studies.planner.written import scenario_text
-    from .plans import check_emitted, emitted, shown
+    from .plans import check_emitted, shown
 
     budget_s = read_budget(budget)
     points = read_map(map_text) if map_text is not None else None
@@ -81,9 +89,21 @@ def plan(
         {
             "html": page,
             "json": lambda: json_text(answer.to_json()),
-            "write": lambda path: atomic_write(path, scenario_text(asked)),
+            "write": lambda path: atomic_write(path, scenario_text(asked())),
         },
-        show=lambda: click.echo(emitted(engine, asked), nl=False) if engine else print_rich(*summary(terminal_width())),
+        show=lambda: _show(engine, summary, asked),
     )
     if answer.interrupted:
         raise KeyboardInterrupt
+
+
+def _show(
+    engine: str | None, summary: Callable[[int], Sequence[RenderableType]], asked: Callable[[], Scenario]
+) -> None:
+    """The answer, or the launch of what it found."""
+    from .plans import emitted
+
+    if engine is not None:
+        click.echo(emitted(engine, asked()), nl=False)
+    else:
+        print_rich(*summary(terminal_width()))

@@ -10,32 +10,44 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ..scenario import Scenario
-    from ..studies.planner import Planned, ServingPlanned, TrafficPlanned
+    from ..studies.planner import OffersPlanned, Planned, ServingPlanned, TrafficPlanned
 
-#: Writes a page; lines for a terminal of a width; the scenario with the best plan alone.
-Shown = tuple[Callable[[Path], None], Callable[[int], "Sequence[RenderableType]"], "Scenario"]
+#: Writes a page; lines for a terminal of a width; makes the scenario with the best plan alone.
+Shown = tuple[Callable[[Path], None], Callable[[int], "Sequence[RenderableType]"], Callable[[], "Scenario"]]
 
 
-def shown(answer: Planned | ServingPlanned | TrafficPlanned) -> Shown:
+def shown(answer: Planned | ServingPlanned | TrafficPlanned | OffersPlanned) -> Shown:
     """The three of an answer."""
-    from ..report import plan, plan_page, serving_plan, traffic_plan
-    from ..studies.planner import Planned, TrafficPlanned
+    from ..report import offers_plan, plan, plan_page, serving_plan, traffic_plan
+    from ..studies.planner import OffersPlanned, Planned, TrafficPlanned
+
+    if isinstance(answer, OffersPlanned):
+        offers = answer
+        return (
+            lambda path: offers_plan.write_page(offers, path),
+            lambda width: offers_plan.summary(offers, width),
+            lambda: offers.asked,
+        )
 
     if isinstance(answer, Planned):
         whole = answer
-        return lambda path: plan_page.write_page(whole, path), lambda width: plan.summary(whole, width), whole.asked
+        return (
+            lambda path: plan_page.write_page(whole, path),
+            lambda width: plan.summary(whole, width),
+            lambda: whole.asked,
+        )
     if isinstance(answer, TrafficPlanned):
         requests = answer
         return (
             lambda path: traffic_plan.write_page(requests, path),
             lambda _width: traffic_plan.summary(requests),
-            requests.best[0].asked,
+            lambda: requests.best[0].asked,
         )
     step = answer
     return (
         lambda path: serving_plan.write_page(step, path),
         lambda _width: serving_plan.summary(step),
-        step.best[0].asked,
+        lambda: step.best[0].asked,
     )
 
 
@@ -54,12 +66,14 @@ def check_emitted(name: str, scenario: Scenario) -> None:
 
 
 def emitted(name: str, asked: Scenario) -> str:
-    """The plan of a scenario as a launch."""
+    """The plan of a scenario as a launch, or one an offer."""
     from ..question import look_up
     from ..serving.answer import deployment_of
     from ..studies.launch import TRAINERS, launch, train
+    from ..studies.purchase.offers import expand
 
-    question = look_up(asked)
     if name in TRAINERS:
-        return train(name, question, question.plans[0])
+        questions = map(look_up, expand(asked))
+        return "\n".join(train(name, question, question.plans[0]) for question in questions)
+    question = look_up(asked)
     return launch(name, asked, deployment_of(question, question.plans[0]))

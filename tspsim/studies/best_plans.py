@@ -14,7 +14,7 @@ from functools import partial
 from ..errors import InfeasibleError, InputError
 from ..scenario import Plan, Scenario
 from .executors import in_order
-from .planner import Planner, ServingPlanner, planner_of
+from .planner import Planner, ServingPlanner, TrafficPlanner, planner_of
 from .planner.query import searched_apart
 from .planner.space import plan_keys
 from .searched import Searched
@@ -80,6 +80,7 @@ def _found(budget_s: float | None, scenario: Scenario) -> tuple[Scenario, Search
         )
     if isinstance(planner, Planner):
         return _of_step(scenario, bare, planner)
+    assert isinstance(planner, TrafficPlanner)  # offers were taken apart before
     served = planner.run()
     plan = Plan.model_validate(dict(served.best[0].keys))
     keys = dict.fromkeys(served.searched, ())
