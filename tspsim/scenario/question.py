@@ -10,7 +10,7 @@ from pydantic_core import InitErrorDetails
 
 from ..errors import UnknownNameError, did_you_mean, shorten
 from ..steps import STEPS
-from ..units import UsdPerHour, UsdPerKilowattHour
+from ..units import Usd, UsdPerHour, UsdPerKilowattHour
 from .cluster import ClusterChoice, ClusterInline, Faults
 from .plan import BEST, SERVING, Plan
 from .project import Parts, Project
@@ -26,6 +26,9 @@ class Prices(Section):
 
     gpu_hour: UsdPerHour | None = Field(None, description="rent of one GPU")
     electricity: UsdPerKilowattHour | None = Field(None, description="added to rent only when stated")
+    capex: Usd | None = Field(
+        None, description="purchase of one GPU with its share of server, fabric and installation; with project.own"
+    )
 
 
 class Offer(Section):
@@ -167,7 +170,8 @@ class Scenario(Section):
 
         A scenario that is no purchase has neither ``offers`` nor ``project``; of ``sequences_per_replica`` and
         ``global_batch`` it has one; with ``traffic`` it has nothing that says how much a step is. A plan has
-        ``expert_balance`` where it is not the usual one, and a cluster ``gpus_per_node`` where not all are used.
+        ``expert_balance`` where it is not the usual one, a cluster ``gpus_per_node`` where not all are used; what is
+        bought stands there where it is stated.
         """
         data = self.model_dump(mode="json", by_alias=True)
         workload = data["workload"]
@@ -181,6 +185,11 @@ class Scenario(Section):
         for cluster in (data["cluster"], *(offer["cluster"] for offer in data["offers"])):
             if isinstance(cluster, dict) and cluster["gpus_per_node"] is None:
                 del cluster["gpus_per_node"]
+        for prices in (data["prices"], *(offer["prices"] for offer in data["offers"])):
+            if prices and prices["capex"] is None:
+                del prices["capex"]
+        if data["project"] and data["project"]["own"] is None:
+            del data["project"]["own"]
         for plan in data["plans"]:
             if plan.get("expert_balance") == Plan.model_fields["expert_balance"].default.policy:
                 del plan["expert_balance"]

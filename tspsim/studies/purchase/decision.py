@@ -17,7 +17,7 @@ from ..executors import answers, executor_of
 from ..query import Library, Query, ask
 from ..searched import Searched
 from .checkpoints import schedule
-from .costs import Rates, rates_of
+from .costs import OWNED, Rates, rates_of
 from .needs import Need, need
 from .outcome import outcome_of
 from .row import MEASURES, Row
@@ -203,6 +203,10 @@ def _row(scenario: Scenario, result: Result, library: Library) -> Row:
     if best is None:
         return Row(scenario.name, result, None, rates)
     basis = scenario.project.price if scenario.project else "neocloud"
+    if rates.basis == OWNED:  # stated terms, which have no doubt
+        prices = scenario.prices.model_copy(update={"gpu_hour": rates.usd})
+        scenario = scenario.model_copy(update={"prices": prices})
+        question = library.look_up(scenario)
     if scenario.traffic is not None:
         offer = uncertainty.offer_served(question, best, basis=basis, name=scenario.name)
     else:
