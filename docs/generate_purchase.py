@@ -88,21 +88,18 @@ def verdict() -> str:
     """The decision and its doubts in sentences."""
     decided = decision()
     assert decided.winner is not None
-    lead = f"**{decided.winner.name}** gives most tokens a dollar (basis {decided.winner.rates.basis})."
-    return "\n".join(f"- {sentence}" for sentence in (lead, *map(against, decided.verdicts)))
+    lead, *others = decided.in_words()
+    lead = lead.replace(decided.winner.name, f"**{decided.winner.name}**", 1)
+    doubts = [f"{said} {doubt(each)}" for said, each in zip(others, decided.verdicts, strict=True)]
+    return "\n".join(f"- {sentence}" for sentence in (lead, *doubts))
 
 
-def against(each: Verdict) -> str:
-    """One rival in a sentence or three."""
-    doubt = each.tornado[0]
-    ends = sorted((doubt.at_low, doubt.at_high))
-    return (
-        f"Against {each.b}: {each.ratio:.2f} times, nine times of ten {each.low:.2f} to {each.high:.2f}, more with a "
-        f"probability of {percent(each.probability)}. The prices break even when a GPU hour of {each.a} costs "
-        f"{each.break_even_price_ratio:.2f} times that of {each.b} ({each.break_even_low:.2f} to "
-        f"{each.break_even_high:.2f}). The strongest doubt is {doubt.factor}: alone it moves the ratio between "
-        f"{ends[0]:.2f} and {ends[1]:.2f}."
-    )
+def doubt(each: Verdict) -> str:
+    """The strongest doubt about one rival."""
+    strongest = each.tornado[0]
+    ends = sorted((strongest.at_low, strongest.at_high))
+    told = f"alone it moves the ratio between {ends[0]:.2f} and {ends[1]:.2f}"
+    return f"The strongest doubt is {strongest.factor}: {told}."
 
 
 def faults() -> str:

@@ -18,9 +18,19 @@ from .errors import InputError
 from .result import SCHEMA_VERSION, PlanResult, Result
 from .scenario import Scenario, load
 from .studies import Sweep, Table
-from .studies.planner import Planned, ServingPlanned, TrafficPlanned, load_planned, planner_of, read_budget
+from .studies.best_plans import with_best
+from .studies.planner import (
+    OffersPlanned,
+    Planned,
+    ServingPlanned,
+    TrafficPlanned,
+    load_planned,
+    planner_of,
+    read_budget,
+)
 from .studies.purchase import Decision, decide
 from .studies.purchase.offers import expand_all
+from .studies.searched import Searched
 from .units import compact, duration, gib
 
 if TYPE_CHECKING:
@@ -42,7 +52,7 @@ def plan(
     budget: str = "40 s",
     limits: Sequence[str] = (),
     progress: Progress | None = None,
-) -> Planned | ServingPlanned | TrafficPlanned:
+) -> Planned | ServingPlanned | TrafficPlanned | OffersPlanned:
     """The best plans for a scenario's cluster and workload, as ``tspsim plan`` finds them.
 
     Parameters
@@ -108,12 +118,13 @@ def compare(*scenarios: Source, progress: Progress | None = None) -> Comparison:
     if not scenarios:
         raise InputError("name at least one scenario to compare")
     asked = [each if isinstance(each, Scenario) else load(each) for each in scenarios]
-    questions = expand_all(asked)
+    found = with_best(expand_all(asked), progress=progress)
+    questions = [question for question, _ in found]
     results = [
         simulate(question, progress=part_of(progress, question.name, index, len(questions)))
         for index, question in enumerate(questions)
     ]
-    return Comparison(tuple(asked), tuple(questions), tuple(results), progress)
+    return Comparison(tuple(asked), tuple(questions), tuple(results), progress, tuple(each for _, each in found))
 
 
 def sweep(
@@ -178,12 +189,15 @@ class Comparison:
         The scenarios as they were given; one with offers became several ``questions``.
     results
         A result a question, in their order.
+    searched
+        What was searched for a question's best plan, where it asks for that; in their order.
     """
 
     asked: tuple[Scenario, ...]
     questions: tuple[Scenario, ...]
     results: tuple[Result, ...]
     progress: Progress | None = field(default=None, compare=False)
+    searched: tuple[Searched | None, ...] = ()
 
     @property
     def plans(self) -> tuple[PlanResult, ...]:
@@ -205,7 +219,14 @@ class Comparison:
         """What a buyer asks of the offers, worked out when first wanted; None where nothing is offered."""
         if not self.purchase:
             return None
-        return decide(self.questions, self.results, progress=self.progress)
+        return decide(self.questions, self.results, searched=self.searched, progress=self.progress)
+
+    @cached_property
+    def verdict(self) -> Decision | None:
+        """The decision without its curves and needs, which are simulated; None where nothing is offered."""
+        if not self.purchase or "decision" in vars(self):
+            return self.decision
+        return decide(self.questions, self.results, curves=False, searched=self.searched, progress=self.progress)
 
     def __repr__(self) -> str:
         lines = [f"<Comparison of {len(self.results)}"]

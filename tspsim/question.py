@@ -106,7 +106,17 @@ FRESH = Lookups()
 
 
 def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
-    """Find the cluster, device and model a scenario names, and check every plan against them."""
+    """Find the cluster, device and model a scenario names, and check every plan against them.
+
+    Raises
+    ------
+    InputError
+        A name is unknown, a plan does not go with the rest, or is one that has to be searched for first.
+    """
+    searched = next((plan for plan in scenario.plans if plan.search is not None), None)
+    if searched is not None:
+        told = "is searched for by `tspsim plan`, `compare` and `run`; state degrees here"
+        raise InputError(told, key=f"plans.{searched.name}")
     cluster = cluster_of(scenario, lookups)
     workload = scenario.workload
     entry = scenario.plans[0]

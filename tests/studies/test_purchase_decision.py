@@ -75,7 +75,7 @@ def test_an_offer_may_have_its_own_plans_and_prices() -> None:
         ({"offers": [{"name": "A", "cluster": "mi300x-8"}] * 2}, "two offers are named 'A'"),
         ({"offers": [{"name": "A", "cluster": "mi300x-8", "plans": ["TP9"]}]}, "did you mean 'TP8'"),
         ({"project": {"deadline": "10 h"}}, "a deadline needs a token budget"),
-        ({"project": {"price": "free"}}, "use hyperscaler, neocloud or rental"),
+        ({"project": {"price": "free"}}, "use hyperscaler, neocloud, rental or owned"),
         ({"project": {"power": {"cooling": 1.3}}}, "all-in power has the host and the cooling in it already"),
         ({"project": {"failures": {"node_mtbf": "0 s"}}}, "project.failures.node_mtbf"),
         ({"project": {"tokens": "many"}}, "project.tokens"),

@@ -56,7 +56,7 @@ def _check_scenario(source: str, overrides: tuple[str, ...]) -> None:
             memories += found
     lines += [f"note: {note}" for note in scenario.in_words()]
     click.echo("\n".join(map(printable, lines)))
-    if not any(memory.fits for _, memory in memories):
+    if memories and not any(memory.fits for _, memory in memories):
         raise nothing_fits(memories)
 
 
@@ -66,8 +66,10 @@ def _asked(scenario: Scenario) -> tuple[list[str], list[tuple[str, Memory]]]:
     from ..question import look_up
     from ..result import Memory
     from ..simulation import scheduled
+    from ..studies.planner.query import searched_apart
     from ..units import gib
 
+    scenario, stated, _ = searched_apart(scenario, True)
     question = look_up(scenario)
     if scenario.traffic is not None:
         return _served(question)
@@ -75,7 +77,10 @@ def _asked(scenario: Scenario) -> tuple[list[str], list[tuple[str, Memory]]]:
     machine = f"{cluster.gpus:,} × {cluster.device_name} in {cluster.nodes:,} × {cluster.node.name}"
     up_to = "up to " if workload.lengths else ""
     asked = f"{question.model.name}, {workload.pass_}, {up_to}{workload.sequence:,} tokens a sequence"
-    lines, memories = [f"{scenario.name}: {machine}; {asked}"], []
+    lines = [f"{scenario.name}: {machine}; {asked}"]
+    memories: list[tuple[str, Memory]] = []
+    if not stated:
+        return [*lines, "  the best plan is searched for when it is run"], []
     width = max(len(plan.name) for plan in question.plans)
     for plan in question.plans:
         job = scheduled(question, plan)

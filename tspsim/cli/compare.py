@@ -14,6 +14,7 @@ from .refusals import nothing_runs
 
 if TYPE_CHECKING:
     from ..interface import Comparison
+    from ..studies.purchase import Decision
 
 
 @click.command()
@@ -36,24 +37,39 @@ def compare(scenarios: tuple[str, ...], html_file: str | None, json_file: str | 
         compared = side_by_side(*asked, progress=progress)
         projects = [question.project for question in compared.questions if question.project is not None]
         served = any(project.users or project.requests for project in projects)
-        if html_file or json_file or served:
-            _ = compared.decision  # worked out while the bar stands
+        _ = compared.decision if html_file or json_file or served else compared.verdict  # while the bar stands
     outputs.write(
         {
             "html": compared.to_html,
             "json": lambda: json_text(compared.to_json()),
             "csv": compared.to_csv,
         },
-        show=lambda: print_rich(comparison.table(compared.results), *_services(compared if served else None), ""),
+        show=lambda: print_rich(comparison.table(compared.results), *_told(compared), ""),
     )
     if compared.best is None:
         raise nothing_runs(compared.plans)
 
 
-def _services(compared: Comparison | None) -> Iterator[str]:
+def _told(compared: Comparison) -> Iterator[str]:
+    """What was searched, the verdict with its doubt, and what each offer needs for the users and requests."""
+    decision = compared.verdict
+    searched = zip(compared.questions, compared.searched, strict=False)
+    blocks = [
+        [each.in_words(question.name) for question, each in searched if each is not None],
+        decision.in_words() if decision is not None else [],
+        list(_services(decision)),
+    ]
+    for block in filter(None, blocks):
+        yield ""
+        yield from block
+
+
+def _services(decision: Decision | None) -> Iterator[str]:
     """What each offer needs for the users and requests of the project."""
-    decision = compared.decision if compared is not None else None
-    for row in decision.rows if decision is not None else ():
+    project = decision.project if decision is not None else None
+    if decision is None or project is None or not (project.users or project.requests):
+        return
+    for row in decision.rows:
         if row.service is not None:
             yield row.service.in_words(row.name, row.rates.basis)
         elif row.best is not None:

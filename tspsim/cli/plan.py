@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
 import click
 
 from ..files import atomic_write
 from .completion import scenarios
 from .grammar import jobs_option, json_option, set_option
 from .outputs import Outputs, json_text, print_rich, progress_bar, terminal_width
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ..scenario import Scenario
 
 
 @click.command()
@@ -25,11 +33,14 @@ from .outputs import Outputs, json_text, print_rich, progress_bar, terminal_widt
 @click.option("--html", "html_file", metavar="FILE", help="Write the answer as an HTML page.")
 @json_option
 @jobs_option
-@click.option(
-    "--budget", default="40 s", show_default=True, metavar="TIME", help="Processor time; none: as it takes."
-)
+@click.option("--budget", default="40 s", show_default=True, metavar="TIME", help="Processor time; none: as it takes.")
 @click.option("--write", "written", metavar="FILE", help="Write the best plan as a scenario that runs as it is.")
-@click.option("--emit", "engine", metavar="ENGINE", help="Print the best plan as a launch: vllm, sglang or trtllm.")
+@click.option(
+    "--emit",
+    "engine",
+    metavar="NAME",
+    help="Print the best plan as a launch of vllm, sglang or trtllm; of training megatron or torchtitan.",
+)
 @click.option("--place", metavar="PLAN", help="Search the order of nodes for this plan of the scenario instead.")
 @click.option("--map", "map_text", metavar="AXES", help="Where TSP wins: sequences=8Ki,128Ki,nodes=1,8,128.")
 def plan(
@@ -54,7 +65,7 @@ def plan(
     """
     from ..studies.planner import Planner, load_planned, planner_of, read_budget, read_map
     from ..studies.planner.written import scenario_text
-    from .plans import check_emitted, emitted, shown
+    from .plans import check_emitted, shown
 
     budget_s = read_budget(budget)
     points = read_map(map_text) if map_text is not None else None
@@ -93,9 +104,21 @@ def plan(
         {
             "html": page,
             "json": lambda: json_text(answer.to_json()),
-            "write": lambda path: atomic_write(path, scenario_text(asked)),
+            "write": lambda path: atomic_write(path, scenario_text(asked())),
         },
-        show=lambda: click.echo(emitted(engine, asked), nl=False) if engine else print_rich(*summary(terminal_width())),
+        show=lambda: _show(engine, summary, asked),
     )
     if answer.interrupted:
         raise KeyboardInterrupt
+
+
+def _show(
+    engine: str | None, summary: Callable[[int], Sequence[RenderableType]], asked: Callable[[], Scenario]
+) -> None:
+    """The answer, or the launch of what it found."""
+    from .plans import emitted
+
+    if engine is not None:
+        click.echo(emitted(engine, asked()), nl=False)
+    else:
+        print_rich(*summary(terminal_width()))

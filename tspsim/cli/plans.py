@@ -10,53 +10,70 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ..scenario import Scenario
-    from ..studies.planner import Planned, ServingPlanned, TrafficPlanned
+    from ..studies.planner import OffersPlanned, Planned, ServingPlanned, TrafficPlanned
 
-#: Writes a page; lines for a terminal of a width; the scenario with the best plan alone.
-Shown = tuple[Callable[[Path], None], Callable[[int], "Sequence[RenderableType]"], "Scenario"]
+#: Writes a page; lines for a terminal of a width; makes the scenario with the best plan alone.
+Shown = tuple[Callable[[Path], None], Callable[[int], "Sequence[RenderableType]"], Callable[[], "Scenario"]]
 
 
-def shown(answer: Planned | ServingPlanned | TrafficPlanned) -> Shown:
+def shown(answer: Planned | ServingPlanned | TrafficPlanned | OffersPlanned) -> Shown:
     """The three of an answer."""
-    from ..report import plan, plan_page, serving_plan, traffic_plan
-    from ..studies.planner import Planned, TrafficPlanned
+    from ..report import offers_plan, plan, plan_page, serving_plan, traffic_plan
+    from ..studies.planner import OffersPlanned, Planned, TrafficPlanned
+
+    if isinstance(answer, OffersPlanned):
+        offers = answer
+        return (
+            lambda path: offers_plan.write_page(offers, path),
+            lambda width: offers_plan.summary(offers, width),
+            lambda: offers.asked,
+        )
 
     if isinstance(answer, Planned):
         whole = answer
-        return lambda path: plan_page.write_page(whole, path), lambda width: plan.summary(whole, width), whole.asked
+        return (
+            lambda path: plan_page.write_page(whole, path),
+            lambda width: plan.summary(whole, width),
+            lambda: whole.asked,
+        )
     if isinstance(answer, TrafficPlanned):
         requests = answer
         return (
             lambda path: traffic_plan.write_page(requests, path),
             lambda _width: traffic_plan.summary(requests),
-            requests.best[0].asked,
+            lambda: requests.best[0].asked,
         )
     step = answer
     return (
         lambda path: serving_plan.write_page(step, path),
         lambda _width: serving_plan.summary(step),
-        step.best[0].asked,
+        lambda: step.best[0].asked,
     )
 
 
-def check_emitted(engine: str, scenario: Scenario) -> None:
-    """Raise InputError unless plans of this scenario can be launched by this engine."""
-    from ..errors import InputError
-    from ..studies.launch import LAUNCHERS
+def check_emitted(name: str, scenario: Scenario) -> None:
+    """Raise InputError unless plans of this scenario can be launched by this engine or framework."""
+    from ..errors import InputError, UnknownNameError
+    from ..steps import STEPS
+    from ..studies.launch import LAUNCHERS, TRAINERS
 
-    try:
-        LAUNCHERS.get(engine)
-    except InputError as error:
-        raise error.at(key="--emit") from None
-    if scenario.traffic is None:
-        raise InputError("launches plans that serve requests; the scenario has no `traffic`", key="--emit")
+    if name not in LAUNCHERS and name not in TRAINERS:
+        raise UnknownNameError("engine or framework to launch", name, (*LAUNCHERS, *TRAINERS), key="--emit")
+    if name in LAUNCHERS and scenario.traffic is None:
+        raise InputError(f"{name} serves requests; the scenario has no `traffic`", key="--emit")
+    if name in TRAINERS and (scenario.traffic is not None or not STEPS.get(scenario.workload.pass_).trains):
+        raise InputError(f"{name} trains; the scenario's pass is not `training`", key="--emit")
 
 
-def emitted(engine: str, asked: Scenario) -> str:
-    """The plan of a scenario as an engine's launch."""
+def emitted(name: str, asked: Scenario) -> str:
+    """The plan of a scenario as a launch, or one an offer."""
     from ..question import look_up
     from ..serving.answer import deployment_of
-    from ..studies.launch import launch
+    from ..studies.launch import TRAINERS, launch, train
+    from ..studies.purchase.offers import expand
 
+    if name in TRAINERS:
+        questions = map(look_up, expand(asked))
+        return "\n".join(train(name, question, question.plans[0]) for question in questions)
     question = look_up(asked)
-    return launch(engine, asked, deployment_of(question, question.plans[0]))
+    return launch(name, asked, deployment_of(question, question.plans[0]))

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from ..interface import Progress
     from ..report.view import View
     from ..result import Result
+    from ..scenario import Scenario
 
 
 @click.command()
@@ -52,6 +54,7 @@ def run(
     from ..answer import simulate
 
     with placed(question), progress_bar() as progress:
+        question, searched = _with_best(question, progress)
         result = simulate(
             question, every_rank=every_rank, every_step=every_step, every_kernel=every_kernel, progress=progress
         )
@@ -61,7 +64,7 @@ def run(
             "json": lambda: result.dumps() + "\n",
             "trace": lambda path: report.write_trace(result, path),
         },
-        show=lambda: _print_answer(result),
+        show=lambda: _print_answer(result, searched),
     )
     if result.interrupted:
         raise KeyboardInterrupt
@@ -69,7 +72,17 @@ def run(
         raise nothing_runs(result.plans)
 
 
-def _print_answer(result: Result) -> None:
+def _with_best(question: Scenario, progress: Progress | None) -> tuple[Scenario, str]:
+    """The question with its best plan where it asks for that, and what was searched in a sentence."""
+    from ..studies.best_plans import wanted, with_best
+
+    if wanted(question) is None:
+        return question, ""
+    ((found, searched),) = with_best([question], progress=progress)
+    return found, searched.in_words(question.name) if searched is not None else ""
+
+
+def _print_answer(result: Result, searched: str) -> None:
     """What was asked of which machine, the table, what limits the best plan, what a reader should know, what was
     assumed."""
     from rich.padding import Padding
@@ -84,6 +97,7 @@ def _print_answer(result: Result) -> None:
     shown = requests.table([result], terminal_width()) if serves else table(result, terminal_width())
     parts: list[RenderableType] = [Text(kicker(view), style="bold"), "", shown, ""]
     parts += _of_the_best(result, view, serves)
+    parts += [Text(searched), ""] if searched else []
     notes = _notes_of(result)
     for title, sentences in (("Worth knowing", notes), ("Assumed; each can be switched", result.defaults)):
         if sentences:

@@ -106,6 +106,7 @@ DISPATCHES.register(
         phases=("dispatch", "combine"),
         element_bytes=1.0 + 4.0 / 128.0,
         eight_bits=True,
+        searched=False,
         word="x8",
         assumption="tokens travel to their experts in eight bits, as products of eight bits read them",
     )

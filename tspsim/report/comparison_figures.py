@@ -13,7 +13,8 @@ from .fronts import Line, Marks, front_figure
 from .numbers import label
 
 if TYPE_CHECKING:
-    from tspsim.studies.purchase.decision import Decision, Row
+    from tspsim.studies.purchase.decision import Decision
+    from tspsim.studies.purchase.row import Row
     from tspsim.studies.uncertainty import Verdict
 
 #: Colours of Okabe and Ito (2008), then darker relatives.

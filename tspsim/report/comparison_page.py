@@ -23,7 +23,7 @@ from .view import dollars_per_million_tokens
 if TYPE_CHECKING:
     from tspsim.result import PlanResult, Result
     from tspsim.studies.purchase.decision import Decision
-    from tspsim.studies.purchase.decision import Row as OfferRow
+    from tspsim.studies.purchase.row import Row as OfferRow
 
 HEADLINE = """
 <p class="kicker">{{ kicker }}</p>
@@ -189,16 +189,19 @@ def headline(every: Sequence[Row], decision: Decision | None, title: str, descri
         values["spread"] = f"{winner.best.name}, price basis {basis}"
         nearest = decision.verdicts[0] if decision.verdicts else None
         if nearest is not None:
+            today = decision.price_ratio(nearest)
             values["sentences"].insert(
                 0,
                 f"That is {nearest.ratio:.2f} times {nearest.b}, the nearest (nine times of ten {nearest.low:.2f} to "
                 f"{nearest.high:.2f}), and more with a probability of {percent(nearest.probability)}; the verdict "
-                f"turns when its GPU hour costs {nearest.break_even_price_ratio:.2f} times that of {nearest.b}.",
+                f"turns when its GPU hour costs {nearest.break_even_price_ratio:.2f} times that of {nearest.b}"
+                + (f"; today it costs {today:.2f} times that." if today is not None else "."),
             )
         values["sentences"][-1] = "Fastest of all: " + (
             f"{fastest.plan.name} of {fastest.scenario}, {compact(fastest.plan.tokens_per_s)} tokens/s on "
             f"{fastest.hardware}."
         )
+        values["sentences"] += [row.searched.in_words(row.name) for row in decision.rows if row.searched is not None]
         values["tiles"] = [
             (f"most {words}", best.name, f"{_measured(key, best)} with {best.best.name if best.best else ''}")
             for key, words in (

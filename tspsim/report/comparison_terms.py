@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tspsim.steps import STEPS
+from tspsim.studies.purchase.costs import BASES
 from tspsim.units import compact, digits, percent
 
 from .numbers import plain, seconds
@@ -15,7 +16,7 @@ from .sections.assumptions import told
 if TYPE_CHECKING:
     from tspsim.result import Result
     from tspsim.studies.purchase.decision import Decision
-    from tspsim.studies.purchase.decision import Row as OfferRow
+    from tspsim.studies.purchase.row import Row as OfferRow
 
 #: Offers down, values across; the braces of the template are doubled.
 TABLE = """
@@ -85,6 +86,7 @@ def uncertainty(decision: Decision) -> dict[str, Any]:
                     f"{verdict.low:.2f} – {verdict.high:.2f}",
                     percent(verdict.probability),
                     f"{verdict.break_even_price_ratio:.2f} ({even})",
+                    "–" if (today := decision.price_ratio(verdict)) is None else f"{today:.2f}",
                     change,
                 ],
             )
@@ -98,6 +100,7 @@ def uncertainty(decision: Decision) -> dict[str, Any]:
             "nine times of ten",
             "probability",
             "break-even price ratio",
+            "price ratio today",
             "what turns it alone",
         ],
         "table": table,
@@ -145,7 +148,7 @@ def project(decision: Decision) -> dict[str, Any]:
         "need_columns": need_columns(terms.tokens is not None, bases),
         "needs": [(row.name, needed(row, terms.tokens is not None, bases)) for row in decision.rows] if need else [],
         "note": "Checkpoints at Daly's interval (2006); expected time with failures by his complete model. "
-        f"{failures.source}.",
+        f"{failures.source}. Prices: {'; '.join(f'{basis}, {BASES[basis]}' for basis in bases)}.",
     }
 
 
@@ -193,6 +196,7 @@ def sides(results: Sequence[Result], offers: Mapping[int, OfferRow]) -> dict[str
     line("best plan", lambda index, _: _best(offers, index, "name"))
     line("limit", lambda index, _: _best(offers, index, "bottleneck"))
     line("$ a GPU hour", lambda index, _: plain(dict(offers[index].rates.usd_per_gpu_hour)) if index in offers else "")
+    line("bought, $ a GPU hour", lambda index, _: _bought(offers[index]) if index in offers else "")
     line("prices of", lambda index, _: offers[index].rates.date if index in offers else "")
     line("power a GPU", lambda index, _: _power(offers[index]) if index in offers else "")
     line("parts of the fabric", lambda index, _: _fabric(offers[index]) if index in offers else "")
@@ -216,6 +220,14 @@ def _of_workload(key: str, _index: int, result: Result) -> str:
 def _best(offers: Mapping[int, OfferRow], index: int, what: str) -> str:
     best = offers[index].best if index in offers else None
     return str(getattr(best, what)) if best is not None else "–"
+
+
+def _bought(offer: OfferRow) -> str:
+    """What the hour of a GPU that is owned is made of."""
+    own = offer.rates.owned
+    if own is None:
+        return "–"
+    return f"{own.purchase:.2f} purchase + {own.hosting:.2f} hosting + {own.electricity:.2f} power"
 
 
 def _power(offer: OfferRow) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import (
     ConfigDict,
@@ -16,7 +16,7 @@ from pydantic import (
 from ..errors import InputError, shorten
 from .pools import EngineOptions, Pools
 from .routing import RoutingChoice
-from .section import Name, refuse
+from .section import Name, Section, refuse
 from .spread import Placement, Spread
 from .tiers import Tiers
 from .workload import SpeculationSpec
@@ -27,6 +27,22 @@ __all__ = ["Placement", "Plan"]
 SERVING = ("router", "engine", "speculation", "tiers", "pools")
 #: Keys that a plan's plain data has where they are stated.
 WHERE_STATED = (*SERVING, "routing")
+#: An entry of ``plans`` that is searched for, and what it is called then.
+BEST = "best"
+
+
+class Search(Section):
+    """What a plan that is searched for has to keep."""
+
+    limits: Annotated[tuple[Annotated[str, Field(max_length=200)], ...], Field(max_length=20)] = Field(
+        (), description="as `tspsim plan --limit` takes them: memory_free>=8GiB, step<=20s, schemes=tp,sp"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plainly(cls, value: Any) -> Any:
+        """``search: true`` asks for nothing more."""
+        return {} if value is True else value
 
 
 class Plan(Spread):
@@ -45,6 +61,9 @@ class Plan(Spread):
     )
     tiers: Tiers | None = Field(
         None, description="of requests: where prompts' blocks are kept that GPUs forget"
+    )
+    search: Search | None = Field(
+        None, description="instead of degrees: the best of all plans, searched for by `plan`, `compare` and `run`"
     )
     pools: Pools | None = Field(
         None, description="of requests: prompts are read and answers written on different GPUs; degrees stand there"
@@ -65,10 +84,27 @@ class Plan(Spread):
                 raise refuse(f"{beside[0]} stands beside pools; state it of each pool")
         return self
 
+    @model_validator(mode="before")
+    @classmethod
+    def _best(cls, data: Any) -> Any:
+        """The word alone is a plan that is searched for."""
+        return {"name": BEST, "search": {}} if data == BEST else data
+
+    @model_validator(mode="after")
+    def _searched_alone(self) -> Plan:
+        if self.search is not None:
+            beside = sorted(self.model_fields_set - {"name", "search", "recomputation"})
+            if beside:
+                raise refuse(f"{beside[0]} stands beside search, which finds it; leave it out")
+        return self
+
     @model_serializer(mode="wrap")
     def _of_its_kind(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """All keys; those of serving, and of routing, where they are stated, and beside pools no others."""
         data, told = handler(self), self.model_fields_set
+        if self.search is not None:
+            return {key: data[key] for key in ("name", "search") if key in data}
+        data.pop("search", None)
         return {key: value for key, value in data.items() if key in told or not (self.pools or key in WHERE_STATED)}
 
     def degrees(self, gpus: int) -> dict[str, int]:

@@ -19,10 +19,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from ..units import PositiveCount, Quantity, Seconds, Usd, Watts
+from ..units import PositiveCount, Quantity, Seconds, Usd, UsdPerKilowattHour, Watts
 
-#: The price bases of device files, dated there.
-Basis = Literal["hyperscaler", "neocloud", "rental"]
+#: The price bases of device files, dated there, and what a machine costs that is bought.
+Basis = Literal["hyperscaler", "neocloud", "rental", "owned"]
 PositiveSeconds = Annotated[float, Quantity("s", positive=True)]
 RequestsPerSecond = Annotated[float, Quantity("requests/s", positive=True)]
 TokensPerSecond = Annotated[float, Quantity("tokens/s", positive=True)]
@@ -113,6 +113,20 @@ class Parts(_Terms):
     source: Annotated[str, Field(max_length=1000)] = "stated"
 
 
+class Owning(_Terms):
+    """What an hour of a GPU costs whoever buys the machine, without staff and interest.
+
+    An hour of work bears the purchase over the years less what it sells for then, and the place where it stands, both
+    also of the hours in which it does not work; and its power.
+    """
+
+    years: Annotated[float, Field(gt=0, le=20)] = Field(4.0, description="over which the purchase is written off")
+    resale: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="share of the purchase that is left then")
+    utilisation: Share = Field(1.0, description="share of all hours in which it works; who rents by the hour pays none")
+    electricity: UsdPerKilowattHour = Field(description="price of power")
+    hosting: Usd = Field(description="of a kW of its power for a month: space and cooling, without staff and power")
+
+
 class Project(_Terms):
     """The whole job: how much work, by when, at which prices."""
 
@@ -122,12 +136,15 @@ class Project(_Terms):
     users: PositiveCount | None = Field(None, description="with traffic: who have a request under way at once")
     requests: RequestsPerSecond | None = Field(None, description="with traffic: requests a second that must be served")
     price: Basis = Field("neocloud", description="price basis that ranks; all are shown")
+    own: Owning | None = Field(None, description="buying beside renting: adds the basis `owned` where capex is stated")
     failures: Failures = Failures()
     power: Power = Power()
     fabric: Parts | None = None
 
     @model_validator(mode="after")
     def _dated(self) -> Project:
+        if self.price == "owned" and self.own is None:
+            raise PydanticCustomError("refused", "price: owned needs own: what power and hosting cost, and the years")
         if self.deadline is not None and self.tokens is None:
             raise PydanticCustomError("refused", "a deadline needs a token budget, such as tokens: 1T")
         return self

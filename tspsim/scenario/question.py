@@ -10,9 +10,9 @@ from pydantic_core import InitErrorDetails
 
 from ..errors import UnknownNameError, did_you_mean, shorten
 from ..steps import STEPS
-from ..units import UsdPerHour, UsdPerKilowattHour
+from ..units import Usd, UsdPerHour, UsdPerKilowattHour
 from .cluster import ClusterChoice, ClusterInline, Faults
-from .plan import SERVING, Plan
+from .plan import BEST, SERVING, Plan
 from .project import Parts, Project
 from .section import Name, Prose, Section, refuse
 from .traffic import Traffic
@@ -27,6 +27,9 @@ class Prices(Section):
 
     gpu_hour: UsdPerHour | None = Field(None, description="rent of one GPU")
     electricity: UsdPerKilowattHour | None = Field(None, description="added to rent only when stated")
+    capex: Usd | None = Field(
+        None, description="purchase of one GPU with its share of server, fabric and installation; with project.own"
+    )
 
 
 class Offer(Section):
@@ -57,6 +60,12 @@ class Scenario(Section):
     _remarks: tuple[str, ...] = PrivateAttr(())
     _file: str | None = PrivateAttr(None)
     _overridden: tuple[str, ...] = PrivateAttr(())
+
+    @field_validator("plans", mode="before")
+    @classmethod
+    def _best(cls, plans: Any) -> Any:
+        """``plans: best``: one that is searched for."""
+        return (plans,) if plans == BEST else plans
 
     @model_validator(mode="before")
     @classmethod
@@ -175,7 +184,7 @@ class Scenario(Section):
         A scenario that is no purchase has neither ``offers`` nor ``project``; of ``sequences_per_replica`` and
         ``global_batch`` it has one; with ``traffic`` it has nothing that says how much a step is. A plan has
         ``expert_balance`` where it is not the usual one; a cluster has ``gpus_per_node`` where not all are used, and
-        ``islands``, ``measured`` and ``routing`` where they are stated.
+        ``islands``, ``measured`` and ``routing`` where they are stated; what is bought stands there where it is stated.
         """
         data = self.model_dump(mode="json", by_alias=True)
         workload = data["workload"]
@@ -193,6 +202,11 @@ class Scenario(Section):
             for key in ("gpus_per_node", "islands", "measured", "routing"):
                 if isinstance(cluster, dict) and not cluster[key]:
                     del cluster[key]
+        for prices in (data["prices"], *(offer["prices"] for offer in data["offers"])):
+            if prices and prices["capex"] is None:
+                del prices["capex"]
+        if data["project"] and data["project"]["own"] is None:
+            del data["project"]["own"]
         for plan in data["plans"]:
             if plan.get("expert_balance") == Plan.model_fields["expert_balance"].default.policy:
                 del plan["expert_balance"]

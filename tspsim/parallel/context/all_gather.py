@@ -125,6 +125,7 @@ METHOD = CONTEXT_METHODS.register(
         merges=lambda plan: bool(plan.overlap) and plan.overlap_by == "blocks",
         over_cache=True,
         word="gather",
+        launched={"megatron": "allgather", "torchtitan": "allgather"},
         assumption="Sequence shards gather K and V before they attend (`exchange: all_gather`).",
     )
 )

@@ -6,8 +6,8 @@ answers for them: bytes received in closed form, memory, what it asks of a plan,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from ...model.layer import LayerShard
 from ..builder import ProgramBuilder
@@ -60,6 +60,8 @@ class ContextMethod:
         A method that has no more kernels than this one, and whose lower bound serves both; None: itself.
     word
         What names of plans call it.
+    launched
+        What frameworks call it that have it (:mod:`tspsim.studies.launch`), by theirs.
     assumption
         A sentence for reports, of the method that plans have by default.
     """
@@ -83,6 +85,7 @@ class ContextMethod:
     merges: Callable[[Plan], bool] = lambda plan: False
     floor_like: str | None = None
     word: str = ""
+    launched: Mapping[str, str] = field(default_factory=dict)
     assumption: str = ""
 
 

@@ -172,6 +172,7 @@ METHOD = CONTEXT_METHODS.register(
         check=check,
         choices=choices,
         overlaps=True,
+        launched={"megatron": "p2p", "torchtitan": "alltoall"},  # torchtitan's shards go round by an all-to-all
         documents=False,
         over_cache=True,
         by_position=True,

@@ -88,6 +88,7 @@ METHOD = CONTEXT_METHODS.register(
     ContextMethod(
         name="ulysses",
         summary="all-to-alls turn shards of tokens into shards of heads, and back",
+        launched={"megatron": "a2a"},
         forward=forward,
         backward=backward,
         received_bytes=received_bytes,

@@ -1,9 +1,11 @@
-"""Launch commands: a plan that serves requests in the words of an engine; a third party's registers as
-``tspsim.launchers``."""
+"""Launch commands: a plan that serves requests in the words of an engine, or that trains in those of a framework; a
+third party's register as ``tspsim.launchers`` and ``tspsim.trainers``."""
 
 from __future__ import annotations
 
-from . import sglang, trtllm, vllm  # noqa: F401  (each registers)
-from .server import LAUNCHERS, Command, Launcher, Server, launch
+from . import megatron, sglang, torchtitan, trtllm, vllm  # noqa: F401  (each registers)
+from .command import Command
+from .server import LAUNCHERS, Launcher, Server, launch
+from .training import TRAINERS, Run, Trainer, train
 
-__all__ = ["LAUNCHERS", "Command", "Launcher", "Server", "launch"]
+__all__ = ["LAUNCHERS", "TRAINERS", "Command", "Launcher", "Run", "Server", "Trainer", "launch", "train"]

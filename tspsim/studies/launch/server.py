@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ... import catalog
@@ -15,6 +14,7 @@ from ...registry import Registry
 from ...scenario import Scenario
 from ...scenario.workload import SpeculationSpec
 from ...serving.deployment import BLOCKS, POLICY, TOKENS, Deployment
+from .command import Command
 
 #: A checkpoint's repository, in the source of a model's file.
 REPOSITORY = re.compile(r"config\.json of ([\w.-]+/[\w.-]+)")
@@ -82,15 +82,6 @@ class Server:
         """Axes beside the usual ones, in words."""
         usual = ("tp", "pp", "ep", "dcp")
         return [f"{axis} {degree}" for axis, degree in self.axes.items() if axis not in usual and degree > 1]
-
-
-@dataclass(frozen=True)
-class Command:
-    """What launches a server: files that it reads, words of the command, and what they cannot say."""
-
-    words: Sequence[str]
-    cannot: Sequence[str] = ()
-    files: Mapping[str, str] = field(default_factory=dict)
 
 
 class Launcher(Protocol):
@@ -186,10 +177,7 @@ def launch(engine: str, scenario: Scenario, deployment: Deployment) -> str:
             lines.append(f"# {server.part}: {server.count} of")
         elif server.count > 1:
             lines.append(f"# {server.count} of, behind a router")
-        lines += [f"# cannot be said here: {each}" for each in command.cannot]
-        for file, text in command.files.items():
-            lines += [f"cat > {file} <<'EOF'", text.rstrip(), "EOF"]
-        lines += _wrapped(command.words)
+        lines += command.lines()
     if len(servers) > 1 or servers[0].count > 1:
         lines += ["", *launcher.router(servers)]
     return "\n".join(lines) + "\n"
@@ -210,19 +198,6 @@ def _remarks(launcher: Launcher, scenario: Scenario, servers: Sequence[Server]) 
     for server in servers:
         if server.gpus > server.per_node:
             yield f"# {server.gpus} GPUs a server are {server.gpus // server.per_node} nodes: start it on each of them"
-
-
-def _wrapped(words: Sequence[str]) -> list[str]:
-    """A command over several lines, a flag a line."""
-    lines: list[str] = []
-    for word in words:
-        quoted = shlex.quote(word)
-        if word.startswith("--") or not lines:
-            lines.append(quoted)
-        else:
-            lines[-1] += f" {quoted}"
-    first, *rest = lines
-    return " \\\n  ".join([first, *rest]).split("\n")
 
 
 def flags(options: Mapping[str, Any], *, negated: str | None = "no-") -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...serving.deployment import BLOCKS, TOKENS
-from .server import LAUNCHERS, Command, Server, flags
+from .command import Command
+from .server import LAUNCHERS, Server, flags
 
 #: Types of a cache as ``--kv-cache-dtype`` calls them; bf16 is ``auto``.
 CACHES = {"fp8": "fp8_e4m3"}

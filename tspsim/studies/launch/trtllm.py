@@ -11,7 +11,8 @@ from typing import Any
 import yaml
 
 from ...serving.deployment import BLOCKS, TOKENS
-from .server import LAUNCHERS, Command, Server
+from .command import Command
+from .server import LAUNCHERS, Server
 
 #: Sections of the YAML that options stand in; others stand at its top.
 SECTIONS = {

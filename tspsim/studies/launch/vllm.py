@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 
 from ...serving.deployment import BLOCKS, TOKENS
-from .server import LAUNCHERS, Command, Server, flags
+from .command import Command
+from .server import LAUNCHERS, Server, flags
 
 #: Types of a cache as ``--kv-cache-dtype`` calls them; bf16 is ``auto``.
 CACHES = {"fp8": "fp8", "fp8_ds_mla": "fp8_ds_mla", "nvfp4": "nvfp4"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .answer import Planned
 from .choose import AnyPlanner, planner_of
+from .offers import OffersPlanned, OffersPlanner
 from .planner import Planner
 from .query import load_planned, read_budget
 from .scheme_map import read_map
@@ -13,6 +14,8 @@ from .traffic_answer import TrafficPlanned
 
 __all__ = [
     "AnyPlanner",
+    "OffersPlanned",
+    "OffersPlanner",
     "Planned",
     "Planner",
     "ServingPlanned",

@@ -329,20 +329,24 @@ class Frontier:
         self._ticks += 1
         heapq.heappush(self._heap, (bound_s, self._ticks, entry))
 
-    def _fits(self, job: Job, *, least: bool = False) -> bool:
-        """Whether a plan's memory is within the limit; ``least``: at least that of one micro-batch, all divided."""
-        if least:
-            plan = replace(job.plan, zero=3, sequence_regions=job.plan.tp > 1)
-            if job.training and plan.recomputation == KEPT:  # of some layers everything may be made again
-                plan = replace(plan, recomputation=FULL)
-            job = replace(job, plan=plan, work=replace(job.work, sequences=job.sequences))
+    def _fits(self, job: Job) -> bool:
+        """Whether a plan's memory is within the limit."""
+        return sum(peak_memory(job, scheme_of(job.plan).residency).values()) <= self._room_bytes
+
+    def _may_fit(self, job: Job) -> bool:
+        """Whether a plan's memory may be within the limit, whatever its replicas divide: with all of it divided, and
+        nothing gathered."""
+        plan = replace(job.plan, zero=3 if job.training else 0)
+        if job.training and plan.recomputation == KEPT:  # of some layers everything may be made again
+            plan = replace(plan, recomputation=FULL)
+        job = replace(job, plan=plan)
         parts = peak_memory(job, scheme_of(job.plan).residency)
-        needed = sum(parts.values()) - (parts.get("gathered_weights", 0.0) if least else 0.0)
-        return needed <= self._room_bytes
+        return sum(parts.values()) - parts.get("gathered_weights", 0.0) <= self._room_bytes
 
     def _kernels(self, family: Job, bound_s: float) -> None:
-        """A family with all its kernels."""
-        if not self._fits(family, least=True):
+        """A family with all its kernels; those whose memory is too small even for one micro-batch go."""
+        plan = replace(family.plan, sequence_regions=family.plan.tp > 1)
+        if not self._may_fit(replace(family, plan=plan, work=replace(family.work, sequences=family.sequences))):
             self._search.tally.too_large += 1
             return
         closer_s = max(bound_s, self._search.bound.compute_s(family))
@@ -362,7 +366,10 @@ class Frontier:
             self._push(closer_s, partial(self._outline, layout))
 
     def _outline(self, layout: Candidate, bound_s: float) -> None:
-        """A layout with its whole pipeline."""
+        """A layout with its whole pipeline; to ask first whether it may fit is cheap."""
+        if not self._may_fit(layout.job):
+            self._search.tally.too_large += 1
+            return
         closer_s = max(bound_s, self._search.bound.outline_s(layout.job, layout.mesh))
         self._push(closer_s, partial(self._plans, layout))
 

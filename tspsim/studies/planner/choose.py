@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from ...errors import InputError
 from ...scenario import Scenario
 from ...steps import STEPS
+from .offers import OffersPlanner
 from .planner import Planner
+from .query import searched_apart
 from .serving import ServingPlanner
 from .traffic import TrafficPlanner
 
-AnyPlanner = Planner | ServingPlanner | TrafficPlanner
+AnyPlanner = Planner | ServingPlanner | TrafficPlanner | OffersPlanner
 
 
 def planner_of(
@@ -42,6 +45,9 @@ def planner_of(
     InputError
         What is asked is not of this kind of scenario.
     """
+    whole = scenario
+    scenario, stated, own = searched_apart(scenario, stated)
+    limits = (*own, *limits)
     serves = scenario.traffic is not None or STEPS.get(scenario.workload.pass_).serves
     if serves and maps:
         raise InputError("maps are of training and forward steps", key="--map")
@@ -54,13 +60,15 @@ def planner_of(
         return ServingPlanner(
             scenario, stated=stated, objective=objective, limits=limits, top=top, budget_s=budget_s, progress=progress
         )
-    return Planner(
-        scenario,
-        stated=stated,
-        objective=objective,
-        top=top,
-        jobs=jobs,
-        budget_s=budget_s,
-        limits=limits,
-        progress=progress,
-    )
+    asked = partial(Planner, objective=objective, top=top, jobs=jobs, limits=limits)
+    if not scenario.offers:
+        return asked(scenario, stated=stated, budget_s=budget_s, progress=progress)
+    if maps:
+        raise InputError("a map is of one machine, the scenario has offers", key="--map")
+    each_s = budget_s / len(scenario.offers) if budget_s is not None else None
+
+    def of_offer(offer: Scenario, told: Callable[[str, float], None] | None) -> Planner:
+        bare, others, own = searched_apart(offer, stated)
+        return asked(bare, stated=others, budget_s=each_s, progress=told, limits=(*own, *limits))
+
+    return OffersPlanner(whole, of_offer, progress)

@@ -165,6 +165,10 @@ class Planner:
             raise InfeasibleError(f"no plan fits; the leanest, {lean.name}, {too_large(memory)}")
         return lean
 
+    def leanest(self) -> Lean | None:
+        """The plan of least memory; None where none is legal."""
+        return leanest(self.searches.space(self.question, self.answer.batch))
+
     def search_at(self, nodes: int) -> Search:
         """The search on so many nodes, the batch as it is."""
         if nodes not in self.found:

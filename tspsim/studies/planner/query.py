@@ -8,7 +8,7 @@ from typing import Any
 
 from ... import catalog
 from ...errors import InputError, shorten
-from ...scenario import Scenario, load
+from ...scenario import Plan, Scenario, load
 from ...units import parse
 
 
@@ -19,7 +19,22 @@ def load_planned(source: str | Path | Mapping[str, Any], overrides: Sequence[str
     else:
         data = catalog.read_yaml(catalog.locate("scenarios", source))
     stated = bool(data.get("plans")) or any(text.partition("=")[0].strip() == "plans" for text in overrides)
-    return load(source, overrides if stated else [*overrides, "plans=[{name: any}]"]), stated
+    scenario = load(source, overrides if stated else [*overrides, "plans=[{name: any}]"])
+    return scenario, stated
+
+
+def searched_apart(scenario: Scenario, stated: bool) -> tuple[Scenario, bool, tuple[str, ...]]:
+    """The scenario without plans that are to be searched for, whether it states others, and the limits of the former.
+
+    One plan stands in where no other is stated.
+    """
+    searched = [plan for plan in scenario.plans if plan.search is not None]
+    if not searched:
+        return scenario, stated, ()
+    others = tuple(plan for plan in scenario.plans if plan.search is None)
+    limits = tuple(limit for plan in searched if plan.search is not None for limit in plan.search.limits)
+    plans = others or (Plan(name="any", recomputation=searched[0].recomputation),)
+    return scenario.model_copy(update={"plans": plans}), stated and bool(others), limits
 
 
 def read_budget(text: str) -> float | None:

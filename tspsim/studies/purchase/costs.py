@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...errors import UnknownNameError
+from ...errors import InputError, UnknownNameError
 from ...hardware import Device
 from ...network import Cluster
 from ...scenario import Scenario
 from ...scenario.project import Power, Project
 from .fabric import Bill
+from .owning import Owned, owned
 
-STATED = "stated"
+STATED, OWNED = "stated", "owned"
+
+#: What the price bases are.
+BASES = {
+    "hyperscaler": "what a GPU hour costs a large cloud to own, all in",
+    "neocloud": "what it costs a smaller cloud to own",
+    "rental": "what a customer pays for it",
+    OWNED: "bought: the purchase over its years, hosting and power, without staff and interest",
+    STATED: "stated in the scenario",
+}
 
 
 @dataclass(frozen=True)
@@ -35,6 +45,8 @@ class Rates:
         Power a GPU; None where the device file has none.
     date
         Of the prices, from the device file.
+    owned
+        What the hour of a bought GPU is made of; None where nobody asks, or no purchase price is stated.
     """
 
     usd_per_gpu_hour: Mapping[str, float]
@@ -47,6 +59,7 @@ class Rates:
     watts_per_gpu: float | None
     watts_in_words: str
     date: str
+    owned: Owned | None = None
 
     @property
     def usd(self) -> float | None:
@@ -63,19 +76,35 @@ def rates_of(scenario: Scenario, cluster: Cluster, device: Device) -> Rates:
     fabric_watts = bill.watts_per_gpu(parts) if parts else 0.0
     stated = scenario.prices.gpu_hour
     prices = {STATED: stated} if stated is not None else dict(device.prices_usd_per_hour)
+    watts, words = _watts(project.power, device, fabric_watts)
+    bought = _owned(project, scenario, watts, device.name)
+    prices |= {OWNED: bought.usd_per_gpu_hour} if bought is not None else {}
     added = parts is not None and not parts.in_price
     source = parts.source if parts else ""
     if parts and parts.range != (1.0, 1.0):
         source += f" (× {parts.range[0]:g} to {parts.range[1]:g}, nine times of ten)"
     if added:
         prices = {basis: usd + fabric_usd for basis, usd in prices.items()}
-    basis = STATED if stated is not None else project.price if prices else None
+    basis = STATED if stated is not None and project.price != OWNED else project.price if prices else None
     if basis is not None and basis not in prices:
         raise UnknownNameError("price basis", basis, prices, key="project.price")
-    watts, words = _watts(project.power, device, fabric_watts)
     dated = device.spec.prices
     date = str(dated.date) if dated is not None and stated is None else ""
-    return Rates(prices, basis, bill, fabric_usd, fabric_watts, added, source, watts, words, date)
+    return Rates(prices, basis, bill, fabric_usd, fabric_watts, added, source, watts, words, date, bought)
+
+
+def _owned(project: Project, scenario: Scenario, watts: float | None, device: str) -> Owned | None:
+    """Of a GPU that is bought; raises InputError where ``owned`` ranks and something is missing."""
+    if project.own is None:
+        return None
+    capex = scenario.prices.capex
+    if capex is not None and watts is not None:
+        return owned(project.own, capex, watts)
+    if project.price == OWNED:
+        missing = "prices.capex, what a GPU is bought for"
+        missing = missing if capex is None else f"the power of {device} (project.power)"
+        raise InputError(f"owned: '{scenario.name}' does not state {missing}", key="project.price")
+    return None
 
 
 def _watts(power: Power, device: Device, fabric_watts: float) -> tuple[float | None, str]:

@@ -4,77 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ...answer import run_plan
-from ...errors import TspsimError, UnknownNameError
-from ...result import PlanResult, Result
+from ...errors import TspsimError
+from ...result import Result
 from ...scenario import Scenario
 from ...scenario.project import DAY_S, Project
 from .. import uncertainty
 from ..executors import answers, executor_of
 from ..query import Library, Query, ask
+from ..searched import Searched
 from .checkpoints import Cost
-from .costs import Rates, rates_of
+from .costs import OWNED, Rates, rates_of
 from .needs import Need, need
-from .outcome import Outcome, outcome_of
-from .scaling import Point, Trial, curve, trials_of
-from .service import Service, service_of
+from .outcome import outcome_of
+from .row import MEASURES, Row
+from .scaling import Trial, curve, trials_of
+from .service import service_of
+from .verdict import price_ratio, sentences
 
 Progress = Callable[[str, float], None]
-
-#: Measures that offers are ranked by, and how people call them.
-MEASURES = {
-    "tokens_per_s": "tokens/s",
-    "tokens_per_s_per_gpu": "tokens/s/GPU",
-    "tokens_per_usd": "tokens a dollar",
-    "tokens_per_joule": "tokens a joule",
-}
-
-
-@dataclass(frozen=True)
-class Row:
-    """One offer with its best plan (by tokens/s); ``best`` is None where none runs."""
-
-    name: str
-    result: Result
-    best: PlanResult | None
-    rates: Rates
-    need: Need | None = None
-    service: Service | None = None
-    outcome: Outcome | None = None
-    weak: tuple[Point, ...] = ()
-    strong: tuple[Point, ...] = ()
-    uncertainty: uncertainty.Offer | None = field(default=None, repr=False)
-
-    @property
-    def gpus(self) -> int:
-        return int(self.result.cluster["gpus"])
-
-    @property
-    def device(self) -> str:
-        return str(self.result.cluster["device"]["name"])
-
-    def measure(self, name: str) -> float | None:
-        """A measure of :data:`MEASURES`; None where the offer has no plan, price or power."""
-        if self.best is None:
-            return None
-        if name == "tokens_per_s":
-            return self.best.tokens_per_s
-        each = self.best.tokens_per_s_per_gpu
-        if name == "tokens_per_s_per_gpu":
-            return each
-        if name == "tokens_per_usd":
-            return each * 3600.0 / self.rates.usd if self.rates.usd else None
-        if name == "tokens_per_joule":
-            return each / self.rates.watts_per_gpu if self.rates.watts_per_gpu else None
-        raise UnknownNameError("measure", name, MEASURES)
-
-    @property
-    def headroom_bytes(self) -> float | None:
-        """Memory a GPU that the best plan leaves."""
-        return self.best.memory.capacity_bytes - self.best.memory.peak_bytes if self.best else None
 
 
 @dataclass(frozen=True)
@@ -94,6 +45,15 @@ class Decision:
         """Rows by a measure, the best first; those without it last, in their order."""
         return sorted(self.rows, key=lambda row: -(row.measure(measure) or 0.0))
 
+    def price_ratio(self, verdict: uncertainty.Verdict) -> float | None:
+        """What a GPU hour of the winner costs today over one of the other; break-even is beside it in the verdict."""
+        rows = {row.name: row for row in self.rows}
+        return price_ratio(rows[verdict.a], rows[verdict.b])
+
+    def in_words(self) -> list[str]:
+        """The verdict, a sentence or two each."""
+        return list(sentences(self.winner, self.rows, self.verdicts, self.measure))
+
     def to_json(self) -> dict[str, Any]:
         """Plain data, SI units."""
         return {
@@ -101,7 +61,7 @@ class Decision:
             "measure": self.measure,
             "winner": self.winner.name if self.winner else None,
             "offers": [_row_json(row) for row in self.rows],
-            "verdicts": [asdict(verdict) for verdict in self.verdicts],
+            "verdicts": [asdict(each) | {"price_ratio_today": self.price_ratio(each)} for each in self.verdicts],
         }
 
 
@@ -115,6 +75,7 @@ def _row_json(row: Row) -> dict[str, Any]:
         **{name: row.measure(name) for name in MEASURES},
         "memory_headroom_bytes": row.headroom_bytes,
         "limit": row.best.bottleneck if row.best else None,
+        **({"searched": row.searched.to_json()} if row.searched else {}),
         "rates": rates,
         "need": _need_json(row.need) if row.need else None,
         **({"service": asdict(row.service)} if row.service else {}),
@@ -136,6 +97,7 @@ def decide(
     results: Sequence[Result],
     *,
     curves: bool = True,
+    searched: Sequence[Searched | None] = (),
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> Decision:
@@ -147,6 +109,8 @@ def decide(
         In the same order.
     curves
         Simulate scaling curves too, and the sizes that the project's rate or deadline need.
+    searched
+        What was searched for the plans of each, as :func:`tspsim.studies.best_plans.with_best` says.
     jobs
         Processes for the curves; None: as many as help.
     progress
@@ -167,9 +131,10 @@ def decide(
     if curves:
         rows = _with_curves(scenarios, rows, library, jobs, tell)
         rows = _with_needs(scenarios, rows, library, tell)
+    found = searched or [None] * len(rows)
     rows = [
-        replace(row, service=service_of(scenario, row.result, row.rates))
-        for scenario, row in zip(scenarios, rows, strict=True)
+        replace(row, service=service_of(scenario, row.result, row.rates), searched=each)
+        for scenario, row, each in zip(scenarios, rows, found, strict=True)
     ]
     project = next((scenario.project for scenario in scenarios if scenario.project), None)
     measure: uncertainty.Measure = "tokens_per_dollar" if all(row.rates.usd for row in rows) else "tokens_per_s"
@@ -238,6 +203,10 @@ def _row(scenario: Scenario, result: Result, library: Library) -> Row:
     if best is None:
         return Row(scenario.name, result, None, rates)
     basis = scenario.project.price if scenario.project else "neocloud"
+    if rates.basis == OWNED:  # stated terms, which have no doubt
+        prices = scenario.prices.model_copy(update={"gpu_hour": rates.usd})
+        scenario = scenario.model_copy(update={"prices": prices})
+        question = library.look_up(scenario)
     if scenario.traffic is not None:
         offer = uncertainty.offer_served(question, best, basis=basis, name=scenario.name)
     else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...scenario import Scenario
 from .checkpoints import Schedule
-from .costs import Rates
+from .costs import OWNED, Rates
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,14 @@ class Outcome:
 
 
 def outcome_of(scenario: Scenario, gpus: int, rates: Rates, run: Schedule) -> Outcome:
-    """What ``run`` costs at these rates; electricity is added only where the scenario states its price."""
+    """What ``run`` costs at these rates; electricity is added only where the scenario states its price, and not to what
+    is owned, which has it."""
     gpu_hours = gpus * run.elapsed_s / 3600.0
     kwh = None if rates.watts_per_gpu is None else gpu_hours * rates.watts_per_gpu / 1000.0
     electricity = scenario.prices.electricity
     extra = electricity * kwh if electricity is not None and kwh is not None else 0.0
-    usd = {basis: gpu_hours * price + extra for basis, price in rates.usd_per_gpu_hour.items()}
+    usd = {
+        basis: gpu_hours * price + (extra if basis != OWNED else 0.0)
+        for basis, price in rates.usd_per_gpu_hour.items()
+    }
     return Outcome(run, gpu_hours, usd, kwh)

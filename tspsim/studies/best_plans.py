@@ -1,0 +1,123 @@
+"""``plans: best``: what is searched for becomes a plan that is stated, on every machine that is asked.
+
+The planner looks for it at the batch of all other plans, which is then the scenario's global batch; who asks is told
+what was searched, and how much better a plan that was not simulated may be.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from ..errors import InfeasibleError, InputError
+from ..scenario import Plan, Scenario
+from .executors import in_order
+from .planner import Planner, ServingPlanner, TrafficPlanner, planner_of
+from .planner.query import searched_apart
+from .planner.space import plan_keys
+from .searched import Searched
+
+#: Seconds of processor time for the best plan of one machine; most are found in a tenth of it.
+BUDGET_S = 120.0
+#: Called with what is under way and the share that is done.
+Progress = Callable[[str, float], None]
+
+
+def wanted(scenario: Scenario) -> Plan | None:
+    """The plan of a scenario that has to be searched for."""
+    return next((plan for plan in scenario.plans if plan.search is not None), None)
+
+
+def with_best(
+    scenarios: Sequence[Scenario],
+    *,
+    jobs: int | None = None,
+    budget_s: float | None = BUDGET_S,
+    progress: Progress | None = None,
+) -> list[tuple[Scenario, Searched | None]]:
+    """Every scenario with its best plan in the place where one was asked for, and what was searched (None: nothing).
+
+    Parameters
+    ----------
+    scenarios
+        One machine each.
+    jobs
+        Processes, a machine each; None: as many as this machine lends.
+    budget_s
+        Processor time for each machine; None: as it takes.
+
+    Raises
+    ------
+    InputError
+        A scenario, or a limit of a search, is wrong.
+    InfeasibleError
+        No plan keeps the limits of a search.
+    """
+    asked = [index for index, scenario in enumerate(scenarios) if wanted(scenario) is not None]
+    answers: dict[int, tuple[Scenario, Searched | None]] = {}
+    if asked:
+        lent = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        found = in_order(min(jobs or lent, len(asked)), partial(_found, budget_s), [scenarios[i] for i in asked])
+        for done, index in enumerate(asked):
+            if progress is not None:
+                progress(f"best plan of {scenarios[index].name}", done / len(asked))
+            answers[index] = next(found)
+        list(found)  # lets its processes go
+    return [answers.get(index, (scenario, None)) for index, scenario in enumerate(scenarios)]
+
+
+def _found(budget_s: float | None, scenario: Scenario) -> tuple[Scenario, Searched]:
+    """One of them; where nothing fits with the plan that comes nearest."""
+    entry = wanted(scenario)
+    assert entry is not None
+    planner = planner_of(scenario, top=1, jobs=1, budget_s=budget_s)
+    bare, _, _ = searched_apart(scenario, True)
+    if isinstance(planner, ServingPlanner):
+        raise InputError(
+            "a plan of a serving step has its own batch; ask `tspsim plan`, or state traffic", key=f"plans.{entry.name}"
+        )
+    if isinstance(planner, Planner):
+        return _of_step(scenario, bare, planner)
+    assert isinstance(planner, TrafficPlanner)  # offers were taken apart before
+    served = planner.run()
+    plan = Plan.model_validate(dict(served.best[0].keys))
+    keys = dict.fromkeys(served.searched, ())
+    found = Searched(plan.name, "", served.simulated, served.bounded, 0.0, served.complete, keys)
+    return _in_place(scenario, bare, plan), found
+
+
+def _of_step(scenario: Scenario, bare: Scenario, planner: Planner) -> tuple[Scenario, Searched]:
+    """The best of a training or forward step; all plans at the batch that the search had."""
+    answer = planner.answer
+    try:
+        planner.only_best()
+    except InfeasibleError as error:
+        lean = planner.leanest()
+        if lean is None or lean.bytes <= planner.question.device.visible_memory_bytes:
+            raise InfeasibleError(f"{scenario.name}: {error}") from None
+        # It stands in, is refused and says by how much it misses.
+        plan, refused = Plan.model_validate(plan_keys(replace(lean.job.plan, name=lean.name))), str(error)
+    else:
+        plan, refused = Plan.model_validate(answer.best[0].candidate.keys), ""
+    workload = bare.workload.model_copy(update={"global_batch": answer.batch, "sequences_per_replica": 1})
+    found = Searched(
+        "" if refused else plan.name,
+        refused,
+        answer.simulated,
+        answer.bounded,
+        answer.gap,
+        answer.complete,
+        answer.searched,
+    )
+    return _in_place(scenario, bare.model_copy(update={"workload": workload}), plan), found
+
+
+def _in_place(scenario: Scenario, bare: Scenario, plan: Plan) -> Scenario:
+    """The plan where one was asked for; not twice where it is a stated one."""
+    stated = [each.name for each in scenario.plans if each.search is None]
+    plans = [plan if each.search is not None else each for each in scenario.plans]
+    if plan.name in stated:
+        plans = [each for each in scenario.plans if each.search is None]
+    return bare.model_copy(update={"plans": tuple(plans)})

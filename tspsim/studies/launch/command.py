@@ -1,0 +1,55 @@
+"""What launches something, as lines for a shell."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Command:
+    """Files that it reads, words of the command, and what they cannot say.
+
+    Attributes
+    ----------
+    words
+        Of the command.
+    cannot
+        What the plan has and these words have not.
+    files
+        Name → text of files that are written before.
+    exports
+        Variables of the environment, and their values.
+    """
+
+    words: Sequence[str]
+    cannot: Sequence[str] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+    exports: Mapping[str, str] = field(default_factory=dict)
+
+    def lines(self) -> list[str]:
+        """Comments, files and the command, a flag a line."""
+        lines = [f"# cannot be said here: {each}" for each in self.cannot]
+        for file, text in self.files.items():
+            lines += [f"cat > {file} <<'EOF'", text.rstrip(), "EOF"]
+        lines += [f"export {name}={shlex.quote(value)}" for name, value in self.exports.items()]
+        return lines + wrapped(self.words)
+
+
+def wrapped(words: Sequence[str]) -> list[str]:
+    """A command over several lines, a flag or a script a line.
+
+    >>> print("\\n".join(wrapped(["serve", "MODEL", "--size", "8"])))
+    serve MODEL \\
+      --size 8
+    """
+    lines: list[str] = []
+    for word in words:
+        quoted = shlex.quote(word)
+        if not lines or word.startswith("--") or word.endswith(".py"):
+            lines.append(quoted)
+        else:
+            lines[-1] += f" {quoted}"
+    first, *rest = lines
+    return " \\\n  ".join([first, *rest]).split("\n")

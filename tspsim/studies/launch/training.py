@@ -1,0 +1,212 @@
+"""A plan of a training step as a run to be launched, and the frameworks whose command lines or files can launch it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Protocol
+
+import numpy as np
+
+from ...errors import InputError
+from ...mesh import Mesh
+from ...parallel import CONTEXT_METHODS, Job, Plan, build_mesh
+from ...parallel.balance import BUSIEST
+from ...parallel.pipeline import chunk_layers
+from ...question import Question
+from ...registry import Registry
+from .command import Command
+
+#: Axes that frameworks know.
+USUAL = ("tp", "sp", "pp", "ep", "dp")
+#: Bytes a parameter of Adam's fp32 moments and master weights.
+ADAM_STATE = 12.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run.
+
+    Attributes
+    ----------
+    job
+        Model, plan and work of a replica.
+    nodes, per_node
+        Nodes, and GPUs of each.
+    mesh
+        Where ranks stand.
+    vendor
+        Of the GPUs.
+    model_name
+        As the scenario has it.
+    """
+
+    job: Job
+    nodes: int
+    per_node: int
+    mesh: Mesh
+    vendor: str
+    model_name: str
+
+    @property
+    def plan(self) -> Plan:
+        return self.job.plan
+
+    @property
+    def batch(self) -> int:
+        """Sequences of a step over all replicas."""
+        return self.job.work.sequences * self.plan.dp
+
+    @property
+    def copies(self) -> int:
+        """Ranks that hold the same weights, or divide them: sequence shards and replicas."""
+        return self.plan.sp * self.plan.dp
+
+    @property
+    def fully_sharded(self) -> bool:
+        """Whether weights or gradients are divided among them."""
+        return self.plan.zero >= 2 and self.copies > 1
+
+    @cached_property
+    def chunks(self) -> tuple[int, ...]:
+        """Layers of every pipeline chunk, first to last."""
+        plan = self.plan
+        return plan.stage_layers or chunk_layers(self.job.model.layers, plan.pp * plan.vpp)
+
+    @property
+    def even(self) -> bool:
+        """Whether every chunk has as many layers."""
+        return len(set(self.chunks)) == 1
+
+    def exchange(self, framework: str, cannot: list[str]) -> str | None:
+        """What a framework calls the exchange of sequence shards; what it has not is added to ``cannot``."""
+        plan = self.plan
+        method = CONTEXT_METHODS.get(plan.exchange)
+        if framework not in method.launched:
+            known = [each.name for each in CONTEXT_METHODS.values() if framework in each.launched]
+            cannot.append(f"exchange {plan.exchange}; of those here it has {', '.join(known)}")
+        if plan.partition != Plan.partition:
+            cannot.append(f"partition {plan.partition}: its own is {Plan.partition}")
+        if plan.overlap and not method.overlaps:
+            cannot.append(f"overlap of what shards of a sequence exchange, by {plan.overlap_by}")
+        return method.launched.get(framework)
+
+    def placed_as(self, *axes: str) -> bool:
+        """Whether ranks stand in this order of axes, the first one's being neighbours; also where there are others."""
+        sizes = [self.plan.degree(axis) for axis in reversed(axes)]
+        if prod(sizes) != self.mesh.ranks.size:
+            return True
+        numbers = np.arange(self.mesh.ranks.size).reshape(sizes)
+        return all(
+            np.array_equal(self.mesh.positions[axis][numbers], np.indices(sizes)[len(axes) - 1 - place])
+            for place, axis in enumerate(axes)
+            if self.plan.degree(axis) > 1
+        )
+
+
+class Trainer(Protocol):
+    """A framework's way to be launched.
+
+    Attributes
+    ----------
+    name
+        What ``--emit`` calls it.
+    vendors
+        Whose GPUs it runs on.
+    beside
+        What a launch needs that no plan says, in words.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def vendors(self) -> tuple[str, ...]: ...
+
+    @property
+    def beside(self) -> str: ...
+
+    def command(self, run: Run) -> Command:
+        """What launches it on one node."""
+        ...
+
+
+TRAINERS: Registry[Trainer] = Registry("framework to launch", "tspsim.trainers")
+
+
+def run_of(question: Question, plan: Plan) -> Run:
+    """One of the plans of a training step."""
+    cluster = question.cluster
+    return Run(
+        job=question.job(plan),
+        nodes=cluster.nodes,
+        per_node=cluster.gpus_per_node,
+        mesh=build_mesh(plan, cluster.gpus, cluster.gpus_per_node),
+        vendor=question.device.spec.vendor,
+        model_name=question.scenario.workload.model,
+    )
+
+
+def train(framework: str, question: Question, plan: Plan) -> str:
+    """A plan as what launches it: comments, files and a command for a shell, the same on every node.
+
+    Raises
+    ------
+    UnknownNameError
+        Nobody knows how this framework is launched.
+    InputError
+        The scenario is no training step.
+    """
+    trainer = TRAINERS.get(framework)
+    if not question.work.step.trains:
+        raise InputError(f"{trainer.name} trains; the scenario is a {question.work.step.title}", key="workload.pass")
+    run = run_of(question, plan)
+    lines = [f"# {question.scenario.name}: {plan.name}, {question.cluster.gpus} GPUs ({question.device.name})"]
+    lines += [f"# beside these: {trainer.beside}"]
+    if run.vendor not in trainer.vendors:
+        lines.append(f"# {trainer.name} does not run on GPUs of {run.vendor}")
+    if run.nodes > 1:
+        lines.append(f"# on each of {run.nodes} nodes, HOST being one of them")
+    command = trainer.command(run)
+    told = Command(command.words, (*strange(run), *command.cannot), command.files, command.exports)
+    return "\n".join([*lines, "", *told.lines()]) + "\n"
+
+
+def torchrun(run: Run) -> list[str]:
+    """Words that start a process a GPU on one node of all."""
+    words = ["torchrun", "--nproc-per-node", str(run.per_node)]
+    if run.nodes > 1:
+        words += ["--nnodes", str(run.nodes), "--rdzv-backend", "c10d", "--rdzv-endpoint", "HOST:29500"]
+    return words
+
+
+def strange(run: Run) -> Iterator[str]:
+    """What a plan may have and no framework takes as an argument."""
+    plan, work = run.plan, run.job.work
+    for axis, degree in plan.degrees.items():
+        if axis not in USUAL and degree > 1:
+            yield f"{axis} {degree}: those ranks would be replicas"
+    if plan.context_transport != Plan.context_transport and plan.sp > 1:
+        yield f"context_transport {plan.context_transport}"
+    for kind, algorithm in plan.algorithms.items():
+        yield f"algorithms: {algorithm} for {kind}, which the library chooses"
+    if plan.secondary_shard is not None:
+        yield f"secondary_shard {plan.secondary_shard}"
+    for key in ("weight_wire", "gradient_wire"):
+        if getattr(plan, key) is not None:
+            yield f"{key} {getattr(plan, key)}"
+    if plan.expert_balance != BUSIEST:
+        yield f"expert_balance {plan.expert_balance.policy}"
+    if plan.overlap == "fused":
+        yield "overlap fused: slices of one kernel"
+    if work.document is not None:
+        yield f"documents of {work.document} tokens: the data set packs them"
+    if work.optimizer.state != ADAM_STATE:
+        yield f"{work.optimizer.state:g} bytes of optimizer state a parameter; Adam's in fp32 has {ADAM_STATE:g}"
+
+
+def degree_flags(pairs: Sequence[tuple[str, int]]) -> list[str]:
+    """Flags of those degrees that are above one."""
+    return [word for flag, degree in pairs if degree > 1 for word in (flag, str(degree))]

@@ -1,0 +1,122 @@
+"""The best plans of a step on every offer: one planner each, the budget shared evenly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ...errors import InfeasibleError, InputError
+from ...result import SCHEMA_VERSION
+from ...scenario import Scenario
+from ..purchase.offers import expand
+from .answer import Planned, document
+from .planner import Planner
+
+#: Makes the planner of one offer's scenario, told how far it is.
+Make = Callable[[Scenario, Callable[[str, float], None] | None], Planner]
+
+
+@dataclass(frozen=True)
+class Offered:
+    """One offer with what was found for it; ``error``: why nothing was."""
+
+    name: str
+    planned: Planned | None
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class OffersPlanned:
+    """What was found on every offer, in their order."""
+
+    scenario: Scenario
+    offers: tuple[Offered, ...]
+    interrupted: bool = False
+
+    @property
+    def found(self) -> list[tuple[str, Planned]]:
+        """Offers that have plans."""
+        return [(each.name, each.planned) for each in self.offers if each.planned is not None]
+
+    @property
+    def asked(self) -> Scenario:
+        """The scenario with the best plan of every offer, each on its own; raises InputError where batches differ."""
+        batches = {planned.batch for _, planned in self.found}
+        if len(batches) > 1:
+            told = " and ".join(f"{batch:,}" for batch in sorted(batches))
+            raise InputError(
+                f"offers have {told} sequences a step; state global_batch for one file of them all", key="workload"
+            )
+        plans = {planned.asked.plans[0].name: planned.asked.plans[0] for _, planned in self.found}
+        own = {name: planned.asked.plans[0].name for name, planned in self.found}
+        offers = [
+            offer.model_copy(update={"plans": (own[offer.name],)})
+            for offer in self.scenario.offers
+            if offer.name in own
+        ]
+        workload = self.scenario.workload.model_copy(update={"global_batch": batches.pop(), "sequences_per_replica": 1})
+        workload.model_fields_set.discard("sequences_per_replica")  # what is not stated is not written
+        return self.scenario.model_copy(
+            update={"workload": workload, "plans": tuple(plans.values()), "offers": tuple(offers)}
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """One object an offer, as :func:`~.answer.document` has it; ``error`` where nothing was found."""
+        entries = [
+            {"name": each.name, **(document(each.planned) if each.planned is not None else {"error": each.error})}
+            for each in self.offers
+        ]
+        return {"schema": SCHEMA_VERSION, "scenario": self.scenario.to_dict(), "offers": entries}
+
+
+class OffersPlanner:
+    """Asks and answers for every offer of a scenario.
+
+    Parameters
+    ----------
+    scenario
+        With offers; its plans are the stated ones of those that name them.
+    make
+        Makes the planner of one.
+    progress
+        Called with a sentence and the share done.
+    """
+
+    def __init__(self, scenario: Scenario, make: Make, progress: Callable[[str, float], None] | None = None) -> None:
+        self.scenario, self.make, self.progress = scenario, make, progress
+
+    def run(self) -> OffersPlanned:
+        """Every offer, and what there is to say about it; Ctrl-C ends with those that are done.
+
+        Raises
+        ------
+        InfeasibleError
+            No plan fits any of them, or keeps the limits.
+        """
+        found: list[Offered] = []
+        interrupted, scenarios = False, expand(self.scenario)
+        for number, scenario in enumerate(scenarios):
+            try:
+                planned = self.make(scenario, self._told(scenario.name, number, len(scenarios))).run()
+                found.append(Offered(scenario.name, planned))
+                interrupted = planned.interrupted
+            except InfeasibleError as error:
+                found.append(Offered(scenario.name, None, str(error)))
+            except KeyboardInterrupt:
+                interrupted = True
+            if interrupted:
+                break
+        if not any(each.planned for each in found):
+            if interrupted:
+                raise KeyboardInterrupt
+            raise InfeasibleError("; ".join(f"{each.name}: {each.error}" for each in found))
+        return OffersPlanned(self.scenario, tuple(found), interrupted)
+
+    def _told(self, name: str, number: int, of: int) -> Callable[[str, float], None] | None:
+        return partial(self._progress, name, number, of) if self.progress is not None else None
+
+    def _progress(self, name: str, number: int, of: int, words: str, share: float) -> None:
+        assert self.progress is not None
+        self.progress(f"{name}: {words}", (number + share) / of)

@@ -1,0 +1,68 @@
+"""One offer among others: its best plan, what that costs, and the measures that offers are ranked by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ...errors import UnknownNameError
+from ...result import PlanResult, Result
+from .. import uncertainty
+from ..searched import Searched
+from .costs import Rates
+from .needs import Need
+from .outcome import Outcome
+from .scaling import Point
+from .service import Service
+
+#: Measures that offers are ranked by, and how people call them.
+MEASURES = {
+    "tokens_per_s": "tokens/s",
+    "tokens_per_s_per_gpu": "tokens/s/GPU",
+    "tokens_per_usd": "tokens a dollar",
+    "tokens_per_joule": "tokens a joule",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One offer with its best plan (by tokens/s); ``best`` is None where none runs."""
+
+    name: str
+    result: Result
+    best: PlanResult | None
+    rates: Rates
+    need: Need | None = None
+    service: Service | None = None
+    outcome: Outcome | None = None
+    weak: tuple[Point, ...] = ()
+    strong: tuple[Point, ...] = ()
+    uncertainty: uncertainty.Offer | None = field(default=None, repr=False)
+    searched: Searched | None = None
+
+    @property
+    def gpus(self) -> int:
+        return int(self.result.cluster["gpus"])
+
+    @property
+    def device(self) -> str:
+        return str(self.result.cluster["device"]["name"])
+
+    def measure(self, name: str) -> float | None:
+        """A measure of :data:`MEASURES`; None where the offer has no plan, price or power."""
+        if self.best is None:
+            return None
+        if name == "tokens_per_s":
+            return self.best.tokens_per_s
+        each = self.best.tokens_per_s_per_gpu
+        if name == "tokens_per_s_per_gpu":
+            return each
+        if name == "tokens_per_usd":
+            return each * 3600.0 / self.rates.usd if self.rates.usd else None
+        if name == "tokens_per_joule":
+            return each / self.rates.watts_per_gpu if self.rates.watts_per_gpu else None
+        raise UnknownNameError("measure", name, MEASURES)
+
+    @property
+    def headroom_bytes(self) -> float | None:
+        """Memory a GPU that the best plan leaves."""
+        return self.best.memory.capacity_bytes - self.best.memory.peak_bytes if self.best else None

@@ -1,0 +1,49 @@
+"""The verdict in sentences, for the terminal, the page and the worked example alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ...units import compact, percent
+from ..uncertainty import Measure, Verdict
+from .row import Row
+
+
+def price_ratio(a: Row, b: Row) -> float | None:
+    """What a GPU hour of ``a`` costs today over one of ``b``, on the basis that ranks; None where one has no price."""
+    return a.rates.usd / b.rates.usd if a.rates.usd and b.rates.usd else None
+
+
+def sentences(
+    winner: Row | None, rows: Sequence[Row], verdicts: Sequence[Verdict], measure: Measure
+) -> Iterator[str]:
+    """Who gives most, by how much, how likely, and what turns it."""
+    if winner is None or winner.best is None:
+        return
+    per_dollar = measure == "tokens_per_dollar"
+    name, words = ("tokens_per_usd", "tokens a dollar") if per_dollar else ("tokens_per_s", "tokens/s")
+    basis = f" (basis {winner.rates.basis})" if per_dollar else ""
+    yield f"{winner.name} gives most {words}{basis}: {compact(winner.measure(name) or 0.0)}, with {winner.best.name}."
+    others = {row.name: row for row in rows}
+    yield from (f"{against(each)} {turns(each, winner, others[each.b])}" for each in verdicts)
+
+
+def against(each: Verdict) -> str:
+    """One rival: how far behind, and how surely."""
+    return (
+        f"Against {each.b}: {each.ratio:.2f} times, nine times of ten {each.low:.2f} to {each.high:.2f}, more with a "
+        f"probability of {percent(each.probability)}."
+    )
+
+
+def turns(each: Verdict, winner: Row, rival: Row) -> str:
+    """The price at which the two are level, and today's."""
+    told = (
+        f"It turns when a GPU hour of {each.a} costs {each.break_even_price_ratio:.2f} times that of {each.b} "
+        f"({each.break_even_low:.2f} to {each.break_even_high:.2f})"
+    )
+    today = price_ratio(winner, rival)
+    told += f"; today {today:.2f}" if today is not None else ""
+    if winner.gpus != rival.gpus:
+        told += f"; {winner.gpus:,} GPUs against {rival.gpus:,}"
+    return f"{told}."

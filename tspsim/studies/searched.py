@@ -1,0 +1,50 @@
+"""What a search for a machine's best plan did, for those who tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Gaps up to this share are as good as none.
+CLOSE = 0.01
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What a search for a plan did.
+
+    Attributes
+    ----------
+    plan
+        What it found; empty where nothing fits, and ``error`` says why.
+    simulated, bounded
+        Plans that were simulated, and layouts that were bounded.
+    gap
+        By what share a plan that was searched and not simulated may be better.
+    complete
+        Whether time was enough to prove that.
+    keys
+        Keys that were chosen, and of some the values that were looked at.
+    """
+
+    plan: str
+    error: str = ""
+    simulated: int = 0
+    bounded: int = 0
+    gap: float = 0.0
+    complete: bool = True
+    keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def in_words(self, name: str) -> str:
+        """In a sentence, of the machine called ``name``."""
+        if not self.plan:
+            return f"{name}: {self.error}."
+        told = f"{name}: {self.plan} is the best of {self.bounded:,} layouts, {self.simulated:,} plans simulated"
+        if self.complete and self.gap <= CLOSE:
+            return f"{told}; no other that was searched is better by more than {100 * CLOSE:.0f} %."
+        return f"{told}; time ran out, another that was searched may be {100 * self.gap:.1f} % better."
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {**vars(self), "keys": {key: list(values) for key, values in self.keys.items()}}
