@@ -348,3 +348,13 @@ def test_another_library_or_vendor_than_asked_for_widens_what_is_borrowed() -> N
     decode = [width(Device(amd.model_copy(update=change), (load_device("h200").spec,)), "attention_decode", "bf16")
               for change in ({}, {"vendor": "nvidia"})]  # fmt: skip
     assert decode[0] > decode[1]
+
+
+def test_an_engine_runs_its_newest_kernels_and_those_of_another_that_it_shares(devices: dict[str, Device]) -> None:
+    """Not the ones with most rows: those are of experts spread over a rack, slowest rank."""
+    plain = devices["gb200"].preferring("trtllm")
+    assert "1.3.0rc20 cutlass" in plain.kernel("fused_moe", "nvfp4").library
+    shared = devices["gb200"].preferring("trtllm", {"fused_moe nvfp4": "vllm flashinfer_trtllm"})
+    assert shared.kernel("fused_moe", "nvfp4").library.endswith("flashinfer_trtllm_trtllmnvfp4expertsmonolithic")
+    assert shared.kernel("fused_moe", "bf16").library == plain.kernel("fused_moe", "bf16").library
+    assert shared is devices["gb200"].preferring("trtllm", {"fused_moe nvfp4": "vllm flashinfer_trtllm"})

@@ -29,7 +29,7 @@ from tspsim.provenance import Provenance
 
 from . import moe, step
 from .families import FAMILIES
-from .kernels import PEAK_OF, Kernel, find, limits_of, maker_of
+from .kernels import PEAK_OF, Kernel, find, limits_of, maker_of, version_of
 from .limits import DeviceLimits, Estimate, minimum
 from .pricers import price
 
@@ -53,24 +53,29 @@ class Device:
     engine
         The word that names of libraries begin with whose kernels run where they were measured here; empty: the
         device's default libraries.
+    instead
+        (family and type, library) pairs that the engine runs instead of its own: ``fused_moe nvfp4``.
     """
 
     spec: DeviceSpec
     relatives: tuple[DeviceSpec, ...] = ()
     clocks: Literal["sustained", "burst"] = "sustained"
     engine: str = ""
+    instead: tuple[tuple[str, str], ...] = ()
     _kernels: dict[tuple[str, str, str | None, str | None], Kernel] = field(default_factory=dict, repr=False)
     _limits: dict[str, DeviceLimits] = field(default_factory=dict, repr=False)
     _times: dict[Operator, Estimate] = field(default_factory=dict, repr=False)
-    _preferring: dict[str, Device] = field(default_factory=dict, repr=False)
+    _preferring: dict[tuple[str, tuple[tuple[str, str], ...]], Device] = field(default_factory=dict, repr=False)
 
-    def preferring(self, engine: str) -> Device:
-        """The same device where a serving engine's kernels run, as far as they were measured on it."""
-        if engine == self.engine:
+    def preferring(self, engine: str, instead: Mapping[str, str] = MappingProxyType({})) -> Device:
+        """The same device where a serving engine's kernels run, as far as they were measured on it; ``instead``: by
+        family and type, another's library that it runs."""
+        key = engine, tuple(sorted(instead.items()))
+        if key == (self.engine, self.instead):
             return self
-        if engine not in self._preferring:
-            self._preferring[engine] = Device(self.spec, self.relatives, self.clocks, engine)
-        return self._preferring[engine]
+        if key not in self._preferring:
+            self._preferring[key] = Device(self.spec, self.relatives, self.clocks, *key)
+        return self._preferring[key]
 
     @property
     def name(self) -> str:
@@ -454,8 +459,11 @@ class Device:
         return kernel
 
     def _engine_library(self, family: str, dtype: str, kv_dtype: str | None) -> str | None:
-        """The engine's library of which this device has most rows of these types; None where it has none, or where the
-        default is the engine's."""
+        """The engine's library that this device has of these types: of its newest version the one with most rows; None
+        where it has none, or where the default is the engine's."""
+        stated = dict(self.instead).get(f"{family} {dtype}")
+        if stated is not None:
+            return stated
         if not self.engine or maker_of(self.spec.defaults.get(family, "")) == maker_of(self.engine):
             return None
         own = [
@@ -463,7 +471,7 @@ class Device:
             if (fit.family, fit.dtype) == (family, dtype) and fit.kv_dtype in (None, kv_dtype or dtype)
             and maker_of(fit.library) == maker_of(self.engine)
         ]  # fmt: skip
-        return max(own, key=lambda fit: fit.rows_used).library if own else None
+        return max(own, key=lambda fit: (version_of(fit.library), fit.rows_used)).library if own else None
 
     def provenance(self) -> tuple[Provenance, ...]:
         """Every fact of the device, and every kernel model asked so far, with its source and basis."""

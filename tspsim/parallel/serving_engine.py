@@ -192,6 +192,9 @@ class ServingEngine:
     kernels
         The word that its kernels' libraries begin with, for fused experts, attention and all-reduces; empty: a
         device's own.
+    libraries
+        By family and type of a kernel, as ``fused_moe nvfp4``, the library that runs instead: kernels that two engines
+        share are measured in one's tables only.
     graphs
         What it captures.
     saved, saved_quantising
@@ -231,6 +234,7 @@ class ServingEngine:
 
     name: str = "ideal"
     kernels: str = ""
+    libraries: Mapping[str, str] = field(default_factory=dict)
     graphs: Graphs = Graphs()
     saved: Prior = NONE
     saved_quantising: Prior = NONE
