@@ -54,7 +54,8 @@ class Device:
         The word that names of libraries begin with whose kernels run where they were measured here; empty: the
         device's default libraries.
     instead
-        (family and type, library) pairs that the engine runs instead of its own: ``fused_moe nvfp4``.
+        (words, library) pairs: what the engine runs of a family and types instead of its own, as
+        ``fused_moe bf16 mxfp4``; of experts that no rank has whole, with the word ``divided``.
     """
 
     spec: DeviceSpec
@@ -458,10 +459,16 @@ class Device:
             kernel = self._kernels[key] = find(self.spec, self.relatives, family, dtype, library, kv_dtype)
         return kernel
 
+    def instead_of(self, *words: str) -> str | None:
+        """The library that the engine runs of a family and types instead of its own: where several entries say no
+        other words, the one with most."""
+        said = [(len(key.split()), library) for key, library in self.instead if set(key.split()) <= set(words)]
+        return max(said)[1] if said else None
+
     def _engine_library(self, family: str, dtype: str, kv_dtype: str | None) -> str | None:
         """The engine's library that this device has of these types: of its newest version the one with most rows; None
         where it has none, or where the default is the engine's."""
-        stated = dict(self.instead).get(f"{family} {dtype}")
+        stated = self.instead_of(family, dtype, kv_dtype or dtype)
         if stated is not None:
             return stated
         if not self.engine or maker_of(self.spec.defaults.get(family, "")) == maker_of(self.engine):

@@ -165,7 +165,9 @@ def absorb(device: Device, product: AbsorbProduct) -> Estimate:
 def fused_moe(device: Device, fused: FusedMoE) -> Estimate:
     """At the clock of a step."""
     kept = fused.weight_dtype or fused.dtype
-    kernel = device.kernel("fused_moe", fused.dtype, kv_dtype=kept)
+    choices_elsewhere = fused.rows < 0.999 * fused.tokens * fused.topk
+    library = device.instead_of("fused_moe", fused.dtype, kept, "whole" if choices_elsewhere else "divided")
+    kernel = device.kernel("fused_moe", fused.dtype, library, kept)
     isolated = device.isolated(
         kernel,
         kept,

@@ -102,7 +102,7 @@ class EngineSpec(Section):
 
     kernels: Stated[str] | None = Field(None, description="the word that its kernels' libraries begin with")
     libraries: dict[str, Stated[str]] = Field(
-        {}, description="family and type → the library that it runs instead, by the first words of the name"
+        {}, description="family and types → the library that it runs instead, by the first words of the name"
     )
     graphs: GraphsSpec | None = None
     saved: Expected[Seconds] | None = Field(None, description="what a graph saves of a product measured alone")

@@ -46,6 +46,10 @@ MODELS = {
 WIDE = (12, 20, 24, 36, 72)
 #: Version of SGLang whose rows say that outputs were of one length, so that requests ran in step.
 IN_STEP = "0.5.1."
+#: Versions of SGLang before what made 0.5.8 faster.
+OLD_SGLANG = ("0.5.1.", "0.5.5", "0.5.6")
+#: Minor version of vLLM since which experts whose columns are divided run on Triton on Hopper.
+TRITON_SINCE = 18
 #: At most so many GPUs of one engine.
 NODE = 8
 
@@ -128,6 +132,8 @@ def _run(row: Row) -> ServedRun:
     if engine == "trtllm" and model == "deepseek-r1" and name != "h200":
         raise InputError("incomplete: drafts are not recorded, and equal rows differ up to 1.98 times")
     asked = Asked(model, name, tp * dp, prompt, output, concurrency)
+    if model.startswith("minimax") and name == "b200" and str(row.get("backend_version")).startswith("0.17"):
+        ep = tp * dp  # that script divides whole experts whatever is asked (minimaxm2.5_fp8_b200.sh, 07e171a)
     gap = "gap-analysis" in str(row["silicon_data_source"]) and "/" in str(row["silicon_data_source"])
     script = _script(engine, row, asked, gap)
     plan = ServedPlan(
@@ -148,10 +154,15 @@ def _run(row: Row) -> ServedRun:
 
 
 def _stack(engine: str, row: Row) -> str:
-    """All rows of vLLM are of 0.11 to 0.19; of TensorRT-LLM those of 1.0 say so."""
-    if engine == "trtllm" and str(row.get("backend_version", "")).startswith("1.0"):
-        return "trtllm@1.0"
-    return "vllm@0.19" if engine == "vllm" else engine
+    """The stack as it was: rows of vLLM are of 0.11 to 0.19, of TensorRT-LLM those of 1.0 say so, and of SGLang those
+    that say no version are of 2025."""
+    version = str(row.get("backend_version", "")).strip()
+    if engine == "trtllm":
+        return "trtllm@1.0" if version.startswith("1.0") else engine
+    if engine == "sglang":
+        return "sglang@0.5.6" if not version or version.startswith(OLD_SGLANG) else engine
+    minor = re.match(r"0\.(\d+)", version)
+    return "vllm@0.19" if minor is None or int(minor.group(1)) >= TRITON_SINCE else "vllm@0.17"
 
 
 def _script(engine: str, row: Row, asked: Asked, gap: bool) -> Script:
