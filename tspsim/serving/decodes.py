@@ -87,7 +87,7 @@ class Decodes:
         low, high, padded = self.cell(batch)
         to = high if padded else 0
         mean = tokens / batch + later
-        found = self._between(low, high, batch, mean[None, :], np.ones(1), to)
+        found = self._along(low, high, batch, mean, to)
         if not self.bends:
             return self._not_below_the_longest(found, work, later)
         longest, chosen_of = work.longest + later, mean
@@ -117,7 +117,15 @@ class Decodes:
         if work.sequences == 1 or MOST * work.longest < work.context_tokens:
             return found
         low, high, padded = self.cell(1)
-        return np.maximum(found, self._between(low, high, 1, (work.longest + later)[None, :], np.ones(1), high * padded))
+        return np.maximum(found, self._along(low, high, 1, work.longest + later, high * padded))
+
+    def _along(self, low: int, high: int, batch: int, at: Floats, padded: int) -> Floats:
+        """The same of contexts of one length, which grow: shape (steps,)."""
+        found = self._curve(low, padded).along(at)
+        if high > low:
+            share = (batch - low) / (high - low)
+            found = (1.0 - share) * found + share * self._curve(high, padded).along(at)
+        return found
 
     def _between(self, low: int, high: int, batch: int, at: Floats, weights: Floats, padded: int = 0) -> Floats:
         """Straight between the ends of a cell, at contexts (lengths, steps) that have weights."""
