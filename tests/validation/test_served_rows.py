@@ -103,7 +103,7 @@ def test_scripts_give_an_engine_its_options() -> None:
     run = run_of()
     assert isinstance(run, ServedRun)
     assert dict(run.options) == {"max_num_batched_tokens": 8192, "max_num_seqs": 512}
-    assert (run.policy, run.plan.stack, run.memory, run.plan.kv) == ("vllm", "vllm@0.19", 0.9, "fp8")
+    assert (run.policy, run.plan.stack, run.memory, run.plan.kv) == ("vllm", "vllm@0.17", 0.9, "fp8")
     polled = [
         inferencex("sglang", Asked("deepseek-r1", "b200", 8, 1024, 1024, clients)).options["scheduler_recv_interval"]
         for clients in (8, 16)
@@ -122,6 +122,30 @@ WORKERS = {
     "decode_moe_ep_size": "8", "backend": "trtllm", "backend_version": "1.1.0", "model_path": "moonshotai/Kimi-K2.5",
     "system": "gb200", "precision": "fp4", "gemm_quant_mode": "nvfp4", "moe_quant_mode": "nvfp4", "isl": "1024.0",
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "stack"),
+    [
+        ("vllm", "0.15.1", "vllm@0.17"), ("vllm", "0.18.0", "vllm@0.19"), ("vllm", "", "vllm@0.19"),
+        ("sglang", "0.5.9", "sglang"), ("sglang", "0.5.6.post2", "sglang@0.5.6"), ("sglang", "", "sglang@0.5.6"),
+        ("trtllm", "1.0.0rc3", "trtllm@1.0"), ("trtllm", "1.2.0", "trtllm"),
+    ],
+)  # fmt: skip
+def test_a_row_has_the_stack_of_its_version(engine: str, version: str, stack: str) -> None:
+    run = run_of(backend=engine, backend_version=version)
+    assert isinstance(run, ServedRun) and run.plan.stack == stack
+
+
+def test_offline_rows_of_models_with_experts_have_attention_on_every_gpu() -> None:
+    row = {
+        "gpu": "H200", "n_gpus": "8", "tp": "8", "ep": "see notes", "engine": "TensorRT-LLM 1.0", "isl": "128",
+        "osl": "2048", "concurrency": "max (all requests queued; offline throughput)", "notes": "",
+        "metric": "output tok/s (total)", "precision": "FP8, FP8 KV",
+    }  # fmt: skip
+    first, second = (published_run(**row, model=name) for name in ("Llama-4-Maverick-17B-128E", "Qwen3-235B-A22B"))
+    assert isinstance(first, ServedRun) and isinstance(second, ServedRun)
+    assert {(run.plan.tp, run.plan.dp, run.plan.ep) for run in (first, second)} == {(1, 8, 8)}
 
 
 def test_disaggregated_rows_that_state_their_workers_are_two_pools() -> None:

@@ -36,6 +36,9 @@ from .pricers import price
 if TYPE_CHECKING:
     from .specification import DeviceSpec, Sourced
 
+#: What a library is told by that is the device's own for another type of cache.
+READ_AS = "as "
+
 
 @dataclass(frozen=True, eq=False)
 class Device:
@@ -55,7 +58,8 @@ class Device:
         device's default libraries.
     instead
         (words, library) pairs: what the engine runs of a family and types instead of its own, as
-        ``fused_moe bf16 mxfp4``; of experts that no rank has whole, with the word ``divided``.
+        ``fused_moe bf16 mxfp4``; of experts that no rank has whole, with the word ``divided``. ``as bf16`` of a family
+        and a type of cache: that cache is read by the kernel of another, as fast a byte.
     """
 
     spec: DeviceSpec
@@ -465,11 +469,16 @@ class Device:
         said = [(len(key.split()), library) for key, library in self.instead if set(key.split()) <= set(words)]
         return max(said)[1] if said else None
 
+    def read_as(self, family: str, kv_dtype: str | None) -> str | None:
+        """The type of cache whose kernel stands for the one that reads this type (``as bf16``)."""
+        stated = self.instead_of(family, kv_dtype or "")
+        return stated.removeprefix(READ_AS) if stated is not None and stated.startswith(READ_AS) else kv_dtype
+
     def _engine_library(self, family: str, dtype: str, kv_dtype: str | None) -> str | None:
         """The engine's library that this device has of these types: of its newest version the one with most rows; None
         where it has none, or where the default is the engine's."""
         stated = self.instead_of(family, dtype, kv_dtype or dtype)
-        if stated is not None:
+        if stated is not None and not stated.startswith(READ_AS):
             return stated
         if not self.engine or maker_of(self.spec.defaults.get(family, "")) == maker_of(self.engine):
             return None

@@ -79,7 +79,7 @@ def _behind_caches(
 
     No measured row has unequal contexts.
     """
-    kernel = device.kernel(family, attention.dtype, kv_dtype=attention.kv_dtype)
+    kernel = device.kernel(family, attention.dtype, kv_dtype=device.read_as(family, attention.kv_dtype))
     call = {"heads": attention.heads, "queries": attention.queries, **widths}
 
     def isolated(batch: object, context: object) -> Estimate:
