@@ -32,7 +32,8 @@ NAMES = ("step ms", "sequence us", "layer us", "routed us", "skew us, Hopper", "
 PRIOR = np.array([1.0, 33.0, 16.0, 33.0, 10.0, 10.0])
 #: Increments that an engine's fit has.
 FREE = {
-    "vllm": (3, 4), "sglang": (0, 1, 2, 3, 4, 5), "trtllm": (3,), "trtllm@1.0": (0, 3, 4), "atom": (0, 1, 2, 3, 5),
+    "vllm": (1, 3, 4), "sglang": (0, 1, 2, 3, 4, 5), "sglang@0.5.6": (0, 1, 2, 3, 4, 5), "trtllm": (1, 3),
+    "trtllm@1.0": (0, 3, 4), "atom": (0, 1, 2, 3, 5),
 }  # fmt: skip
 #: An error beyond this share counts by its size, not its square.
 SOFT = 0.08
@@ -59,7 +60,7 @@ def _line(run: ServedRun, measured: float, predicted: float) -> dict[str, object
     plan, model = run.plan, load_model(run.plan.model)
     assert run.concurrency is not None
     ranks = max(plan.tp, plan.ep)
-    engine = plan.stack.removesuffix("@0.19")
+    engine = plan.stack.removesuffix("@0.19").removesuffix("@0.17")
     waits = 2e-3 * model.layers * np.log2(ranks)
     tokens = drafting(plan).served(plan.model).speculation().accepted if plan.drafts else 1.0
     acts = np.array(

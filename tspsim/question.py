@@ -133,7 +133,8 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         cluster = cluster.with_all_reduces(stack.stack().engine.kernels)
     device = lookups.load_device(cluster.device_name)
     if STEPS.get(workload.pass_).serves:
-        device = device.preferring(stack.stack().engine.kernels)
+        engine = stack.stack().engine
+        device = device.preferring(engine.kernels, engine.libraries)
     precision, formats = types_of(workload, model, device)
     others = other_nodes(scenario, cluster, lookups)
     if others:

@@ -127,6 +127,7 @@ def test_check_says_what_is_asked_and_what_fits(capsys: pytest.CaptureFixture[st
         ("workload.engine.max_num_seq=3", 2, "unknown option of vllm 'max_num_seq' (did you mean 'max_num_seqs'?)"),
         ("workload.pass=decode", 2, "workload.pass: says how much a single step is; leave it out beside traffic"),
         ("workload.model=llama-3.1-70b", 3, "no plan fits; the nearest, one, needs"),
+        ("workload.engine.kv_tokens=0", 3, "tokens does not fit the caches of a replica, which hold 0"),
         ("traffic.arrivals={kind: fixed, rate: highest}", 0, ""),
     ],
 )

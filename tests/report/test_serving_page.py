@@ -14,7 +14,7 @@ from helpers import serving_runs as made
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tspsim.report.serving import compare_page, curves, engines, life, plans, shares, waits, words
+from tspsim.report.serving import compare_page, curves, engines, life, plans, shares, waits, ways, words
 from tspsim.report.serving.page import page
 from tspsim.report.serving.thinning import columns, edges, largest, unpacked
 from tspsim.report.serving.view import (
@@ -154,6 +154,24 @@ def test_transfers_have_a_row_of_their_own() -> None:
     assert flying == pytest.approx([0.0, 1.0, 2.0, 0.5])
     names = {t["name"] for t in engines.drawn(sent, engines.Window("all", 0.0, run.end_s), 300)["data"]}
     assert "caches on their way" in names
+
+
+def test_caches_on_their_way_have_a_row_for_every_way() -> None:
+    run = made.run(4)
+    start, way = np.array([1.0, 1.5, 2.0]), np.array([0, 1, 0])
+    sent = Transfers(
+        np.array([0, 1, 2]), start, start + 0.5, (("prefill 0", "decode 0"), ("host", "decode 0")), way,
+        np.array([1e9, 2e9, 3e9]), np.array([0.5, 0.0, 0.1]),
+    )  # fmt: skip
+    view = ServingView((Served(made.plan("1P1D"), (replace(run, transfers=sent),)),))
+    values = ways.build(view)
+    assert values is not None and [cells[:3] for _, cells in values["rows"]] == [
+        ["prefill 0", "decode 0", "2"], ["host", "decode 0", "1"]
+    ]  # fmt: skip
+    (line,) = values["figures"]["serving-ways"]["data"]
+    assert line["x"] == [0.0, 0.1, 0.5] and line["y"][-1] == 1.0
+    assert "Caches on their way" in rendered(view)
+    assert ways.build(ServingView((Served(made.plan("TP8"), (run,)),))) is None
 
 
 def test_waits_go_from_nobody_to_everybody(view: ServingView) -> None:

@@ -186,6 +186,15 @@ def test_an_indexer_waits_for_the_longest_context() -> None:
     assert deviations(cost, [unequal]).max() < EPSILON
 
 
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "kimi-k2.6"])
+def test_a_step_takes_no_less_than_for_its_longest_sequence_alone(model: str) -> None:
+    cost = costs(model)
+    for others in (1, 3, 12):
+        alone = cost.decode_ends_s([Work(contexts=(100_000,))], 8)
+        found = cost.decode_ends_s([Work(contexts=(100_000, *(16,) * others))], 8)
+        assert np.all(found >= alone)
+
+
 def test_replicas_that_share_experts_wait_for_the_busiest_and_see_all_tokens() -> None:
     cost = costs("kimi-k2.6", {"dp": 8, "ep": 8}, device="b200")
     few, many = Work((), (2000,) * 8), Work((), (2000,) * 32)

@@ -11,7 +11,7 @@ import pytest
 
 from tspsim.errors import InputError
 from tspsim.validation.run import read
-from tspsim.validation.served import published, silicon
+from tspsim.validation.served import disaggregated, published, silicon
 from tspsim.validation.served.groups import fitted, group_of
 from tspsim.validation.served.run import ServedRun
 from tspsim.validation.served.scripts import Asked, inferencex
@@ -103,7 +103,7 @@ def test_scripts_give_an_engine_its_options() -> None:
     run = run_of()
     assert isinstance(run, ServedRun)
     assert dict(run.options) == {"max_num_batched_tokens": 8192, "max_num_seqs": 512}
-    assert (run.policy, run.plan.stack, run.memory, run.plan.kv) == ("vllm", "vllm@0.19", 0.9, "fp8")
+    assert (run.policy, run.plan.stack, run.memory, run.plan.kv) == ("vllm", "vllm@0.17", 0.9, "fp8")
     polled = [
         inferencex("sglang", Asked("deepseek-r1", "b200", 8, 1024, 1024, clients)).options["scheduler_recv_interval"]
         for clients in (8, 16)
@@ -116,16 +116,70 @@ def test_scripts_give_an_engine_its_options() -> None:
     assert budgets == [2048, 16384]
 
 
-def test_disaggregated_rows_that_state_their_workers_are_two_pools() -> None:
-    workers = {
-        "mode": "disagg", "prefill_num_workers": "1", "prefill_tp_size": "8", "prefill_attention_dp_size": "1",
-        "prefill_moe_ep_size": "8", "decode_num_workers": "3", "decode_tp_size": "8", "decode_attention_dp_size": "8",
-        "decode_moe_ep_size": "8",
+WORKERS = {
+    "mode": "disagg", "prefill_num_workers": "1", "prefill_tp_size": "4", "prefill_attention_dp_size": "1",
+    "prefill_moe_ep_size": "4", "decode_num_workers": "4", "decode_tp_size": "8", "decode_attention_dp_size": "1",
+    "decode_moe_ep_size": "8", "backend": "trtllm", "backend_version": "1.1.0", "model_path": "moonshotai/Kimi-K2.5",
+    "system": "gb200", "precision": "fp4", "gemm_quant_mode": "nvfp4", "moe_quant_mode": "nvfp4", "isl": "1024.0",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "stack"),
+    [
+        ("vllm", "0.15.1", "vllm@0.17"), ("vllm", "0.18.0", "vllm@0.19"), ("vllm", "", "vllm@0.19"),
+        ("sglang", "0.5.9", "sglang"), ("sglang", "0.5.6.post2", "sglang@0.5.6"), ("sglang", "", "sglang@0.5.6"),
+        ("trtllm", "1.0.0rc3", "trtllm@1.0"), ("trtllm", "1.2.0", "trtllm"),
+    ],
+)  # fmt: skip
+def test_a_row_has_the_stack_of_its_version(engine: str, version: str, stack: str) -> None:
+    run = run_of(backend=engine, backend_version=version)
+    assert isinstance(run, ServedRun) and run.plan.stack == stack
+
+
+def test_offline_rows_of_models_with_experts_have_attention_on_every_gpu() -> None:
+    row = {
+        "gpu": "H200", "n_gpus": "8", "tp": "8", "ep": "see notes", "engine": "TensorRT-LLM 1.0", "isl": "128",
+        "osl": "2048", "concurrency": "max (all requests queued; offline throughput)", "notes": "",
+        "metric": "output tok/s (total)", "precision": "FP8, FP8 KV",
     }  # fmt: skip
-    run = run_of(**workers)
+    first, second = (published_run(**row, model=name) for name in ("Llama-4-Maverick-17B-128E", "Qwen3-235B-A22B"))
+    assert isinstance(first, ServedRun) and isinstance(second, ServedRun)
+    assert {(run.plan.tp, run.plan.dp, run.plan.ep) for run in (first, second)} == {(1, 8, 8)}
+
+
+def test_disaggregated_rows_that_state_their_workers_are_two_pools() -> None:
+    run = run_of(**WORKERS | {"prefill_tp_size": "1", "prefill_attention_dp_size": "4"})
     assert isinstance(run, ServedRun) and run.prefill is not None
-    assert (run.prefill[0].tp, run.prefill[1], run.plan.tp, run.plan.dp, run.replicas) == (8, 1, 1, 8, 3)
-    assert (run.gpus, group_of(run)) == (32, "disaggregated")
+    assert (run.prefill[0].tp, run.prefill[0].dp, run.prefill[1], run.plan.tp, run.replicas) == (1, 4, 1, 8, 4)
+    assert (run.gpus, group_of(run)) == (36, "disaggregated")
+    options, reading = dict(run.options), dict(run.reading)
+    assert options["max_batch_size"] == 128, "the recipe's, of four workers of eight GPUs"
+    assert reading["disable_overlap_scheduler"] and "max_batch_size" in reading
+    assert "requests at once is not stated" in str(run_of(**WORKERS, silicon_data_source="x"))
+
+
+def test_workers_of_vllm_have_attention_of_their_own_whatever_labels_say() -> None:
+    run = run_of(**WORKERS | {"backend": "vllm", "decode_num_workers": "1", "decode_tp_size": "16"})
+    assert isinstance(run, ServedRun) and run.prefill is not None
+    assert (run.prefill[0].tp, run.prefill[0].dp, run.plan.tp, run.plan.dp) == (1, 4, 1, 16)
+    narrow = run_of(**WORKERS | {"backend": "vllm", "decode_tp_size": "4", "isl": "8192"})
+    assert isinstance(narrow, ServedRun)
+    assert (narrow.plan.tp, narrow.plan.dp, dict(narrow.options)["max_num_seqs"]) == (4, 1, 16)
+
+
+def test_workers_that_fill_no_whole_nodes_stand_on_nodes_of_their_own() -> None:
+    """A decode worker of eight GPUs never stands on two nodes because prefill takes four."""
+    run = run_of(**WORKERS | {"system": "b200_sxm", "decode_num_workers": "2"})
+    assert isinstance(run, ServedRun)
+    told = disaggregated.scenario(run, 8)
+    pools = told["plans"][0]["pools"]
+    assert (told["cluster"]["nodes"], pools["prefill"]["cluster"]["nodes"]) == (2, 1)
+    assert pools["decode"].get("cluster") is None and pools["fabric"]
+    rack = run_of(**WORKERS)
+    assert isinstance(rack, ServedRun)
+    whole = disaggregated.scenario(rack, 8)  # a rack is one node
+    assert whole["cluster"]["nodes"] == 1 and "fabric" not in whole["plans"][0]["pools"]
 
 
 def test_published_runs_have_drafts_and_attention_replicas_in_words() -> None:
@@ -176,7 +230,7 @@ def test_repairs_of_served_runs_have_the_counts_of_the_source() -> None:
     assert notes["agg rows with labels of another parallelism, mended"] == 217
     assert notes["rows of measurements that stand under two labels"] == 37
     runs = [run for run in found.runs if isinstance(run, ServedRun)]
-    assert sum(run.prefill is not None for run in runs) == 60
+    assert sum(run.prefill is not None for run in runs) == 55
     reasons = Counter(run for run in found.runs if isinstance(run, str))
     assert reasons["a measurement met before"] == (1610 - 1419) + (998 - 752)
     assert all(run.plan.gpus <= silicon.NODE for run in runs if run.prefill is None)

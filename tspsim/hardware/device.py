@@ -29,12 +29,15 @@ from tspsim.provenance import Provenance
 
 from . import moe, step
 from .families import FAMILIES
-from .kernels import PEAK_OF, Kernel, find, limits_of, maker_of
+from .kernels import PEAK_OF, Kernel, find, limits_of, maker_of, version_of
 from .limits import DeviceLimits, Estimate, minimum
 from .pricers import price
 
 if TYPE_CHECKING:
     from .specification import DeviceSpec, Sourced
+
+#: What a library is told by that is the device's own for another type of cache.
+READ_AS = "as "
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,24 +56,31 @@ class Device:
     engine
         The word that names of libraries begin with whose kernels run where they were measured here; empty: the
         device's default libraries.
+    instead
+        (words, library) pairs: what the engine runs of a family and types instead of its own, as
+        ``fused_moe bf16 mxfp4``; of experts that no rank has whole, with the word ``divided``. ``as bf16`` of a family
+        and a type of cache: that cache is read by the kernel of another, as fast a byte.
     """
 
     spec: DeviceSpec
     relatives: tuple[DeviceSpec, ...] = ()
     clocks: Literal["sustained", "burst"] = "sustained"
     engine: str = ""
+    instead: tuple[tuple[str, str], ...] = ()
     _kernels: dict[tuple[str, str, str | None, str | None], Kernel] = field(default_factory=dict, repr=False)
     _limits: dict[str, DeviceLimits] = field(default_factory=dict, repr=False)
     _times: dict[Operator, Estimate] = field(default_factory=dict, repr=False)
-    _preferring: dict[str, Device] = field(default_factory=dict, repr=False)
+    _preferring: dict[tuple[str, tuple[tuple[str, str], ...]], Device] = field(default_factory=dict, repr=False)
 
-    def preferring(self, engine: str) -> Device:
-        """The same device where a serving engine's kernels run, as far as they were measured on it."""
-        if engine == self.engine:
+    def preferring(self, engine: str, instead: Mapping[str, str] = MappingProxyType({})) -> Device:
+        """The same device where a serving engine's kernels run, as far as they were measured on it; ``instead``: by
+        family and type, another's library that it runs."""
+        key = engine, tuple(sorted(instead.items()))
+        if key == (self.engine, self.instead):
             return self
-        if engine not in self._preferring:
-            self._preferring[engine] = Device(self.spec, self.relatives, self.clocks, engine)
-        return self._preferring[engine]
+        if key not in self._preferring:
+            self._preferring[key] = Device(self.spec, self.relatives, self.clocks, *key)
+        return self._preferring[key]
 
     @property
     def name(self) -> str:
@@ -453,9 +463,23 @@ class Device:
             kernel = self._kernels[key] = find(self.spec, self.relatives, family, dtype, library, kv_dtype)
         return kernel
 
+    def instead_of(self, *words: str) -> str | None:
+        """The library that the engine runs of a family and types instead of its own: where several entries say no
+        other words, the one with most."""
+        said = [(len(key.split()), library) for key, library in self.instead if set(key.split()) <= set(words)]
+        return max(said)[1] if said else None
+
+    def read_as(self, family: str, kv_dtype: str | None) -> str | None:
+        """The type of cache whose kernel stands for the one that reads this type (``as bf16``)."""
+        stated = self.instead_of(family, kv_dtype or "")
+        return stated.removeprefix(READ_AS) if stated is not None and stated.startswith(READ_AS) else kv_dtype
+
     def _engine_library(self, family: str, dtype: str, kv_dtype: str | None) -> str | None:
-        """The engine's library of which this device has most rows of these types; None where it has none, or where the
-        default is the engine's."""
+        """The engine's library that this device has of these types: of its newest version the one with most rows; None
+        where it has none, or where the default is the engine's."""
+        stated = self.instead_of(family, dtype, kv_dtype or dtype)
+        if stated is not None and not stated.startswith(READ_AS):
+            return stated
         if not self.engine or maker_of(self.spec.defaults.get(family, "")) == maker_of(self.engine):
             return None
         own = [
@@ -463,7 +487,7 @@ class Device:
             if (fit.family, fit.dtype) == (family, dtype) and fit.kv_dtype in (None, kv_dtype or dtype)
             and maker_of(fit.library) == maker_of(self.engine)
         ]  # fmt: skip
-        return max(own, key=lambda fit: fit.rows_used).library if own else None
+        return max(own, key=lambda fit: (version_of(fit.library), fit.rows_used)).library if own else None
 
     def provenance(self) -> tuple[Provenance, ...]:
         """Every fact of the device, and every kernel model asked so far, with its source and basis."""

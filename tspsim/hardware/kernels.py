@@ -203,8 +203,8 @@ def _of_library(fits: Sequence[KernelFit], name: str | None) -> list[KernelFit]:
         return exact
     own = [fit for fit in fits if _engine(fit.library) == engine]
     own = [fit for fit in own if _is_of(fit, name)] or own
-    newest = max((_version(fit.library) for fit in own), default=())
-    return [fit for fit in own if _version(fit.library) == newest]
+    newest = max((version_of(fit.library) for fit in own), default=())
+    return [fit for fit in own if version_of(fit.library) == newest]
 
 
 def _is_of(fit: KernelFit, name: str) -> bool:
@@ -231,7 +231,7 @@ def _engine(library: str) -> str | None:
     return ENGINES.get(library.split(" ", 1)[0].lower())
 
 
-def _version(library: str) -> tuple[int, ...]:
+def version_of(library: str) -> tuple[int, ...]:
     """Of an engine, as the second word of a library has it; nothing where it is no version."""
     words = library.split(" ", 2)
     return tuple(map(int, re.findall(r"\d+", words[1]))) if len(words) > 1 and words[1][0].isdigit() else ()

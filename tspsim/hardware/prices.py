@@ -82,7 +82,7 @@ def _behind_caches(
 
     No measured row has unequal contexts.
     """
-    kernel = device.kernel(family, attention.dtype, kv_dtype=attention.kv_dtype)
+    kernel = device.kernel(family, attention.dtype, kv_dtype=device.read_as(family, attention.kv_dtype))
     call = {"heads": attention.heads, "queries": attention.queries, **widths}
 
     def isolated(batch: object, context: object) -> Estimate:
@@ -168,7 +168,9 @@ def absorb(device: Device, product: AbsorbProduct) -> Estimate:
 def fused_moe(device: Device, fused: FusedMoE) -> Estimate:
     """At the clock of a step."""
     kept = fused.weight_dtype or fused.dtype
-    kernel = device.kernel("fused_moe", fused.dtype, kv_dtype=kept)
+    choices_elsewhere = fused.rows < 0.999 * fused.tokens * fused.topk
+    library = device.instead_of("fused_moe", fused.dtype, kept, "whole" if choices_elsewhere else "divided")
+    kernel = device.kernel("fused_moe", fused.dtype, library, kept)
     isolated = device.isolated(
         kernel,
         kept,

@@ -39,6 +39,8 @@ class Architecture:
         Input embedding and language-model head are one matrix.
     qk_norm
         Q and K are normalised a head.
+    qk_norm_wide
+        With it: over all heads together, so that ranks which divide heads sum squares.
     attention_bias
         The Q, K and V projections have a bias.
     linear_bias
@@ -87,6 +89,7 @@ class Architecture:
     vocab: int = 0
     tied_embeddings: bool = False
     qk_norm: bool = False
+    qk_norm_wide: bool = False
     attention_bias: bool = False
     linear_bias: bool = False
     learned_positions: bool = False

@@ -101,6 +101,9 @@ class EngineSpec(Section):
     """How a serving engine runs a model; what is left out costs nothing."""
 
     kernels: Stated[str] | None = Field(None, description="the word that its kernels' libraries begin with")
+    libraries: dict[str, Stated[str]] = Field(
+        {}, description="family and types → the library that it runs instead, by the first words of the name"
+    )
     graphs: GraphsSpec | None = None
     saved: Expected[Seconds] | None = Field(None, description="what a graph saves of a product measured alone")
     saved_quantising: Expected[Seconds] | None = Field(None, description="of one measured with quantising its input")
@@ -130,6 +133,7 @@ class EngineSpec(Section):
         """The same facts as programs and capacities read them."""
         values: dict[str, Any] = {
             "kernels": _value(self.kernels),
+            "libraries": {kernel: each.value for kernel, each in self.libraries.items()},
             "graphs": self.graphs.graphs() if self.graphs else None,
             "saved": _prior(self.saved),
             "saved_quantising": _prior(self.saved_quantising),

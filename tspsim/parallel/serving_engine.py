@@ -192,6 +192,10 @@ class ServingEngine:
     kernels
         The word that its kernels' libraries begin with, for fused experts, attention and all-reduces; empty: a
         device's own.
+    libraries
+        By family and types of a kernel, as ``fused_moe nvfp4``, the library that runs instead: kernels that two
+        engines share are measured in one's tables only. Of experts ``whole`` or ``divided``: whether ranks have all
+        columns of some or a part of each.
     graphs
         What it captures.
     saved, saved_quantising
@@ -231,6 +235,7 @@ class ServingEngine:
 
     name: str = "ideal"
     kernels: str = ""
+    libraries: Mapping[str, str] = field(default_factory=dict)
     graphs: Graphs = Graphs()
     saved: Prior = NONE
     saved_quantising: Prior = NONE

@@ -8,7 +8,8 @@ where B₀ … B₁ is a *cell*: batches that run as the same captured graph, pa
 few that no tile of a product ends between them. Each f(B₀, ·) is a :class:`~tspsim.serving.tables.Curve`.
 
 Kernels take sequences of unequal contexts as as many of their mean, for bytes decide, and at least as long as for the
-longest of them alone; the latter is left out here. Two things are otherwise. Where some contexts have reached a window,
+longest of them alone: where one has most of the tokens, a step takes no less than f(1, longest). Two things are
+otherwise. Where some contexts have reached a window,
 or what an indexer chooses, and others have not, f is the mean over sequences. And an indexer waits for the longest:
 with γ what a token more of it alone takes, γ · (longest − s) is added.
 
@@ -35,6 +36,8 @@ from .work import Work
 FEW = 64
 #: By how much the longest of some contexts is longer where what waits for it is looked at.
 LONGER = 0.25
+#: A batch whose tokens are so many times those of its longest sequence takes longer than that alone anyway.
+MOST = 1.25
 #: Contexts at which programs are compared.
 NEAR, FAR = 48, 40_000
 
@@ -84,9 +87,9 @@ class Decodes:
         low, high, padded = self.cell(batch)
         to = high if padded else 0
         mean = tokens / batch + later
-        found = self._between(low, high, batch, mean[None, :], np.ones(1), to)
+        found = self._along(low, high, batch, mean, to)
         if not self.bends:
-            return found
+            return self._not_below_the_longest(found, work, later)
         longest, chosen_of = work.longest + later, mean
         last = work.longest + steps
         if self.bends[0] < last:
@@ -107,6 +110,21 @@ class Decodes:
                 chosen_of[apart] = weights @ np.maximum(at, reached)
         if self._waits and batch > 1 and work.longest * batch > tokens:
             found = found + self._longer(high, to)(mean) * np.maximum(0.0, longest - chosen_of)
+        return self._not_below_the_longest(found, work, later)
+
+    def _not_below_the_longest(self, found: Floats, work: Work, later: Floats) -> Floats:
+        """A step takes no less than for its longest sequence alone, which is looked at where that has most tokens."""
+        if work.sequences == 1 or MOST * work.longest < work.context_tokens:
+            return found
+        low, high, padded = self.cell(1)
+        return np.maximum(found, self._along(low, high, 1, work.longest + later, high * padded))
+
+    def _along(self, low: int, high: int, batch: int, at: Floats, padded: int) -> Floats:
+        """The same of contexts of one length, which grow: shape (steps,)."""
+        found = self._curve(low, padded).along(at)
+        if high > low:
+            share = (batch - low) / (high - low)
+            found = (1.0 - share) * found + share * self._curve(high, padded).along(at)
         return found
 
     def _between(self, low: int, high: int, batch: int, at: Floats, weights: Floats, padded: int = 0) -> Floats:

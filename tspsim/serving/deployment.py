@@ -122,7 +122,8 @@ class Deployment:
     @property
     def _room(self) -> int | None:
         """Tokens that the cache of an attention replica holds."""
-        return self._whole(TOKENS) or self.costs.capacity_tokens
+        stated = self._whole(TOKENS, least=0)
+        return self.costs.capacity_tokens if stated is None else stated
 
     @property
     def policy(self) -> Policy:
@@ -143,12 +144,13 @@ class Deployment:
         rates, _ = spec.rates(scenario.workload.model)
         return Drafts(rates, spec.mode == "sampled", scenario.traffic.seed)
 
-    def _whole(self, key: str) -> int | None:
+    def _whole(self, key: str, least: int = 1) -> int | None:
         value = self.options.get(key)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"'{value}' is not a whole number of at least one", key=self.place[key])
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            words = "one" if least else "zero"
+            raise InputError(f"'{value}' is not a whole number of at least {words}", key=self.place[key])
         return value
 
     @cached_property
@@ -196,8 +198,9 @@ class Deployment:
             return too_large(self.memory)
         room = self._room
         if room is not None and longest - 1 > room:
-            least = "" if room else ": weights, activations and graphs take all the engine's share of memory"
-            held = f"the caches of a replica, which hold {compact(room)}{least}"
+            full = not room and TOKENS not in self.options
+            why = ": weights, activations and graphs take all the engine's share of memory" if full else ""
+            held = f"the caches of a replica, which hold {compact(room)}{why}"
             return f"a request of {longest:,} tokens does not fit {held}"
         return None
 

@@ -52,11 +52,14 @@ class Cells:
         self._alone, self._epsilon = bool(ends), epsilon
         self._known: dict[int, Floats] = {}
         self._splits: dict[tuple[int, int], bool] = {}
+        self._cells: dict[int, tuple[int, int]] = {}
 
     def __call__(self, n: int) -> Floats:
         if self._alone:
             return self._at(n)
-        low, high = self._cell(n)
+        if n not in self._cells:
+            self._cells[n] = self._cell(n)
+        low, high = self._cells[n]
         start, end = self._at(low), self._at(high)
         if high == low:
             return start

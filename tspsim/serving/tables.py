@@ -54,6 +54,13 @@ class Curve:
         self.cover(float(np.min(x)), float(np.max(x)))
         return np.interp(x, self._x, self._y)
 
+    def along(self, x: Floats) -> Floats:
+        """Values at ascending numbers, bit for bit those of a call."""
+        low, high = float(x[0]), float(x[-1])
+        if low < self._range[0] or high > self._range[1]:
+            self.cover(low, high)
+        return np.interp(x, self._x, self._y)
+
     def cover(self, low: float, high: float) -> None:
         """Have knots from ``low`` to ``high``."""
         if self._range[0] <= low and high <= self._range[1]:

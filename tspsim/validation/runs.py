@@ -240,7 +240,7 @@ def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
     shares_nodes = run.gpus // nodes > run.tp * run.cp
     cluster: dict[str, Any] = {"device": run.device, "node": node, "nodes": nodes}
     if nodes > 1:
-        cluster["fabric"] = run.fabric or FABRICS.get(run.device, USUAL_FABRIC)
+        cluster["fabric"] = run.fabric or fabric_of(run.device)
     workload: dict[str, Any] = {
         "model": str(_model_file(run.model)),
         "pass": run.pass_,
@@ -280,6 +280,16 @@ def _recomputation(run: Run) -> str | dict[str, Any] | None:
     if partly is None:
         return run.recomputation
     return {"what": run.recomputation, "layers": partly.layers, "method": partly.method}
+
+
+def fabric_of(device: str) -> str:
+    """What nodes of a device are mostly joined by."""
+    return FABRICS.get(device, USUAL_FABRIC)
+
+
+def node_of(device: str) -> int:
+    """GPUs of a whole node of a device."""
+    return int(catalog.read_yaml(catalog.locate("nodes", usual_node(device)))["gpus"])
 
 
 @cache

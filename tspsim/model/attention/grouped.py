@@ -31,7 +31,7 @@ class Grouped(AttentionKind):
         return GroupedSection
 
     def describe(self, model: Architecture) -> dict[str, Any]:
-        names = ("heads", "kv_heads", "head_dim", "qk_norm", "output_gate", "window", "full_every")
+        names = ("heads", "kv_heads", "head_dim", "qk_norm", "qk_norm_wide", "output_gate", "window", "full_every")
         return {name: getattr(model, name) for name in names} | {"kind": self.name, "bias": model.attention_bias}
 
     def block(self, model: Architecture, layer: int) -> Block:
@@ -57,7 +57,9 @@ class Grouped(AttentionKind):
         return bias + (model.hidden if model.linear_bias else 0)
 
     def norm_parameters(self, model: Architecture, block: Block) -> int:
-        """Of Q and K over d."""
+        """Of Q and K over d, or over all their heads."""
+        if model.qk_norm_wide:
+            return model.attention_width + model.kv_width
         return 2 * model.head_dim if model.qk_norm else 0
 
     def project(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:

@@ -32,6 +32,7 @@ class _HeadsSection(AttentionSection):
     head_dim: PositiveCount = Field(description="width of one head")
     bias: StrictBool = Field(False, description="Q, K and V projections have a bias")
     qk_norm: StrictBool = Field(False, description="Q and K are normalised a head")
+    qk_norm_wide: StrictBool = Field(False, description="all heads together: ranks that divide them sum squares")
     output_gate: StrictBool = Field(False, description="a gate as wide as the queries multiplies the output")
 
     @model_validator(mode="after")
@@ -45,7 +46,7 @@ class _HeadsSection(AttentionSection):
         return self
 
     def facts(self) -> dict[str, Any]:
-        names = ("kv_heads", "head_dim", "qk_norm", "output_gate")
+        names = ("kv_heads", "head_dim", "qk_norm", "qk_norm_wide", "output_gate")
         return super().facts() | {name: getattr(self, name) for name in names} | {"attention_bias": self.bias}
 
 

@@ -22,6 +22,8 @@ from ..residual import residual_of
 from .exchange import Partial, exchange_of
 from .share import ContextShare, in_heads
 
+#: Of a token's mean squares of Q and of K over all heads, in fp32.
+SQUARES_BYTES = 8
 
 def share_of(job: Job, layer: ServingLayer) -> ContextShare:
     """How a layer's contexts are shared: of one that keeps no tokens heads are divided, and nothing else."""
@@ -88,6 +90,9 @@ def project(
         gather()
     waiting += kind.project(replace(layer, shards=share.projected), rows)
     flush("norm, QKV")
+    if layer.model.qk_norm_wide and share.projected > 1:
+        squares = tokens * SQUARES_BYTES
+        ready = [builder.collective("all_reduce", axis, squares, "sum squares of Q and K", after=ready)]
     return first, ready[0]
 
 

@@ -114,9 +114,13 @@ def transfers_of(run: ServingRun) -> Transfers | None:
     sent = run.transfers
     if not sent:
         return None
+    between = [(each.source, each.destination) for each in sent]
+    ways = tuple(dict.fromkeys(between))
+    place = {way: number for number, way in enumerate(ways)}
     return Transfers(
         np.array([each.request for each in sent]), np.array([each.start_s for each in sent]),
-        np.array([each.end_s for each in sent]),
+        np.array([each.end_s for each in sent]), ways, np.array([place[way] for way in between]),
+        np.array([each.size_bytes for each in sent]), np.array([each.exposed_s for each in sent]),
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from tspsim.report.sections import assumptions, memory, unexplained
 from tspsim.report.view import View
 from tspsim.result import Result
 
-from . import curves, engines, life, plans, shares, waits, words
+from . import curves, engines, life, plans, shares, waits, ways, words
 from .adapter import kicker, view_of
 from .view import ServingView
 
@@ -36,6 +36,7 @@ CHAPTERS: tuple[Chapter, ...] = (
     Chapter("load", "Users against GPUs, over the load", "Load", curves.build, curves.TEMPLATE),
     Chapter("waits", "What users wait for", "Waits", waits.build, waits.TEMPLATE),
     Chapter("engines-over-time", "Engines over time", "Engines", engines.build, engines.TEMPLATE),
+    Chapter("ways", "Caches on their way", "Caches", ways.build, ways.TEMPLATE),
     Chapter("life", "One request's life", "One life", life.build, life.TEMPLATE),
     Chapter("steps", "Where a step's time goes", "Steps", shares.build, shares.TEMPLATE),
 )

@@ -113,11 +113,16 @@ class Engine:
 
 @dataclass(frozen=True)
 class Transfers:
-    """Caches sent from an engine to another; ``request`` is a place in :class:`Requests`."""
+    """Caches sent from a place to another, engines or tiers of their memory; ``request`` is a place in
+    :class:`Requests`, ``way`` one in ``ways``, which are (source, destination); ``exposed_s`` is what it waited."""
 
     request: Ints
     start_s: Floats
     end_s: Floats
+    ways: Sequence[tuple[str, str]] = ()
+    way: Ints | None = None
+    size_bytes: Floats | None = None
+    exposed_s: Floats | None = None
 
 
 @dataclass(frozen=True)

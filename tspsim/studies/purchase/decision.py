@@ -9,7 +9,7 @@ from typing import Any
 
 from ...answer import run_plan
 from ...errors import TspsimError
-from ...result import Result
+from ...result import PlanResult, Result
 from ...scenario import Scenario
 from ...scenario.project import DAY_S, Project
 from .. import uncertainty

@@ -11,10 +11,9 @@ from tspsim.serving.points import serve
 from tspsim.simulation import look_up
 
 from ..devices import LOOKUPS
-from ..runs import FABRICS, USUAL_FABRIC, machine
+from ..runs import fabric_of, machine, node_of
 from .question import scenario_of
-from .run import ServedPlan, ServedRun
-from .scripts import BESIDE
+from .run import Options, ServedPlan, ServedRun
 
 
 def waits_of(run: ServedRun, count: int) -> Waits:
@@ -27,21 +26,22 @@ def waits_of(run: ServedRun, count: int) -> Waits:
 
 
 def scenario(run: ServedRun, count: int) -> dict[str, Any]:
-    """With as many nodes as the workers fill, joined as such machines mostly are."""
+    """With as many nodes as the workers fill, joined as such machines mostly are.
+
+    Where both kinds together fill no whole nodes, prefill workers have nodes of their own and use a part of each.
+    """
     assert run.prefill is not None
     plan, workers = run.prefill
-    workload = scenario_of(run.plan)["workload"]
-    if run.policy == "trtllm":
-        workload["engine"] = {"max_num_tokens": max(8192, run.prompt + BESIDE)}
-    node, nodes = machine(run.plan.device, run.gpus)
-    cluster: dict[str, Any] = {"device": run.plan.device, "node": node, "nodes": nodes}
-    if nodes > 1:
-        cluster["fabric"] = FABRICS.get(run.plan.device, USUAL_FABRIC)
-    pools = {"prefill": _pool(plan, workers), "decode": _pool(run.plan, run.replicas)}
+    reading, writing = _pool(plan, workers, run.reading), _pool(run.plan, run.replicas, run.options)
+    pools: dict[str, Any] = {"prefill": reading, "decode": writing}
+    gpus = run.gpus
+    if gpus > node_of(plan.device) and gpus % node_of(plan.device):
+        reading["cluster"], gpus = _cluster(plan.device, plan.gpus * workers), run.plan.gpus * run.replicas
+        pools["fabric"] = fabric_of(plan.device)
     return {
         "name": "validation",
-        "cluster": cluster,
-        "workload": workload,
+        "cluster": _cluster(run.plan.device, gpus),
+        "workload": scenario_of(run.plan)["workload"],
         "traffic": {
             "arrivals": {"kind": "closed", "concurrency": run.concurrency},
             "prompt": {"kind": "uniform", "of": run.prompt, "from": run.least},
@@ -52,8 +52,14 @@ def scenario(run: ServedRun, count: int) -> dict[str, Any]:
     }
 
 
-def _pool(plan: ServedPlan, replicas: int) -> dict[str, Any]:
-    pool: dict[str, Any] = {"replicas": replicas, "tp": plan.tp}
+def _cluster(device: str, gpus: int) -> dict[str, Any]:
+    node, nodes = machine(device, gpus)
+    cluster: dict[str, Any] = {"device": device, "node": node, "nodes": nodes}
+    return cluster if nodes == 1 else cluster | {"fabric": fabric_of(device)}
+
+
+def _pool(plan: ServedPlan, replicas: int, options: Options) -> dict[str, Any]:
+    pool: dict[str, Any] = {"replicas": replicas, "tp": plan.tp, "engine": dict(options)}
     if plan.dp > 1:
         pool["dp"] = plan.dp
     if plan.ep > 1:

@@ -121,6 +121,8 @@ def published_run(row: Row) -> ServedRun:
     if not (offline or concurrency):
         raise InputError("incomplete: how many requests at once is not stated")
     tp, dp, ep, replicas = degrees(row)
+    if "TensorRT-LLM 1.0" in str(row["engine"]) and ep > 1 and dp == 1:
+        tp, dp = 1, tp  # every model with experts: llm_options.yml, docs/source/performance/perf-overview.md of 1.0
     if "dspark" in written.lower():
         raise InputError("drafts by DSpark are not modelled")
     if "tbo" in f"{written} {row['notes']}".lower():

@@ -77,7 +77,10 @@ class ServedRun:
     replicas
         That share the requests evenly.
     prefill
-        Disaggregated: the plan of prefill workers and how many; ``plan`` and ``replicas`` are the decode workers'.
+        Disaggregated: the plan of prefill workers and how many; ``plan``, ``options`` and ``replicas`` are the decode
+        workers'.
+    reading
+        Options of prefill workers.
     """
 
     plan: ServedPlan
@@ -92,6 +95,7 @@ class ServedRun:
     memory: float | None = None
     replicas: int = 1
     prefill: tuple[ServedPlan, int] | None = None
+    reading: Options = ()
 
     @property
     def gpus(self) -> int:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tspsim.errors import InputError
 
-from ..cells import Row, count_of, number_of
+from ..cells import Row, count_of
 from ..devices import device_name, no_device
+from .recipes import Recipe, Workers, recipe_of
 from .run import Options, ServedPlan, ServedRun
 from .scripts import Asked, Script, defaults, inferencex
 
@@ -45,6 +46,10 @@ MODELS = {
 WIDE = (12, 20, 24, 36, 72)
 #: Version of SGLang whose rows say that outputs were of one length, so that requests ran in step.
 IN_STEP = "0.5.1."
+#: Versions of SGLang before what made 0.5.8 faster.
+OLD_SGLANG = ("0.5.1.", "0.5.5", "0.5.6")
+#: Minor version of vLLM since which experts whose columns are divided run on Triton on Hopper.
+TRITON_SINCE = 18
 #: At most so many GPUs of one engine.
 NODE = 8
 
@@ -127,6 +132,8 @@ def _run(row: Row) -> ServedRun:
     if engine == "trtllm" and model == "deepseek-r1" and name != "h200":
         raise InputError("incomplete: drafts are not recorded, and equal rows differ up to 1.98 times")
     asked = Asked(model, name, tp * dp, prompt, output, concurrency)
+    if model.startswith("minimax") and name == "b200" and str(row.get("backend_version")).startswith("0.17"):
+        ep = tp * dp  # that script divides whole experts whatever is asked (minimaxm2.5_fp8_b200.sh, 07e171a)
     gap = "gap-analysis" in str(row["silicon_data_source"]) and "/" in str(row["silicon_data_source"])
     script = _script(engine, row, asked, gap)
     plan = ServedPlan(
@@ -147,10 +154,15 @@ def _run(row: Row) -> ServedRun:
 
 
 def _stack(engine: str, row: Row) -> str:
-    """All rows of vLLM are of 0.11 to 0.19; of TensorRT-LLM those of 1.0 say so."""
-    if engine == "trtllm" and str(row.get("backend_version", "")).startswith("1.0"):
-        return "trtllm@1.0"
-    return "vllm@0.19" if engine == "vllm" else engine
+    """The stack as it was: rows of vLLM are of 0.11 to 0.19, of TensorRT-LLM those of 1.0 say so, and of SGLang those
+    that say no version are of 2025."""
+    version = str(row.get("backend_version", "")).strip()
+    if engine == "trtllm":
+        return "trtllm@1.0" if version.startswith("1.0") else engine
+    if engine == "sglang":
+        return "sglang@0.5.6" if not version or version.startswith(OLD_SGLANG) else engine
+    minor = re.match(r"0\.(\d+)", version)
+    return "vllm@0.19" if minor is None or int(minor.group(1)) >= TRITON_SINCE else "vllm@0.17"
 
 
 def _script(engine: str, row: Row, asked: Asked, gap: bool) -> Script:
@@ -302,25 +314,28 @@ def disaggregated(row: Row) -> ServedRun:
     model, engine = MODELS.get(str(row["model_path"])), str(row["backend"])
     if model is None:
         raise InputError("no such model in the catalog")
-    prompt, output = count_of(row, "isl"), count_of(row, "osl")
+    source = re.search(r"silicon_concurrency=(\d+)", str(row.get("silicon_data_source", "")))
+    prompt, output, concurrency = count_of(row, "isl"), count_of(row, "osl"), int(source.group(1)) if source else 0
+    if not concurrency:
+        raise InputError("incomplete: disaggregated, and how many requests at once is not stated")
+    if not (prompt and output):
+        raise InputError("incomplete: lengths not stated")
+    degrees_of = {phase: _worker(row, phase) for phase in ("prefill", "decode")}
+    weights = _weights(row, model)
+    asked = Asked(model, name, degrees_of["decode"][0] * degrees_of["decode"][1], prompt, output, concurrency)
+    recipe, least = Recipe(*_defaults(engine, asked)), 1.0
+    if "gap-analysis" not in str(row["silicon_data_source"]):
+        narrow = ("experts", "nvfp4") in weights
+        recipe, least = recipe_of(engine, Workers(asked, narrow, decode, asked.tp)), 0.8
+    replicates = {"prefill": recipe.replicates_prefill, "decode": recipe.replicates_decode}
     plans = {}
-    for phase in ("prefill", "decode"):
-        tp, dp, _, ep = (
-            count_of(row, f"{phase}_{part}_size", 1) for part in ("tp", "attention_dp", "moe_tp", "moe_ep")
-        )
-        if tp == dp > 1 or (tp > 1 and ep == tp * dp and dp > 1):
-            tp = 1
-        asked = Asked(model, name, tp * dp, prompt, output, 256)
+    for phase, (tp, dp, ep) in degrees_of.items():
+        if replicates[phase]:
+            tp, dp = 1, tp * dp
         kv = _script(engine, row, asked, False).kv
         plans[phase] = ServedPlan(
-            model, name, tp, dp, ep, _stack(engine, row), _weights(row, model), activations_of(model, name), kv
+            model, name, tp, dp, ep, _stack(engine, row), weights, activations_of(model, name), kv
         )
-    found = re.search(r"_c(\d+)_", str(row.get("id", "")))
-    batch = number_of(row.get("decode_batch_size", "")) * plans["decode"].dp * decode
-    source = re.search(r"silicon_concurrency=(\d+)", str(row.get("silicon_data_source", "")))
-    concurrency = int(source.group(1)) if source else int(found.group(1)) if found else int(batch)
-    if not (prompt and output and concurrency):
-        raise InputError("incomplete: lengths or concurrency not stated")
     return ServedRun(
         plan=plans["decode"],
         policy=engine,
@@ -328,7 +343,23 @@ def disaggregated(row: Row) -> ServedRun:
         output=output,
         concurrency=concurrency,
         requests=10 * concurrency,
-        least=0.8,
+        least=least,
+        options=tuple(sorted(recipe.decode.items())),
         replicas=decode,
         prefill=(plans["prefill"], prefill),
+        reading=tuple(sorted(recipe.prefill.items())),
     )
+
+
+def _worker(row: Row, phase: str) -> tuple[int, int, int]:
+    """(tensor-parallel ranks of attention, attention replicas, expert-parallel ranks) of a worker, as its row says."""
+    tp, dp, ep = (count_of(row, f"{phase}_{part}_size", 1) for part in ("tp", "attention_dp", "moe_ep"))
+    if tp == dp > 1 or (tp > 1 and ep == tp * dp and dp > 1):
+        tp = 1
+    return tp, dp, ep
+
+
+def _defaults(engine: str, asked: Asked) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options of engines that were started as they come, of both kinds of workers."""
+    options = defaults(engine, asked).options
+    return options, options

@@ -1,0 +1,81 @@
+"""Caches on their way: between the pools of a plan, and from the tiers where prompts' blocks are kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tspsim.report.figures import plan_colour, value_axis
+from tspsim.report.numbers import label, seconds
+from tspsim.units import digits
+
+from .folded import folded
+from .thinning import thinned
+from .view import Run, Served, ServingView, Transfers
+
+#: Marks of a line.
+MOST_MARKS = 300
+TEMPLATE = (
+    """
+{{ figure("serving-ways", "Share of caches for which their request waited no longer than a time, once nothing else
+kept it.") }}
+"""
+    + folded("Plan")
+)
+COLUMNS = ("from", "to", "caches", "GB each", "GB in all", "on the way, mean", "waited for, mean", "p99", "GB/s")
+
+
+def build(view: ServingView) -> dict[str, Any] | None:
+    """A line a plan under the load where it does best, and a row for every way of it; nothing where none went."""
+    moved = [(served, served.best, sent) for served in view.ranked if (sent := known(served.best)) is not None]
+    if not moved:
+        return None
+    traces = [drawn(view, served, sent) for served, _, sent in moved]
+    layout = {
+        "height": 320, "hovermode": "closest", "xaxis": value_axis("seconds that a request waited for its cache"),
+        "yaxis": value_axis("share of caches", tickformat=".0%", range=[0, 1.02]),
+        "showlegend": True, "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
+    }  # fmt: skip
+    every = [(served, run, sent, way) for served, run, sent in moved for way in range(len(sent.ways))]
+    rows = [(title(view, served, run), cells(sent, way)) for served, run, sent, way in every]
+    return {"figures": {"serving-ways": {"data": traces, "layout": layout}}, "columns": COLUMNS, "rows": rows}
+
+
+def known(run: Run) -> Transfers | None:
+    """A run's transfers, where their sizes are told."""
+    sent = run.transfers
+    return sent if sent is not None and sent.size_bytes is not None and len(sent.request) else None
+
+
+def title(view: ServingView, served: Served, run: Run) -> str:
+    return f"{served.name}, {view.load_in_words(run.load)}" if view.curve else served.name
+
+
+def drawn(view: ServingView, served: Served, sent: Transfers) -> dict[str, Any]:
+    """Waits in order, over the share of caches."""
+    assert sent.exposed_s is not None
+    waited = np.sort(sent.exposed_s)
+    share = np.arange(1, len(waited) + 1) / len(waited)
+    kept = thinned(len(waited), MOST_MARKS)
+    return {
+        "type": "scatter", "mode": "lines", "name": label(served.name), "x": [float(waited[each]) for each in kept],
+        "y": [float(share[each]) for each in kept],
+        "line": {"color": plan_colour(view.served.index(served)), "width": 2, "shape": "hv"},
+        "hovertext": [f"{share[each]:.0%} waited no longer than {seconds(float(waited[each]))}" for each in kept],
+        "hoverinfo": "text",
+    }  # fmt: skip
+
+
+def cells(sent: Transfers, way: int) -> list[str]:
+    """Of one way: who, how many, how large, how long, and how much was waited for. The rate is that of all its bytes
+    over the time from the first that set off to the last that came."""
+    assert sent.way is not None and sent.size_bytes is not None and sent.exposed_s is not None
+    mine = sent.way == way
+    size, start, end, waited = sent.size_bytes[mine], sent.start_s[mine], sent.end_s[mine], sent.exposed_s[mine]
+    span_s = float(end.max() - start.min())
+    return [
+        *sent.ways[way], f"{len(size):,}", digits(float(size.mean()) / 1e9), digits(float(size.sum()) / 1e9),
+        seconds(float((end - start).mean())), seconds(float(waited.mean())), seconds(float(np.quantile(waited, 0.99))),
+        digits(float(size.sum()) / 1e9 / span_s) if span_s > 0 else "–",
+    ]  # fmt: skip

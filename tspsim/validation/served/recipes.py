@@ -1,0 +1,90 @@
+"""How published prefill and decode workers were launched: their options, and attention replicas that rows leave out.
+
+Read at SemiAnalysisAI/InferenceX, ``benchmarks/multi_node/srt-slurm-recipes`` (792d8aa4 and 20e07441) and
+``.github/configs/nvidia-master.yaml`` (of DeepSeek-R1 in fp4 on GB200, 525079ad), and NVIDIA/srt-slurm,
+``recipes/b200-fp4/8k1k.yaml`` (5917791). A recipe's ``max_batch_size`` is often less than the clients of a worker: the
+others wait before they decode, which is most of the time to the first token and keeps the batch small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .scripts import Asked
+
+
+@dataclass(frozen=True)
+class Workers:
+    """What rows state: ``asked`` with the model, lengths and clients of a run, and of its decode workers how many there
+    are and their GPUs; ``narrow``: weights of four bits."""
+
+    asked: Asked
+    narrow: bool
+    workers: int
+    gpus: int
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Options of those who read prompts and of those who write answers; ``replicates_*``: their GPUs each have the
+    attention of their own requests, whatever the row's labels say."""
+
+    prefill: dict[str, Any] = field(default_factory=dict)
+    decode: dict[str, Any] = field(default_factory=dict)
+    replicates_prefill: bool = False
+    replicates_decode: bool = False
+
+
+def recipe_of(engine: str, stated: Workers) -> Recipe:
+    """The recipe of InferenceX's run."""
+    return RECIPES[engine](stated)
+
+
+#: TensorRT-LLM's ``max_batch_size`` of decode workers, which the recipes' names tell: of Kimi-K2.5 by prompt, workers
+#: and GPUs of a worker; of DeepSeek-R1 by device, four-bit weights, prompt and clients.
+KIMI_SLOTS = {(1024, 4, 8): 128, (1024, 5, 4): 8, (8192, 4, 8): 1, (8192, 5, 4): 16, (8192, 4, 4): 32}
+R1_SLOTS = {
+    ("gb200", False, 1024, 4): 1, ("gb200", False, 8192, 6): 1, ("gb200", False, 8192, 18): 4,
+    ("gb200", False, 8192, 63): 16, ("b200", False, 1024, 1920): 48, ("b200", False, 1024, 4096): 512,
+}  # fmt: skip
+
+
+def _trtllm(stated: Workers) -> Recipe:
+    """Prompts are never read two passes ahead, and blocks not reused."""
+    asked = stated.asked
+    short = asked.prompt <= 1024
+    if asked.model == "deepseek-r1" and asked.device == "gb200" and stated.narrow:
+        tokens, prompts, slots = (4608, 4, 128) if short else (8448, 1, 32)
+    else:
+        tokens, prompts = (16384, 16) if short else (16384, 2)
+        kimi = KIMI_SLOTS.get((asked.prompt, stated.workers, stated.gpus), 128)
+        r1 = R1_SLOTS.get((asked.device, stated.narrow, asked.prompt, asked.concurrency), 128)
+        slots = kimi if asked.model.startswith("kimi") else r1
+    prefill = {"max_num_tokens": tokens, "max_batch_size": prompts, "disable_overlap_scheduler": True}
+    common = {"enable_block_reuse": False}
+    return Recipe(prefill | common, {"max_batch_size": slots, "free_gpu_memory_fraction": 0.8} | common)
+
+
+def _sglang(stated: Workers) -> Recipe:
+    """DeepSeek-R1 on B200; a chunk is shared by the attention replicas of a worker."""
+    wide = stated.asked.concurrency >= 1024
+    chunk = 65536 if wide else 32768
+    prefill = {"chunked_prefill_size": chunk // 4, "max_prefill_tokens": chunk, "disable_radix_cache": True}
+    slots = 2048 // 8 if wide else 512
+    return Recipe(prefill, {"max_running_requests": slots, "disable_radix_cache": True})
+
+
+def _vllm(stated: Workers) -> Recipe:
+    """Kimi-K2.5 on GB200: attention replicas read prompts, whole ones; on more GPUs than a tray has they decode too."""
+    prefill = {"max_num_batched_tokens": 16384, "max_num_seqs": 1024, "enable_chunked_prefill": False}
+    replicates = stated.gpus > 4
+    slots = 4096 if replicates else 1024 if stated.asked.prompt <= 1024 else 16
+    common = {"enable_prefix_caching": False, "gpu_memory_utilization": 0.9}
+    return Recipe(
+        prefill | common, {"max_num_batched_tokens": 10240, "max_num_seqs": slots} | common, True, replicates
+    )
+
+
+RECIPES: dict[str, Callable[[Workers], Recipe]] = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}
