@@ -92,7 +92,8 @@ def test_the_shipped_tree_loses_to_chance_what_a_plan_keeps() -> None:
         planned, met = tspsim.simulate(each).plans
         ratios.append(met.step_time_s / planned.step_time_s)
     assert ratios[0] > ratios[1] > 1.1
-    assert ratios[2] == 1.0
+    assert ratios[2] > ratios[1]
+    assert ratios[3] == 1.0
     assert np.isfinite(ratios).all()
 
 

@@ -40,7 +40,7 @@ def surroundings(cluster: Cluster, groups: Integers) -> Integers | None:
                 node, local = divmod(link - layout.host_start, 2 * layout.gpus)
                 local += layout.node_links
             elif link < layout.switch_start:
-                node, local = divmod(link - layout.nic_start, 2 * layout.nics)
+                node, local = divmod(link - layout.nic_start, 2 * layout.nics * layout.nic_lanes)
                 local += layout.node_links + 2 * layout.gpus
             else:
                 return None
@@ -82,7 +82,7 @@ def owned(cluster: Cluster, gpus: ArrayLike, links: ArrayLike) -> bool:
     host = wanted[(wanted >= layout.host_start) & (wanted < layout.nic_start)]
     if not member[(host - layout.host_start) // 2].all():
         return False
-    nics = (wanted[wanted >= layout.nic_start] - layout.nic_start) // 2
+    nics = (wanted[wanted >= layout.nic_start] - layout.nic_start) // (2 * layout.nic_lanes)
     if not nics.size:
         return True
     everyone = np.arange(cluster.gpus)
