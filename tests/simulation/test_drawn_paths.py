@@ -65,6 +65,16 @@ def test_folded_equals_every_rank(policy: str) -> None:
         assert one.carried_bytes == pytest.approx(other.carried_bytes, rel=1e-9)
 
 
+def test_folded_equals_every_rank_where_flows_draw_ports() -> None:
+    two = {"device": "mi300x", "nodes": 2, "fabric": "fat-tree-2x200g", "routing": ECMP | {"seeds": 1}}
+    workload = {"model": "qwen3-30b-a3b", "pass": "forward", "sequence": "2Ki"}
+    plans = [{"name": "EP", "ep": 16, "expert_dispatch": "experts"}, {"name": "TP", "tp": 4}]
+    found = look_up(tspsim.load({"name": "ports", "cluster": two, "workload": workload, "plans": plans}))
+    for plan in found.plans:
+        folded, whole = (run_plan(found, plan, every_rank=every) for every in (False, True))
+        assert folded.step_time_s == pytest.approx(whole.step_time_s, rel=1e-9)
+
+
 def test_no_draw_is_above_the_bound() -> None:
     scenario = tspsim.load(asked(planned={"routing": "planned"}, drawn={"routing": ECMP}))
     for floor, plan in zip(bounds(scenario).plans, tspsim.simulate(scenario).plans, strict=True):
