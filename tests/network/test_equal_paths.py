@@ -32,7 +32,7 @@ from tspsim.network.wiring import switched
 from tspsim.question import look_up
 from tspsim.scenario import load
 
-SEEDS = 2000
+SEEDS = 1500
 
 
 def rates(routing: Routing, plane: Clos, flows: int, seeds: int) -> list[float]:
@@ -158,7 +158,7 @@ def test_a_fabric_without_a_choice_draws_nothing() -> None:
     assert build_cluster("mi300x", 16, "fat-tree-400g").with_routing(Routing("ecmp")).layout.draws
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data(), leaves=st.integers(2, 6), spines=st.integers(1, 5), flows=st.integers(1, 60))
 def test_planned_flows_are_dealt_out_evenly(data: st.DataObject, leaves: int, spines: int, flows: int) -> None:
     source, target, wish = (
