@@ -27,7 +27,7 @@ def equal(rate: float, nodes: int = 4) -> list[list[float]]:
     return [[0.0 if here == there else rate for there in range(nodes)] for here in range(nodes)]
 
 
-def asked(rows: list[list[float]], batch: int = 16, **plan: Any) -> Scenario:
+def asked(rows: list[list[float]], batch: int = 8, **plan: Any) -> Scenario:
     cluster = {"device": "mi300x", "nodes": len(rows), "fabric": "rails-400g", "measured": {"rows": rows}}
     workload = {"model": "llama-3.1-70b", "pass": "training", "sequence": "4Ki", "global_batch": batch}
     return tspsim.load({"name": "mapping", "cluster": cluster, "workload": workload,
