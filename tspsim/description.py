@@ -60,7 +60,7 @@ def link_use(
     shown = [*range(layout.node_links)]
     if cluster.fabric is not None:
         shown += range(layout.host_start, layout.host_start + 2 * layout.gpus)
-        shown += range(layout.nic_start, layout.nic_start + 2 * layout.nics)
+        shown += range(layout.nic_start, layout.nic_start + 2 * layout.nics * layout.nic_lanes)
     return uses, tuple((str(links.source[link]), str(links.target[link]), shares.get(link, 0.0)) for link in shown)
 
 

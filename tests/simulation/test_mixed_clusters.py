@@ -16,7 +16,8 @@ SCENARIO = "holmes-mixed-nics"
 
 
 def test_the_shipped_islands_keep_sums_off_the_slow_wire() -> None:
-    answer = tspsim.simulate(SCENARIO)
+    scenario = tspsim.load(SCENARIO, ["workload.global_batch=32"])
+    answer = tspsim.simulate(scenario)
     assert [plan.name for plan in answer.plans] == ["Holmes", "Default", "DP"]
     holmes, default, replicas = (plan.step_time_s for plan in answer.plans)
     assert holmes < default < replicas
@@ -25,8 +26,7 @@ def test_the_shipped_islands_keep_sums_off_the_slow_wire() -> None:
     across_s = 2 * parameters * 2 * (7 / 8) / port
     exposed = answer.plan("DP").breakdown_s["exposed_communication"]
     assert exposed["all_gather"] + exposed["reduce_scatter"] == pytest.approx(across_s, rel=0.05)
-    assert replicas - holmes == pytest.approx(across_s, rel=0.1)
-    for floor, plan in zip(bounds(tspsim.load(SCENARIO)).plans, answer.plans, strict=True):
+    for floor, plan in zip(bounds(scenario).plans, answer.plans, strict=True):
         assert plan.tokens_per_s <= floor.tokens_per_s
 
 
@@ -55,7 +55,7 @@ def test_a_faster_wire_between_islands_is_never_slower() -> None:
 
 
 def test_the_planner_plans_for_islands() -> None:
-    planned = Planner(tspsim.load(small()), top=1, jobs=1, budget_s=1.5).only_best()
+    planned = Planner(tspsim.load(small()), top=1, jobs=1, budget_s=0.5).only_best()
     stated = [each.result.step_time_s for each in planned.stated if each.result is not None]
     assert planned.best[0].result.step_time_s <= min(stated)
 
@@ -123,7 +123,7 @@ def test_stages_cut_to_their_devices_get_nearly_all_of_both() -> None:
 
 
 def test_folded_equals_every_rank_on_two_devices() -> None:
-    found = look_up(tspsim.load(of_devices(None, "mi300x", P=STAGED, DP={"tp": 8, "zero": 1})))
+    found = look_up(tspsim.load(of_devices(None, "mi300x", P=STAGED)))
     for plan in found.plans:
         folded, whole = (run_plan(found, plan, every_rank=every) for every in (False, True))
         assert folded.step_time_s == pytest.approx(whole.step_time_s, rel=1e-9)

@@ -168,8 +168,9 @@ class Cluster:
         else:
             cable = Cable(fabric.nic.bandwidth.value, node.nics, fabric.switch.latency.value)
             kind = wired(fabric.kind, self.nodes, cable)
-        radix = fabric.switch.radix.value
-        return Layout(*shape, kind, radix, dead, routing=self.routing, oversubscription=self.oversubscription)
+        radix, ports = fabric.switch.radix.value, fabric.nic.ports.value if fabric.nic.ports else 1
+        uplinks = self.oversubscription
+        return Layout(*shape, kind, radix, dead, routing=self.routing, oversubscription=uplinks, ports=ports)
 
     def joining(self, ranks: Iterable[int]) -> FabricSpec | None:
         """The fabric that a group of ranks moves its data over."""
@@ -208,7 +209,7 @@ class Cluster:
         port = nic.bandwidth.value
         blocks += [
             (node.host_link.kind, layout.nic_start - layout.host_start, node.host_link.bandwidth.value, 0.0),
-            ("nic", layout.switch_start - layout.nic_start, port, nic.latency.value),
+            ("nic", layout.switch_start - layout.nic_start, port / layout.nic_lanes, nic.latency.value),
         ]
         if isinstance(layout.plane, Wiring):
             return [*blocks, *(("router", *run) for run in layout.plane.runs(1))]
@@ -267,9 +268,11 @@ class Cluster:
 
     @property
     def told_apart(self) -> bool:
-        """Whether parallel cables between two switches are links of their own."""
+        """Whether parallel cables between two switches, or of a NIC, are links of their own."""
         plane = self.layout.plane if self.fabric is not None else None
-        return not isinstance(plane, Wiring) and plane is not None and max(plane.lanes, plane.core_lanes) > 1
+        if plane is None or isinstance(plane, Wiring):
+            return False
+        return max(plane.lanes, plane.core_lanes, self.layout.nic_lanes) > 1
 
     def with_links(self, factors: Mapping[tuple[Vertex, Vertex], float]) -> Cluster:
         """The same cluster with some links slower, or dead.
@@ -332,14 +335,16 @@ class Cluster:
         Raises
         ------
         InputError
-            Links between switches are slow or dead, and the other way numbers links otherwise.
+            Links of NICs or between switches are slow or dead, and the other way numbers links otherwise.
         """
         if routing == self.routing:
             return self
         key = ("routed", routing)
         if key not in self.memo:
             other = replace(self, routing=routing, memo={})
-            if any(link >= self.layout.switch_start for link, _ in self.factors) and other.links_differ(self):
+            same = self.layout.nic_lanes == other.layout.nic_lanes
+            first = self.layout.switch_start if same else self.layout.nic_start
+            if any(link >= first for link, _ in self.factors) and other.links_differ(self):
                 raise InputError(f"'{routing.policy}' tells cables apart: state it of the cluster that is slow")
             self.memo[key] = other
         found: Cluster = self.memo[key]

@@ -48,6 +48,8 @@ class Layout:
         Which of equal paths a flow takes.
     oversubscription
         Bandwidth into a leaf over bandwidth out of it: how many cables lead up.
+    ports
+        Of a NIC, to its leaf.
     """
 
     nodes: int
@@ -60,6 +62,7 @@ class Layout:
     avoided: tuple[int, ...] = ()
     routing: Routing = SPREAD
     oversubscription: float = 1.0
+    ports: int = 1
 
     # How many, and where the blocks begin.
 
@@ -85,13 +88,18 @@ class Layout:
 
     @cached_property
     def nic_start(self) -> int:
-        """First link between a NIC and its leaf: ``2·nic`` up, ``2·nic + 1`` down."""
+        """First link between a NIC and its leaf: ``2·nic`` up, ``2·nic + 1`` down; by port, where ports are apart."""
         return self.host_start + 2 * self.nodes * self.gpus * (self.fabric is not None)
 
     @cached_property
     def switch_start(self) -> int:
         """First link between switches."""
-        return self.nic_start + 2 * self.nodes * self.nics * (self.fabric is not None)
+        return self.nic_start + 2 * self.nodes * self.nics * self.nic_lanes * (self.fabric is not None)
+
+    @cached_property
+    def nic_lanes(self) -> int:
+        """Links of a NIC to its leaf, each way: its ports where flows stay on one, else one of their summed rate."""
+        return self.ports if self.routing.object.by_cable and not isinstance(self.fabric, Wiring) else 1
 
     @cached_property
     def links(self) -> int:
@@ -193,7 +201,7 @@ class Layout:
     @property
     def draws(self) -> bool:
         """Whether a seed decides which way flows take."""
-        return self.fabric is not None and self.routing.object.drawn and self.plane.choices > 1
+        return self.fabric is not None and self.routing.object.drawn and self.plane.choices * self.nic_lanes > 1
 
     @cached_property
     def of_messages(self) -> Layout:
@@ -245,12 +253,14 @@ class Layout:
             flows = Flows(leaving, arriving, from_leaf + leaves, to_leaf + leaves, endpoint)
             chosen = self.routing.object.choose(self.plane, flows, self.routing.seed)
         inner = self.plane.paths(from_leaf, to_leaf, chosen + spread)
+        ports = chosen // self.plane.choices
+        up, down = ports % self.nic_lanes, ports // self.nic_lanes % self.nic_lanes
         inner = np.where(inner < 0, -1, inner + (self.switch_start + plane * self.plane_links)[:, None])
         outer = [
             self.host_start + 2 * leave,
-            self.nic_start + 2 * leaving,
+            self.nic_start + 2 * (leaving * self.nic_lanes + up),
             *inner.T,
-            self.nic_start + 2 * arriving + 1,
+            self.nic_start + 2 * (arriving * self.nic_lanes + down) + 1,
             self.host_start + 2 * arrive + 1,
         ]
         columns += [np.where(across, column, -1) for column in outer]
@@ -307,7 +317,10 @@ class Layout:
         plane, leaf, _ = self.attachment(nics)
         pairs = [
             (gpus, self.nic_vertex + self.nic_of(gpus)),
-            (self.nic_vertex + nics, self.fabric_vertex + plane * self.plane.vertices + leaf),
+            (
+                np.repeat(self.nic_vertex + nics, self.nic_lanes),
+                np.repeat(self.fabric_vertex + plane * self.plane.vertices + leaf, self.nic_lanes),
+            ),
         ]
         low, high = self.plane.ends
         shift = self.fabric_vertex + np.repeat(np.arange(self.planes), self.plane_links) * self.plane.vertices

@@ -79,6 +79,8 @@ def _across(library: CollectivesSpec, regimes: BetweenNodes, fabric: FabricSpec)
 def _fabric(fabric: FabricSpec) -> Iterator[Provenance]:
     yield _cited(f"{fabric.name} NIC", fabric.nic.bandwidth)
     yield _cited(f"{fabric.name} NIC latency", fabric.nic.latency)
+    if fabric.nic.ports is not None:
+        yield _cited(f"{fabric.name} ports of a NIC", fabric.nic.ports)
     yield _cited(f"{fabric.name} switch radix", fabric.switch.radix)
     yield _cited(f"{fabric.name} switch latency", fabric.switch.latency)
     yield _cited(f"{fabric.name} efficiency", fabric.efficiency)

@@ -242,10 +242,15 @@ class NodeSpec(Strict):
 
 
 class NicSpec(Strict):
-    """One port of the fabric; ``latency`` is one side's share, from the GPU's memory to the leaf switch."""
+    """A NIC; ``latency`` is one side's share, from the GPU's memory to the leaf switch.
+
+    ``ports`` share its ``bandwidth``: flows that switches hash stay on one (:mod:`tspsim.network.routing`); one when
+    left out.
+    """
 
     bandwidth: Sourced[BytesPerSecond]
     latency: Sourced[Seconds]
+    ports: Sourced[PositiveCount] | None = None
 
 
 class SwitchSpec(Strict):

@@ -25,9 +25,12 @@ def surroundings(cluster: Cluster, groups: Integers) -> Integers | None:
     Returns
     -------
     array of shape (groups, columns), or None
-        None where a link between switches is slow: then no two groups can be told to be alike without looking.
+        None where a link between switches is slow, or each flow draws a port of its NIC: then no two groups can be
+        told to be alike without looking.
     """
     layout = cluster.layout
+    if layout.nic_lanes > 1:
+        return None
     home = groups[:, :1] // layout.gpus * layout.gpus
     columns = [groups - home]
     if cluster.factors:
@@ -40,7 +43,7 @@ def surroundings(cluster: Cluster, groups: Integers) -> Integers | None:
                 node, local = divmod(link - layout.host_start, 2 * layout.gpus)
                 local += layout.node_links
             elif link < layout.switch_start:
-                node, local = divmod(link - layout.nic_start, 2 * layout.nics)
+                node, local = divmod(link - layout.nic_start, 2 * layout.nics * layout.nic_lanes)
                 local += layout.node_links + 2 * layout.gpus
             else:
                 return None
@@ -82,7 +85,7 @@ def owned(cluster: Cluster, gpus: ArrayLike, links: ArrayLike) -> bool:
     host = wanted[(wanted >= layout.host_start) & (wanted < layout.nic_start)]
     if not member[(host - layout.host_start) // 2].all():
         return False
-    nics = (wanted[wanted >= layout.nic_start] - layout.nic_start) // 2
+    nics = (wanted[wanted >= layout.nic_start] - layout.nic_start) // (2 * layout.nic_lanes)
     if not nics.size:
         return True
     everyone = np.arange(cluster.gpus)

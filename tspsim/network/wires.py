@@ -168,7 +168,7 @@ class Wires(Lines):
         """Between a GPU and its port on the fabric: up (0) or down (1), in the order in which bytes pass."""
         layout = self.clusters[place.cluster].layout
         host = layout.host_start + 2 * place.gpu + direction
-        nic = layout.nic_start + 2 * int(layout.nic_of(np.array(place.gpu))) + direction
+        nic = layout.nic_start + 2 * int(layout.nic_of(np.array(place.gpu))) * layout.nic_lanes + direction
         links = [(place.cluster, host), (place.cluster, nic)]
         return links if direction == 0 else links[::-1]
 

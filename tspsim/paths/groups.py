@@ -28,7 +28,8 @@ class Groups:
         self._blocks = [(self.node * layout.node_links, layout.node_links)]
         if cluster.fabric is not None:
             self._blocks.append((layout.host_start + self.node * 2 * layout.gpus, 2 * layout.gpus))
-            self._blocks.append((layout.nic_start + self.node * 2 * layout.nics, 2 * layout.nics))
+            of_nics = 2 * layout.nics * layout.nic_lanes
+            self._blocks.append((layout.nic_start + self.node * of_nics, of_nics))
         self.near = sum(length for _, length in self._blocks)
 
     def along(self, axis: str) -> tuple[int, ...]:
