@@ -3,7 +3,8 @@
     python docs/generate_schemes.py
 
 Every cell is two ratios of rates: over the naive rival that its paper compares with, and over the fastest of the
-plans named beside it, which tspsim could run without the scheme. About two minutes of one core.
+plans named beside it, which tspsim could run without the scheme. About two minutes of one core. The gallery's page of
+it is written as well (``reports/pages/schemes-worth.html``).
 ``tests/house/test_schemes_page.py`` holds rows of it against what the package says now.
 """
 
@@ -18,6 +19,7 @@ from typing import Any
 
 import tspsim
 from tspsim.errors import InputError
+from tspsim.report.worth import write
 
 PAGE = Path(__file__).parent / "schemes-worth.md"
 DEVICES = ("mi300x", "mi355x", "h100", "b200")
@@ -277,6 +279,13 @@ def main() -> None:
     text = PAGE.read_text(encoding="utf-8")
     written = f"{worth()}\n".replace("\\", r"\\")
     PAGE.write_text(between().sub(written, text), encoding="utf-8")
+    show()
+
+
+def show() -> None:
+    """The gallery's page from the table as it stands; ``python -m tspsim.report.gallery reports`` lists it."""
+    (table,) = between().findall(PAGE.read_text(encoding="utf-8"))
+    write(table, PAGE.parent.parent / "reports")
 
 
 if __name__ == "__main__":
