@@ -491,8 +491,8 @@ def head_shards(job: Job) -> int:
 
 
 def buffers(job: Job) -> Iterator[Buffer]:
-    """What shards of tokens, or of contexts, keep of each other's, sums that are under way beside a layer, and rows that
-    wait to be added where copy engines bring them."""
+    """What shards of tokens, or of contexts, keep of each other's, sums that are under way beside a layer, and rows
+    that wait to be added where copy engines bring them."""
     late = residual_of(job.plan).in_flight * job.tokens * job.model.hidden * job.activation_bytes
     if late:
         yield Buffer("workspace", late, Lifetime.LAYER)
