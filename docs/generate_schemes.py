@@ -3,7 +3,8 @@
     python docs/generate_schemes.py
 
 Every cell is two ratios of rates: over the naive rival that its paper compares with, and over the fastest of the
-plans named beside it, which tspsim could run without the scheme. About two minutes of one core.
+plans named beside it, which tspsim could run without the scheme. About two minutes of one core. The gallery's page of
+it is written as well (``reports/pages/schemes-worth.html``).
 ``tests/house/test_schemes_page.py`` holds rows of it against what the package says now.
 """
 
@@ -19,6 +20,7 @@ import pages
 
 import tspsim
 from tspsim.errors import InputError
+from tspsim.report.worth import write
 
 PAGE = Path(__file__).parent / "schemes-worth.md"
 DEVICES = ("mi300x", "mi355x", "h100", "b200")
@@ -333,6 +335,13 @@ def worth() -> str:
 
 def main() -> None:
     pages.rewrite(PAGE, {"worth": worth()})
+    show()
+
+
+def show() -> None:
+    """The gallery's page from the table as it stands; ``python -m tspsim.report.gallery reports`` lists it."""
+    (table,) = pages.block("worth").findall(PAGE.read_text(encoding="utf-8"))
+    write(table, PAGE.parent.parent / "reports")
 
 
 if __name__ == "__main__":

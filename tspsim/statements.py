@@ -147,6 +147,8 @@ def notes_of(job: Job) -> tuple[str, ...]:
         if job.plan.ep > 1 and busiest > 1.005:
             found = f"the busiest of {job.plan.ep} expert ranks gets {busiest:.2f} times the mean"
             notes.append(f"{found}; all wait for it")
+        if job.plan.ep > 1 and job.step.serves and not job.replicates_tokens:
+            notes += filter(None, [job.plan.dispatch.note(job.work.routing, experts, job.plan.ep)])
         dropped = job.work.dropped_share(job.model)
         if dropped > 0.0:
             found = f"{100.0 * dropped:.3g} % of the assignments of tokens to experts are over capacity and dropped"

@@ -27,6 +27,25 @@ def rows(script: ModuleType) -> dict[str, list[str]]:
     return {line[0]: line for line in lines[2:]}
 
 
+def test_the_gallery_shows_the_table_as_it_stands(script: ModuleType, tmp_path: Path) -> None:
+    from tspsim.report import gallery, worth
+
+    (table,) = script.between().findall(script.PAGE.read_text(encoding="utf-8"))
+    found = worth.write(table, tmp_path)
+    assert [row[0] for row in found.rows] == [entry.name for entry in script.ENTRIES]
+    assert all(worth.plain(cell) in row for row, cells in zip(found.rows, rows(script).values(), strict=True)
+               for cell in cells)  # fmt: skip
+    assert len(found.gains) == sum("·" in cell for cells in rows(script).values() for cell in cells[2:6])
+    (entry,) = gallery.schemes(tmp_path)
+    assert entry.rates[0] == max(gain.best for gain in found.gains) and 'href="pages/' in gallery.index([entry])
+    committed = script.PAGE.parent.parent / "reports"
+    if committed.is_dir():
+        for part in ("pages/schemes-worth.html", "tables/schemes-worth.csv"):
+            assert (committed / part).read_text() == (tmp_path / part).read_text(), "python docs/generate_schemes.py"
+        assert 'href="pages/schemes-worth.html"' in (committed / "index.html").read_text(encoding="utf-8")
+    assert gallery.schemes(tmp_path / "empty") == []
+
+
 def test_every_scheme_has_its_row(script: ModuleType) -> None:
     assert list(rows(script)) == [entry.name for entry in script.ENTRIES]
 

@@ -124,6 +124,18 @@ def test_few_tokens_leave_weights_where_they_are_and_many_tokens_call_them(tmp_p
 
 
 @pytest.mark.parametrize("recomputation", ["none", "full"])
+def test_training_keeps_below_its_bound_however_experts_and_tokens_meet(tmp_path: Path, recomputation: str) -> None:
+    ways: list[dict[str, Any]] = [{"expert_shards": shards} for shards in (0, 1, 2, 4)]
+    ways += [{"expert_shards": 4, "expert_pieces": 2}, {"expert_shards": 2, "zero": 1}]
+    plans = [{"ep": 8, "recomputation": recomputation, **way} for way in ways]
+    simulated(model_file(tmp_path, FEW), *plans, sequence=2048, pass_="training")
+    staged = [{"ep": 4, "pp": 2, "schedule": "zb-h1", "expert_pieces": pieces} for pieces in (1, 2)]
+    simulated(
+        model_file(tmp_path, MANY), *staged, sequence=2048, sequences_per_replica=4, pass_="training"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("recomputation", ["none", "full"])
 def test_gradients_of_gathered_experts_go_home(recomputation: str) -> None:
     job = job_of(
         FEW, dp=8, ep=8, pass_="training", recomputation=recomputation, expert_shards=2, expert_owners=4

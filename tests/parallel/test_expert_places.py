@@ -122,6 +122,7 @@ def test_what_is_predicted_right_does_not_travel(tmp_path: Path, pass_: str, rat
     for name in ("dispatch", "combine"):
         assert moved(predicted, name) == pytest.approx(share * moved(usual, name), rel=1e-4, abs=1.0)
     assert predicted.step_time_s <= usual.step_time_s
+    assert any("fall on a token's own rank (stated" in note for note in predicted.notes)
     assert predicted.memory.parts == usual.memory.parts
 
 
@@ -164,6 +165,7 @@ def test_a_token_of_one_expert_takes_one_exchange_a_layer(tmp_path: Path, affini
     assert moved(staying, "combine") == 0.0 < moved(usual, "combine")
     entries = 2 * 1024 * 2  # keys and values of a token
     assert moved(staying, "new entries to all") == 7 * 8 * entries
+    assert any("contexts of 8 replicas" in note for note in staying.notes) and not usual.notes
     assert staying.memory.parts["kv_cache"] == pytest.approx(8 * usual.memory.parts["kv_cache"])
 
 

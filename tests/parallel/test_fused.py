@@ -20,6 +20,7 @@ from tspsim.network import Cluster, load_cluster
 from tspsim.network import collective as traffic_of
 from tspsim.network.specs import CopyEngineSpec
 from tspsim.operators import Gemm, Part
+from tspsim.parallel import peak_memory, scheme_of
 from tspsim.parallel.fused import own_rows_first_s, product_then_sums_s
 from tspsim.program import Collective, Compute, Instruction
 
@@ -175,6 +176,15 @@ def test_on_mi355x_copies_beat_kernels_that_take_compute_units(regions: bool) ->
         [{"name": "copy", **way, "fused_transport": "copy"}, {"name": "kernel", **way}, {"name": "exposed", "tp": 8}]
     )
     assert found["copy"] < found["kernel"] < found["exposed"]
+
+
+def test_rows_wait_to_be_added_where_copies_bring_them() -> None:
+    parts = [
+        peak_memory(job, scheme_of(job.plan).residency)
+        for options in ({}, {"fused_transport": "copy"})
+        for job in [job_of(architecture(1024, heads=16), tp=4, overlap="fused", options=options)]
+    ]
+    assert parts[1] == {**parts[0], "partial_rows": 1024 * 1024 * 2.0}
 
 
 @pytest.mark.parametrize("pass_", ["forward", "training"])

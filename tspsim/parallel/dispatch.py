@@ -36,6 +36,8 @@ class ExpertDispatch:
         (routing, experts, ranks) → of the bytes of a random placement, those that still travel, there and back.
     everywhere
         Every rank keeps the contexts of all sequences of the group, and gets the new keys and values of all.
+    note
+        (routing, experts, ranks) → what a reader of such a plan has to know; empty: nothing.
     check
         (routing, experts, ranks) → what it lacks; None where nothing.
     searched
@@ -58,6 +60,7 @@ class ExpertDispatch:
     gathers: bool = False
     left: Callable[[Routing, Experts, int], tuple[float, float]] = lambda routing, experts, ranks: (1.0, 1.0)
     everywhere: bool = False
+    note: Callable[[Routing, Experts, int], str] = lambda routing, experts, ranks: ""
     check: Callable[[Routing, Experts, int], str | None] = lambda routing, experts, ranks: None
     searched: bool = True
     trains: bool = True

@@ -497,10 +497,13 @@ def head_shards(job: Job) -> int:
 
 
 def buffers(job: Job) -> Iterator[Buffer]:
-    """What shards of tokens, or of contexts, keep of each other's, and sums that are under way beside a layer."""
+    """What shards of tokens, or of contexts, keep of each other's, sums that are under way beside a layer, and rows
+    that wait to be added where copy engines bring them."""
     late = residual_of(job.plan).in_flight * job.tokens * job.model.hidden * job.activation_bytes
     if late:
         yield Buffer("workspace", late, Lifetime.LAYER)
+    if copied(job.plan):
+        yield Buffer("partial_rows", job.tokens * job.model.hidden * job.activation_bytes, Lifetime.LAYER)
     if job.token_shards > 1 or not job.step.serves:
         yield from method_of(job.plan).buffers(job)
     yield from exchange_buffers(job)

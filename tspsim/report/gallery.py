@@ -1,7 +1,8 @@
 """The gallery: a page that leads to reports and comparisons rendered from the shipped scenarios.
 
 ``python -m tspsim.report.gallery FOLDER`` writes ``index.html``, ``plotly.min.js`` once, ``pages/*.html`` around it,
-and the numbers of every page as ``tables/*.csv`` and ``*.parquet``. The same code and catalog give the same bytes.
+and the numbers of every page as ``tables/*.csv`` and ``*.parquet``. The same code and catalog give the same bytes. The
+page of what schemes are worth is written by ``docs/generate_schemes.py`` and listed where it is.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tspsim.studies.purchase.offers import expand
 from tspsim.studies.table import Table, make_columns, numbers_of
 from tspsim.units import compact
 
+from . import worth
 from .comparison import slug
 from .comparison_page import page
 
@@ -64,10 +66,21 @@ def write_gallery(folder: Path, names: Sequence[str] = SHOWN) -> list[Entry]:
     """Render scenarios into a folder; raises InputError where one is wrong or a file cannot be written."""
     from .page import _bundle
 
-    entries = [_write(load(name), folder) for name in names]
+    entries = [*(_write(load(name), folder) for name in names), *schemes(folder)]
     atomic_write(folder / BUNDLE, _bundle())
     atomic_write(folder / "index.html", index(entries))
     return entries
+
+
+def schemes(folder: Path) -> list[Entry]:
+    """The page of what schemes are worth (:mod:`.worth`), where the folder has it."""
+    gains = worth.gains_in(folder)
+    if not gains:
+        return []
+    most = worth.most(gains)
+    first = most[0]
+    answer = f"{first.scheme}: {first.best:g} times the best plan without it on {first.device}"
+    return [Entry(worth.NAME, worth.DESCRIPTION, f"pages/{worth.NAME}.html", answer, _longest([g.best for g in most]))]
 
 
 def _write(scenario: Scenario, folder: Path) -> Entry:

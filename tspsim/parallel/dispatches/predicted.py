@@ -4,7 +4,8 @@ Offline, tokens and experts that go together are put on one device; a request go
 experts are, and under tensor-parallel attention the reduce-scatter behind it hands every token to its predicted rank
 (in another order: the same bytes). What is left for dispatch and combine are the copies that were predicted wrong: with
 a local rate r (``routing.local_rate``: of all choices those that fall on the token's own rank; 1/N where nothing is
-predicted) both carry (1 − r)/(1 − 1/N) of the bytes. What tables and lookups take is not counted (published: 1 %).
+predicted) both carry (1 − r)/(1 − 1/N) of the bytes. What tables and lookups take is not counted (published: 1 %), nor
+an all-to-all that the form under tensor-parallel attention is said to save.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ def check(routing: Routing, experts: Experts, ranks: int) -> str | None:
     return None
 
 
+def note(routing: Routing, experts: Experts, ranks: int) -> str:
+    return f"{routing.local_rate:.0%} of the choices fall on a token's own rank (stated: `routing.local_rate`)"
+
+
 PREDICTED = DISPATCHES.register(
     ExpertDispatch(
         "predicted",
@@ -43,6 +48,7 @@ PREDICTED = DISPATCHES.register(
         word="xp",
         assumption="tables that predict the experts of a token, and place tokens and experts by it",
         left=left,
+        note=note,
         check=check,
     )
 )

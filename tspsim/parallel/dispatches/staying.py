@@ -9,7 +9,8 @@ copies go to the others' ranks and their sums come back to it. With D(N, k) dist
     back   D − 1                              sums, otherwise D·(N − 1)/N: none at k = 1
 
 The paper has k = 1 or 2, and neither tensor-parallel attention nor the exchange of keys and values in its notes (which
-attention on any rank needs); for k > 1 the rows above are derived here.
+attention on any rank needs); for k > 1 the rows above are derived here. It places experts on nodes first, then on
+GPUs; here on ranks at once.
 """
 
 from __future__ import annotations
@@ -33,6 +34,12 @@ def left(routing: Routing, experts: Experts, ranks: int) -> tuple[float, float]:
     return there / usual, (reached - 1.0) / usual
 
 
+def note(routing: Routing, experts: Experts, ranks: int) -> str:
+    stays = stay_rate(routing, experts.count, ranks)
+    found = f"{stays:.0%} of the tokens find their next expert on their own rank (`routing.affinity`, `transitions`)"
+    return f"{found}; every rank keeps the contexts of {ranks} replicas"
+
+
 STAYING = DISPATCHES.register(
     ExpertDispatch(
         "staying",
@@ -42,6 +49,7 @@ STAYING = DISPATCHES.register(
         word="xs",
         assumption="every rank keeps the contexts of all sequences of its expert group",
         left=left,
+        note=note,
         everywhere=True,
     )
 )

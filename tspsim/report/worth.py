@@ -1,0 +1,146 @@
+"""A page of the gallery: what each scheme of the literature is worth, from the table of docs/schemes-worth.md.
+
+The table is Markdown, as ``docs/generate_schemes.py`` writes it: a scheme, its question, a cell a device (``gain over
+the naive rival · gain over the best plan without it (that plan)``), what is published, what of it physics explains,
+what it needs. Nothing is simulated here.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ..files import atomic_write
+
+NAME = "schemes-worth"
+#: Two gains, and the best rival's name; of a cell that has both.
+GAINS = re.compile(r"^(?P<naive>[\d.]+|does not fit) · (?P<best>[\d.]+) \((?P<rival>.*)\)$")
+LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+DESCRIPTION = (
+    "What the papers' schemes are worth on four machines: gain over the naive rival, and over the best plan without "
+    "them. Below 1 a scheme loses."
+)
+
+
+class Gain(NamedTuple):
+    """Of a scheme on a device: over the naive rival (None: that does not fit), and over the best plan without it."""
+
+    scheme: str
+    device: str
+    naive: float | None
+    best: float
+    rival: str
+
+
+class Worth(NamedTuple):
+    """The table: titles of its columns, and its rows."""
+
+    titles: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    @property
+    def gains(self) -> tuple[Gain, ...]:
+        found = []
+        for row in self.rows:
+            for title, cell in zip(self.titles, row, strict=True):
+                told = GAINS.match(cell)
+                if told is not None:
+                    naive = None if told["naive"] == "does not fit" else float(told["naive"])
+                    found.append(Gain(row[0], title, naive, float(told["best"]), told["rival"]))
+        return tuple(found)
+
+
+def read(markdown: str) -> Worth:
+    """The table from its Markdown, links and emphasis left out.
+
+    >>> read("| scheme | H100 |\\n| --- | ---: |\\n| **A** | 2.0 · 1.5 (B) |").gains
+    (Gain(scheme='A', device='H100', naive=2.0, best=1.5, rival='B'),)
+    """
+    lines = [line for line in markdown.splitlines() if line.startswith("|")]
+    cells = [tuple(plain(cell) for cell in line.strip().strip("|").split("|")) for line in lines]
+    return Worth(cells[0], tuple(cells[2:]))
+
+
+def plain(cell: str) -> str:
+    return LINK.sub(r"\1", cell.strip()).replace("**", "")
+
+
+def write(markdown: str, folder: Path) -> Worth:
+    """The page and its numbers into a gallery's folder."""
+    import pandas as pd
+    from markupsafe import Markup
+
+    from .page import _asset, _environment
+
+    worth = read(markdown)
+    text = _environment().from_string(_PAGE).render(style=Markup(_asset("page.css")), worth=worth, said=DESCRIPTION)
+    atomic_write(folder / "pages" / f"{NAME}.html", text)
+    (folder / "tables").mkdir(parents=True, exist_ok=True)
+    frame = pd.DataFrame(worth.gains)
+    frame.to_csv(folder / "tables" / f"{NAME}.csv", index=False, lineterminator="\n")
+    frame.to_parquet(folder / "tables" / f"{NAME}.parquet", index=False)
+    return worth
+
+
+def most(gains: Sequence[Gain]) -> tuple[Gain, ...]:
+    """The largest gain over the best plan without it of every scheme, largest first."""
+    best: dict[str, Gain] = {}
+    for gain in gains:
+        if gain.scheme not in best or gain.best > best[gain.scheme].best:
+            best[gain.scheme] = gain
+    return tuple(sorted(best.values(), key=lambda gain: -gain.best))
+
+
+def gains_in(folder: Path) -> Sequence[Gain]:
+    """Of the page that a gallery's folder has; none where it has none."""
+    path = folder / "tables" / f"{NAME}.csv"
+    if not path.is_file():
+        return ()
+    with path.open(encoding="utf-8", newline="") as file:
+        return [
+            Gain(
+                each["scheme"],
+                each["device"],
+                float(each["naive"]) if each["naive"] else None,
+                float(each["best"]),
+                each["rival"],
+            )
+            for each in csv.DictReader(file)
+        ]
+
+
+_PAGE = """\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>What the papers' schemes are worth · tspsim</title>
+<style>{{ style }}</style>
+</head>
+<body>
+<header class="top"><span class="brand">tspsim</span></header>
+<main>
+<section>
+<h1>What the papers' schemes are worth</h1>
+<p>{{ said }} The best plan without a scheme stands in brackets; a dash is a plan that does not fit there, or a device
+without measured kernels for it. Published ratios are of their own machines and baselines.</p>
+<div class="scroll"><table>
+<thead><tr>{% for title in worth.titles %}<th>{{ title }}</th>{% endfor %}</tr></thead>
+<tbody>
+{% for row in worth.rows %}
+<tr><th scope="row">{{ row[0] }}</th>{% for cell in row[1:] %}<td>{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}
+</tbody></table></div>
+<p class="small">Numbers: <a href="../tables/schemes-worth.csv">CSV</a>,
+<a href="../tables/schemes-worth.parquet">Parquet</a></p>
+</section>
+</main>
+</body>
+</html>
+"""
