@@ -12,12 +12,13 @@ from helpers.engine import architecture, model_file
 
 import tspsim
 from tspsim.errors import InputError
-from tspsim.parallel import load_stack, scheme_of, write_program
+from tspsim.parallel import build_mesh, load_stack, scheme_of, write_program
 from tspsim.parallel.dualpipe import DUALPIPE, dualpipe
 from tspsim.parallel.pipeline import ORDERS
+from tspsim.paths import LowerBound
 from tspsim.program import Collective
 from tspsim.question import look_up
-from tspsim.simulation import scheduled
+from tspsim.simulation import Costs, scheduled, step_of
 from tspsim.steps import BACKWARD, FORWARD
 
 
@@ -91,6 +92,19 @@ def test_a_rank_runs_as_long_folded_as_whole(tmp_path: Any) -> None:
     asked = {"name": "d", "cluster": "hgx-h100-8", "workload": work, "plans": plans}
     folded, whole = (tspsim.simulate(asked, every_rank=each).plans[0].step_time_s for each in (False, True))
     assert folded == whole
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 40), (4, 16), (8, 64)])
+def test_bounds_lie_below_a_step_from_both_ends(stages: int, micro_batches: int, tmp_path: Any) -> None:
+    model = model_file(tmp_path, architecture(1024, layers=8, vocab=32_000))
+    work = {"model": model, "pass": "training", "sequence": "2Ki", "sequences_per_replica": micro_batches}
+    plan = {"name": "P", "pp": stages, "dp": 8 // stages, "schedule": "dualpipe", "recomputation": "none"}
+    asked = look_up(tspsim.load({"name": "d", "cluster": "hgx-h100-8", "workload": work, "plans": [plan]}))
+    job, costs = scheduled(asked, asked.plans[0]), Costs(asked.device)
+    bound = LowerBound(asked.cluster, costs, asked.device.peak_of("bf16"), asked.device.compute_slowdown)
+    mesh, step_s = build_mesh(job.plan, 8, 8), step_of(asked, job, costs).makespan_s
+    assert 0.8 * step_s < bound.step_s(job, mesh) <= step_s
+    assert max(bound.rough_s(job, mesh), bound.outline_s(job, mesh)) <= step_s
 
 
 def test_what_does_not_fill_both_ways_is_refused(tmp_path: Any) -> None:
