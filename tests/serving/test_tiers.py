@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 import tspsim
 from tspsim.errors import InputError
 from tspsim.network import build_cluster
+from tspsim.network.specs import COPIES
 from tspsim.scenario import load
 from tspsim.serving.engine import Engine
 from tspsim.serving.replicas import Members
 from tspsim.serving.requests import Request
 from tspsim.serving.service import Outcome, Service
-from tspsim.serving.tier_specs import COPIES, host_bandwidth
 from tspsim.serving.tiers import Store, TieredPool, TierSpec
 
 BLOCK, TOKENS = 100, 1000
@@ -130,8 +130,8 @@ def test_a_store_keeps_the_blocks_used_last_and_never_more_than_it_holds(blocks,
 
 
 def test_the_host_is_reached_by_its_own_link_where_it_has_one():
-    assert host_bandwidth(build_cluster("h200").node) == pytest.approx(COPIES * 63e9)
-    assert host_bandwidth(build_cluster(node="gb200-nvl72").node) == pytest.approx(COPIES * 450e9)
+    assert build_cluster("h200").node.host_copies_bytes_per_s == pytest.approx(COPIES * 63e9)
+    assert build_cluster(node="gb200-nvl72").node.host_copies_bytes_per_s == pytest.approx(COPIES * 450e9)
 
 
 def scenario(tiers: object, kv_tokens: int = 40_000) -> dict:
