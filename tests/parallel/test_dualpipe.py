@@ -141,5 +141,5 @@ def test_tokens_travel_to_experts_in_eight_bits_and_back_in_sixteen() -> None:
 
 def test_a_stack_gives_multiprocessors_to_exchanges() -> None:
     device = look_up(tspsim.load("deepseek-v3-2048-h800")).device
-    assert load_stack("deepseek-v3").stack().slowdown(device) == pytest.approx(132 / 112)
+    assert load_stack("hai-llm").stack().slowdown(device) == pytest.approx(132 / 112)
     assert load_stack("ideal").stack().slowdown(device) == device.compute_slowdown

@@ -404,7 +404,7 @@ def test_a_dispatch_of_a_step_is_the_librarys_own_where_the_node_has_one() -> No
     job = job_of(moe(), dp=4, ep=4)
     sent = [move for move in communications(programs_of(job)[0]) if move.axis == "ep"]
     assert {(move.algorithm, move.tokens) for move in sent} == {
-        (phase, (1024.0, 1024.0, 8, 2, 1, 1)) for phase in ("dispatch", "combine")
+        (phase, (1024.0, 1024.0, 8, 2, 1, 1, 24)) for phase in ("dispatch", "combine")
     }
     bare = load_cluster("hgx-a100-80gb-8")
     size = 2.0**26
