@@ -30,7 +30,7 @@ def rows(script: ModuleType) -> dict[str, list[str]]:
 def test_the_gallery_shows_the_table_as_it_stands(script: ModuleType, tmp_path: Path) -> None:
     from tspsim.report import gallery, worth
 
-    (table,) = script.between().findall(script.PAGE.read_text(encoding="utf-8"))
+    (table,) = script.pages.block("worth").findall(script.PAGE.read_text(encoding="utf-8"))
     found = worth.write(table, tmp_path)
     assert [row[0] for row in found.rows] == [entry.name for entry in script.ENTRIES]
     assert all(worth.plain(cell) in row for row, cells in zip(found.rows, rows(script).values(), strict=True)

@@ -12,12 +12,13 @@ from helpers.engine import architecture, model_file
 
 import tspsim
 from tspsim.errors import InputError
-from tspsim.parallel import load_stack, scheme_of, write_program
+from tspsim.parallel import build_mesh, load_stack, scheme_of, write_program
 from tspsim.parallel.dualpipe import DUALPIPE, dualpipe
 from tspsim.parallel.pipeline import ORDERS
+from tspsim.paths import LowerBound
 from tspsim.program import Collective
 from tspsim.question import look_up
-from tspsim.simulation import scheduled
+from tspsim.simulation import Costs, scheduled, step_of
 from tspsim.steps import BACKWARD, FORWARD
 
 
@@ -93,6 +94,19 @@ def test_a_rank_runs_as_long_folded_as_whole(tmp_path: Any) -> None:
     assert folded == whole
 
 
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 40), (4, 16), (8, 64)])
+def test_bounds_lie_below_a_step_from_both_ends(stages: int, micro_batches: int, tmp_path: Any) -> None:
+    model = model_file(tmp_path, architecture(1024, layers=8, vocab=32_000))
+    work = {"model": model, "pass": "training", "sequence": "2Ki", "sequences_per_replica": micro_batches}
+    plan = {"name": "P", "pp": stages, "dp": 8 // stages, "schedule": "dualpipe", "recomputation": "none"}
+    asked = look_up(tspsim.load({"name": "d", "cluster": "hgx-h100-8", "workload": work, "plans": [plan]}))
+    job, costs = scheduled(asked, asked.plans[0]), Costs(asked.device)
+    bound = LowerBound(asked.cluster, costs, asked.device.peak_of("bf16"), asked.device.compute_slowdown)
+    mesh, step_s = build_mesh(job.plan, 8, 8), step_of(asked, job, costs).makespan_s
+    assert 0.8 * step_s < bound.step_s(job, mesh) <= step_s
+    assert max(bound.rough_s(job, mesh), bound.outline_s(job, mesh)) <= step_s
+
+
 def test_what_does_not_fill_both_ways_is_refused(tmp_path: Any) -> None:
     wrong = ({"vpp": 2}, "vpp 1"), ({"pp": 1, "dp": 8}, "even number of stages"), ({"micro_batch": 4}, "8 and more")
     for plan, said in wrong:
@@ -127,5 +141,5 @@ def test_tokens_travel_to_experts_in_eight_bits_and_back_in_sixteen() -> None:
 
 def test_a_stack_gives_multiprocessors_to_exchanges() -> None:
     device = look_up(tspsim.load("deepseek-v3-2048-h800")).device
-    assert load_stack("deepseek-v3").stack().slowdown(device) == pytest.approx(132 / 112)
+    assert load_stack("hai-llm").stack().slowdown(device) == pytest.approx(132 / 112)
     assert load_stack("ideal").stack().slowdown(device) == device.compute_slowdown

@@ -216,6 +216,8 @@ class LowerBound:
             return self.unequal_s(job)
         plan, layers = job.plan, job.model.layers
         even_s, layer_s, turn_s = self._evenly_s(job, mesh)
+        if plan.order.both_ways:
+            return even_s * ROUNDING
         bubble_s = (plan.pp - 1) * (layers // (plan.pp * plan.vpp)) * turn_s
         return max(even_s, job.micro_batches * (layers // plan.pp) * layer_s + bubble_s) * ROUNDING
 
@@ -269,7 +271,8 @@ class LowerBound:
         groups = [Groups(mesh, stage, self.cluster) for stage in range(job.plan.pp)]
         stages = [self._stage(job, groups[stage], stage, whole) for stage in range(job.plan.pp)]
         step_s, first_s = longest_path(job, stages, self._message_s(job, groups))
-        return ROUNDING * max(step_s, self._interfered_s(stages[0], job.micro_batches, max(0.0, step_s - first_s)))
+        count = job.micro_batches // (2 if job.plan.order.both_ways else 1)
+        return ROUNDING * max(step_s, self._interfered_s(stages[0], count, max(0.0, step_s - first_s)))
 
     def _interfered_s(self, stage: Stage, count: int, idle_s: float) -> float:
         """Kernels, the gaps between them that are sure, and what kernels lose to transfers that fall into no gap."""
@@ -295,15 +298,17 @@ class LowerBound:
             return tuple(self._part(job, groups, stage, chunks, Task(kind, MIDDLE, chunk)) for chunk in every)
 
         forward = middle(FORWARD)
-        first = self._part(job, groups, stage, chunks, Task(FORWARD, 0, 0)) if whole else forward[0]
+        # Where micro-batches come from both ends, half of the stages begin and end with what goes down.
+        own = int(job.plan.order.both_ways and 2 * stage >= job.plan.pp)
+        first = self._part(job, groups, stage, chunks, Task(FORWARD, 0, own)) if whole else forward[own]
         kinds = job.step.kinds(job.order)
         if BACKWARD not in kinds:
             return Stage(forward, (), (), first, forward[-1])
         backward = middle(BACKWARD)
         weights = middle(WEIGHTS) if WEIGHTS in kinds else ()
-        last = (weights or backward)[0]
+        last = (weights or backward)[own]
         if whole:
-            last = self._finish(job, groups, stage, Task(WEIGHTS if weights else BACKWARD, final, 0))
+            last = self._finish(job, groups, stage, Task(WEIGHTS if weights else BACKWARD, final, own))
         return Stage(forward, backward, weights, first, last)
 
     def _message_s(self, job: Job, groups: Sequence[Groups]) -> float:

@@ -79,7 +79,8 @@ def longest_path(job: Job, stages: Sequence[Stage], message_s: float) -> tuple[f
     few = most + job.micro_batches % job.plan.pp
     short = replace(job, work=replace(job.work, sequences=few * job.sequences))
     slowest = max(range(len(stages)), key=lambda stage: stages[stage].turn_s)
-    left = job.micro_batches - few
+    # Where micro-batches come from both ends, each meets one of a stage's chunks.
+    left = (job.micro_batches - few) / (2 if job.plan.order.both_ways else 1)
     step_s, first_s = _walked(short, stages, message_s, slowest, left * stages[slowest].turn_s)
     if slowest and not job.training and job.plan.vpp == 1:
         # Nothing comes back to the first stage, which goes through the others at its own pace.
