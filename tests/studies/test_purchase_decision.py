@@ -17,6 +17,7 @@ from tspsim.report.comparison_page import page
 from tspsim.scenario import ClusterInline, load
 from tspsim.scenario.project import Parts
 from tspsim.simulation import simulate
+from tspsim.studies.planner.query import searched_apart
 from tspsim.studies.purchase import Decision, decide, expand
 from tspsim.studies.purchase.fabric import Bill
 from tspsim.studies.uncertainty import Z_LOW
@@ -267,12 +268,13 @@ def test_the_same_purchase_gives_the_same_json(small: Decision) -> None:
 @pytest.mark.parametrize("name", PURCHASES)
 def test_every_shipped_purchase_runs_on_every_offer(name: str) -> None:
     """With fewer tokens and nodes, to be quick; every offer has a plan that fits."""
-    questions = expand(load(name, ["workload.sequence=8Ki", "workload.sequences_per_replica=1"]))
+    batch = "global_batch=32" if load(name).workload.global_batch else "sequences_per_replica=1"
+    questions = expand(load(name, ["workload.sequence=8Ki", f"workload.{batch}"]))
     assert len(questions) >= 2
     for question in questions:
         assert isinstance(question.cluster, ClusterInline)
         few = question.cluster.model_copy(update={"nodes": min(4, question.cluster.nodes)})
-        question = question.model_copy(update={"cluster": few})
+        question, _, _ = searched_apart(question.model_copy(update={"cluster": few}), True)
         assert any(plan.ran for plan in simulate(question).plans), question.name
 
 

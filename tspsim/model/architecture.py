@@ -6,9 +6,10 @@ E experts of which a token visits k, f_e columns of one, f_s of all shared ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property
 from math import lcm
 
 from .attention import ATTENTION_KINDS, GROUPED, LATENT, AttentionKind, CacheUse
@@ -16,7 +17,7 @@ from .formats import BF16, Formats, WeightClass
 from .parts import Block, CompressedAttention, Experts, Indexing, LatentAttention, LinearAttention
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Architecture:
     """A decoder: ``layers`` blocks of attention and an MLP, all alike or of a few kinds in a fixed order.
 
@@ -120,10 +121,23 @@ class Architecture:
         routed = experts is not None and layer >= experts.first_dense and (layer + 1) % experts.every == 0
         return self.attention_kind.block(self, layer)._replace(experts=routed)
 
-    @property
+    @cached_property
     def blocks(self) -> tuple[Block, ...]:
         """What every layer is made of, in order."""
-        return _blocks(self)
+        return tuple(self.block(layer) for layer in range(self.layers))
+
+    @cached_property
+    def _runs(self) -> tuple[tuple[int, int, Block], ...]:
+        """Neighbours that are alike: the first, the one behind the last, and what they are made of."""
+        ends = [0, *itertools.accumulate(len(list(alike)) for _, alike in itertools.groupby(self.blocks))]
+        return tuple((first, end, self.blocks[first]) for first, end in itertools.pairwise(ends))
+
+    def kinds(self, first: int, layers: int) -> Iterator[tuple[Block, int]]:
+        """Of consecutive layers, which kinds there are and how many of each stand together."""
+        for begin, end, block in self._runs:
+            count = min(end, first + layers) - max(begin, first)
+            if count > 0:
+                yield block, count
 
     @property
     def further_block(self) -> Block:
@@ -379,8 +393,3 @@ class Architecture:
         uses = self.cache_uses(cache_type, state_type)
         windows = (use.window * use.token_bytes + use.latest * use.latest_token_bytes for use in uses)
         return sum(use.sequence_bytes for use in uses) + sum(windows)
-
-
-@lru_cache(maxsize=256)
-def _blocks(model: Architecture) -> tuple[Block, ...]:
-    return tuple(model.block(layer) for layer in range(model.layers))

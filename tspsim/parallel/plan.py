@@ -471,7 +471,8 @@ class Job:
         """Kinds of layer in some chunks, and how many of each."""
         kinds: Counter[Block] = Counter()
         for chunk in chunks:
-            kinds.update(self.model.blocks[chunk.first_layer : chunk.first_layer + chunk.layers])
+            for block, count in self.model.kinds(chunk.first_layer, chunk.layers):
+                kinds[block] += count
             if chunk.has_head and self.further_layers:
                 kinds[self.further_block] += self.further_layers
         return kinds

@@ -17,6 +17,7 @@ from tspsim.files import atomic_write
 from tspsim.result import PlanResult, Result
 from tspsim.scenario import Scenario, load
 from tspsim.studies.axes import choose
+from tspsim.studies.best_plans import with_best
 from tspsim.studies.purchase import decide
 from tspsim.studies.purchase.offers import expand
 from tspsim.studies.table import Table, make_columns, numbers_of
@@ -86,7 +87,8 @@ def schemes(folder: Path) -> list[Entry]:
 def _write(scenario: Scenario, folder: Path) -> Entry:
     from .pages import render
 
-    questions = expand(scenario)
+    found = with_best(expand(scenario))
+    questions = [question for question, _ in found]
     results = [simulate(question) for question in questions]
     _tables(scenario, results, folder / "tables")
     file = f"pages/{slug(scenario.name)}.html"
@@ -97,7 +99,8 @@ def _write(scenario: Scenario, folder: Path) -> Entry:
         atomic_write(folder / file, render(shown, f"../{BUNDLE}"))
         rates = [plan.tokens_per_s for plan in shown.plans if plan.ran]
         return Entry(scenario.name, scenario.description, file, _answer(shown), _longest(rates))
-    decision = decide(questions, results, curves=scenario.project is not None)
+    searched = [each for _, each in found]
+    decision = decide(questions, results, curves=scenario.project is not None, searched=searched)
     links: dict[int, str] = {}
     if scenario.name in WITH_BEST and decision.winner is not None and decision.winner.best is not None:
         number = decision.rows.index(decision.winner)

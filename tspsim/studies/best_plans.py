@@ -20,7 +20,7 @@ from .planner.space import plan_keys
 from .searched import Searched
 
 #: Seconds of processor time for the best plan of one machine; most are found in a tenth of it.
-BUDGET_S = 120.0
+BUDGET_S = 100.0
 #: Called with what is under way and the share that is done.
 Progress = Callable[[str, float], None]
 

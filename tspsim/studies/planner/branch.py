@@ -115,9 +115,11 @@ class Search:
     least_s: float = 0.0
     known: dict[str, Found] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
-    #: Families, the floors of some by their number, and what those that time was too short for cannot undercut.
+    #: Families, the floors of some by their number, bytes by identity, and what those that time was too short for
+    #: cannot undercut.
     listed: list[Job] = field(default_factory=list)
     floors: dict[int, float] = field(default_factory=dict)
+    needed: dict[int, float] = field(default_factory=dict)
     unseen_s: float = math.inf
     all_listed: bool = False
 
@@ -213,6 +215,7 @@ class Search:
         for number, family in enumerate(every):
             if len(self.listed) <= number:
                 self.listed.append(family)
+            family = self.listed[number]  # the same object each time
             if not admit(family):
                 continue
             if number not in self.floors:
@@ -222,6 +225,17 @@ class Search:
                 self.floors[number] = self.bound.floor_s(family)
             yield self.floors[number], family
         self.all_listed = True
+
+    def family_bytes(self, family: Job) -> float:
+        """What no plan of a family that was listed can undercut: one micro-batch, residual streams cut where they can
+        be."""
+        if id(family) not in self.needed:
+            plan = replace(family.plan, sequence_regions=family.plan.tp > 1)
+            if family.training and plan.recomputation == KEPT:  # of some layers everything may be made again
+                plan = replace(plan, recomputation=FULL)
+            alone = replace(family.work, sequences=family.sequences)
+            self.needed[id(family)] = least_bytes(replace(family, plan=plan, work=alone))
+        return self.needed[id(family)]
 
     def _fits(self, found: Found, free_bytes: float, admit: Callable[[Job], bool]) -> bool:
         return found.headroom_bytes >= free_bytes and admit(found.candidate.job)
@@ -243,6 +257,13 @@ class Search:
                 yield found
             else:
                 self.tally.failed += 1
+
+
+def least_bytes(job: Job) -> float:
+    """What a plan's memory cannot undercut, whatever its replicas divide: with all of it divided, nothing gathered."""
+    job = replace(job, plan=replace(job.plan, zero=3 if job.training else 0))
+    parts = peak_memory(job, scheme_of(job.plan).residency)
+    return sum(parts.values()) - parts.get("gathered_weights", 0.0)
 
 
 def _rank(found: Found) -> tuple[float, tuple[int, ...], str]:
@@ -333,20 +354,9 @@ class Frontier:
         """Whether a plan's memory is within the limit."""
         return sum(peak_memory(job, scheme_of(job.plan).residency).values()) <= self._room_bytes
 
-    def _may_fit(self, job: Job) -> bool:
-        """Whether a plan's memory may be within the limit, whatever its replicas divide: with all of it divided, and
-        nothing gathered."""
-        plan = replace(job.plan, zero=3 if job.training else 0)
-        if job.training and plan.recomputation == KEPT:  # of some layers everything may be made again
-            plan = replace(plan, recomputation=FULL)
-        job = replace(job, plan=plan)
-        parts = peak_memory(job, scheme_of(job.plan).residency)
-        return sum(parts.values()) - parts.get("gathered_weights", 0.0) <= self._room_bytes
-
     def _kernels(self, family: Job, bound_s: float) -> None:
-        """A family with all its kernels; those whose memory is too small even for one micro-batch go."""
-        plan = replace(family.plan, sequence_regions=family.plan.tp > 1)
-        if not self._may_fit(replace(family, plan=plan, work=replace(family.work, sequences=family.sequences))):
+        """A family with all its kernels, unless not even one micro-batch fits."""
+        if self._search.family_bytes(family) > self._room_bytes:
             self._search.tally.too_large += 1
             return
         closer_s = max(bound_s, self._search.bound.compute_s(family))
@@ -367,7 +377,7 @@ class Frontier:
 
     def _outline(self, layout: Candidate, bound_s: float) -> None:
         """A layout with its whole pipeline; to ask first whether it may fit is cheap."""
-        if not self._may_fit(layout.job):
+        if least_bytes(layout.job) > self._room_bytes:
             self._search.tally.too_large += 1
             return
         closer_s = max(bound_s, self._search.bound.outline_s(layout.job, layout.mesh))

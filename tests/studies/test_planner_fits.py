@@ -1,0 +1,38 @@
+"""A layout is left out before it is bounded only where none of its plans fits."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+import tspsim
+from tspsim.model import load_model
+from tspsim.parallel import peak_memory, scheme_of
+from tspsim.studies.planner import Planner
+from tspsim.studies.planner.branch import least_bytes
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "mixtral-8x7b"])
+def test_no_plan_of_a_layout_needs_less_than_its_layout_says(model: str) -> None:
+    asked = tspsim.load("plan-70b-8k-1024-mi355x", ["cluster.nodes=2", f"workload.model={model}"])
+    planner = Planner(asked)
+    space = planner.searches.space(planner.question, planner.answer.batch)
+    checked = 0
+    for family in itertools.islice(space.families(), 0, None, 97):
+        for staged in itertools.islice(space.within_stage(family), 2):
+            for layout in itertools.islice(space.layouts(staged), 3):
+                least = least_bytes(layout.job)
+                for candidate in space.plans(layout):
+                    needed = sum(peak_memory(candidate.job, scheme_of(candidate.plan).residency).values())
+                    assert needed >= least * (1.0 - 1e-12), candidate.name
+                    checked += 1
+    assert checked > 50
+
+
+def test_kinds_of_consecutive_layers_are_those_of_each() -> None:
+    for name in ("gpt-oss-20b", "deepseek-v2-lite", "llama-3.1-8b"):
+        model = load_model(name)
+        for first, count in ((0, model.layers), (1, 3), (5, 1), (2, 0)):
+            told = [block for block, times in model.kinds(first, count) for _ in range(times)]
+            assert told == list(model.blocks[first : first + count])
