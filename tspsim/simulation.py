@@ -265,16 +265,20 @@ def held_s(question: Question, job: Job, plain: StepRun) -> float:
 
 def checkpoint_of(question: Question, job: Job, plain: StepRun, step: StepRun) -> dict[str, float]:
     """What a checkpoint is and what it costs: seconds that it holds a step up, beside that step without it; bytes of a
-    GPU and a host; seconds of the copies alone, of the file system, and of waiting for the file before."""
-    copied = state_copies.copied_bytes(job)
+    GPU and a host; seconds of the copies alone, of the file system, and what of the stall is for the file before."""
+    copied, stall_s = state_copies.copied_bytes(job), max(0.0, step.makespan_s - plain.makespan_s)
+    copy_s = copied / host_bandwidth(question.cluster.node)
+    waited_s = job.held_s
+    if waited_s and not CHECKPOINTS.get(job.plan.checkpoint or "").holds_copy:
+        waited_s = copy_s + state_copies.file_s(job) - job.plan.checkpoint_every * plain.makespan_s
     return {
-        "stall_s": max(0.0, step.makespan_s - plain.makespan_s),
+        "stall_s": stall_s,
         "step_without_s": plain.makespan_s,
         "bytes_per_gpu": copied,
         "bytes_per_host": copied * question.cluster.gpus_per_node,
-        "copy_s": copied / host_bandwidth(question.cluster.node),
+        "copy_s": copy_s,
         "file_s": state_copies.file_s(job),
-        "held_s": job.held_s,
+        "back_pressure_s": min(waited_s, stall_s),
     }
 
 
@@ -294,8 +298,8 @@ def checkpoint_notes(written: Mapping[str, float]) -> Iterator[str]:
         f"every host's memory), {written['copy_s']:.3g} s to the host alone{file}; it holds a step of "
         f"{written['step_without_s']:.3g} s up for {written['stall_s']:.3g} s"
     )
-    if written["held_s"]:
-        yield f"{written['held_s']:.3g} s of that until the file of the checkpoint before is written"
+    if written["back_pressure_s"]:
+        yield f"{written['back_pressure_s']:.3g} s of that until the file of the checkpoint before is written"
 
 
 def scheduled(question: Question, plan: Plan) -> Job:

@@ -139,7 +139,9 @@ def project(decision: Decision) -> dict[str, Any]:
             f"{seconds(failures.checkpoint)}{' where a plan does not say how it writes them' if told else ''}."
         )
         stalls = [(row.name, row.best.name, row.best.checkpoint["stall_s"]) for row in told if row.best is not None]
-        sentences += [f"{name}: one of plan {plan} holds it up for {seconds(stall)}." for name, plan, stall in stalls]
+        for name, plan, stall in stalls:
+            held = f"holds it up for {seconds(stall)}" if stall > 1e-6 else "hides beside it"
+            sentences.append(f"{name}: one of plan {plan} {held}.")
     return {
         "sentences": sentences,
         "columns": columns,

@@ -90,9 +90,10 @@ class Cost:
     Attributes
     ----------
     checkpoint_s
-        Seconds that one holds a step up: as the plan's was simulated, or as the project states.
+        Seconds that one holds a step up, when the file of the one before is written: as the plan's was simulated, or
+        as the project states.
     least_interval_s
-        No two follow each other faster: a step lies between them, and the file of the one before.
+        No two follow each other faster: a step lies between them, and copy and file of the one before.
     tokens_per_s
         Of steps that write none.
     """
@@ -108,7 +109,8 @@ class Cost:
         if not told:
             return cls(failures.checkpoint, 0.0, plan.tokens_per_s)
         step_s = told["step_without_s"]
-        return cls(told["stall_s"], max(step_s, told["file_s"]), plan.tokens_per_step / step_s)
+        least_s = max(step_s, told["copy_s"] + told["file_s"])
+        return cls(told["stall_s"] - told["back_pressure_s"], least_s, plan.tokens_per_step / step_s)
 
     def schedule(self, work_s: float, nodes: int, failures: Failures) -> Schedule:
         """So many seconds of steps that write none."""
