@@ -9,6 +9,7 @@ import pytest
 
 from tspsim.errors import InputError
 from tspsim.model import Architecture, load_model
+from tspsim.parallel.recomputed import Partly
 from tspsim.scenario import load
 from tspsim.simulation import simulate
 from tspsim.validation import validate
@@ -111,7 +112,12 @@ def test_recomputation_that_is_not_stated_is_the_least_that_fits() -> None:
     run = Run(model, "h100", 8, 8192, 1, 8, tp=8, sequence_regions=True)
     assert memory_of(run).recomputation == "none"
     long = replace(run, sequence=2**18)
-    assert memory_of(long).recomputation == "full"
+    assert memory_of(long).recomputation == "full of 29 layers a chunk"
+    assert memory_of(replace(long, recomputation="full", recomputed=Partly(29))).fits
+    assert not memory_of(replace(long, recomputation="full", recomputed=Partly(28))).fits
+    assert memory_of(replace(run, sequence=2**19)).recomputation == "full"
+    narrow = replace(run, precision="fp8", sequence=12 * 2**13)
+    assert memory_of(narrow).recomputation == "none" and memory_of(replace(narrow, recomputation="none")).fits is False
 
 
 @pytest.mark.parametrize(
