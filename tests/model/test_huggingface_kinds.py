@@ -45,6 +45,7 @@ MINIMAX = {
     "model_type": "minimax_m2", "vocab_size": 200064, "hidden_size": 3072, "intermediate_size": 1536,
     "num_hidden_layers": 62, "num_attention_heads": 48, "num_key_value_heads": 8, "head_dim": 128,
     "num_local_experts": 256, "num_experts_per_tok": 8, "use_routing_bias": True, "use_qk_norm": True,
+    "qk_norm_type": "per_layer",
     "shared_intermediate_size": 0, "tie_word_embeddings": False,
 }  # fmt: skip
 QWEN = {

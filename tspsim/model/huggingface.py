@@ -127,6 +127,7 @@ def read_huggingface(data: Mapping[str, Any], *, name: str) -> Architecture:
         vocab=_size(data, "vocab", 0),
         tied_embeddings=tied if isinstance(tied, bool) else family in _TIED_BY_DEFAULT,
         qk_norm=family in _QK_NORM or data.get("use_qk_norm") is True or data.get("qk_layernorm") is True,
+        qk_norm_wide=data.get("qk_norm_type") == "per_layer",
         attention_bias=data.get("attention_bias") is True or family in _QKV_BIAS,
         linear_bias=family in _LINEAR_BIAS,
         learned_positions=family in _LEARNED_POSITIONS,
