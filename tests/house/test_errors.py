@@ -50,7 +50,7 @@ FILES = [
     (
         "pass: forward",
         "pass: decode",
-        "workload.sequence: is of forward, mixed, prefill, training; a decode step takes batch, context",
+        "workload.sequence: is of forward, mixed, prefill, training; a decode step takes batch, context, streams",
     ),
     (
         "sequence: 8Ki",
