@@ -242,3 +242,28 @@ def test_a_framework_from_outside_is_asked_like_the_others():
         assert text("mine", {"tp": 8}).endswith("mine \\\n  --replicas=16\n")
     finally:
         TRAINERS.remove("mine")
+
+
+@pytest.mark.parametrize(
+    ("framework", "method", "told"),
+    [
+        ("megatron", "block", "--recompute-method block \\\n  --recompute-num-layers 4"),
+        ("megatron", "uniform", "--recompute-method uniform \\\n  --recompute-num-layers 4"),
+        ("megatron", "every", "recomputation of some layers by every, 4"),
+        ("torchtitan", "every", 'selective_ac_option = "4"'),
+        ("torchtitan", "block", "recomputation of some layers by block, 4"),
+    ],
+)
+def test_layers_that_are_made_again_are_named_as_the_framework_chooses_them(
+    framework: str, method: str, told: str
+) -> None:
+    found = text(framework, {"tp": 8, "recomputation": {"what": "full", "layers": 4, "method": method}})
+    assert told in found.replace("  --recompute-method \\\n  ", "  --recompute-method ")
+
+
+@pytest.mark.parametrize("framework", ["megatron", "torchtitan"])
+def test_what_no_framework_takes_is_told(framework: str) -> None:
+    plan = {"tp": 8, "activation_store": "fp8", "offload_layers": 2, "checkpoint": "overlapped", "residual": "ladder"}
+    found = text(framework, plan, precision="fp8")
+    for told in ("activation_store fp8", "offload_layers 2", "checkpoint overlapped", "residual ladder"):
+        assert f"cannot be said here: {told}" in found

@@ -10,8 +10,8 @@ The others keep everything. ``--recompute-num-layers`` counts per chunk, as it d
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 
 from ..registry import Registry
@@ -36,6 +36,8 @@ class RecomputeMethod:
         The plan's number → layers that are repeated together; mostly one.
     word
         What a plan's name says of it, before the number.
+    launched
+        By the framework's name, what it calls the method.
     """
 
     name: str
@@ -43,18 +45,26 @@ class RecomputeMethod:
     recomputed: Callable[[int, int], bool]
     group: Callable[[int], int] = lambda layers: 1
     word: str = ""
+    launched: Mapping[str, str] = field(default_factory=dict)
 
 
 RECOMPUTE_METHODS: Registry[RecomputeMethod] = Registry("recomputation method", "tspsim.recompute_methods")
 BLOCK = RECOMPUTE_METHODS.register(
-    RecomputeMethod("block", "the first layers of every chunk", lambda index, layers: index < layers)
-)
-RECOMPUTE_METHODS.register(
-    RecomputeMethod("every", "every so-many-th layer", lambda index, layers: index % layers == 0, word="/")
+    RecomputeMethod(
+        "block", "the first layers of every chunk", lambda index, layers: index < layers,
+        launched={"megatron": "block"},
+    )
 )
 RECOMPUTE_METHODS.register(
     RecomputeMethod(
-        "uniform", "all, in groups of layers", lambda index, layers: True, group=lambda layers: layers, word="u"
+        "every", "every so-many-th layer", lambda index, layers: index % layers == 0, word="/",
+        launched={"torchtitan": "selective_ac_option"},
+    )
+)
+RECOMPUTE_METHODS.register(
+    RecomputeMethod(
+        "uniform", "all, in groups of layers", lambda index, layers: True, group=lambda layers: layers, word="u",
+        launched={"megatron": "uniform"},
     )
 )
 

@@ -159,8 +159,13 @@ def _recomputed(run: Run, cannot: list[str]) -> list[str]:
     plan, model = run.plan, run.job.model
     if plan.recomputation == "none":
         return []
+    partly = run.some_layers(NAME, cannot)
     if plan.recomputation == "full":
-        return ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"]
+        method, layers = partly or ("uniform", 1)
+        words = ["--recompute-granularity", "full", "--recompute-method", method]
+        return [*words, "--recompute-num-layers", str(layers)]
+    if partly is not None:
+        cannot.append(f"recomputation {plan.recomputation} of some layers: of all")
     if plan.recomputation not in MODULES:
         cannot.append(f"recomputation {plan.recomputation}")
         return []

@@ -147,7 +147,9 @@ def _experts(run: Run, cannot: list[str]) -> dict[str, Any]:
 
 
 def _recomputed(run: Run, cannot: list[str]) -> dict[str, Any]:
-    again = run.plan.recomputation
+    again, partly = run.plan.recomputation, run.some_layers(NAME, cannot)
+    if again == "full" and partly is not None:
+        return {"mode": "selective", "selective_ac_option": str(partly[1])}
     if again in ("none", "full"):
         return {"mode": again}
     cannot.append(f"recomputation {again}: its own way between makes every second product again")

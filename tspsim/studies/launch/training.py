@@ -15,12 +15,18 @@ from ...mesh import Mesh
 from ...parallel import CONTEXT_METHODS, Job, Plan, build_mesh
 from ...parallel.balance import BUSIEST
 from ...parallel.pipeline import chunk_layers
+from ...parallel.recomputed import RECOMPUTE_METHODS
 from ...question import Question
 from ...registry import Registry
 from .command import Command
 
 #: Axes that frameworks know.
 USUAL = ("tp", "sp", "pp", "ep", "dp")
+#: Keys of a plan that no framework takes as an argument.
+UNHEARD_OF = (
+    "secondary_shard", "weight_wire", "gradient_wire", "activation_store", "offload_layers", "expert_pieces",
+    "expert_shards", "checkpoint",
+)  # fmt: skip
 #: Bytes a parameter of Adam's fp32 moments and master weights.
 ADAM_STATE = 12.0
 
@@ -92,6 +98,18 @@ class Run:
         if plan.overlap and not method.overlaps:
             cannot.append(f"overlap of what shards of a sequence exchange, by {plan.overlap_by}")
         return method.launched.get(framework)
+
+    def some_layers(self, framework: str, cannot: list[str]) -> tuple[str, int] | None:
+        """What a framework calls the way to choose the layers that are made again, and its number; None where that is
+        said of all. What it has not is added to ``cannot``."""
+        partly = self.plan.recomputed
+        if partly is None:
+            return None
+        method = RECOMPUTE_METHODS.get(partly.method)
+        if framework in method.launched:
+            return method.launched[framework], partly.layers
+        cannot.append(f"recomputation of some layers by {partly.method}, {partly.layers}: all are made again")
+        return None
 
     def placed_as(self, *axes: str) -> bool:
         """Whether ranks stand in this order of axes, the first one's being neighbours; also where there are others."""
@@ -192,11 +210,17 @@ def strange(run: Run) -> Iterator[str]:
         yield f"context_transport {plan.context_transport}"
     for kind, algorithm in plan.algorithms.items():
         yield f"algorithms: {algorithm} for {kind}, which the library chooses"
-    if plan.secondary_shard is not None:
-        yield f"secondary_shard {plan.secondary_shard}"
-    for key in ("weight_wire", "gradient_wire"):
-        if getattr(plan, key) is not None:
+    for key in UNHEARD_OF:
+        if getattr(plan, key) != getattr(Plan, key):
             yield f"{key} {getattr(plan, key)}"
+    if plan.node_order:
+        yield "placement.order: sort the hosts so"
+    if plan.routing is not None:
+        yield "routing: the switches' business"
+    for key, value in plan.options.items():
+        yield f"{key} {value}"
+    if run.job.unequal:
+        yield "lengths of sequences: the data set's; which ranks share one is decided as it is read"
     if plan.expert_balance != BUSIEST:
         yield f"expert_balance {plan.expert_balance.policy}"
     if plan.overlap == "fused":
