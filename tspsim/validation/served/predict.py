@@ -60,7 +60,7 @@ def plan_by_plan(frame: pd.DataFrame) -> Iterable[Sequence[int]]:
 
 def predict_silicon(frame: pd.DataFrame, answers: Answers) -> None:
     """Mean time per output token, and beside it mean time to the first token, in milliseconds."""
-    _label(frame, answers, frame["model_path"])
+    _label(frame, answers)
     for position, run in enumerate(frame[RUN]):
         measures = _measures(run, position, answers)
         if measures is None:
@@ -76,7 +76,7 @@ def predict_silicon(frame: pd.DataFrame, answers: Answers) -> None:
 
 def predict_published(frame: pd.DataFrame, answers: Answers) -> None:
     """The metric of a row, in its unit."""
-    _label(frame, answers, frame["model"])
+    _label(frame, answers)
     for position, (run, name) in enumerate(zip(frame[RUN], frame["metric"], strict=True)):
         measures = _measures(run, position, answers)
         if measures is None:
@@ -104,8 +104,8 @@ def _measures(run: ServedRun | str, position: int, answers: Answers) -> Measures
         return None
 
 
-def _label(frame: pd.DataFrame, answers: Answers, models: pd.Series[str]) -> None:
-    for position, (run, _) in enumerate(zip(frame[RUN], models, strict=True)):
+def _label(frame: pd.DataFrame, answers: Answers) -> None:
+    for position, run in enumerate(frame[RUN]):
         if isinstance(run, str):
             continue
         answers.label(position, "group", group_of(run))
