@@ -11,8 +11,8 @@ from helpers.engine import architecture, job_of, question, replica_flops
 import tspsim
 from tspsim.errors import InputError
 from tspsim.parallel import scheme_of
+from tspsim.parallel.job import Job
 from tspsim.parallel.memory import kept_activations, peak_memory
-from tspsim.parallel.plan import Job
 from tspsim.parallel.recomputed import Partly
 
 MODEL = architecture(512, layers=8)

@@ -14,10 +14,11 @@ from .checkpoint import CHECKPOINTS
 from .choice import Choice, Option
 from .choices import choices_of, options_of, switches_of
 from .context import ContextMethod, method_of, usual_method
+from .job import Job
 from .lengths import DEALS, Unequal
 from .memory import Residency, peak_memory
 from .mesh import build_mesh, located
-from .plan import SWITCHES, Job, Plan
+from .plan import SWITCHES, Plan
 from .registries import (
     CONTEXT_METHODS,
     DECODE_EXCHANGES,

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from ..model.layer import gradients
 from ..operators import Gemm, Operator, Part
 from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive, Tokens
+from .job import Job
 from .lowering import lowering_of
-from .plan import Job
 from .serving_engine import Captured
 
 

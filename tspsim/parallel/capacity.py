@@ -21,10 +21,10 @@ from ..steps.batch import dealt
 from ..units import gib
 from . import served
 from .decode import ContextShare
+from .job import Job
 from .ledger import peak
 from .memory import declared
 from .pipeline import Chunk
-from .plan import Job
 from .serving_engine import Budget
 from .unpacked import UNPACKED
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .plan import Job, Plan
+from .job import Job
+from .plan import Plan
 
 Values = Mapping[str, Any]
 

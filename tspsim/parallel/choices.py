@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from ..errors import InputError
 from .choice import Choice
-from .plan import Job, Plan
+from .job import Job
+from .plan import Plan
 from .scheme import scheme_of
 
 

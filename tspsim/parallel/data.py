@@ -25,9 +25,9 @@ from ..steps import FORWARD, Task
 from .adapters import Halves
 from .builder import ProgramBuilder
 from .expert_rows import routed_shard
+from .job import Job
 from .ledger import Buffer, Lifetime
 from .pipeline import Chunk
-from .plan import Job
 from .wires import WIRES, recast, wire_bytes
 
 

@@ -33,7 +33,7 @@ from .expert_rows import (
     touched_experts,
 )
 from .interleave import EXCHANGE
-from .plan import Job
+from .job import Job
 from .recompute import cheap_again
 
 #: What to wait for → what its end is: the forward or backward of shared experts, as the scheme has it.

@@ -1,18 +1,111 @@
-"""What goes with pieces of exchanges with experts (Tutel's degree) and with sliced or gathered experts (its r)."""
+"""What experts ask of a plan: ranks they divide into, dispatch, balance, pieces (Tutel's degree) and slices (its r)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ..model import Experts
-from .balance import BUSIEST
+from ..operators import DTYPE_BYTES
+from ..steps import STEPS
+from .balance import BALANCES, BUSIEST
 from .pipeline import Refusal
 
 if TYPE_CHECKING:
-    from .plan import Job
+    from .job import Job
 
 
-def check(job: Job) -> Refusal:
+def check(job: Job, axis: str) -> None:
+    """Where experts are, and how tokens and they meet; raises InputError."""
+    model, plan, experts = job.model, job.plan, job.model.experts
+    wrong = _pieces(job)
+    if wrong is not None:
+        raise plan.refusal(*wrong)
+    if experts is None:
+        if plan.ep > 1:
+            raise plan.refusal("ep", f"{plan.ep} spreads experts, but {model.name} has none; leave ep out")
+        if plan.hiding.halves:
+            told = f"{plan.expert_overlap} hides exchanges with experts, but {model.name} has none; leave it out"
+            raise plan.refusal("expert_overlap", told)
+        return
+    columns = job.scheme.shards(job)
+    if experts.shared_width % columns:
+        columns_of = f"the {experts.shared_width} columns of the shared experts of {model.name}"
+        raise plan.refusal(axis, f"{columns} does not divide {columns_of}")
+    _balance(job)
+    wrong = _dispatch(job, experts)
+    if wrong is not None:
+        raise plan.refusal(*wrong)
+    if job.step.serves:
+        _serving_experts(job)
+        return
+    if not plan.dispatch.trains or plan.hiding.halves:
+        key, value = ("expert_dispatch", plan.expert_dispatch)
+        if plan.hiding.halves:
+            key, value = "expert_overlap", plan.expert_overlap
+        raise plan.refusal(key, f"{value} is of {', '.join(each.name for each in STEPS.values() if each.serves)}")
+    if plan.dispatch.eight_bits and DTYPE_BYTES[job.work.precision] > DTYPE_BYTES["mxfp8"]:
+        told = f"{plan.expert_dispatch} sends what products in eight bits read"
+        raise plan.refusal("expert_dispatch", f"{told}, and these are in {job.work.precision}")
+    if plan.hiding.micro_batches and (plan.ep == 1 or plan.order.of_micro_batches is None):
+        raise plan.refusal("expert_overlap", "micro_batches hides exchanges of ep > 1 in 1f1b; use none")
+    if plan.ep == 1:
+        if experts.width % plan.tp:
+            found = f"{plan.tp} does not divide the {experts.width} columns of an expert of {model.name}; set ep"
+            raise plan.refusal("tp", found)
+        return
+    if experts.count % plan.ep and plan.expert_shards is None:
+        raise plan.refusal("ep", f"{plan.ep} does not divide the {experts.count} experts of {model.name}")
+    if plan.expert_parts is None:
+        axes = [name for name in plan.expert_axes if plan.degree(name) > 1]
+        ranks = " x ".join(f"{name} {plan.degree(name)}" for name in axes) or "1"
+        raise plan.refusal(
+            "ep", f"{plan.ep} ranks cannot be taken from {ranks}, the inner axes whole and the last in equal parts"
+        )
+    if plan.tp > 1 and not plan.sequence_regions:
+        raise plan.refusal(
+            "ep", "beside tp needs sequence_regions: true, so that every rank sends its own tokens to experts"
+        )
+
+
+def _balance(job: Job) -> None:
+    """A policy moves or copies whole experts between the ranks of a group."""
+    model, plan, experts = job.model, job.plan, job.model.experts
+    policy, balance = BALANCES.get(plan.expert_balance.policy), plan.expert_balance
+    assert experts is not None
+    if (job.training and not policy.trains) or (job.step.serves and not policy.serves):
+        raise plan.refusal("expert_balance", f"{policy.name} is not built for a {job.step.title}; use busiest")
+    if plan.ep > 1 and experts.count % plan.ep == 0:
+        wrong = policy.check(experts.count, plan.ep, balance.options)
+        if wrong is not None:
+            raise plan.refusal("expert_balance", f"{wrong}, of {model.name} with ep {plan.ep}")
+
+
+def _serving_experts(job: Job) -> None:
+    """Experts of a serving step: on the ranks of ``tp``, or over replicas that go in step."""
+    model, plan, experts = job.model, job.plan, job.model.experts
+    assert experts is not None
+    whole = job.whole_ranks
+    columns = whole // plan.ep if job.replicates_tokens else whole if plan.ep == 1 else 1
+    if experts.width % columns:
+        raise plan.refusal("tp", f"{columns} does not divide the {experts.width} columns of an expert; set ep")
+    if experts.count % plan.ep:
+        raise plan.refusal("ep", f"{plan.ep} does not divide the {experts.count} experts of {model.name}")
+    if plan.ep > 1 and job.scheme.usual and plan.sp > 1:
+        raise plan.refusal("ep", "spreads experts over tp and dp in a serving step: leave sp at 1")
+    if plan.ep > 1 and not job.scheme.usual and job.plan.token_shards % plan.ep:
+        key, ranks = plan.token_axis, plan.token_shards
+        raise plan.refusal("ep", f"{plan.ep} ranks are not a part of {key} = {ranks}; use a divisor of that")
+    if plan.expert_parts is None or (job.scheme.usual and plan.ep > plan.tp and plan.ep % plan.tp):
+        raise plan.refusal("ep", f"{plan.ep} ranks cannot be taken from tp {plan.tp} x dp {plan.dp}, tp whole")
+    if plan.hiding.micro_batches:
+        raise plan.refusal("expert_overlap", "micro_batches hides exchanges behind a backward; use two_batches")
+    if plan.hiding.halves and (job.replicates_tokens or plan.ep == 1):
+        raise plan.refusal("expert_overlap", "two_batches hides exchanges with experts of other replicas; set ep")
+    if plan.hiding.halves and any(batch.sequences < 2 for batch in job.step.passes(job.work.load, plan.pp)):
+        raise plan.refusal("expert_overlap", "two_batches needs two sequences in every pass")
+
+
+def _pieces(job: Job) -> Refusal:
     """The key that does not go with the others, and why."""
     plan, experts = job.plan, job.model.experts
     own = {"expert_pieces": plan.expert_pieces > 1, "expert_shards": plan.expert_shards is not None}
@@ -27,10 +120,10 @@ def check(job: Job) -> Refusal:
     if own["expert_pieces"] and (plan.expert_shards == 0 or plan.hiding.micro_batches):
         beside = "expert_shards: 0" if plan.expert_shards == 0 else "expert_overlap: micro_batches"
         return "expert_pieces", f"{plan.expert_pieces} are pieces of tokens that travel and wait; leave out {beside}"
-    return check_shards(job, experts) if own["expert_shards"] else None
+    return _shards(job, experts) if own["expert_shards"] else None
 
 
-def check_shards(job: Job, experts: Experts) -> Refusal:
+def _shards(job: Job, experts: Experts) -> Refusal:
     """Whether ``ep`` ranks can share the experts so."""
     plan, count, ranks, shards = job.plan, experts.count, job.plan.ep, job.plan.expert_shards
     if count % ranks and (ranks % count or experts.width % (ranks // count)):
@@ -47,7 +140,7 @@ def check_shards(job: Job, experts: Experts) -> Refusal:
     return None
 
 
-def check_dispatch(job: Job, experts: Experts) -> Refusal:
+def _dispatch(job: Job, experts: Experts) -> Refusal:
     """What a way to experts needs of the routing, and of the ranks that tokens may be on."""
     plan, routing = job.plan, job.work.routing
     if routing.transitions and len(routing.transitions) != experts.count:

@@ -10,8 +10,8 @@ from ..model.formats import WeightClass
 from ..model.routed import RoutedShard
 from . import expert_shards
 from .balance import touched
+from .job import Job
 from .ledger import Buffer, Lifetime
-from .plan import Job
 
 
 def own_tokens(job: Job) -> int:

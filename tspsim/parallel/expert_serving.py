@@ -11,7 +11,7 @@ from .builder import ProgramBuilder
 from .expert import Shared
 from .expert_rows import left, load_of, routed_shard, touched_experts
 from .interleave import EXCHANGE
-from .plan import Job
+from .job import Job
 
 
 def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int], shared: Shared | None) -> list[int]:

@@ -19,8 +19,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..model import Experts
 from .builder import ProgramBuilder
+from .job import Job
 from .ledger import Buffer, Lifetime
-from .plan import SLICES, Job
+from .plan import SLICES
 
 #: The stream that weights come on.
 STREAM = "gathered experts"

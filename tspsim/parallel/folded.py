@@ -37,11 +37,11 @@ from .context.attention import (
 )
 from .decode.sharing import refused_exchange
 from .folded_form import AXIS, form_of
+from .job import Job
 from .ledger import Buffer, Lifetime
 from .memory import Residency
 from .partition import local_segments
 from .pipeline import Refusal
-from .plan import Job
 from .recompute import cheap_again, heads_again
 from .registries import DECODE_EXCHANGES, DECODE_FORMS, SCHEMES
 from .sampling import sampled_head

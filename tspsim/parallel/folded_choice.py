@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .choice import Choice, Values
-from .plan import Job, Plan
+from .job import Job
+from .plan import Plan
 from .registries import WEIGHT_TRANSPORTS
 
 #: Pieces that the MLP's weights are gathered in: finer ones hide no more, and multiply slower.

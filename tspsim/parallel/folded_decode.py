@@ -23,9 +23,9 @@ from .decode.layer import project, serve_layer, sum_rows
 from .decode.share import ContextShare, in_heads
 from .decode.sharing import exchange_buffers, exchanged_bytes, refused_exchange
 from .folded_form import AXIS, DecodeForm, form_of
+from .job import Job
 from .ledger import Buffer, Lifetime
 from .pipeline import Refusal
-from .plan import Job
 from .registries import DECODE_FORMS
 from .sampling import sampled_head
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from .decode.share import ContextShare
+from .job import Job
 from .ledger import Buffer
 from .pipeline import Refusal
-from .plan import Job, Plan
+from .plan import Plan
 from .registries import DECODE_FORMS
 from .scheme import LayerPiece, Piece
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ..model.layer import LayerShard, gradients
 from ..operators import Operator
 from .builder import ProgramBuilder
-from .plan import Job
+from .job import Job
 from .transport import Arrivals, transport_of
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ..model.formats import WeightClass
 from ..model.layer import LayerShard
 from .adapters import ELEMENT_BYTES, Halves
-from .plan import Job
+from .job import Job
 
 #: Groups of heads whose weights a rank holds at once, where there are as many: without the third, a group's could only
 #: start on their way when the one before last is done with its output projection, and the projection of the next step

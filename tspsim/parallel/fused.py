@@ -21,8 +21,9 @@ from typing import Literal
 from ..operators import MemoryBound
 from .builder import WHOLE, ProgramBuilder, Slice
 from .choice import Option
+from .job import Job
 from .pipeline import Refusal
-from .plan import Job, Plan
+from .plan import Plan
 
 #: What a plan's ``overlap`` says where products and sums meet in slices of one kernel.
 FUSED = "fused"

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..operators import Operator
-from .plan import Job
+from .job import Job
 
 Lowering = Callable[[Sequence[Operator]], tuple[Operator, ...]]
 

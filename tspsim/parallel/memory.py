@@ -17,9 +17,9 @@ from ..model import Block
 from ..operators import Role
 from . import data, expert_rows, served
 from .expert_rows import routed_shard, sent_rows
+from .job import Job
 from .ledger import WORKSPACE, Buffer, Lifetime, peak
 from .pipeline import Chunk
-from .plan import Job
 from .recompute import NORMS, PRODUCTS, remade
 from .recomputed import ATTENTION, CHEAP, FULL, INSIDE, KEPT
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .builder import ProgramBuilder
+from .job import Job
 from .memory import Kept, kept_activations
-from .plan import Job
 
 
 def send(

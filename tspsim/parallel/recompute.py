@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from ..model.layer import LayerShard
 from ..operators import Operator, Role
-from .plan import Job
+from .job import Job
 from .recomputed import CHEAP, FULL
 
 #: What a stack may make again by itself, and the operators that do.

@@ -15,7 +15,8 @@ from functools import lru_cache
 from ..network import hamiltonian_cycles
 from ..program import RING_SHIFT
 from .builder import ProgramBuilder
-from .plan import Job, Plan
+from .job import Job
+from .plan import Plan
 
 
 def refused(plan: Plan, axis: str) -> str | None:

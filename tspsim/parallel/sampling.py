@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..model.layer import LayerShard
 from .builder import ProgramBuilder
-from .plan import Job
+from .job import Job
 
 #: Of a logit as ranks exchange it.
 LOGIT_BYTES = 2.0

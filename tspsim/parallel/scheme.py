@@ -16,9 +16,10 @@ from ..steps import Step
 from .builder import ProgramBuilder
 from .choice import Choice, Option
 from .decode.share import ContextShare
+from .job import Job
 from .memory import Residency
 from .pipeline import Refusal
-from .plan import Job, Plan
+from .plan import Plan
 from .registries import SCHEMES
 
 Piece = Callable[[ProgramBuilder, Job, LayerShard], None]

@@ -16,9 +16,9 @@ from ..model.formats import WeightClass
 from ..model.serving import ServingLayer
 from ..operators import AbsorbProduct, Gemm, Operator
 from ..steps.batch import dealt
+from .job import Job
 from .ledger import Buffer, Lifetime
 from .pipeline import Chunk
-from .plan import Job
 
 
 def state(job: Job, weight_shards: int, chunks: Sequence[Chunk]) -> Iterator[Buffer]:

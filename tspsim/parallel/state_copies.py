@@ -8,8 +8,8 @@ from ..steps import FORWARD, Task
 from .builder import ProgramBuilder
 from .checkpoint import CHECKPOINTS, Checkpoint
 from .data import OwnedParameters, ParameterGroup
+from .job import Job
 from .pipeline import Chunk
-from .plan import Job
 
 
 def written_bytes(job: Job, held: Sequence[ParameterGroup]) -> float:

@@ -19,10 +19,10 @@ from . import data, offload, state_copies
 from .builder import ProgramBuilder, WrittenLayer
 from .expert_rows import own_tokens, program_axes
 from .interleave import flat, interleaved, shifted
+from .job import Job
 from .lengths import group_axis
 from .memory import Kept, spread_over
 from .pipeline import Chunk
-from .plan import Job
 from .recomputed import FULL, INSIDE, KEPT
 from .scheme import Scheme, WholeTokens
 

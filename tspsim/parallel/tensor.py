@@ -29,11 +29,12 @@ from .decode import ContextShare
 from .decode.layer import serve_layer
 from .decode.sharing import exchange_buffers, exchanged_bytes, refused_exchange
 from .fused import TRANSPORT, Cut, copied, copied_rows, copied_sum
+from .job import Job
 from .ledger import Buffer, Lifetime
 from .lengths import DEALS, sequence_groups, told
 from .memory import Residency
 from .pipeline import Refusal
-from .plan import Job, Plan
+from .plan import Plan
 from .recompute import cheap_again, heads_again
 from .registries import CONTEXT_METHODS, DECODE_EXCHANGES, SCHEMES
 from .residual import RESIDUALS, STANDARD, residual_of

@@ -15,8 +15,9 @@ from typing import Protocol
 from ..model.layer import LayerShard
 from . import rings
 from .builder import Buffers, ProgramBuilder
+from .job import Job
 from .pipeline import Refusal
-from .plan import Job, Plan
+from .plan import Plan
 from .registries import WEIGHT_TRANSPORTS
 
 #: Pieces of others that a pool holds at once: the one in use, and the one that arrives.

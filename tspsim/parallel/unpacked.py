@@ -8,8 +8,8 @@ from math import ceil
 from ..model.attention import prefilled
 from ..model.layer import LayerShard
 from ..model.serving import ServingLayer
+from .job import Job
 from .ledger import Buffer, Lifetime
-from .plan import Job
 
 #: The part of memory they are told under.
 UNPACKED = "unpacked_context"

@@ -8,8 +8,9 @@ from math import gcd
 from ...model.layer import LayerShard
 from ..builder import ProgramBuilder
 from ..choice import Choice
+from ..job import Job
 from ..ledger import Buffer, Lifetime
-from ..plan import Job, Plan
+from ..plan import Plan
 from ..registries import CONTEXT_METHODS
 from ..unpacked import unpacked
 from .attention import (

@@ -9,8 +9,8 @@ from ...model.layer import LayerShard
 from ...model.serving import ServingLayer
 from ...operators import Operator
 from ..builder import ProgramBuilder
+from ..job import Job
 from ..partition import Segments, block_segments, local_segments, sliced_segments
-from ..plan import Job
 
 
 def attention_backward(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...model.layer import LayerShard
 from ..builder import ProgramBuilder
-from ..plan import Job
+from ..job import Job
 from .attention import attention_backward, visible_segments
 from .method import ContextMethod
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from ...model.layer import LayerShard
 from ..builder import ProgramBuilder
 from ..choice import Choice, Option
+from ..job import Job
 from ..ledger import Buffer
 from ..pipeline import Refusal
-from ..plan import Job, Plan
+from ..plan import Plan
 from ..registries import CONTEXT_METHODS
 
 #: (builder, job, layer shard, position on the axis, what to wait for) → the instruction whose end means that the local

@@ -19,9 +19,10 @@ from ...operators import Operator
 from .. import rings
 from ..builder import ProgramBuilder
 from ..choice import Choice
+from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..pipeline import Refusal
-from ..plan import Job, Plan
+from ..plan import Plan
 from ..registries import CONTEXT_METHODS
 from ..unpacked import unpacked
 from .attention import (

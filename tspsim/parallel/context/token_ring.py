@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from ...model.layer import LayerShard
 from ...operators import Operator
 from ..builder import ProgramBuilder
+from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..partition import Segments
-from ..plan import Job
 from ..registries import CONTEXT_METHODS
 from .attention import attention_backward, expand, from_owner, shard_of
 from .method import ContextMethod

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from ...model.layer import LayerShard
 from ..builder import ProgramBuilder
+from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..pipeline import Refusal
-from ..plan import Job
 from ..registries import CONTEXT_METHODS
 from ..unpacked import unpacked
 from .attention import attention_backward, cached_bytes, expand, latent_bytes, shard_of, visible_segments

@@ -7,8 +7,8 @@ arXiv:2507.07120, §2.1).
 from __future__ import annotations
 
 from ..builder import ProgramBuilder
+from ..job import Job
 from ..pipeline import Refusal
-from ..plan import Job
 from ..registries import DECODE_EXCHANGES
 from .exchange import DecodeExchange, Partial
 from .share import ContextShare

@@ -14,8 +14,8 @@ from ...model.attention.base import Rows, tokens_of
 from ...model.serving import ServingLayer
 from ...operators import MemoryBound, Operator, Role
 from ..builder import ProgramBuilder
+from ..job import Job
 from ..pipeline import Refusal
-from ..plan import Job
 from ..registries import DECODE_EXCHANGES
 from .share import ContextShare
 

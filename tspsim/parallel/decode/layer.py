@@ -17,7 +17,7 @@ from ...model.serving import ServingLayer
 from ...operators import Gemm, Operator
 from .. import expert, expert_serving
 from ..builder import ProgramBuilder
-from ..plan import Job
+from ..job import Job
 from ..residual import residual_of
 from .exchange import Partial, exchange_of
 from .share import ContextShare, in_heads

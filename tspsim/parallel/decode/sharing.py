@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from ...model.attention import ATTENTION_KINDS, decoded
 from ...model.serving import ServingLayer
+from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..pipeline import Refusal
-from ..plan import Job
 from ..unpacked import UNPACKED, unpacked_bytes
 from .exchange import exchange_of, partials
 from .layer import cached_bytes, share_of

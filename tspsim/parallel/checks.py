@@ -1,0 +1,270 @@
+"""What a plan must keep to divide a model and its tokens, each with the remedy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import InputError
+from ..operators import DTYPE_BYTES
+from . import expert_checks
+from .checkpoint import CHECKPOINTS
+from .draft import DRAFTS
+from .pipeline import Pipeline
+from .plan import Plan
+from .recomputed import FULL, RECOMPUTE_METHODS
+from .registries import SCHEMES
+
+if TYPE_CHECKING:
+    from .job import Job
+
+
+def check(job: Job) -> None:
+    """Refuse a plan whose degrees cannot divide the model or the tokens; raises InputError with the remedy."""
+    model, plan, scheme = job.model, job.plan, job.scheme
+    axis, columns = scheme.axes[0], scheme.shards(job)
+    others = [name for each in SCHEMES.values() if each is not scheme for name in each.axes]
+    if any(plan.degree(name) > 1 for name in others):
+        beside = " and ".join(name for name in others if name not in scheme.axes)
+        raise plan.refusal(axis, f"{plan.degree(axis)} {scheme.alone}: leave {beside} at 1 beside it")
+    if job.step.serves:
+        _serving(job)
+    _unequal(job)
+    _scheme(job, axis)
+    if model.ffn % columns:
+        raise plan.refusal(axis, f"{columns} does not divide the {model.ffn} FFN columns of {model.name}")
+    expert_checks.check(job, axis)
+    pieces = plan.token_shards * (2 if plan.partition == "zigzag" and plan.token_shards > 1 else 1)
+    lengths = [row[0] for batch in job.passes for row in batch.rows] or [job.work.sequence]
+    for length in lengths if job.step.shards_tokens and not job.unequal else ():
+        if length % pieces:
+            what = "a sequence that is" if length == job.work.sequence else "chunks that are"
+            raise plan.refusal(
+                plan.token_axis,
+                f"{plan.token_shards} shards in {plan.partition} order need {what} a multiple of {pieces}, "
+                f"not {length}",
+            )
+    _pipeline(job)
+    _activations(job)
+    _documents(job, job.work.sequence // pieces)
+    _adapters(job)
+    _shard_group(job)
+    _checkpoint(job)
+
+
+def _checkpoint(job: Job) -> None:
+    plan = job.plan
+    stated = [key for key in ("checkpoint_rate", "checkpoint_every") if getattr(plan, key) != getattr(Plan, key)]
+    if plan.checkpoint is None:
+        if stated:
+            raise plan.refusal(stated[0], "is of plans that write checkpoints; state checkpoint")
+        return
+    if not job.training:
+        raise plan.refusal("checkpoint", f"is of training; a {job.step.title} has no state to write")
+    if plan.hiding.micro_batches:
+        raise plan.refusal("checkpoint", "beside expert_overlap: micro_batches is not built; leave one out")
+    if CHECKPOINTS.get(plan.checkpoint).holds_file and plan.checkpoint_rate is None:
+        raise plan.refusal("checkpoint_rate", f"is needed with checkpoint: {plan.checkpoint}")
+
+
+def _scheme(job: Job, axis: str) -> None:
+    """What the scheme asks, and heads that its ranks can divide; of every size of group that shares a sequence."""
+    model = job.model
+    sizes = {each.packed.ranks: each for each in job.every_pack()} if job.unequal and job.plan.groups else {}
+    for each in (job, *sizes.values()):
+        refused = job.scheme.check(each)
+        if refused is not None:
+            raise job.plan.refusal(*refused)
+        shards = each.head_shards
+        if model.heads % shards:
+            raise job.plan.refusal(axis, f"{shards} does not divide the {model.heads} attention heads of {model.name}")
+        if model.kv_heads % shards and shards % model.kv_heads:
+            raise job.plan.refusal(
+                axis,
+                f"{shards} neither divides nor is a multiple of the {model.kv_heads} key/value heads of "
+                f"{model.name}",
+            )
+
+
+def _unequal(job: Job) -> None:
+    """Sequences of unequal length: keys that are theirs alone, and what is not built beside them."""
+    plan, own = job.plan, ("dynamic_sp", "rank_tokens", "deal")
+    if not job.unequal:
+        stated = next((name for name in own if name in plan.options), None)
+        if stated is not None:
+            key = "sp" if stated == "dynamic_sp" else stated
+            raise plan.refusal(key, "is of sequences of unequal length; state workload.lengths, or leave it out")
+        return
+    if not job.scheme.unequal:
+        can = " or ".join(axis for each in SCHEMES.values() if each.unequal for axis in each.axes)
+        raise plan.refusal(job.scheme.axes[0], f"takes sequences of one length alone; use {can}")
+    for key, usual in (("pp", 1), ("ep", 1)):
+        if plan.degree(key) != usual:
+            raise plan.refusal(key, f"{plan.degree(key)} is not built beside workload.lengths; leave it out")
+    if plan.micro_batch is not None:
+        raise plan.refusal("micro_batch", "says how many sequences; of unequal ones state rank_tokens")
+    if plan.overlap and plan.tp > 1:
+        raise plan.refusal("overlap", "of tp's sums is not built beside workload.lengths; leave it out")
+    if plan.options.get("dynamic_sp") and plan.dp & (plan.dp - 1):
+        raise plan.refusal("sp", f"auto shares a sequence by 2, 4, 8, ... of dp = {plan.dp}, no power of two")
+    if plan.zero >= 2 and len({len(packs) for packs in job.dealt.packs}) > 1:
+        told = f"{plan.zero} exchanges weights or gradients every micro-batch"
+        raise plan.refusal("zero", f"{told}, of which replicas have unequal numbers; use 0 or 1")
+
+
+def _serving(job: Job) -> None:
+    """What a step of an inference engine has no use for, and contexts that the model was not made for."""
+    plan, work, model, title = job.plan, job.work, job.model, job.step.title
+    for key, usual in (
+        ("zero", 0), ("shard_group", None), ("secondary_shard", None), ("weight_wire", None),
+        ("gradient_wire", None), ("vpp", 1), ("micro_batch", None), ("recomputation", "none"),
+        ("schedule", "1f1b"), ("activation_store", None), ("offload_layers", 0),
+    ):  # fmt: skip
+        value = getattr(plan, key)
+        if value != usual:
+            raise plan.refusal(key, f"{value} is of training; a {title} takes none of it: leave {key} out")
+    if work.document is not None:
+        told = f"{work.document} packs documents into a sequence, which a {title} does not: leave it out"
+        raise InputError(told, key="workload.document")
+    if not work.causal:
+        raise InputError(f"false is of whole sequences; a {title} is causal: leave it out", key="workload.causal")
+    if work.multi_token:
+        told = f"modules for further tokens are trained; a {title} drafts with them: pass: verify, draft: mtp"
+        raise InputError(told, key="workload.multi_token")
+    if job.scheme.whole is None:
+        can = " or ".join(each.axes[0] for each in SCHEMES.values() if each.whole is not None)
+        raise plan.refusal(job.scheme.axes[0], f"{job.scheme.summary} does not run a {title}; use {can}")
+    load = work.load
+    prompts = (row.query_tokens + row.context_tokens for row in load.kept)
+    longest = {"context": max(load.contexts, default=0), "sequence": max(prompts, default=0)}
+    for key, tokens in longest.items():
+        if model.max_context and tokens > model.max_context:
+            told = f"{tokens} tokens are more than the {model.max_context} that {model.name} was made for"
+            raise InputError(f"{told}; a model file with another max_context takes more", key=f"workload.{key}")
+    drafts = load.speculation
+    if drafts and drafts.tokens and not DRAFTS.get(drafts.draft).available(model):
+        can = " or ".join(each.name for each in DRAFTS.values() if each.available(model))
+        told = f"{drafts.draft} drafts with modules for further tokens, and {model.name} has none; use {can}"
+        raise InputError(told, key="workload.speculation.draft")
+
+
+def _documents(job: Job, chunk: int) -> None:
+    """Documents end where a shard's chunk of tokens does, and blocks of others then hold nothing to see."""
+    document, plan = job.work.document, job.plan
+    if document is None:
+        return
+    if not job.work.causal or chunk % document:
+        raise InputError(
+            f"documents of {document} tokens do not fill the chunks of {chunk} tokens that plan '{plan.name}' "
+            "makes of a sequence; use a divisor of that",
+            key="workload.document",
+        )
+    if plan.token_shards > 1 and plan.overlap_by == "blocks":
+        raise plan.refusal("overlap_by", "packed documents see nothing of others' blocks: use heads")
+
+
+def _wires(job: Job) -> None:
+    """Second copies of weights and narrow types on the way: of ZeRO 3, whose weights and gradients travel every
+    micro-batch."""
+    plan = job.plan
+    keys = [key for key in ("secondary_shard", "weight_wire", "gradient_wire") if getattr(plan, key) is not None]
+    if not keys:
+        return
+    if plan.zero != 3 or not job.training:
+        raise plan.refusal(keys[0], f"{getattr(plan, keys[0])} is of training with zero: 3")
+    if job.model.experts is not None or job.work.adapters is not None:
+        raise plan.refusal(keys[0], "is not built for models with experts, nor for adapters")
+    if plan.shard_group is not None and plan.secondary_shard is not None:
+        raise plan.refusal("secondary_shard", "and shard_group both divide weights inside nodes; leave one out")
+    if plan.gradient_wire is not None and plan.secondary_shard is None:
+        raise plan.refusal("gradient_wire", "needs secondary_shard: the ranks that sum among themselves first")
+    if plan.secondary_shard is not None and plan.shard_parts is None:
+        sizes = f"sp {plan.sp} x dp {plan.dp}"
+        raise plan.refusal("secondary_shard", f"{plan.secondary_shard} ranks cannot be taken from {sizes}")
+
+
+def _shard_group(job: Job) -> None:
+    plan = job.plan
+    _wires(job)
+    if plan.shard_group is None:
+        return
+    if not plan.zero:
+        raise plan.refusal("shard_group", f"{plan.shard_group} ranks divide nothing with zero: 0; set zero")
+    if plan.shard_parts is None:
+        raise plan.refusal(
+            "shard_group",
+            f"{plan.shard_group} ranks cannot be taken from sp {plan.sp} x dp {plan.dp}, "
+            "sp whole and dp in equal parts",
+        )
+    for axis, size in plan.shard_parts.items():
+        sharing = (plan.expert_parts or {}).get(axis, 1)
+        if size % sharing and sharing % size:
+            raise plan.refusal(
+                "shard_group",
+                f"groups of {size} ranks of {axis} that divide state and groups of {sharing} that share experts "
+                "do not fit into each other; make one a multiple of the other",
+            )
+
+
+def _adapters(job: Job) -> None:
+    if job.work.adapters is None:
+        return
+    if not job.training:
+        raise InputError("adapters are trained; use pass: training, or leave them out", key="workload.adapters")
+    if not any(job.work.adapters.beside_layer(job.model, block) for block in dict.fromkeys(job.model.blocks)):
+        raise InputError(
+            f"no layer of {job.model.name} has these products; routed experts get adapters with experts: each",
+            key="workload.adapters.targets",
+        )
+
+
+def _pipeline(job: Job) -> None:
+    plan, chunks = job.plan, job.plan.pp * job.plan.vpp
+    if not job.unequal and job.work.sequences % job.sequences:
+        raise plan.refusal(
+            "micro_batch", f"{job.sequences} does not divide the {job.work.sequences} sequences of a replica"
+        )
+    if plan.vpp > 1 and plan.pp == 1:
+        raise plan.refusal("vpp", f"{plan.vpp} virtual stages need a pipeline; set pp, or leave vpp out")
+    if chunks > job.model.layers and not plan.stage_layers:
+        found = f"{chunks} pipeline chunks are more than the {job.model.layers} layers"
+        remedy = "; embedding and head may have chunks of their own: stage_layers" if job.model.vocab else ""
+        raise plan.refusal("pp", found + remedy)
+    if plan.stage_layers and (len(plan.stage_layers) != chunks or sum(plan.stage_layers) != job.model.layers):
+        raise plan.refusal(
+            "stage_layers",
+            f"needs {chunks} numbers (pp·vpp) that add up to {job.model.layers}, not {list(plan.stage_layers)}",
+        )
+    empty = [index for index, layers in enumerate(plan.stage_layers) if not layers]
+    if any(index not in (0, chunks - 1) or not job.model.vocab for index in empty):
+        raise plan.refusal("stage_layers", "only the embedding's chunk and the head's may have no layer")
+    splits = job.scheme.layer_weights is not None
+    refused = job.order.check(Pipeline(plan.pp, plan.vpp, job.micro_batches, splits))
+    if refused is not None:
+        raise plan.refusal(*refused)
+
+
+def _activations(job: Job) -> None:
+    """Which layers are recomputed, and where and in which type the others wait for their backward."""
+    plan, most = job.plan, max(job.chunk_sizes)
+    if not job.training and (plan.recomputed or plan.activation_store or plan.offload_layers):
+        stored = "activation_store" if plan.activation_store else "offload_layers"
+        key = "recomputation" if plan.recomputed else stored
+        raise plan.refusal(key, f"is of training; a {job.step.title} keeps nothing for a backward")
+    if plan.recomputed is not None:
+        grouped = RECOMPUTE_METHODS.get(plan.recomputed.method).group(2) > 1
+        if grouped and plan.recomputation != FULL:
+            told = f"{plan.recomputation} of layers in groups is not built; use {FULL}"
+            raise plan.refusal("recomputation.what", told)
+        if plan.recomputed.layers > most:
+            told = f"{plan.recomputed.layers} are more than the {most} layers of a chunk; use at most {most}"
+            raise plan.refusal("recomputation.layers", told)
+    if job.store.products_in_eight_bits and DTYPE_BYTES[job.work.precision] > DTYPE_BYTES["mxfp8"]:
+        told = f"{job.store.name} keeps what products in eight bits read, and these are in {job.work.precision}"
+        raise plan.refusal("activation_store", f"{told}; use fp8")
+    if plan.offload_layers > most:
+        told = f"{plan.offload_layers} are more than the {most} layers of a chunk; use at most {most}"
+        raise plan.refusal("offload_layers", told)
+    if plan.offload_layers and job.order.splits_backward:
+        raise plan.refusal("offload_layers", f"is not built for {plan.schedule}; use 1f1b")
+    if plan.offload_layers and not job.work.host_bytes_per_s:
+        raise plan.refusal("offload_layers", "needs a node whose link to its host's memory is known")

@@ -1,0 +1,449 @@
+"""One model under one plan: the facts that schemes, memory and programs read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING
+
+from ..errors import InputError
+from ..model import Architecture, Block
+from ..model.formats import WeightClass
+from ..model.layer import LayerShard
+from ..model.serving import ServingLayer
+from ..operators import DTYPE_BYTES
+from ..steps import Batch, Speculation, Step, Task
+from . import checks
+from .activation_store import ACTIVATION_STORES, WIDE, ActivationStore
+from .balance import Balanced, balanced
+from .draft import DRAFTS
+from .lengths import Dealt, Groups, Pack, dealt, group_axis
+from .pipeline import Chunk, PipelineOrder, chunk_layers, chunks_both_ways, stage_chunks
+from .plan import Plan
+from .recomputed import KEPT
+from .registries import SCHEMES
+from .serving_engine import Captured
+from .work import Work
+
+if TYPE_CHECKING:
+    from .scheme import Scheme
+
+#: Layers that show a steady block: the first fills the pipeline of exchanges, the others repeat.
+BLOCKS = 4
+
+
+@dataclass(frozen=True)
+class Job:
+    """One model under one plan: what every scheme is handed."""
+
+    model: Architecture
+    plan: Plan
+    work: Work
+    #: Which pass of a serving step is meant; None: the one with most tokens.
+    pass_index: int | None = None
+    #: Of sequences of unequal length: whose micro-batches are meant (None: those of the replica that has most of them),
+    #: and which of them (None: the one with most tokens a rank).
+    replica: int | None = None
+    pack: Pack | None = None
+    #: Seconds of a step in which its checkpoint waits until the one before is in its file.
+    held_s: float = 0.0
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of a weight element as it is kept and moved: while training the optimizer's, else the precision's."""
+        if self.training and self.work.adapters is None:
+            return self.work.optimizer.weights
+        return DTYPE_BYTES[self.work.precision]
+
+    @property
+    def activation_bytes(self) -> float:
+        """Bytes of an activation element; eight-bit and narrower formats keep activations in bf16 between kernels."""
+        return max(2.0, DTYPE_BYTES[self.work.precision])
+
+    @property
+    def step(self) -> Step:
+        return self.work.step
+
+    @property
+    def training(self) -> bool:
+        """Whether a backward follows the forward."""
+        return self.work.step.trains
+
+    @property
+    def capture(self) -> Captured:
+        """How much of the kernels of a serving step's pass its engine launches as graphs."""
+        engine, queries = self.work.stack.engine, self.work.load.queries
+        return engine.captured(self.rows, queries) if self.step.serves else Captured.NOTHING
+
+    @property
+    def captured(self) -> bool:
+        """Whether a serving step's engine launches all kernels of the pass as one graph."""
+        return self.capture is Captured.WHOLE
+
+    @property
+    def host_s(self) -> float:
+        """Seconds of a serving step's host, beside launches, that its device waits for: once a pass."""
+        passes = self.step.passes(self.work.load, self.plan.pp)
+        return sum(self.work.stack.engine.host_s(batch.sequences) + self.between_s for batch in passes)
+
+    @property
+    def between_s(self) -> float:
+        """Of them those of a pass whatever is in it: small kernels and waits of the stage's layers."""
+        routed = sum(block.experts for block in self.model.blocks)
+        stages, ranks = self.plan.pp, max(self.whole_ranks, self.plan.ep)
+        return self.work.stack.engine.between_s(-(-self.model.layers // stages), -(-routed // stages), ranks)
+
+    @property
+    def hidden_host_s(self) -> float:
+        """Seconds of it that run beside the device: the step takes them at least."""
+        passes = self.step.passes(self.work.load, self.plan.pp)
+        return sum(self.work.stack.engine.hidden_s(batch.sequences) for batch in passes)
+
+    @property
+    def replica_axis(self) -> str:
+        """The axis of ranks that hold the same weights and sum their gradients: sequence shards are such ranks too."""
+        return "dp+sp" if self.plan.sp > 1 else "dp"
+
+    @property
+    def copies(self) -> int:
+        """Ranks on the replica axis."""
+        return self.plan.dp * self.plan.sp
+
+    @property
+    def expert_ranks(self) -> int:
+        """Ranks that one copy of a layer's routed experts is spread over: ``ep``, or without it ``tp`` by columns, and
+        both where ranks of ``tp`` serve.
+
+        An engine loads its weights once, so this is no step's own: folded ranks hold all experts of their group
+        whatever a step's form, also where each multiplies a part of their columns.
+        """
+        if self.plan.ep > 1 and (self.scheme.folds or not self.replicates_tokens):
+            return self.plan.ep
+        return self.plan.tp
+
+    @property
+    def replicates_tokens(self) -> bool:
+        """Whether ranks of an expert group have the same tokens anyway, as those of ``tp`` where one serves. Nothing is
+        exchanged, and what each rank's experts add is summed as tensor parallelism does."""
+        return self.plan.ep > 1 and self.whole_ranks % self.plan.ep == 0 and self.step.serves
+
+    @property
+    def whole_ranks(self) -> int:
+        """Ranks that have the same tokens in a serving step, and divide heads, columns and experts among them."""
+        return self.scheme.whole_ranks(self)
+
+    @property
+    def expert_copies(self) -> int:
+        """Ranks of a pipeline stage that hold the same routed experts."""
+        plan = self.plan
+        return prod(plan.degree(axis) for axis in plan.expert_axes) // self.expert_ranks
+
+    @property
+    def expert_state_shards(self) -> int:
+        """Those of them among which state is divided: all, or those of one shard group."""
+        plan = self.plan
+        if plan.shard_group is None:
+            return self.expert_copies
+        experts, shards = plan.expert_parts or {}, plan.shard_parts or {}
+        inner = [axis for axis in plan.expert_axes if axis not in shards]
+        here = prod(plan.degree(axis) // experts[axis] for axis in inner) if plan.ep > 1 else self.own_copies
+        return here * prod(max(1, shards[axis] // experts.get(axis, 1)) for axis in shards)
+
+    @property
+    def own_copies(self) -> int:
+        """Ranks on a scheme's own axes that hold the same experts where none are spread: all but tensor parallel ones,
+        whose experts are split by columns."""
+        return 1 if self.scheme.usual else prod(self.plan.degree(axis) for axis in self.scheme.axes)
+
+    def ranks_along(self, axis: str) -> int:
+        """Ranks of a group along an axis, or along several joined by ``+``."""
+        group = self.plan.shard_group or self.plan.secondary_shard
+        sizes = {"edp": self.expert_copies, "shard": group or self.copies}
+        sizes["replicate"] = self.copies // sizes["shard"]
+        sizes["expert shard"] = self.expert_state_shards
+        sizes |= {name: prod(parts.values()) for name, parts in self.plan.groups.items()}
+        sizes["expert replicate"] = self.expert_copies // self.expert_state_shards
+        return prod(sizes[part] if part in sizes else self.plan.degree(part) for part in axis.split("+"))
+
+    @property
+    def expert_axis(self) -> str:
+        """The axis of those ranks: ``edp``, or without expert groups all that hold what this rank holds."""
+        if self.plan.ep > 1:
+            return "edp"
+        return self.replica_axis if self.scheme.usual else "+".join(("dp", *self.scheme.axes))
+
+    @property
+    def multi_token(self) -> int:
+        """Modules for further tokens that this job runs."""
+        return self.model.multi_token if self.training and self.work.multi_token else 0
+
+    def blocks(self, chunks: Sequence[Chunk]) -> Counter[Block]:
+        """Kinds of layer in some chunks, and how many of each."""
+        kinds: Counter[Block] = Counter()
+        for chunk in chunks:
+            for block, count in self.model.kinds(chunk.first_layer, chunk.layers):
+                kinds[block] += count
+            if chunk.has_head and self.further_layers:
+                kinds[self.further_block] += self.further_layers
+        return kinds
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of one micro-batch, or prompts that a pass reads whose tokens ranks divide."""
+        if self.step.serves and self.step.shards_tokens and self.pass_index is not None:
+            return self.rows[0][2]
+        if self.unequal:
+            return len(self.packed.tokens)
+        return self.plan.micro_batch or self.step.micro_batch(self.work.sequences)
+
+    @property
+    def sequence(self) -> int:
+        """Tokens of each that one pass takes: all, or a chunk of a prompt."""
+        if self.unequal:
+            return max(self.packed.tokens)
+        return self.rows[0][0] if self.step.serves else self.work.sequence
+
+    @property
+    def lengths(self) -> tuple[tuple[int, int], ...]:
+        """Tokens of the sequences of one micro-batch, and how many have as many."""
+        if self.unequal:
+            return tuple(sorted(Counter(self.packed.tokens).items()))
+        return ((self.sequence, self.sequences),)
+
+    @property
+    def unequal(self) -> bool:
+        """Whether sequences of the step differ in length."""
+        return bool(self.work.unequal.tokens)
+
+    @cached_property
+    def dealt(self) -> Dealt:
+        """Who works on which of them; raises InputError where they cannot be dealt so."""
+        work, plan, options = self.work, self.plan, self.plan.options
+        halves, regions = (2 if plan.partition == "zigzag" else 1), plan.tp if plan.sequence_regions else 1
+        groups = Groups(
+            plan.dp, plan.token_shards, options.get("rank_tokens"), bool(options.get("dynamic_sp")),
+            lambda ranks: ranks * regions * (halves if ranks > 1 else 1),
+        )  # fmt: skip
+        try:
+            return dealt(self.model, work.unequal.tokens, work.causal, options.get("deal", "work"), groups)
+        except InputError as error:
+            raise self.plan.refusal(error.key or "rank_tokens", error.message) from None
+
+    @cached_property
+    def packs(self) -> tuple[Pack, ...]:
+        """A replica's micro-batches of sequences of unequal length."""
+        return max(self.dealt.packs, key=len) if self.replica is None else self.dealt.packs[self.replica]
+
+    @cached_property
+    def packed(self) -> Pack:
+        """The micro-batch of them that is meant."""
+        if self.pack is not None:
+            return self.pack
+        packs = self.packs if self.replica is not None else [pack for each in self.dealt.packs for pack in each]
+        return max(packs, key=lambda pack: sum(pack.tokens) / pack.ranks)
+
+    def taking(self, pack: Pack) -> Job:
+        """The job in one micro-batch of sequences of unequal length, its plan that of the ranks that share it."""
+        plan = self.plan
+        if pack.ranks > plan.token_shards:
+            ranks = pack.ranks // plan.token_shards
+            degrees = {**plan.degrees, plan.token_axis: pack.ranks, "dp": plan.dp // ranks}
+            together = {plan.token_axis: plan.node_ranks(group_axis(ranks)) if plan.together else pack.ranks}
+            own = {name: value for name, value in plan.options.items() if name != "dynamic_sp"}
+            plan = replace(plan, degrees=degrees, together=together, options=own)
+        found = replace(self, plan=plan, pack=pack)
+        found.__dict__["packs"] = self.packs
+        return found
+
+    def every_pack(self) -> Iterator[Job]:
+        """The job in every micro-batch of any replica, those that are alike once."""
+        packs = (pack for each in self.dealt.packs for pack in each)
+        for tokens, ranks in dict.fromkeys((pack.tokens, pack.ranks) for pack in packs):
+            yield self.taking(Pack(tokens, ranks))
+
+    @property
+    def cached(self) -> int:
+        """Tokens of each that are in the cache before a pass."""
+        return self.rows[0][1] if self.step.serves else 0
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of a replica's step, or passes of a serving one."""
+        if self.unequal:
+            return len(self.packs)
+        return len(self.passes) or self.work.sequences // self.sequences
+
+    @cached_property
+    def passes(self) -> tuple[Batch, ...]:
+        """Forwards of a serving step, padded as its engine does, or halves of them that take turns; none of others."""
+        engine = self.work.stack.engine
+        passes = self.step.passes(self.work.load, self.plan.pp)
+        if self.plan.hiding.halves:
+            passes = tuple(half for batch in passes for half in batch.halves)
+        filled = [engine.filled(tuple(batch.rows), self.work.load.queries) for batch in passes]
+        return tuple(
+            batch if rows == tuple(batch.rows) else replace(batch, rows=rows, outputs=batch.head_tokens)
+            for batch, rows in zip(passes, filled, strict=True)
+        )
+
+    @cached_property
+    def batch(self) -> Batch:
+        """Rows of one pass of a serving step."""
+        if self.pass_index is None:
+            return max(self.passes, key=lambda batch: batch.tokens)
+        return self.passes[self.pass_index]
+
+    @property
+    def rows(self) -> tuple[tuple[int, int, int], ...]:
+        """Of that pass, as layers take them; none of a step that does not serve."""
+        if not self.step.serves:
+            return ()
+        return tuple((queries, context, sequences) for queries, context, sequences in self.batch.rows)
+
+    @property
+    def drafts(self) -> Speculation | None:
+        """What the step verifies, and makes again at its end."""
+        return self.work.load.speculation if self.step.serves else None
+
+    @property
+    def draft_layers(self) -> int:
+        """Layers of the drafter; none where nothing is drafted."""
+        return DRAFTS.get(self.drafts.draft).layers if self.drafts and self.drafts.tokens else 0
+
+    @property
+    def further_layers(self) -> int:
+        """Layers behind the model's last: of its modules for further tokens, or of a drafter."""
+        return self.multi_token + self.draft_layers
+
+    @property
+    def further_block(self) -> Block:
+        """What those are made of."""
+        return DRAFTS.get(self.drafts.draft).block(self.model) if self.drafts else self.model.further_block
+
+    def drafting(self, number: int = 0) -> Job:
+        """Pass ``number`` of the drafter: a query of every sequence."""
+        return replace(self, work=replace(self.work, load=self.work.load.drafting(number)))
+
+    def at(self, index: int) -> Job:
+        """The job in one pass of a serving step, or in one micro-batch of sequences of unequal length; any other is the
+        same in all of its micro-batches."""
+        if self.unequal:
+            return self.taking(self.packs[index])
+        if not self.step.serves:
+            return self
+        found = replace(self, pass_index=index)
+        found.__dict__["passes"] = self.passes  # the same in all of them, and long where chunks are many
+        return found
+
+    @property
+    def group_tokens(self) -> int:
+        """Tokens of one micro-batch, over all token shards."""
+        if self.unequal:
+            return sum(self.packed.tokens)
+        return self.batch.tokens if self.step.serves else self.work.sequence * self.sequences
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one micro-batch that a rank holds."""
+        return self.group_tokens // (self.packed.ranks if self.unequal else self.token_shards)
+
+    def one_forward(self) -> Job:
+        """The forward of a few layers and one micro-batch or pass, with a pipeline's stages as replicas beside each
+        other."""
+        alone = self.plan.in_one_stage(self.plan.dp * self.plan.pp)
+        return Job(self.model.steady(BLOCKS), alone, self.work.one_forward(self.sequences))
+
+    @property
+    def token_shards(self) -> int:
+        """Ranks that the tokens of a pass are divided over."""
+        return self.plan.token_shards if self.step.shards_tokens else 1
+
+    @property
+    def head_tokens(self) -> int:
+        """Tokens of one micro-batch that a rank takes through the language-model head."""
+        return self.batch.head_tokens if self.step.serves else self.tokens
+
+    def layer(self, shards: int, block: Block | None = None) -> LayerShard:
+        """``1/shards`` of a layer of one kind (None: the model's first), in this work's types."""
+        work = self.work
+        if self.step.serves:
+            wide = work.formats.multiplied(WeightClass.ATTENTION)
+            return ServingLayer(self.model, shards, wide, self.activation_bytes, block, work.formats)
+        return LayerShard(self.model, shards, work.precision, self.activation_bytes, block)
+
+    @property
+    def chunk_sizes(self) -> tuple[int, ...]:
+        """Layers of every chunk of the pipeline."""
+        return self.plan.stage_layers or chunk_layers(self.model.layers, self.plan.pp * self.plan.vpp)
+
+    def chunks(self, stage: int) -> tuple[Chunk, ...]:
+        if self.training and self.plan.pp > 1 and self.plan.order.both_ways:
+            return chunks_both_ways(self.chunk_sizes, stage)
+        return stage_chunks(self.chunk_sizes, self.plan.pp, stage)
+
+    @property
+    def order(self) -> PipelineOrder:
+        """The order of a stage's tasks: the plan's, or where forwards and backwards are interleaved what stands in."""
+        order = self.plan.order
+        if self.training and self.plan.hiding.micro_batches and order.of_micro_batches:
+            return order.of_micro_batches
+        return order
+
+    def tasks(self, stage: int) -> list[Task]:
+        """What a stage does in a step, in order."""
+        plan = self.plan
+        tasks = self.step.tasks(self.order, plan.pp, stage, self.micro_batches, plan.vpp)
+        if not (self.step.serves and plan.hiding.halves):
+            return tasks
+        return [task._replace(beside=index % 2 == 0) for index, task in enumerate(tasks)]
+
+    def again(self, chunk: Chunk) -> tuple[str, ...]:
+        """What of each of a chunk's layers its backward makes again."""
+        what, partly = self.plan.recomputation, self.plan.recomputed
+        return partly.what(what, chunk.layers) if partly is not None else (what,) * chunk.layers
+
+    def making(self, again: str) -> Job:
+        """The job as one layer of it meets it, of which that much is made again."""
+        if self.plan.recomputed is None and self.plan.recomputation == again:
+            return self
+        return replace(self, plan=replace(self.plan, recomputation=again, recomputed=None))
+
+    @property
+    def least_again(self) -> Job:
+        """The job without copies to the host, and where nothing is made again of any layer, if that is so of some."""
+        job = self if self.plan.recomputed is None else self.making(KEPT)
+        return job if not job.plan.offload_layers else replace(job, plan=replace(job.plan, offload_layers=0))
+
+    @property
+    def store(self) -> ActivationStore:
+        """In which type kept activations wait: as the plan says, or the stack."""
+        return ACTIVATION_STORES.get(self.plan.activation_store or self.work.stack.activation_store or WIDE.name)
+
+    @property
+    def expert_loads(self) -> Balanced:
+        """What each rank of an expert group gets to do, by the plan's policy."""
+        experts, plan = self.model.experts, self.plan
+        assert experts is not None
+        if plan.expert_shards == 0:  # tokens stay where they are, whatever experts they visit
+            return Balanced(self.work.routing.rank_loads(experts.count, 1) * plan.ep)
+        tokens = -(-self.tokens // plan.tp) if self.step.serves else self.tokens  # ranks of tp take a part each
+        assignments, owners = float(tokens * plan.ep * experts.topk), plan.ep // plan.expert_owners
+        found = balanced(self.work.routing, plan.expert_balance, experts.count, owners, assignments)
+        return found.of_slices(plan.expert_owners) if plan.expert_owners > 1 else found
+
+    @property
+    def scheme(self) -> Scheme:
+        """What spreads a replica."""
+        return SCHEMES.get(self.plan.scheme)
+
+    @property
+    def head_shards(self) -> int:
+        """Ranks, or steps of the folded schedule, that the heads are spread over."""
+        return self.scheme.head_shards(self)
+
+    def check(self) -> None:
+        """Refuse a plan whose degrees cannot divide the model or the tokens; raises InputError with the remedy."""
+        checks.check(self)
