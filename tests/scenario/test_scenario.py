@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import model_serializer
 
 import tspsim
 from tspsim import catalog
@@ -18,6 +19,7 @@ from tspsim.bound import bounds
 from tspsim.errors import InputError, UnknownNameError
 from tspsim.question import look_up
 from tspsim.scenario import OPTIMIZERS, ClusterInline, OptimizerSpec, load
+from tspsim.scenario.section import Section
 
 SIX = ["TSP8", "TP8", "TP4-SP2", "TP2-SP4", "SP8", "TSP8-published"]
 
@@ -257,3 +259,15 @@ def test_part_of_a_node_is_said_and_told_again() -> None:
     assert "Of each node 4 GPUs are used" in scenario.in_words()[0]
     assert scenario.to_dict()["cluster"]["gpus_per_node"] == 4
     assert "gpus_per_node" not in load(question()).to_dict()["cluster"]
+
+
+def test_ctrl_c_while_a_scenario_is_written_out_is_ctrl_c() -> None:
+    """Pydantic makes of every exception in a part that writes itself one of its own."""
+
+    class Pressed(Section):
+        @model_serializer
+        def _write(self) -> dict[str, Any]:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Pressed().model_dump()

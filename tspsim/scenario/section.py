@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic_core import PydanticCustomError, PydanticKnownError, core_schema
+from pydantic_core import PydanticCustomError, PydanticKnownError, PydanticSerializationError, core_schema
 
 from ..units import PositiveNumber
 
@@ -21,6 +21,16 @@ Degree = Annotated[PositiveNumber, Field(le=MOST_RANKS)]
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def model_dump(self, **how: Any) -> dict[str, Any]:
+        """As pydantic's; Ctrl-C while a part writes itself, which pydantic calls an error of serialization, stays
+        Ctrl-C."""
+        try:
+            return super().model_dump(**how)
+        except PydanticSerializationError as error:
+            if isinstance(error.__cause__, KeyboardInterrupt):
+                raise KeyboardInterrupt from None
+            raise
 
 
 @dataclass(frozen=True)
