@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Generic, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from tspsim.operators import DTYPE_BYTES
+from tspsim.strict import Strict
 from tspsim.units import (
     BytesPerSecond,
     FlopsPerSecond,
@@ -30,12 +31,6 @@ AtLeastOne = Annotated[float, Field(ge=1.0)]
 NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Factor = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 PositiveSeconds = Annotated[Seconds, Field(gt=0.0)]
-
-
-class Strict(BaseModel):
-    """Frozen, and no key that nobody reads."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Sourced(Strict, Generic[Value]):
@@ -58,7 +53,7 @@ class Prices(Strict):
 class Achieved(Strict):
     """The best that was measured on a device, to anchor kernel models borrowed from a relative."""
 
-    gemm: dict[str, Sourced[FlopsPerSecond]] = {}
+    gemm: dict[str, Sourced[FlopsPerSecond]] = Field({})
     attention_forward: Sourced[FlopsPerSecond] | None = None
     attention_backward: Sourced[FlopsPerSecond] | None = None
     hbm: Sourced[BytesPerSecond] | None = None
@@ -129,7 +124,7 @@ class KernelFit(Strict):
     library: str
     kv_dtype: str | None = None
     parameters: dict[str, float]
-    switches: dict[str, int | float | str | bool] = {}
+    switches: dict[str, int | float | str | bool] = Field({})
     spread: Spread
     rows_used: int = Field(ge=0)
     held_out: HeldOutError | None = None
@@ -194,7 +189,7 @@ class DeviceSpec(Strict):
     sustained: Sustained
     overlap: OverlapSlowdown
     relatives: tuple[str, ...] = ()
-    defaults: dict[str, str] = {}
+    defaults: dict[str, str] = Field({})
     kernels: tuple[KernelFit, ...] = ()
 
     @property

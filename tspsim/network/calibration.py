@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
+from ..strict import Strict
 from ..units import BytesPerSecond, PositiveBytes, PositiveCount, Seconds
 from .kinds import KINDS
 
@@ -33,12 +34,6 @@ Basis = Literal["data sheet", "library", "measured", "fitted", "assumed"]
 #: One value a regime of a library's protocols: LL, LL128, Simple.
 Regimes = tuple[Seconds, Seconds, Seconds]
 Efficiencies = tuple[Efficiency, Efficiency, Efficiency]
-
-
-class Strict(BaseModel):
-    """Frozen, and no key that nobody reads."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Spread(Strict):
@@ -103,7 +98,7 @@ class Curve(Strict):
     growth: Seconds
     switch: PositiveBytes | None = None
     switch_exponent: float = Field(default=0.0, ge=0.0, le=2.0)
-    libraries: dict[str, LibraryFactors] = {}
+    libraries: dict[str, LibraryFactors] = Field({})
     spread: Spread = UNMEASURED
     source: str = Field(min_length=3)
     basis: Basis = "fitted"

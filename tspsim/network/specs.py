@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Self, TypeVa
 from pydantic import Field, model_validator
 
 from ..errors import InputError
+from ..strict import Strict
 from ..units import BytesPerSecond, PositiveCount, Seconds
-from .calibration import Basis, BetweenNodes, Curve, CustomAllReduce, ExpertCurve, FabricFactors, Fraction, Kind, Strict
+from .calibration import Basis, BetweenNodes, Curve, CustomAllReduce, ExpertCurve, FabricFactors, Fraction, Kind
 from .wiring import Cable, Wiring, links_of, wired
 
 if TYPE_CHECKING:

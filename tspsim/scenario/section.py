@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic_core import PydanticCustomError, PydanticKnownError, PydanticSerializationError, core_schema
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import PydanticCustomError, PydanticKnownError, core_schema
 
+from ..strict import Strict
 from ..units import PositiveNumber
 
 #: Products of degrees beyond this are no cluster anybody asks about; the bound keeps work finite.
@@ -19,18 +20,8 @@ Prose = Annotated[str, Field(max_length=4000)]
 Degree = Annotated[PositiveNumber, Field(le=MOST_RANKS)]
 
 
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    def model_dump(self, **how: Any) -> dict[str, Any]:
-        """As pydantic's; Ctrl-C while a part writes itself, which pydantic calls an error of serialization, stays
-        Ctrl-C."""
-        try:
-            return super().model_dump(**how)
-        except PydanticSerializationError as error:
-            if isinstance(error.__cause__, KeyboardInterrupt):
-                raise KeyboardInterrupt from None
-            raise
+class Section(Strict):
+    """A part of a scenario."""
 
 
 @dataclass(frozen=True)
