@@ -51,6 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _silence_stdout()
         return _fail(f"{error.filename or 'standard output'}: {error.strerror or type(error).__name__}", 2)
     except Exception as error:
+        if _is_ctrl_c(error):
+            return _fail("interrupted", INTERRUPTED)
         if os.environ.get("TSPSIM_TRACEBACK"):
             raise
         what = f"bug: {type(error).__name__}: {shorten(error, 200)}"
@@ -65,6 +67,12 @@ def _invoke(arguments: list[str]) -> int:
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
     return 0
+
+
+def _is_ctrl_c(error: Exception) -> bool:
+    """Whether Ctrl-C came where a library makes an error of its own of it: pydantic does while it builds a class, and
+    while a part writes itself."""
+    return isinstance(error.__cause__, KeyboardInterrupt) or "KeyboardInterrupt:" in str(error)
 
 
 def _fail(message: str, code: int) -> int:
