@@ -1,11 +1,13 @@
 """TensorRT-LLM: prompts and decodes in one step; by default nobody is admitted who might have to leave again.
 
 Source: NVIDIA/TensorRT-LLM, tensorrt_llm/llmapi/llm_args.py, cpp/tensorrt_llm/batch_manager/capacityScheduler.cpp and
-microBatchScheduler.cpp, tensorrt_llm/_torch/pyexecutor/py_executor.py (_balance_adp_requests).
+microBatchScheduler.cpp, tensorrt_llm/_torch/pyexecutor/py_executor.py (_balance_adp_requests,
+_waiting_requests).
 """
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, StrictBool
@@ -42,6 +44,12 @@ class TrtllmOptions(Section):
     disable_overlap_scheduler: StrictBool = Field(False, description="steps are not planned ahead")
     tokens_per_block: PositiveInt = Field(32, description="tokens of a block of the cache")
     attention_dp_config: AttentionDpOptions = AttentionDpOptions()
+    batch_wait_timeout_iters: NonNegativeInt = Field(
+        0, description="steps that prompts wait for more of them while others decode; 0: they do not"
+    )
+    batch_wait_max_tokens_ratio: float = Field(
+        0.0, ge=0.0, le=1.0, description="share of max_num_tokens from which they wait no more; 0: they do not"
+    )
 
     @property
     def evicts(self) -> bool:
@@ -100,19 +108,41 @@ class TrtllmLane(BudgetLane):
         tokens = self._piece(sequence, computed, self.budget - self.decoders.count * self.queries)
         return tokens > 0 and self.has_room(sequence, computed + tokens, match)
 
+    def prompts_to_begin(self) -> int:
+        """Tokens of the prompts that would be computed in the next step, whole ones as they are counted there; room in
+        the cache is looked at for the first of them alone."""
+        left = self.budget - self.decoders.count * self.queries
+        found = 0
+        for sequence in self.prefilling.values():
+            left -= self._piece(sequence, sequence.computed, left)
+            found += sequence.target
+        seats = self.seats - len(self.running)
+        for sequence in islice(self.waiting, max(0, seats)) if self.could_begin() else ():
+            tokens = self._piece(sequence, self.computed_by(sequence, self.find(sequence)), left)
+            if tokens <= 0:
+                break
+            left -= tokens
+            found += sequence.target
+        return found
+
 
 class TrtllmGroup(Group):
     """Attention replicas that, with ``enable_balance``, begin prompts together: a replica whose decodes could have a
-    prompt beside them waits until all have one, so that no step is long for the sake of one replica."""
+    prompt beside them waits until all have one, so that no step is long for the sake of one replica. One that is alone
+    lets prompts wait for more of them, with ``batch_wait_timeout_iters``."""
 
     def __init__(self, settings: Settings, lane: type[Lane], count: int) -> None:
         super().__init__(settings, lane, count)
         options = settings.options
         assert isinstance(options, TrtllmOptions)
         self._options = options.attention_dp_config
+        self._batch_wait = options.batch_wait_timeout_iters
+        self._enough = options.batch_wait_max_tokens_ratio * options.max_num_tokens
         self._waited = self._batched = 0
 
     def schedule(self) -> list[StepPlan]:
+        if len(self.lanes) == 1 and self._batch_wait and self._enough:
+            return self._schedule_batches()
         if not self._options.enable_balance or len(self.lanes) == 1:
             return super().schedule()
         lanes = [lane for lane in self.lanes if isinstance(lane, TrtllmLane)]
@@ -125,6 +155,24 @@ class TrtllmGroup(Group):
         plans = super().schedule()
         for plan in plans:
             plan.again = plan.again and not still
+        return plans
+
+    def _schedule_batches(self) -> list[StepPlan]:
+        """Prompts stand still beside decodes until there are enough of them, or they have waited for long
+        (py_executor.py, _waiting_requests)."""
+        (lane,) = self.lanes
+        assert isinstance(lane, TrtllmLane)
+        lane.still = False
+        prompts = lane.prompts_to_begin() if lane.decoders.count else 0
+        tokens = prompts + lane.decoders.count * lane.queries
+        if prompts and self._waited < self._batch_wait and tokens < self._enough:
+            self._waited += 1
+            lane.still = True
+        elif prompts:
+            self._waited = 0
+        plans = super().schedule()
+        for plan in plans:
+            plan.again = plan.again and not lane.still
         return plans
 
     def _wait(self, lanes: list[TrtllmLane], all_could: bool) -> bool:

@@ -89,7 +89,10 @@ def _sglang_block_fp8(asked: Asked) -> Script:
 def _trtllm(asked: Asked) -> Script:
     """Reuse of blocks off in all."""
     if asked.model.startswith("llama"):
-        return Script({"max_num_tokens": 16384, "max_batch_size": 2048}, None, "fp8")
+        options: dict[str, Any] = {"max_num_tokens": 16384, "max_batch_size": 2048}
+        if asked.prompt == asked.output == 1024 and asked.tp < 8:
+            options |= {"batch_wait_timeout_iters": 20, "batch_wait_max_tokens_ratio": 0.9}
+        return Script(options, None, "fp8")
     if asked.model.startswith("gpt-oss"):
         if asked.device == "h200":
             return Script({"max_num_tokens": 20000, "max_batch_size": asked.concurrency}, 0.85)
