@@ -107,6 +107,7 @@ class EngineSpec(Section):
     graphs: GraphsSpec | None = None
     saved: Expected[Seconds] | None = Field(None, description="what a graph saves of a product measured alone")
     saved_quantising: Expected[Seconds] | None = Field(None, description="of one measured with quantising its input")
+    saved_types: dict[str, Expected[Seconds]] = Field({}, description="type of operands → the same, where it is another")
     step: Expected[Seconds] | None = Field(None, description="of the host, every step")
     sequence: Expected[Seconds] | None = Field(None, description="of the host, for every sequence of a step")
     hidden: Stated[Share] | None = Field(None, description="share of both that runs beside the device")
@@ -137,6 +138,7 @@ class EngineSpec(Section):
             "graphs": self.graphs.graphs() if self.graphs else None,
             "saved": _prior(self.saved),
             "saved_quantising": _prior(self.saved_quantising),
+            "saved_types": {dtype: _prior(each) for dtype, each in self.saved_types.items()},
             "step": _prior(self.step),
             "sequence": _prior(self.sequence),
             "hidden": _value(self.hidden),

@@ -198,9 +198,9 @@ class ServingEngine:
         columns of some or a part of each.
     graphs
         What it captures.
-    saved, saved_quantising
+    saved, saved_quantising, saved_types
         Seconds that a captured graph saves of a product measured alone, and of one that was measured with quantising
-        its input.
+        its input; by the type of operands where that is another.
     step, sequence
         Seconds of the host a step, and for every sequence in it: scheduling, inputs, sampling, copies.
     hidden
@@ -239,6 +239,7 @@ class ServingEngine:
     graphs: Graphs = Graphs()
     saved: Prior = NONE
     saved_quantising: Prior = NONE
+    saved_types: Mapping[str, Prior] = field(default_factory=dict)
     step: Prior = NONE
     sequence: Prior = NONE
     hidden: float = 0.0
@@ -315,7 +316,7 @@ class ServingEngine:
     @property
     def saves(self) -> bool:
         """Whether a graph saves anything of a kernel."""
-        return max(self.saved.value, self.saved_quantising.value) > 0.0
+        return max(saved.value for saved in (self.saved, self.saved_quantising, *self.saved_types.values())) > 0.0
 
     # --- the host -------------------------------------------------------------------------------------------
 
@@ -408,7 +409,8 @@ class Saving:
         device, dtype, engine = self.device, operator.dtype, self.engine
         limits = device.limits(dtype)
         start_s = 1e-6 * device.kernel("gemm", dtype).parameters["launch_us"]
-        saved = engine.saved_quantising if device.includes_quantising(dtype) else engine.saved
+        usual = engine.saved_quantising if device.includes_quantising(dtype) else engine.saved
+        saved = engine.saved_types.get(dtype, usual)
         least_s = max(operator.flops / limits.peak, operator.hbm_bytes / limits.hbm)
         return min(alone_s, max(least_s, alone_s - min(saved.value, start_s)))
 

@@ -86,6 +86,13 @@ def _sglang_block_fp8(asked: Asked) -> Script:
     return Script(options | {"scheduler_recv_interval": polled}, memory, "fp8")
 
 
+def _sglang_drafts(asked: Asked) -> Script:
+    """Qwen3.5 in fp8 on B200 with its own module for further tokens (qwen3.5_fp8_b200_mtp.sh, 83fafdd)."""
+    options = {"chunked_prefill_size": 32768, "max_prefill_tokens": 32768, "max_running_requests": asked.concurrency}
+    polled = 30 if asked.concurrency >= 16 else 10
+    return Script(options | {"scheduler_recv_interval": polled}, 0.9, "fp8")
+
+
 def _trtllm(asked: Asked) -> Script:
     """Reuse of blocks off in all."""
     if asked.model.startswith("llama"):
@@ -106,14 +113,22 @@ INFERENCEX: dict[str, Callable[[Asked], Script]] = {
     "vllm": _vllm,
     "sglang": _sglang,
     "sglang fp8": _sglang_block_fp8,
+    "sglang drafts": _sglang_drafts,
     "trtllm": _trtllm,
 }
 
 
+#: Sequences of TensorRT-LLM where aiconfigurator's generator was told no more, and tokens of a pass beside them and the
+#: prompt (generator/rule_plugin/benchmark/trtllm.rule, 581e459).
+SLOTS, GENERATED = 128, 1500
+
+
 def defaults(engine: str, asked: Asked) -> Script:
-    """An engine as it starts by itself (aiconfigurator's gap analysis names no options), caches in bf16."""
+    """An engine as aiconfigurator's gap analysis ran it, which names no options: as it starts by itself, but
+    TensorRT-LLM as its generator configures it; caches in bf16."""
     if engine == "vllm":
         return Script({"max_num_batched_tokens": 8192, "max_num_seqs": 1024}, 0.9)
     if engine == "sglang":
         return Script({"chunked_prefill_size": 8192, "max_prefill_tokens": 16384}, None)
-    return Script({"max_num_tokens": max(8192, asked.prompt + BESIDE), "max_batch_size": 2048}, 0.9)
+    slots = max(SLOTS, asked.concurrency)
+    return Script({"max_num_tokens": slots + asked.prompt + GENERATED, "max_batch_size": slots}, 0.9)

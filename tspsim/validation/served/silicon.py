@@ -22,8 +22,9 @@ from .scripts import Asked, Script, defaults, inferencex
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Two rows with both of them equal are one measurement, exported twice.
+#: Two rows with both of them equal are one measurement, exported twice; some exports keep two decimals.
 MEASURED = ("silicon_ttft_ms", "silicon_tpot_ms")
+DECIMALS = 2
 #: What the rows were launched with by default, where their precision is stated or not.
 MODELS = {
     "MiniMaxAI/MiniMax-M2.5": "minimax-m2.5",
@@ -95,7 +96,9 @@ def mend(frame: pd.DataFrame) -> Mended:
 
 
 def _measurement(row: Row) -> tuple[str, ...]:
-    return (str(row.get("mode", "")), *(str(row.get(column, "")).strip() for column in MEASURED))
+    """Empty texts where it is not there."""
+    times = (str(row.get(column, "")).strip() for column in MEASURED)
+    return (str(row.get("mode", "")), *(time and f"{float(time):.{DECIMALS}f}" for time in times))
 
 
 def _labels(row: Row) -> tuple[tuple[int, int, int] | None, tuple[int, int, int] | None]:
@@ -131,14 +134,16 @@ def _run(row: Row) -> ServedRun:
     engine = str(row["backend"])
     if engine == "trtllm" and model == "deepseek-r1" and name != "h200":
         raise InputError("incomplete: drafts are not recorded, and equal rows differ up to 1.98 times")
+    drafts = _drafts(row, model, name, tp, dp, ep)
     asked = Asked(model, name, tp * dp, prompt, output, concurrency)
     if model.startswith("minimax") and name == "b200" and str(row.get("backend_version")).startswith("0.17"):
         ep = tp * dp  # that script divides whole experts whatever is asked (minimaxm2.5_fp8_b200.sh, 07e171a)
     gap = "gap-analysis" in str(row["silicon_data_source"]) and "/" in str(row["silicon_data_source"])
-    script = _script(engine, row, asked, gap)
+    script = _script(engine, row, asked, gap, drafts)
     plan = ServedPlan(
-        model, name, tp, dp, ep, _stack(engine, row), _weights(row, model), activations_of(model, name), script.kv
-    )
+        model, name, tp, dp, ep, _stack(engine, row), _weights(row, model), activations_of(model, name), script.kv,
+        drafts,
+    )  # fmt: skip
     return ServedRun(
         plan=plan,
         policy=engine,
@@ -153,6 +158,20 @@ def _run(row: Row) -> ServedRun:
     )
 
 
+def _drafts(row: Row, model: str, device: str, tp: int, dp: int, ep: int) -> int:
+    """Drafted tokens a step, which no row states: InferenceX ran two models in fp8 on B200 under SGLang 0.5.9 with and
+    without drafts, Qwen3.5 on other GPUs (perf-changelog.yaml 000de6d, pull requests 898, 918, 626 and 943).
+
+    Raises InputError where both scripts ran on as many.
+    """
+    words = (row["backend"], row["precision"], str(row.get("backend_version")), device, dp, ep)
+    if words != ("sglang", "fp8", "0.5.9", "b200", 1, 1):
+        return 0
+    if model == "deepseek-r1" and tp == NODE:
+        raise InputError("incomplete: drafts are not recorded, and equal rows differ up to 1.4 times")
+    return 3 if model == "qwen3.5-397b-a17b" and tp < NODE else 0
+
+
 def _stack(engine: str, row: Row) -> str:
     """The stack as it was: rows of vLLM are of 0.11 to 0.19, of TensorRT-LLM those of 1.0 say so, and of SGLang those
     that say no version are of 2025."""
@@ -165,7 +184,9 @@ def _stack(engine: str, row: Row) -> str:
     return "vllm@0.19" if minor is None or int(minor.group(1)) >= TRITON_SINCE else "vllm@0.17"
 
 
-def _script(engine: str, row: Row, asked: Asked, gap: bool) -> Script:
+def _script(engine: str, row: Row, asked: Asked, gap: bool, drafts: int = 0) -> Script:
+    if drafts:
+        return inferencex(f"{engine} drafts", asked)
     if gap:
         return defaults(engine, asked)
     if engine == "sglang" and asked.model == "deepseek-r1" and row["precision"] == "fp8" and asked.device != "h200":
