@@ -146,6 +146,25 @@ def test_a_graph_saves_no_more_than_a_products_start_and_never_beats_the_rooflin
     assert alone_s - inside_s <= min(1e-6 * saved_us, start_s) * (1.0 + 1e-9) + 1e-18
 
 
+def test_a_type_may_save_less_than_others_of_its_kind() -> None:
+    """Block-scaled products start as two kernels of a graph do; per-tensor ones were timed with a launch."""
+    vllm, times = engine("vllm"), {}
+    for dtype in ("fp8", "fp8_block"):
+        product = Gemm(8, 8192, 8192, dtype)
+        alone_s = float(B200.time(product).seconds)
+        times[dtype] = alone_s - Saving(vllm, B200).seconds(product, alone_s)
+    assert times["fp8_block"] == pytest.approx(1e-6) and times["fp8"] > 5e-6
+
+
+def test_what_is_quantised_before_a_product_is_no_part_of_it() -> None:
+    trtllm = engine("trtllm")
+    output, wide = Gemm(4096, 8192, 8192, "fp8"), Gemm(4096, 8192, 8192, "nvfp4")
+    assert trtllm.finding(output) == replace(output, quantised=True) and trtllm.finding(wide) == wide
+    assert engine("vllm").finding(output) == output
+    quantised_s, alone_s = (float(B200.time(each).seconds) for each in (trtllm.finding(output), output))
+    assert quantised_s < alone_s
+
+
 def test_a_graph_saves_nothing_of_other_kernels() -> None:
     assert Saving(engine("vllm"), B200).seconds(MemoryBound("copy", 1e6, 8), 5e-6) == 5e-6
 

@@ -205,6 +205,17 @@ def test_trtllm_with_balance_begins_prompts_together():
     assert answer.first_token_s.tolist() == [1.0, 1.0, 4.0, 14.0]
 
 
+def test_trtllm_lets_prompts_wait_for_more_of_them_while_others_decode():
+    """One that comes alone waits its steps out, two that are enough begin at once, and nobody waits for an idle engine."""
+    rows = [(0.0, 4, 30), (1.5, 6, 1), (12.5, 6, 1), (12.6, 6, 1)]
+    patient = {"batch_wait_timeout_iters": 5, "batch_wait_max_tokens_ratio": 0.6, "max_num_tokens": 20, **SYNC_TRT}
+    steps, answer = run(Engine("trtllm", **patient), *rows)
+    assert answer.first_token_s.tolist() == [1.0, 8.0, 14.0, 14.0]
+    assert steps[7] == [(6, 0, 1), (1, 10, 1)]
+    half = {**patient, "batch_wait_max_tokens_ratio": 0.0}
+    assert run(Engine("trtllm", **half), *rows)[1].first_token_s.tolist() == [1.0, 3.0, 14.0, 14.0]
+
+
 def test_atom_computes_prompts_first_and_takes_their_blocks_at_once():
     engine = Engine("atom", max_num_batched_tokens=128, kv_tokens=400, block_size=1)
     steps, answer = run(engine, (0.0, 10, 3), (0.5, 200, 1), (0.5, 200, 1))

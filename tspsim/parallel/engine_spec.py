@@ -108,6 +108,9 @@ class EngineSpec(Section):
     saved: Expected[Seconds] | None = Field(None, description="what a graph saves of a product measured alone")
     saved_quantising: Expected[Seconds] | None = Field(None, description="of one measured with quantising its input")
     saved_types: dict[str, Expected[Seconds]] = Field({}, description="type of operands → the same, where it is another")
+    fused_quantising: Stated[tuple[str, ...]] | None = Field(
+        None, description="types that every product's input has when the kernel before writes it"
+    )
     step: Expected[Seconds] | None = Field(None, description="of the host, every step")
     sequence: Expected[Seconds] | None = Field(None, description="of the host, for every sequence of a step")
     hidden: Stated[Share] | None = Field(None, description="share of both that runs beside the device")
@@ -139,6 +142,7 @@ class EngineSpec(Section):
             "saved": _prior(self.saved),
             "saved_quantising": _prior(self.saved_quantising),
             "saved_types": {dtype: _prior(each) for dtype, each in self.saved_types.items()},
+            "fused_quantising": _value(self.fused_quantising),
             "step": _prior(self.step),
             "sequence": _prior(self.sequence),
             "hidden": _value(self.hidden),
@@ -213,7 +217,10 @@ def _text(key: str, entry: Stated[Any]) -> str:
 
     def plain(value: Any) -> str:
         if isinstance(value, tuple):
-            return "; ".join(f"{each.tokens} tokens, {each.sequences} sequences" for each in value)
+            texts = (
+                each if isinstance(each, str) else f"{each.tokens} tokens, {each.sequences} sequences" for each in value
+            )
+            return "; ".join(texts)
         if isinstance(value, float) and key not in _BARE:
             return gib(value) if key in _BYTES else duration(value)
         return str(value)

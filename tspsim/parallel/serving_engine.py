@@ -201,6 +201,8 @@ class ServingEngine:
     saved, saved_quantising, saved_types
         Seconds that a captured graph saves of a product measured alone, and of one that was measured with quantising
         its input; by the type of operands where that is another.
+    fused_quantising
+        Types that the input of every product has when the kernel before writes it: none of them quantises.
     step, sequence
         Seconds of the host a step, and for every sequence in it: scheduling, inputs, sampling, copies.
     hidden
@@ -240,6 +242,7 @@ class ServingEngine:
     saved: Prior = NONE
     saved_quantising: Prior = NONE
     saved_types: Mapping[str, Prior] = field(default_factory=dict)
+    fused_quantising: tuple[str, ...] = ()
     step: Prior = NONE
     sequence: Prior = NONE
     hidden: float = 0.0
@@ -317,6 +320,12 @@ class ServingEngine:
     def saves(self) -> bool:
         """Whether a graph saves anything of a kernel."""
         return max(saved.value for saved in (self.saved, self.saved_quantising, *self.saved_types.values())) > 0.0
+
+    def finding(self, operator: Operator) -> Operator:
+        """A kernel as it finds its input: what is fused before it is no part of it."""
+        if isinstance(operator, Gemm) and operator.dtype in self.fused_quantising and not operator.quantised:
+            return replace(operator, quantised=True)
+        return operator
 
     # --- the host -------------------------------------------------------------------------------------------
 

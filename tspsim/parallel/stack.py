@@ -118,10 +118,12 @@ class Stack:
         self, best: Callable[[Operator], float], device: Device, captured: Captured = Captured.NOTHING
     ) -> Callable[[Operator], float]:
         """Times of kernels on a device, from those with its best library measured alone."""
+        finding, fuses = self.engine.finding, bool(self.engine.fused_quantising)
+        priced = (lambda operator: best(finding(operator))) if fuses else best
         if captured is Captured.NOTHING or not self.engine.saves:
-            return lambda operator: self.seconds(operator, best(operator))
+            return lambda operator: self.seconds(operator, priced(operator))
         saving = Saving(self.engine, device)
-        return lambda operator: self.seconds(operator, saving.seconds(operator, best(operator)))
+        return lambda operator: self.seconds(operator, saving.seconds(operator, priced(operator)))
 
     def slowdown(self, device: Device) -> float:
         """Factor on a kernel's time while its device moves data."""
