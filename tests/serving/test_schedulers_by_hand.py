@@ -206,7 +206,7 @@ def test_trtllm_with_balance_begins_prompts_together():
 
 
 def test_trtllm_lets_prompts_wait_for_more_of_them_while_others_decode():
-    """One that comes alone waits its steps out, two that are enough begin at once, and nobody waits for an idle engine."""
+    """One that comes alone waits its steps out, two that are enough begin at once; nobody waits in an idle engine."""
     rows = [(0.0, 4, 30), (1.5, 6, 1), (12.5, 6, 1), (12.6, 6, 1)]
     patient = {"batch_wait_timeout_iters": 5, "batch_wait_max_tokens_ratio": 0.6, "max_num_tokens": 20, **SYNC_TRT}
     steps, answer = run(Engine("trtllm", **patient), *rows)

@@ -63,7 +63,7 @@ def test_exports_with_fewer_decimals_are_the_same_measurement() -> None:
 
 
 def test_drafts_that_no_row_states_are_those_of_the_script() -> None:
-    """InferenceX ran Qwen3.5 in fp8 on four B200 with drafts only, with whole experts without; DeepSeek-R1 with both."""
+    """InferenceX ran Qwen3.5 in fp8 on four B200 with drafts, with whole experts without; DeepSeek-R1 both ways."""
     row = {"backend": "sglang", "backend_version": "0.5.9", "precision": "fp8", "moe_quant_mode": "fp8_block"}
     qwen = row | {"model_path": "Qwen/Qwen3.5-397B-A17B", "tp_size": "4.0", "moe_tp_size": "4.0"}
     drafting, plain = run_of(**qwen), run_of(**qwen | {"moe_tp_size": "1.0", "moe_ep_size": "4.0"})
@@ -249,9 +249,9 @@ def test_published_rows_that_are_not_predicted_say_why(row: dict[str, str], reas
 
 @needs_silicon
 def test_repairs_of_served_runs_have_the_counts_of_the_source() -> None:
-    """1,610 rows of engines are 1,419 measurements to the last digit and 1,334 to the second decimal, 998 of workers 752
-    and 707; of 205 with other labels 200 need no row's own
-    name to be recognised (the twelve more are of one configuration of B300), and 60 of workers are complete."""
+    """1,610 rows of engines are 1,334 measurements to the second decimal, 998 of workers 707; of 205 with other labels
+    200 need no row's own name to be recognised (the twelve more are of one configuration of B300), and 60 of workers
+    are complete."""
     found = silicon.mend(read(SILICON))
     notes = found.notes
     assert (notes["agg rows"], notes["agg measurements of their own"]) == (1610, 1334)

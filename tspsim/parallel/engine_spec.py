@@ -107,7 +107,7 @@ class EngineSpec(Section):
     graphs: GraphsSpec | None = None
     saved: Expected[Seconds] | None = Field(None, description="what a graph saves of a product measured alone")
     saved_quantising: Expected[Seconds] | None = Field(None, description="of one measured with quantising its input")
-    saved_types: dict[str, Expected[Seconds]] = Field({}, description="type of operands → the same, where it is another")
+    saved_types: dict[str, Expected[Seconds]] = Field({}, description="type of operands → another number")
     fused_quantising: Stated[tuple[str, ...]] | None = Field(
         None, description="types that every product's input has when the kernel before writes it"
     )
