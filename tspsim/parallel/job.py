@@ -56,7 +56,7 @@ class Job:
         """Bytes of a weight element as it is kept and moved: while training the optimizer's, else the precision's."""
         if self.training and self.work.adapters is None:
             return self.work.optimizer.weights
-        return DTYPE_BYTES[self.work.precision]
+        return self.work.weight_bytes or DTYPE_BYTES[self.work.precision]
 
     @property
     def activation_bytes(self) -> float:
