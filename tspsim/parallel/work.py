@@ -46,8 +46,8 @@ class Work:
     With ``adapters`` the model itself is frozen, and kept in ``precision`` alone. ``stack`` is the software. A serving
     step has a ``load`` and weights and cache in ``formats``; its ``precision`` is the type of its fastest products.
     ``unequal`` are the sequences of all ``replicas`` where they differ in length; ``sequence`` is then the longest.
-    ``host_bytes_per_s`` joins a GPU and its host's memory, each way (0: not known). ``weight_bytes`` are those of a weight
-    element of a training step whose forward is taken alone (0: those of ``precision``).
+    ``host_bytes_per_s`` joins a GPU and its host's memory, each way (0: not known). ``weight_bytes`` of a weight
+    element are those of the training whose forward this is (0: those of ``precision``).
     """
 
     pass_: str
