@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 import tspsim
 from tspsim.bound import bounds
+from tspsim.costs import Costs
 from tspsim.errors import InputError
 from tspsim.parallel import build_mesh
 from tspsim.parallel.lengths import Dealt, Groups, dealt
 from tspsim.paths import LowerBound
 from tspsim.question import look_up
 from tspsim.result import PlanResult
-from tspsim.simulation import Costs
 
 MODEL = architecture(512, layers=2, heads=8, kv_heads=4, vocab=1024)
 #: From so short that a rank has dozens to one that all share.
@@ -115,6 +115,14 @@ def test_shared_sequences_alone_pay_for_gathers(tmp_path: Path) -> None:
         for tokens in pack.tokens
     )
     assert plan.communication_bytes_per_layer["total"] == pytest.approx(lacked / 8, rel=1e-9)
+
+
+def test_of_layers_made_again_in_part_the_step_lies_between_none_and_all(tmp_path: Path) -> None:
+    again = ("none", {"what": "full", "layers": 1}, "full")
+    for shared in ({"sp": "auto", "rank_tokens": 1024}, {"sp": "auto"}):
+        plans = [{**shared, "recomputation": what} for what in again]
+        none, some, all_ = [each.step_time_s for each in run(tmp_path, LONG_TAIL, *plans)]
+        assert none < some < all_
 
 
 @pytest.mark.parametrize("pass_", ["forward", "training"])
