@@ -169,10 +169,11 @@ class _Walk:
         self.transfers_s: dict[str, float] = {}
         self._streams: dict[str, float] = {}
         self._known: dict[int, list[float]] = {}
-        self._free_s = 0.0
 
     def through(self, program: Program) -> bool:
         """Walk; False where it is no chain."""
+        # The hot loop of every price that is not tabulated: state in local names, no call an instruction.
+        ends, streams, free_s = self.ends, self._streams, 0.0
         position = 0
         for item in program.items:
             repeat = item if isinstance(item, Repeat) else Repeat((item,), 1)
@@ -181,49 +182,39 @@ class _Walk:
                 duration_s = self._duration_s(instruction, repeat.times)
                 if duration_s is None:
                     return False
-                body.append((instruction.stream, duration_s, instruction.after, instruction))
+                body.append((instruction.stream, duration_s, instruction.after, type(instruction), instruction))
             alone = repeat is not item
             first = 0 if alone or repeat.continues else position
             for _ in range(repeat.times):
                 begin = 0 if alone else position
-                for stream, duration_s, after, instruction in body:
-                    if not self._take(stream, duration_s, after, instruction, begin, first):
-                        return False
+                for stream, duration_s, after, kind, instruction in body:
+                    start = streams.get(stream, 0.0)
+                    for index in after:
+                        index += begin
+                        if index >= first and ends[index] > start:
+                            start = ends[index]
+                    if kind is SendReceive:
+                        start = self._received_s(instruction, start, duration_s)
+                    end = start + duration_s
+                    if duration_s > 0.0 and kind is not Launch:
+                        if start < free_s * (1.0 - ROUNDING):
+                            return False
+                        free_s = end
+                    if kind is Compute:
+                        began, last = self.kernels or (start, end)
+                        self.kernels = began, (end if duration_s > 0.0 else max(last, end))
+                    elif isinstance(instruction, SendReceive) and instruction.to is not None:
+                        self.sent_s = end
+                    streams[stream] = end
+                    ends.append(end)
                 position += len(body)
         return True
 
-    def _take(
-        self,
-        stream: str,
-        duration_s: float,
-        after: tuple[int, ...],
-        instruction: Instruction,
-        begin: int,
-        first: int,
-    ) -> bool:
-        ends, streams = self.ends, self._streams
-        start = streams.get(stream, 0.0)
-        for index in after:
-            index += begin
-            if index >= first and ends[index] > start:
-                start = ends[index]
-        if isinstance(instruction, SendReceive) and instruction.source is not None and self.arrival_s is not None:
-            start = max(start, self.arrival_s - duration_s)
-        end = start + duration_s
-        if duration_s > 0.0 and not isinstance(instruction, Launch):
-            if start < self._free_s * (1.0 - ROUNDING):
-                return False
-            self._free_s = end
-            if isinstance(instruction, Compute):
-                self.kernels = (self.kernels[0] if self.kernels else start, end)
-        elif isinstance(instruction, Compute):
-            began, last = self.kernels or (start, end)
-            self.kernels = began, max(last, end)
-        if isinstance(instruction, SendReceive) and instruction.to is not None:
-            self.sent_s = end
-        streams[stream] = end
-        ends.append(end)
-        return True
+    def _received_s(self, message: Instruction, start: float, duration_s: float) -> float:
+        """When a message that comes from the stage before begins to come; another's own start."""
+        if isinstance(message, SendReceive) and message.source is not None and self.arrival_s is not None:
+            return max(start, self.arrival_s - duration_s)
+        return start
 
     def _duration_s(self, instruction: Instruction, times: int) -> float | None:
         if isinstance(instruction, Compute):
