@@ -167,14 +167,17 @@ class _Walk:
         self.sent_s: float | None = None
         self.operators_s: dict[Operator, float] = {}
         self.transfers_s: dict[str, float] = {}
-        self._streams: dict[str, float] = {}
         self._known: dict[int, list[float]] = {}
 
     def through(self, program: Program) -> bool:
         """Walk; False where it is no chain."""
         # The hot loop of every price that is not tabulated: state in local names, no call an instruction.
-        ends, streams, free_s = self.ends, self._streams, 0.0
-        position = 0
+        ends, free_s, position = self.ends, 0.0, 0
+        numbers: dict[str, int] = {}
+        #: When each stream is free.
+        streams: list[float] = []
+        first_s: float | None = None
+        last_s = 0.0
         for item in program.items:
             repeat = item if isinstance(item, Repeat) else Repeat((item,), 1)
             body = []
@@ -182,39 +185,40 @@ class _Walk:
                 duration_s = self._duration_s(instruction, repeat.times)
                 if duration_s is None:
                     return False
-                body.append((instruction.stream, duration_s, instruction.after, type(instruction), instruction))
+                stream = numbers.setdefault(instruction.stream, len(streams))
+                if stream == len(streams):
+                    streams.append(0.0)
+                runs = duration_s > 0.0 and not isinstance(instruction, Launch)
+                own = instruction if isinstance(instruction, SendReceive) else None
+                body.append((stream, duration_s, instruction.after, runs, isinstance(instruction, Compute), own))
             alone = repeat is not item
             first = 0 if alone or repeat.continues else position
             for _ in range(repeat.times):
                 begin = 0 if alone else position
-                for stream, duration_s, after, kind, instruction in body:
-                    start = streams.get(stream, 0.0)
+                for stream, duration_s, after, runs, computes, message in body:
+                    start = streams[stream]
                     for index in after:
                         index += begin
                         if index >= first and ends[index] > start:
                             start = ends[index]
-                    if kind is SendReceive:
-                        start = self._received_s(instruction, start, duration_s)
+                    if message is not None and message.source is not None and self.arrival_s is not None:
+                        start = max(start, self.arrival_s - duration_s)
                     end = start + duration_s
-                    if duration_s > 0.0 and kind is not Launch:
+                    if runs:
                         if start < free_s * (1.0 - ROUNDING):
                             return False
                         free_s = end
-                    if kind is Compute:
-                        began, last = self.kernels or (start, end)
-                        self.kernels = began, (end if duration_s > 0.0 else max(last, end))
-                    elif isinstance(instruction, SendReceive) and instruction.to is not None:
+                    if computes:
+                        if first_s is None:
+                            first_s = last_s = start
+                        last_s = end if runs else max(last_s, end)
+                    elif message is not None and message.to is not None:
                         self.sent_s = end
                     streams[stream] = end
                     ends.append(end)
                 position += len(body)
+        self.kernels = None if first_s is None else (first_s, last_s)
         return True
-
-    def _received_s(self, message: Instruction, start: float, duration_s: float) -> float:
-        """When a message that comes from the stage before begins to come; another's own start."""
-        if isinstance(message, SendReceive) and message.source is not None and self.arrival_s is not None:
-            return max(start, self.arrival_s - duration_s)
-        return start
 
     def _duration_s(self, instruction: Instruction, times: int) -> float | None:
         if isinstance(instruction, Compute):
