@@ -21,6 +21,8 @@ def seen(queries: int, context: int) -> float:
 
 def seen_at_most(queries: int, context: int, most: float) -> float:
     """The same where no query meets more than ``most``: the first do not have as many yet."""
+    if context >= most:
+        return float(most)
     if context + queries <= most:
         return seen(queries, context)
     growing = max(0.0, most - context)
@@ -143,10 +145,9 @@ class SparseAttention(Operator):
 
     def attended(self, queries: int, context: int) -> float:
         """Entries that a query attends, mean over a sequence's."""
-        entries = seen(queries, context) / self.compression
-        if self.topk:
-            entries = seen_at_most(queries, context, self.topk * self.compression) / self.compression
-        return entries + seen_at_most(queries, context, self.window)
+        met = seen_at_most(queries, context, self.topk * self.compression) if self.topk else seen(queries, context)
+        entries = met / self.compression
+        return entries + seen_at_most(queries, context, self.window) if self.window else entries
 
     @property
     def queries(self) -> int:
@@ -166,7 +167,9 @@ class SparseAttention(Operator):
         """What the queries of a sequence chose, at least once and at most the whole context."""
         total = 0.0
         for q, c, n in self.rows:
-            whole = (c + q) / self.compression + min(self.window + q - 1 if self.window else 0, c + q)
+            whole = (c + q) / self.compression
+            if self.window:
+                whole += min(self.window + q - 1, c + q)
             total += n * min(whole, q * self.attended(q, c))
         return total
 

@@ -157,7 +157,7 @@ class PrefixPool(BlockPool):
         self.used -= blocks
         if self._in_turn and blocks:
             last = next(reversed(self._idle), None)
-            if type(last) is object:  # what holds nothing known and was freed one after the other goes one after the other
+            if type(last) is object:  # what holds nothing known, freed one after the other, goes so
                 self._idle[last] += blocks
             else:
                 self._idle[object()] = blocks

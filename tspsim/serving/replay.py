@@ -76,7 +76,7 @@ def replay(
     replica = Replica(env, engine, cost, lanes=lanes, on_end=keep, every_step=every_step)
     position = 0
 
-    def arrive(_: object = None) -> None:
+    def arrive() -> None:
         nonlocal position
         while position < len(order) and arrivals[order[position]] <= env.now:
             number = int(order[position])

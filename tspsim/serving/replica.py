@@ -7,7 +7,6 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from math import inf
 
-import numpy as np
 import simpy
 from simpy.events import EventPriority
 
@@ -30,11 +29,11 @@ class Moment(simpy.Event):
     """Something that happens at a time, whatever waits for it."""
 
     def __init__(
-        self, env: simpy.Environment, at_s: float, action: Callable[[object], None], priority: EventPriority = LATE
+        self, env: simpy.Environment, at_s: float, action: Callable[[], None], priority: EventPriority = LATE
     ) -> None:
         super().__init__(env)
         self._ok, self._value = True, None
-        self.callbacks.append(action)
+        self.callbacks.append(lambda _: action())
         env.schedule(self, priority, max(0.0, at_s - env.now))
 
 
@@ -196,7 +195,7 @@ class Replica:
         self._generation += 1
         generation = self._generation
 
-        def still(_: object) -> None:
+        def still() -> None:
             if generation == self._generation:
                 self._due_s = at_s
                 action()
@@ -239,7 +238,7 @@ class Replica:
             kind = Kind.DECODE
         else:
             ends_s = [start_s + self.cost.seconds(works)]
-            read = any([work.chunks for work in works])
+            read = any(work.chunks for work in works)
             kind = (Kind.MIXED if sequences else Kind.PREFILL) if read else Kind.DECODE
         if self._on_chunk is not None:
             for plan in plans:
@@ -250,7 +249,7 @@ class Replica:
 
     def _steps(self, plans: list[StepPlan]) -> int:
         """Decode steps from now that are planned alike."""
-        if self.every_step or not all([plan.again for plan in plans]):
+        if self.every_step or not all(plan.again for plan in plans):
             return 1
         return self.lanes[0].steady() if len(plans) == 1 else min([lane.steady() for lane in self.lanes])
 
