@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .._quick import quick
 from .base import DTYPE_BYTES, Operator, Role
 
 #: (query tokens a sequence, tokens in its cache before them, sequences).
@@ -30,6 +31,7 @@ def seen_at_most(queries: int, context: int, most: float) -> float:
     return (below + (queries - growing) * most) / queries
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Indexer(Operator):
     """Scores of all queries with all (compressed) tokens of their context, and the choice of the best ``topk``.
@@ -104,6 +106,7 @@ class Indexer(Operator):
         return f"{rows_in_words(self.rows)}, {self.heads} heads of {self.head_dim}, best {self.topk}"
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class SparseAttention(Operator):
     """Every query attends at most ``topk`` (compressed) tokens of its context, and a window of the latest ones.
