@@ -1,10 +1,10 @@
-"""What requests cost to serve: ``python benchmarks/requests.py [COUNT...] [--arrivals closed|poisson] [--curves]``.
+"""What requests cost to serve: ``python benchmarks/serving_requests.py [COUNT...] [--arrivals closed|poisson]``.
 
-Kimi K2.6 on eight MI355X with vLLM, prompts of 6.6Ki to 8Ki tokens and answers of 0.8Ki to 1Ki, from the scenario to the
-text of its JSON: a closed loop of 64 clients, or a Poisson stream of 1.7 requests a second. Every count is run in a
-process of its own, so that its peak of memory is its own; what a request takes is the difference to the count before.
+Kimi K2.6 on eight MI355X with vLLM, prompts of 6.6Ki to 8Ki tokens and answers of 0.8Ki to 1Ki, from the scenario to
+the text of its JSON: a closed loop of 64 clients, or a Poisson stream of 1.7 requests a second. Every count is run in
+a process of its own, so that its peak of memory is its own; what a request takes is the difference to the count before.
 
-With ``--curves`` the shipped curves over nine concurrencies instead: every plan on every offer, each with nothing known.
+With ``--curves`` the shipped curves over nine concurrencies instead: every plan on every offer, with nothing known.
 """
 
 from __future__ import annotations
