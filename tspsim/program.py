@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ._quick import quick
 from .operators import Operator
 
 #: Kinds of collectives that nccl-tests measures.
@@ -28,6 +29,7 @@ COLLECTIVE_KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "
 RING_SHIFT = "ring_shift"
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Compute:
     """Operators that follow each other without a wait between them."""
@@ -58,6 +60,7 @@ class Tokens(NamedTuple):
     multiprocessors: int = 24
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Collective:
     """One collective over the rank's group along ``axis``.
@@ -102,6 +105,7 @@ class Collective:
         )  # fmt: skip
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class SendReceive:
     """A message along ``axis``: to the rank ``to`` positions on and from the one ``source`` positions on.
@@ -129,6 +133,7 @@ class SendReceive:
         )  # fmt: skip
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Launch:
     """The host takes ``host_s`` seconds to issue what waits for this.
@@ -148,6 +153,7 @@ class Launch:
         return Launch(self.name, self.host_s, self.part, layer, after, self.stream)
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Copy:
     """Bytes ``out`` of a rank's memory to its host's, or ``in``, by copy engines that take nothing from kernels.

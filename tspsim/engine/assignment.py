@@ -12,6 +12,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from .._quick import quick
 from ..errors import TspsimError
 from ..mesh import Mesh
 from ..network import KINDS
@@ -57,6 +58,7 @@ class Assignment:
         return mesh.key, self.programs, self.role_of[mesh.ranks].tobytes(), slow
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Template:
     """A collective, or one direction of a message, before it is known whose: what ranks meet by.

@@ -176,11 +176,11 @@ class Worker:
 
     def advance(self) -> None:
         """Start the current instruction, unless it must still wait; go through those that take no time."""
-        rank, machine = self.rank, self.machine
-        done = rank.done
+        rank, machine, current = self.rank, self.machine, self.current
+        done, waiting = rank.done, rank.waiting
         now = machine.env.now
-        while self.current is not None:
-            number, after, duration_s, _, is_compute = self.current
+        while current is not None:
+            number, after, duration_s, _, is_compute = current
             for other in after:
                 if not done[other]:
                     rank.call_after(other, self.advance)
@@ -197,7 +197,12 @@ class Worker:
                     duration_s *= device.stretch * self.slowness
                 machine.calendar.enter(self, duration_s)
                 return
-            self._over(number, now)
+            rank.end_s[number] = now
+            done[number] = 1
+            self.current = current = next(self.stream, None)
+            if number in waiting:
+                for call in waiting.pop(number):
+                    call()
         self.ended()
 
     def finish(self) -> None:
@@ -209,17 +214,14 @@ class Worker:
             computing.remove(self)
             if computing:
                 self.machine.toggle(self.device)
-        self._over(current.number, self.machine.env.now)
-        self.advance()
-
-    def _over(self, number: int, now: float) -> None:
-        rank = self.rank
-        rank.end_s[number] = now
+        rank, number = self.rank, current.number
+        rank.end_s[number] = self.machine.env.now
         rank.done[number] = 1
         self.current = next(self.stream, None)
         if number in rank.waiting:
             for call in rank.waiting.pop(number):
                 call()
+        self.advance()
 
 
 class Queue:
@@ -250,28 +252,28 @@ class Queue:
     def advance(self) -> None:
         """Arrive for the current instruction, unless it must still wait."""
         rank = self.rank
-        done = rank.done
+        done, channels = rank.done, rank.device.channels
         while self.current is not None:
             for other in self.current.after:
                 if not done[other]:
                     rank.call_after(other, self.advance)
                     return
-            arrive, channels, first_use = self.machine.fluid.arrive, rank.device.channels, rank.first_use
             halves: list[Transfer] = []
             for key, use in self.current.meets:
                 channel = channels.get(key)
                 if channel is not None:
-                    transfer = arrive(channel, first_use + use)
+                    transfer = self.machine.fluid.arrive(channel, rank.first_use + use)
                     if transfer not in halves:
                         halves.append(transfer)
             if halves:
                 self.left = len(halves)
                 self.start_s = -1.0
+                moved = self._moved
                 for transfer in halves:
-                    transfer.callbacks.append(self._moved)
+                    transfer.callbacks.append(moved)
                 return
             self.start_s = self.machine.env.now
-            self._finish()
+            self._finish(self.start_s)
         self.ended()
 
     def _moved(self, transfer: Any) -> None:
@@ -280,16 +282,17 @@ class Queue:
         self.start_s = start_s if self.start_s < 0.0 or start_s < self.start_s else self.start_s
         self.left -= 1
         if not self.left:
-            self._finish()
+            self._finish(self.machine.env.now)
             self.advance()
 
-    def _finish(self) -> None:
+    def _finish(self, now: float) -> None:
         over, rank = self.current, self.rank
         assert over is not None
-        rank.start_s[over.number] = self.start_s
-        rank.end_s[over.number] = self.machine.env.now
-        rank.done[over.number] = 1
+        number, waiting = over.number, rank.waiting
+        rank.start_s[number] = self.start_s
+        rank.end_s[number] = now
+        rank.done[number] = 1
         self.current = next(self.stream, None)
-        if over.number in rank.waiting:
-            for call in rank.waiting.pop(over.number):
+        if number in waiting:
+            for call in waiting.pop(number):
                 call()

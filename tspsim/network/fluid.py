@@ -335,6 +335,7 @@ class Fluid:
         if self._before_settling is not None:
             self._before_settling()
         changed, self._changed = self._changed, {}
+        now, enter, beside = self.env.now, self.calendar.enter, self._beside_kernels
         for region in changed:
             active = self._active[region]
             if len(active) > FEW:
@@ -343,8 +344,9 @@ class Fluid:
             else:
                 if self._sharings:
                     self._sharings.pop(region, None)
-                speeds = self._solutions.speeds([transfer.channel for transfer in active])
-            beside = self._beside_kernels
+                solutions = self._solutions
+                meeting = tuple([transfer.channel.number for transfer in active])
+                speeds = solutions.known.get(meeting) or solutions.solve(meeting, [each.channel for each in active])
             for transfer, rate in zip(active, speeds, strict=True):
                 if rate > beside:
                     for device in transfer.channel.devices:
@@ -352,7 +354,10 @@ class Fluid:
                             rate = beside
                             break
                 if rate != transfer.rate:
-                    self._give(transfer, rate)
+                    # It goes on at another rate.
+                    transfer.remaining_s -= (now - transfer.since_s) * transfer.rate
+                    transfer.since_s, transfer.rate = now, rate
+                    enter(transfer, max(0.0, transfer.remaining_s) / rate)
 
     def _many(self, region: int, active: Sequence[Transfer]) -> Iterable[Transfer]:
         """Share among many, of which an instant touches few; returns those whose rate may be another."""
@@ -366,11 +371,3 @@ class Fluid:
             transfer.share = share
         # Beside kernels the whole region is looked at, for these come and go meanwhile.
         return active if self.slowdown > 1.0 else speeds
-
-    def _give(self, transfer: Transfer, rate: float) -> None:
-        """A transfer goes on at another rate."""
-        now = self.env.now
-        transfer.remaining_s -= (now - transfer.since_s) * transfer.rate
-        transfer.since_s = now
-        transfer.rate = rate
-        self.calendar.enter(transfer, max(0.0, transfer.remaining_s) / rate)

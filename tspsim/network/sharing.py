@@ -51,14 +51,16 @@ class Solutions:
     def speeds(self, claims: Sequence[Claim]) -> list[float]:
         """What :func:`shares` says of them."""
         meeting = tuple([claim.number for claim in claims])
-        speeds = self.known.get(meeting)
-        if speeds is None:
-            self._remembered += len(meeting)
-            if self._remembered > REMEMBERED:
-                self.known.clear()
-                self._remembered = len(meeting)
-            speeds = shares([claim.usage for claim in claims], [claim.weight for claim in claims])
-            self.known[meeting] = speeds
+        return self.known.get(meeting) or self.solve(meeting, claims)
+
+    def solve(self, meeting: tuple[int, ...], claims: Sequence[Claim]) -> list[float]:
+        """The same of claims with these numbers, which have not met."""
+        self._remembered += len(meeting)
+        if self._remembered > REMEMBERED:
+            self.known.clear()
+            self._remembered = len(meeting)
+        speeds = shares([claim.usage for claim in claims], [claim.weight for claim in claims])
+        self.known[meeting] = speeds
         return speeds
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from .._quick import quick
 from .base import DTYPE_BYTES, BehindCache, Computes, Operator, Role
 from .memory_bound import MemoryBound
 from .products import Gemm
@@ -13,6 +14,7 @@ from .products import Gemm
 SCORE_BYTES = {"forward": {"softmax": 4.0, "dropout": 5.0}, "backward": {"softmax": 6.0, "dropout": 5.0}}
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Attention(Operator):
     """softmax(Q·Kᵀ)·V over ``segments``, in one kernel call.
@@ -94,6 +96,7 @@ class Attention(Operator):
         return tuple(kernels)
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class DecodeAttention(BehindCache, Operator):
     """Attention of ``queries`` tokens a sequence over its context, in one kernel call.

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .._quick import quick
 from .base import DTYPE_BYTES, BehindCache, Operator, Role
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class LatentPrefill(Operator):
     """softmax(Q·Kᵀ)·V with a key and a value a head, of different widths, in one kernel call.
@@ -62,6 +64,7 @@ class LatentPrefill(Operator):
         return f"{pieces}{more} causal, {self.heads} heads of {self.key_dim}/{self.value_dim} {self.dtype}"
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class LatentDecode(BehindCache, Operator):
     """Attention of ``queries`` tokens a sequence over the latents in its cache: one shared head of keys (latent and
@@ -116,6 +119,7 @@ class LatentDecode(BehindCache, Operator):
         return f"{self.rows_in_words}, {self.heads} heads over {latents}"
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class AbsorbProduct(Operator):
     """``heads`` products [tokens, k]·[k, n] of one call, every head with a matrix of its own: queries into the latent's

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .._quick import quick
 from .base import DTYPE_BYTES, Operator, Role
 
 #: Tokens a chunk of the parallel form holds.
@@ -31,6 +32,7 @@ class OfTokens:
         return sum(n for _, n in self.rows)
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class DeltaScan(OfTokens, Operator):
     """The recurrence of one layer: chunked where a sequence has many tokens, one step where it has one.
@@ -91,6 +93,7 @@ class DeltaScan(OfTokens, Operator):
         return f"{pieces} tokens, {self.variant}, {self.v_heads} heads of {self.k_dim}×{self.v_dim}"
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class ShortConvolution(OfTokens, Operator):
     """A causal convolution of ``width`` over ``channels`` channels of q, k and v."""

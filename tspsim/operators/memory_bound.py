@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from .._quick import quick
 from .base import Computes, Operator, Role
 
 #: Memory-bound kernels of a layer that a compiler fuses and an eager framework runs as several.
 FUSED = frozenset({"add_rmsnorm", "rope", "swiglu", "add", "softmax"})
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class MemoryBound(Operator):
     """A kernel whose time is the bytes it reads and writes: norm, rope, residual add, activation, lookup, copy.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .._quick import quick
 from .base import Computes, Operator, Role
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Part(Operator):
     """One of ``of`` equal slices of one call of ``whole``: the call keeps its own tiles, launch and efficiency, and a

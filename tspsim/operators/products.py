@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .._quick import quick
 from .base import DTYPE_BYTES, Computes, Operator, Role
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Gemm(Operator):
     """C[m, n] = A[m, k] · B[k, n], ``batch`` times.
@@ -50,6 +52,7 @@ class Gemm(Operator):
         return f"{self.batch}×" * (self.batch > 1) + f"[{self.m}×{self.k}]·[{self.k}×{self.n}] {types}"
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class GroupedGemm(Gemm):
     """``batch`` products of one call, each of ``m`` rows with weights of its own: the routed experts of a rank."""
@@ -59,6 +62,7 @@ class GroupedGemm(Gemm):
         return self.batch if self.role.routed else 0
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class FusedMoE(Operator):
     """All products of the routed experts of a rank and what is between, in one call (inference).

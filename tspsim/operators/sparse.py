@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .._quick import quick
 from .base import DTYPE_BYTES, Operator, Role
 
 #: (query tokens a sequence, tokens in its cache before them, sequences).
@@ -21,6 +22,8 @@ def seen(queries: int, context: int) -> float:
 
 def seen_at_most(queries: int, context: int, most: float) -> float:
     """The same where no query meets more than ``most``: the first do not have as many yet."""
+    if context >= most:
+        return float(most)
     if context + queries <= most:
         return seen(queries, context)
     growing = max(0.0, most - context)
@@ -28,6 +31,7 @@ def seen_at_most(queries: int, context: int, most: float) -> float:
     return (below + (queries - growing) * most) / queries
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Indexer(Operator):
     """Scores of all queries with all (compressed) tokens of their context, and the choice of the best ``topk``.
@@ -102,6 +106,7 @@ class Indexer(Operator):
         return f"{rows_in_words(self.rows)}, {self.heads} heads of {self.head_dim}, best {self.topk}"
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class SparseAttention(Operator):
     """Every query attends at most ``topk`` (compressed) tokens of its context, and a window of the latest ones.
@@ -143,10 +148,9 @@ class SparseAttention(Operator):
 
     def attended(self, queries: int, context: int) -> float:
         """Entries that a query attends, mean over a sequence's."""
-        entries = seen(queries, context) / self.compression
-        if self.topk:
-            entries = seen_at_most(queries, context, self.topk * self.compression) / self.compression
-        return entries + seen_at_most(queries, context, self.window)
+        met = seen_at_most(queries, context, self.topk * self.compression) if self.topk else seen(queries, context)
+        entries = met / self.compression
+        return entries + seen_at_most(queries, context, self.window) if self.window else entries
 
     @property
     def queries(self) -> int:
@@ -166,7 +170,9 @@ class SparseAttention(Operator):
         """What the queries of a sequence chose, at least once and at most the whole context."""
         total = 0.0
         for q, c, n in self.rows:
-            whole = (c + q) / self.compression + min(self.window + q - 1 if self.window else 0, c + q)
+            whole = (c + q) / self.compression
+            if self.window:
+                whole += min(self.window + q - 1, c + q)
             total += n * min(whole, q * self.attended(q, c))
         return total
 

@@ -73,7 +73,7 @@ class Job:
         """Whether a backward follows the forward."""
         return self.work.step.trains
 
-    @property
+    @cached_property
     def capture(self) -> Captured:
         """How much of the kernels of a serving step's pass its engine launches as graphs."""
         engine, queries = self.work.stack.engine, self.work.load.queries
@@ -297,7 +297,7 @@ class Job:
             return max(self.passes, key=lambda batch: batch.tokens)
         return self.passes[self.pass_index]
 
-    @property
+    @cached_property
     def rows(self) -> tuple[tuple[int, int, int], ...]:
         """Of that pass, as layers take them; none of a step that does not serve."""
         if not self.step.serves:

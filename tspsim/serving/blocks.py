@@ -156,7 +156,11 @@ class PrefixPool(BlockPool):
     def give_back(self, blocks: int) -> None:
         self.used -= blocks
         if self._in_turn and blocks:
-            self._idle[object()] = blocks
+            last = next(reversed(self._idle), None)
+            if type(last) is object:  # what holds nothing known, freed one after the other, goes so
+                self._idle[last] += blocks
+            else:
+                self._idle[object()] = blocks
             self._idle_blocks += blocks
 
     # --- what is known --------------------------------------------------------------------------------------

@@ -167,13 +167,17 @@ class _Walk:
         self.sent_s: float | None = None
         self.operators_s: dict[Operator, float] = {}
         self.transfers_s: dict[str, float] = {}
-        self._streams: dict[str, float] = {}
         self._known: dict[int, list[float]] = {}
-        self._free_s = 0.0
 
     def through(self, program: Program) -> bool:
         """Walk; False where it is no chain."""
-        position = 0
+        # The hot loop of every price that is not tabulated: state in local names, no call an instruction.
+        ends, free_s, position = self.ends, 0.0, 0
+        numbers: dict[str, int] = {}
+        #: When each stream is free.
+        streams: list[float] = []
+        first_s: float | None = None
+        last_s = 0.0
         for item in program.items:
             repeat = item if isinstance(item, Repeat) else Repeat((item,), 1)
             body = []
@@ -181,48 +185,39 @@ class _Walk:
                 duration_s = self._duration_s(instruction, repeat.times)
                 if duration_s is None:
                     return False
-                body.append((instruction.stream, duration_s, instruction.after, instruction))
+                stream = numbers.setdefault(instruction.stream, len(streams))
+                if stream == len(streams):
+                    streams.append(0.0)
+                runs = duration_s > 0.0 and not isinstance(instruction, Launch)
+                own = instruction if isinstance(instruction, SendReceive) else None
+                body.append((stream, duration_s, instruction.after, runs, isinstance(instruction, Compute), own))
             alone = repeat is not item
             first = 0 if alone or repeat.continues else position
             for _ in range(repeat.times):
                 begin = 0 if alone else position
-                for stream, duration_s, after, instruction in body:
-                    if not self._take(stream, duration_s, after, instruction, begin, first):
-                        return False
+                for stream, duration_s, after, runs, computes, message in body:
+                    start = streams[stream]
+                    for index in after:
+                        index += begin
+                        if index >= first and ends[index] > start:
+                            start = ends[index]
+                    if message is not None and message.source is not None and self.arrival_s is not None:
+                        start = max(start, self.arrival_s - duration_s)
+                    end = start + duration_s
+                    if runs:
+                        if start < free_s * (1.0 - ROUNDING):
+                            return False
+                        free_s = end
+                    if computes:
+                        if first_s is None:
+                            first_s = last_s = start
+                        last_s = end if runs else max(last_s, end)
+                    elif message is not None and message.to is not None:
+                        self.sent_s = end
+                    streams[stream] = end
+                    ends.append(end)
                 position += len(body)
-        return True
-
-    def _take(
-        self,
-        stream: str,
-        duration_s: float,
-        after: tuple[int, ...],
-        instruction: Instruction,
-        begin: int,
-        first: int,
-    ) -> bool:
-        ends, streams = self.ends, self._streams
-        start = streams.get(stream, 0.0)
-        for index in after:
-            index += begin
-            if index >= first and ends[index] > start:
-                start = ends[index]
-        if isinstance(instruction, SendReceive) and instruction.source is not None and self.arrival_s is not None:
-            start = max(start, self.arrival_s - duration_s)
-        end = start + duration_s
-        if duration_s > 0.0 and not isinstance(instruction, Launch):
-            if start < self._free_s * (1.0 - ROUNDING):
-                return False
-            self._free_s = end
-            if isinstance(instruction, Compute):
-                self.kernels = (self.kernels[0] if self.kernels else start, end)
-        elif isinstance(instruction, Compute):
-            began, last = self.kernels or (start, end)
-            self.kernels = began, max(last, end)
-        if isinstance(instruction, SendReceive) and instruction.to is not None:
-            self.sent_s = end
-        streams[stream] = end
-        ends.append(end)
+        self.kernels = None if first_s is None else (first_s, last_s)
         return True
 
     def _duration_s(self, instruction: Instruction, times: int) -> float | None:

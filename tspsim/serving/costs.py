@@ -96,19 +96,22 @@ class ProgramCosts:
         return self._together(works)
 
     def _together(self, works: Sequence[Work]) -> float:
+        if len(works) == 1:
+            return self._seconds(works[0], None)
         busy = [work for work in works if work.tokens]
-        experts = -(-sum(work.tokens for work in busy) // len(works)) if len(works) > 1 else None
+        experts = -(-sum(work.tokens for work in busy) // len(works))
         return max(self._seconds(work, experts) for work in busy)
 
     def decode_ends_s(self, works: Sequence[Work], steps: int) -> Floats:
         """Ends of the next ``steps`` steps of decoding, from now on: shape (steps,)."""
         self._seen.add(works, steps)
         each = [self._decodes.steps_s(work, steps) for work in works if work.sequences]
-        return np.cumsum(each[0] if len(each) == 1 else np.max(each, axis=0))
+        taken: Floats = each[0] if len(each) == 1 else np.max(each, axis=0)
+        return taken.cumsum()
 
     def _seconds(self, work: Work, expert_tokens: int | None) -> float:
         if not work.chunks:
-            return float(self._decodes.steps_s(work, 1)[0])
+            return self._decodes.step_s(work)
         if not work.sequences and self.programs.divides_prompts:
             return sum(self._piece(chunk.query_tokens, chunk.context_tokens) for chunk in work.chunks)
         for way in (self._mixed, self._overlapped):

@@ -233,7 +233,9 @@ class Decoders:
             return 0
         cycles, rest = divmod(to - level, self.block)
         blocks = cycles * self.count
-        if rest:
+        if rest == 1:
+            blocks += self._phases[-level % self.block]
+        elif rest:
             # Phase −c mod block begins a block at counter c = level, …, level + rest − 1: neighbours, in a circle.
             last, phases = -(level + rest - 1) % self.block, self._phases
             blocks += sum(phases[last : last + rest]) + sum(phases[: max(0, last + rest - self.block)])

@@ -62,6 +62,9 @@ class Decodes:
         self._alone = set() if engine.graphs.pads else {size // self.queries for size in sizes}
         self.bends = bends(programs, self.queries)
         self._layouts: dict[tuple[Captured, bool], Layout | None] = {}
+        #: Of a batch: the curves at the ends of its cell (of one, where they are the same), and how far it is from the
+        #: first to the second.
+        self._ends: dict[int, tuple[Curve, Curve | None, float]] = {}
 
     def cell(self, batch: int) -> tuple[int, int, bool]:
         """The smallest and the largest batch (of one stage's part) that a batch stands between, and whether all of them
@@ -75,21 +78,33 @@ class Decodes:
         low = (batch - 1) // wide * wide + 1
         return max(low, self._sizes[-1] + 1 if self._sizes else 1), low + wide - 1, False
 
+    def step_s(self, work: Work) -> float:
+        """Seconds of the next step, bit for bit the first of :meth:`steps_s`."""
+        if self._stages > 1 or self.programs.plan.hiding.halves:
+            return float(self.steps_s(work, 1)[0])
+        batch, tokens = work.sequences, work.context_tokens
+        uneven = batch > 1 and work.longest * batch > tokens
+        if self.bends and (self.bends[0] <= work.longest or (uneven and self._waits)):
+            return float(self.steps_s(work, 1)[0])
+        found = self._once(batch, tokens / batch)
+        if batch == 1 or MOST * work.longest < tokens:
+            return found
+        return max(found, self._once(1, float(work.longest)))
+
     def steps_s(self, work: Work, steps: int) -> Floats:
         """Seconds of each of the next steps, where every context grows by one a step: shape (steps,)."""
         batch, tokens = work.sequences, work.context_tokens
         later = np.arange(steps, dtype=np.float64)
-        last = work.longest + steps
         if self._stages > 1:
             return self._in_parts(batch, tokens / batch + later)
         if self.programs.plan.hiding.halves:
             return self._in_halves(batch, tokens / batch + later)
-        low, high, padded = self.cell(batch)
-        to = high if padded else 0
         mean = tokens / batch + later
-        found = self._along(low, high, batch, mean, to)
+        found = self._along(batch, mean)
         if not self.bends:
             return self._not_below_the_longest(found, work, later)
+        low, high, padded = self.cell(batch)
+        to = high if padded else 0
         longest, chosen_of = work.longest + later, mean
         last = work.longest + steps
         if self.bends[0] < last:
@@ -116,15 +131,28 @@ class Decodes:
         """A step takes no less than for its longest sequence alone, which is looked at where that has most tokens."""
         if work.sequences == 1 or MOST * work.longest < work.context_tokens:
             return found
-        low, high, padded = self.cell(1)
-        return np.maximum(found, self._along(low, high, 1, work.longest + later, high * padded))
+        return np.maximum(found, self._along(1, work.longest + later))
 
-    def _along(self, low: int, high: int, batch: int, at: Floats, padded: int) -> Floats:
-        """The same of contexts of one length, which grow: shape (steps,)."""
-        found = self._curve(low, padded).along(at)
-        if high > low:
-            share = (batch - low) / (high - low)
-            found = (1.0 - share) * found + share * self._curve(high, padded).along(at)
+    def _along(self, batch: int, at: Floats) -> Floats:
+        """Straight between the ends of a batch's cell, at contexts of one length, which grow: shape (steps,)."""
+        start, end, share = self._ends_of(batch)
+        found = start.along(at)
+        return found if end is None else (1.0 - share) * found + share * end.along(at)
+
+    def _once(self, batch: int, at: float) -> float:
+        """The same at one length."""
+        start, end, share = self._ends_of(batch)
+        found = start.at(at)
+        return found if end is None else (1.0 - share) * found + share * end.at(at)
+
+    def _ends_of(self, batch: int) -> tuple[Curve, Curve | None, float]:
+        found = self._ends.get(batch)
+        if found is None:
+            low, high, padded = self.cell(batch)
+            to = high if padded else 0
+            end = self._curve(high, to) if high > low else None
+            share = (batch - low) / (high - low) if high > low else 0.0
+            found = self._ends[batch] = self._curve(low, to), end, share
         return found
 
     def _between(self, low: int, high: int, batch: int, at: Floats, weights: Floats, padded: int = 0) -> Floats:

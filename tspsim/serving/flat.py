@@ -134,5 +134,5 @@ class Layout:
     def makespan_s(self, from_places: Floats) -> float:
         """Seconds of all stages one after the other; ``from_places``: what each place and all that follows take."""
         if len(self.starts) == 1:
-            return float(from_places.max())
+            return float(np.maximum.reduce(from_places))
         return float(np.maximum.reduceat(from_places, self.starts).sum())

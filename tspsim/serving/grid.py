@@ -14,6 +14,8 @@ TILE = 16
 COARSE = 256
 #: Times that numbers grow by, beyond which values jump.
 JUMP = 1.25
+#: Numbers whose vectors are kept beside those of the ends of cells.
+MOST_FOUND = 8192
 
 Vector = Callable[[int], Floats]
 
@@ -52,14 +54,18 @@ class Cells:
         self._alone, self._epsilon = bool(ends), epsilon
         self._known: dict[int, Floats] = {}
         self._splits: dict[tuple[int, int], bool] = {}
-        self._cells: dict[int, tuple[int, int]] = {}
+        self._found: dict[int, Floats] = {}
 
     def __call__(self, n: int) -> Floats:
-        if self._alone:
-            return self._at(n)
-        if n not in self._cells:
-            self._cells[n] = self._cell(n)
-        low, high = self._cells[n]
+        found = self._found.get(n)
+        if found is None:
+            found = self._at(n) if self._alone else self._between(n)
+            if len(self._found) < MOST_FOUND:
+                self._found[n] = found
+        return found
+
+    def _between(self, n: int) -> Floats:
+        low, high = self._cell(n)
         start, end = self._at(low), self._at(high)
         if high == low:
             return start

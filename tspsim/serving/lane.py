@@ -281,9 +281,11 @@ class Lane:
     def work(self, plan: StepPlan) -> Work:
         """The work of a plan's step; its contexts can be listed until the lane moves on."""
         self._edition += 1
-        chunks = tuple([Chunk(n, s.computed, s.computed + n == s.target) for s, n in plan.chunks])
         extra = self.padded() if plan.decodes else []
-        going_on = [index for index, (s, n) in enumerate(plan.chunks) if n == 1 == self.queries and s.given]
+        chunks: tuple[Chunk, ...] = ()
+        if plan.chunks:
+            chunks = tuple([Chunk(n, s.computed, s.computed + n == s.target) for s, n in plan.chunks])
+        going_on = chunks and [index for index, (s, n) in enumerate(plan.chunks) if n == 1 == self.queries and s.given]
         if going_on:
             # One query behind a cache that came from elsewhere is what a sequence that decodes has.
             rest = tuple([chunk for index, chunk in enumerate(chunks) if index not in going_on])

@@ -56,6 +56,7 @@ class StepLog:
     def __init__(self) -> None:
         self._columns: dict[str, array[Any]] = {name: array(code) for name, code in _TYPES.items()}
         self.put_back: tuple[array[int], array[float], array[float]] = (array("q"), array("d"), array("d"))
+        self._appends = tuple([column.append for column in self._columns.values()])
         #: What the last run must be followed by to go on: where it ended, its sequences and those that waited.
         self._last: tuple[float, int, int] | None = None
 
@@ -71,15 +72,15 @@ class StepLog:
         used_tokens: int,
     ) -> None:
         """A run; decode steps that go on like those before them are one run with them."""
-        columns = self._columns
         decodes = kind is Kind.DECODE and chunk_tokens == 0
         if decodes and self._last == (start_s, sequences, waiting):
+            columns = self._columns
             columns["end_s"][-1], columns["used_tokens"][-1] = end_s, used_tokens
             columns["steps"][-1] += steps
         else:
             row = (start_s, end_s, steps, kind, sequences, chunk_tokens, waiting, used_tokens)
-            for column, value in zip(columns.values(), row, strict=True):
-                column.append(value)
+            for append, value in zip(self._appends, row, strict=True):
+                append(value)
         self._last = (end_s, sequences, waiting) if decodes else None
 
     def add_put_back(self, number: int, lost_s: float, admitted_s: float) -> None:

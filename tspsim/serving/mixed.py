@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
+from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -42,6 +43,8 @@ Rows2 = tuple[tuple[int, int], ...]
 COMPARED, SURE = 2048, 1e-9
 #: Programs that are remembered beside the one asked about.
 LAST = 7
+#: Prompts of a step whose own kernels are remembered: lengths come again, sets of contexts do not.
+MOST_PROMPTS = 4096
 #: Tokens in the cache of sequences that stand beside what is looked at.
 STANDING = 64
 #: Of those: tokens before the first piece of a prompt, and of the second piece; sequences that decode, their contexts.
@@ -274,10 +277,9 @@ class Carrier(NamedTuple):
     field: str
     of: Callable[[Rows], Any]
 
-    def over(self, rows: Rows) -> Thing:
-        """The same over other rows."""
-        changed = {self.field: self.of(rows)}
-        return Thing(replace(self.thing.what, **changed), self.thing.stage)  # type: ignore[type-var]
+    def with_rows(self, rows: Any) -> Thing:
+        """The same over other rows, as :attr:`of` gives them."""
+        return Thing(replace(self.thing.what, **{self.field: rows}), self.thing.stage)  # type: ignore[type-var]
 
 
 class Shape:
@@ -301,6 +303,8 @@ class Shape:
         self._times = programs.times(kind.captured)
         self._once = programs.times(kind.captured, kept=False)
         self._carriers = carriers
+        self._of_prompts = [each.of is not tuple for each in carriers]
+        self._known_s = lru_cache(maxsize=MOST_PROMPTS)(self._carried_s)
         self._beside, self._before = programs.queries if kind.decodes else 0, int(kind.cached)
         #: Tokens of a prompt's piece that stands beside what is looked at.
         self._piece = (sizes[-1] - self._beside) if sizes else MOST_DECODED + 1
@@ -325,6 +329,10 @@ class Shape:
         apart = self._part(Part.PROMPTS, self._step((Chunk(half + 32, 0), Chunk(half - 32, 0))))
         together = self._part(Part.PROMPTS, self._step((Chunk(2 * half, 0),)))
         self._joins = bool(abs(apart - together).max() <= EPSILON / 2 * least)
+        self._shares_experts, self._reads, self._caches, self._spans, self._prompted = (
+            bool(self._where[part]) for part in (Part.EXPERTS, Part.READ, Part.CACHED, Part.LENGTHS, Part.PROMPTS)
+        )
+        self._carries = self._follows[Part.CARRIED]
 
     # --- what is looked at ------------------------------------------------------------------------------------
 
@@ -384,27 +392,33 @@ class Shape:
             if self._piece - (batch - 1) * self.programs.queries <= MOST_DECODED + TILE:
                 return None
         total = self._constant + self._tokens(tokens)
-        if self._where[Part.EXPERTS]:
+        if self._shares_experts:
             fewer = tokens if expert_tokens is None else max(expert_tokens, self._beside + MOST_DECODED + 1)
             total = total + self._experts(fewer)
         if self.kind.outputs:
             total = total + self._outputs(work.outputs)
         if self.kind.decodes:
             total = total + self._decode(batch, context_tokens / batch)
-        if self._where[Part.READ]:
+        if self._reads:
             total = total + self._read_tokens(sum([chunk.query_tokens for chunk in work.chunks]))
-        if self._where[Part.CACHED]:
+        if self._caches:
             total = total + self._cached(sum([chunk.context_tokens for chunk in work.chunks]))
-        if self._where[Part.LENGTHS]:
+        if self._spans:
             total = total + self._lengths(sum([queries + context for queries, context, _ in work.chunks]))
-        if self._where[Part.PROMPTS]:
+        if self._prompted:
             total = total + self._read(work.chunks)
         if self._carriers:
             rows = rows_of(work, batch - work.sequences, self.bends)
-            taken = [self._once(each.over(rows)) for each in self._carriers]
-            total = total + self._follows[Part.CARRIED] @ np.array(taken)
+            taken = [
+                (self._known_s if prompts else self._carried_s)(index, self._carriers[index].of(rows))
+                for index, prompts in enumerate(self._of_prompts)
+            ]
+            total = total + self._carries @ np.array(taken)
         makespan_s = self.layout.makespan_s(total)
         return makespan_s + self.programs.host_s(len(work.chunks) + work.sequences, makespan_s)
+
+    def _carried_s(self, index: int, rows: Any) -> float:
+        return self._once(self._carriers[index].with_rows(rows))
 
     def _read(self, chunks: tuple[Chunk, ...]) -> Floats:
         """What depends on prompts and takes no list of them as it is: of one piece between contexts straight, of

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import hypot
 
 from .. import inference, metrics
@@ -27,6 +27,8 @@ from .work import Work
 
 #: What hides nothing: of a step that cannot be cut into two.
 ALONE = "none"
+#: Operators whose seconds are remembered.
+MOST_OPERATORS = 2**14
 #: Of a step that stands for others where the schedule of a plan is chosen.
 TYPICAL_CONTEXT, TYPICAL_BATCH = 8192, 32
 
@@ -86,6 +88,7 @@ class StepPrograms:
         self._walker = Walker(Exchanges(cluster, self.mesh))
         self._walks = not question.scenario.faults.slow_gpus
         self._plans: dict[str, Plan] = {}
+        self._operators_s: dict[Captured, Callable[[Operator], float]] = {}
         self.decode_step = VERIFY_STEP if speculation and speculation.tokens else DECODE_STEP
         #: Programs written and runs of the engine so far.
         self.written = self.ran = 0
@@ -181,7 +184,7 @@ class StepPrograms:
     def times(self, captured: Captured = Captured.NOTHING, *, kept: bool = True) -> Callable[[Thing], float]:
         """Seconds of things in passes of which so much is captured; ``kept``: the device remembers its kernels."""
         question = self.question
-        cost = question.work.stack.cost(self.costs if kept else self._price, question.device, captured)
+        cost = self._known(captured) if kept else question.work.stack.cost(self._price, question.device, captured)
         exchanges = self._walker.exchanges
 
         def seconds(thing: Thing) -> float:
@@ -189,6 +192,13 @@ class StepPrograms:
             return cost(what) if isinstance(what, Operator) else exchanges.seconds(what, stage)
 
         return seconds
+
+    def _known(self, captured: Captured) -> Callable[[Operator], float]:
+        """Seconds of operators in passes of which so much is captured, those of late remembered."""
+        if captured not in self._operators_s:
+            cost = self.question.work.stack.cost(self.costs, self.question.device, captured)
+            self._operators_s[captured] = lru_cache(MOST_OPERATORS)(cost)
+        return self._operators_s[captured]
 
     def _price(self, operator: Operator) -> float:
         return float(price(self.question.device, operator).seconds)
@@ -217,8 +227,7 @@ class StepPrograms:
         """Without the engine; None where programs are no chain."""
         if set(axes_of(job)) != {"pp"}:
             return None
-        cost = job.work.stack.cost(self.costs, self.question.device, job.capture)
-        chain = self._walker.chain(self.written_of(job), cost)
+        chain = self._walker.chain(self.written_of(job), self._known(job.capture))
         if chain is None:
             return None
         period_s = inference.turn_s(job, chain.end_s, max(chain.work_s))

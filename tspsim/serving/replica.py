@@ -7,7 +7,6 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from math import inf
 
-import numpy as np
 import simpy
 from simpy.events import EventPriority
 
@@ -44,7 +43,7 @@ class Run:
 
     plans: list[StepPlan]
     start_s: float
-    ends_s: Floats
+    ends_s: Floats | list[float]
     steps: int
     row: tuple[Kind, int, int, int]
 
@@ -113,6 +112,8 @@ class Replica:
     @property
     def waiting(self) -> int:
         """Requests that are not admitted."""
+        if len(self.lanes) == 1:
+            return self.lanes[0].queued
         return sum([lane.queued for lane in self.lanes])
 
     @property
@@ -207,7 +208,8 @@ class Replica:
 
     def _next(self, start_s: float, fresh: bool) -> None:
         """Plan and start the next step, or the next steps if they are alike."""
-        for lane in self.lanes:
+        lanes = self.lanes
+        for lane in lanes:
             lane.now_s = start_s
             lane.open(fresh)
         plans = self._group.schedule()
@@ -222,19 +224,22 @@ class Replica:
                 self._at(wake_s, self._begin)
             return
         self._idle = False
-        works = [lane.work(plan) for lane, plan in zip(self.lanes, plans, strict=True)]
-        chunk_tokens = sum([tokens for plan in plans for _, tokens in plan.chunks])
-        sequences = sum([work.sequences for work in works])
+        works = [*map(_work, lanes, plans)]
+        chunk_tokens = sequences = 0
+        for plan, work in zip(plans, works, strict=True):
+            sequences += work.sequences
+            for _, tokens in plan.chunks:
+                chunk_tokens += tokens
         if chunk_tokens == 0:
             ends_s = self._decode_ends(start_s, works, self._steps(plans))
-            wake_s = min([lane.wake_s() for lane in self.lanes])
+            wake_s = lanes[0].wake_s() if len(lanes) == 1 else min([lane.wake_s() for lane in lanes])
             if wake_s < inf:
                 ends_s = ends_s[: bisect_left(ends_s, wake_s) + 1]
             kind = Kind.DECODE
         else:
-            ends_s = np.array([start_s + self.cost.seconds(works)])
-            alone = Kind.PREFILL if any(work.chunks for work in works) else Kind.DECODE
-            kind = Kind.MIXED if sequences and alone is Kind.PREFILL else alone
+            ends_s = [start_s + self.cost.seconds(works)]
+            read = any(work.chunks for work in works)
+            kind = (Kind.MIXED if sequences else Kind.PREFILL) if read else Kind.DECODE
         if self._on_chunk is not None:
             for plan in plans:
                 for entry, tokens in plan.chunks:
@@ -246,12 +251,12 @@ class Replica:
         """Decode steps from now that are planned alike."""
         if self.every_step or not all(plan.again for plan in plans):
             return 1
-        return min([lane.steady() for lane in self.lanes])
+        return self.lanes[0].steady() if len(plans) == 1 else min([lane.steady() for lane in self.lanes])
 
-    def _decode_ends(self, start_s: float, works: list[Work], steps: int) -> Floats:
+    def _decode_ends(self, start_s: float, works: list[Work], steps: int) -> Floats | list[float]:
         """When each of the next decode steps ends."""
         if steps == 1:
-            return np.array([start_s + self.cost.seconds(works)])
+            return [start_s + self.cost.seconds(works)]
         if self._each_step is None and self.engine.speculation is None:
             return start_s + self.cost.decode_ends_s(works, steps)
         advances = [lane.decoders.advances(steps) for lane in self.lanes]
@@ -268,7 +273,7 @@ class Replica:
             ends_s.append(end_s)
             if end_s >= horizon_s:
                 break
-        return np.array(ends_s)
+        return ends_s
 
     def _settle(self) -> None:
         """The run is over."""
@@ -304,5 +309,12 @@ class Replica:
         return min(bisect_right(run.ends_s, self.env.now), run.steps - 1)
 
 
+def _work(lane: Lane, plan: StepPlan) -> Work:
+    return lane.work(plan)
+
+
 def _busy(plans: list[StepPlan]) -> bool:
-    return any(plan.decodes or plan.chunks for plan in plans)
+    for plan in plans:  # noqa: SIM110 - asked before every step, and a generator takes three times as long
+        if plan.decodes or plan.chunks:
+            return True
+    return False

@@ -152,9 +152,9 @@ class Service:
     def _serve(self) -> None:
         """Events one after the other, until every request has been answered or the time is over."""
         env, every = self.env, len(self.source.requests)
-        step, latest = env.step, float("inf") if self.until_s is None else self.until_s
+        step, until_s = env.step, self.until_s
         try:
-            while self._ended < every and env.peek() <= latest:
+            while self._ended < every and (until_s is None or env.peek() <= until_s):
                 step()
         except EmptySchedule:
             left = every - self._ended

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from math import ceil, floor
 from typing import Any
@@ -46,6 +46,7 @@ class Curve:
         self._known: dict[int, float] = {}
         self._x: Floats = np.empty(0)
         self._y: Floats = np.empty(0)
+        self._knots: tuple[list[float], list[float]] = [], []
         self._covered: set[tuple[int, int]] = set()
         self._range = (0.0, -1.0)
 
@@ -60,6 +61,18 @@ class Curve:
         if low < self._range[0] or high > self._range[1]:
             self.cover(low, high)
         return np.interp(x, self._x, self._y)
+
+    def at(self, x: float) -> float:
+        """The value at one number, bit for bit that of a call."""
+        low, high = self._range
+        if not low <= x <= high:
+            self.cover(x, x)
+        knots, values = self._knots
+        index = max(0, bisect_right(knots, x) - 1)
+        left = knots[index]
+        if x <= left:
+            return values[index]
+        return (values[index + 1] - values[index]) / (knots[index + 1] - left) * (x - left) + values[index]
 
     def cover(self, low: float, high: float) -> None:
         """Have knots from ``low`` to ``high``."""
@@ -79,6 +92,7 @@ class Curve:
         if len(self._known) != before:
             self._x = np.array(sorted(self._known), dtype=np.float64)
             self._y = np.array([self._known[int(x)] for x in self._x])
+            self._knots = self._x.tolist(), self._y.tolist()
         # Stretches between two that were asked are covered too before they count as such.
         if not self._range[0] <= self._range[1]:
             self._range = (float(first), float(right))

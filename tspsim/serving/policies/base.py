@@ -33,6 +33,8 @@ class Group:
 
     def schedule(self) -> list[StepPlan]:
         """What each does in the next step."""
+        if len(self.lanes) == 1:
+            return [self.lanes[0].schedule()]
         return [lane.schedule() for lane in self.lanes]
 
 

@@ -1,0 +1,77 @@
+"""Frozen dataclasses that are made by the hundred thousand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from functools import wraps
+from typing import Any, TypeVar
+
+Made = TypeVar("Made")
+
+
+def quick(cls: type[Made]) -> type[Made]:
+    """A frozen dataclass with slots whose objects take a third of the time to make.
+
+    The ``__init__`` of a frozen dataclass calls ``object.__setattr__`` once a field, since its own ``__setattr__``
+    refuses. Here an object is made as one of a class with the same slots that refuses nothing, where a field is a plain
+    assignment, and becomes one of the frozen class when all are set. From then on it is what it was: equal, hashable,
+    and no field of it can be set.
+
+    Parameters
+    ----------
+    cls
+        Made by ``dataclass(frozen=True, slots=True)``; its fields have plain defaults or none.
+
+    Raises
+    ------
+    TypeError
+        It is another class, or a field's default is made by a function.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @quick
+    ... @dataclass(frozen=True, slots=True)
+    ... class Point:
+    ...     x: float
+    ...     y: float = 0.0
+    >>> Point(1.0), Point(1.0) == Point(1.0, 0.0), hash(Point(2.0)) == hash(Point(2.0))
+    (Point(x=1.0, y=0.0), True, True)
+    >>> Point(1.0).x = 2.0
+    Traceback (most recent call last):
+    dataclasses.FrozenInstanceError: cannot assign to field 'x'
+    """
+    every = fields(cls)  # type: ignore[arg-type]
+    made = any(each.default_factory is not MISSING or not each.init or each.kw_only for each in every)
+    if made or "__slots__" not in vars(cls) or hasattr(cls, "__post_init__") or not frozen(cls):
+        raise TypeError(f"{cls.__qualname__} is no frozen dataclass with slots and plain defaults")
+    # What it derives from may be frozen too.
+    body = {"__slots__": vars(cls)["__slots__"], "__module__": cls.__module__, "__setattr__": object.__setattr__}
+    metaclass: Any = type(cls)
+    names: dict[str, Any] = {
+        "_open": metaclass(cls.__name__, cls.__bases__, body),
+        "_frozen": cls,
+        "_set": object.__setattr__,
+        "_slowly": cls.__init__,
+        **{f"_{each.name}": each.default for each in every if each.default is not MISSING},
+    }
+    asked = [each.name if each.default is MISSING else f"{each.name}=_{each.name}" for each in every]
+    lines = [
+        f"def __init__(self, {', '.join(asked)}):",
+        # A class that derives from it may have more to it.
+        "    if self.__class__ is not _frozen:",
+        f"        return _slowly(self, {', '.join(each.name for each in every)})",
+        "    _set(self, '__class__', _open)",
+        *(f"    self.{each.name} = {each.name}" for each in every),
+        "    self.__class__ = _frozen",
+    ]
+    exec("\n".join(lines), names)  # as dataclasses itself does
+    written: Callable[..., None] = names["__init__"]
+    cls.__init__ = wraps(cls.__init__)(written)  # type: ignore[method-assign]
+    return cls
+
+
+def frozen(cls: type) -> bool:
+    """Whether a dataclass is frozen."""
+    return bool(cls.__dataclass_params__.frozen)  # type: ignore[attr-defined]
