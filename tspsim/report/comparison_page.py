@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from tspsim.files import atomic_write
+from tspsim.files import atomic_write, zipped
 from tspsim.units import compact, digits, gib, percent
 
 from . import comparison_figures as figures
@@ -331,6 +332,8 @@ def write_comparison(
         What is compared, and what :func:`tspsim.studies.purchase.decide` made of it, if it was asked.
     title, description
         Instead of the scenarios' names.
+    path
+        Ending in ``.zip`` it becomes one file with the page and all that it leads to.
     reports
         Write each result's own report too, into the folder ``NAME-reports`` beside the page, and link it.
 
@@ -340,6 +343,12 @@ def write_comparison(
         A file cannot be written.
     """
     path = Path(path)
+    if path.suffix == ".zip":
+        with TemporaryDirectory() as folder:
+            inside = Path(folder) / f"{path.stem}.html"
+            write_comparison(results, inside, decision, title=title, description=description, reports=reports)
+            zipped(Path(folder), path)
+        return
     links = write_reports(results, path.with_name(f"{path.stem}-reports")) if reports else {}
     atomic_write(path, page(results, decision, links, title=title, description=description))
 
