@@ -212,7 +212,7 @@ def _si(dimension: Dimension) -> str:
 
 
 class InSi(float):
-    """A quantity that was read already, as scenarios write themselves out in Python: a number in SI, read again as such.
+    """A quantity that was read already, as scenarios write themselves out in Python: read again as a number in SI.
 
     In JSON it is a number like others, which without its unit is refused.
 
@@ -258,7 +258,8 @@ class Quantity:
 
         def read(value: object) -> float:
             try:
-                return parse(parse_si(value, self.dimension), self.dimension, positive=self.positive, examples=self.examples)
+                stated = parse_si(value, self.dimension)
+                return parse(stated, self.dimension, positive=self.positive, examples=self.examples)
             except UnitError as error:
                 raise PydanticCustomError("quantity", "{reason}", {"reason": error.message}) from None
 

@@ -43,7 +43,8 @@ def test_a_comparison_is_one_file_to_mail(capsys: pytest.CaptureFixture[str]) ->
 def test_a_comparison_says_what_it_wrote_and_what_nobody_has_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "few.yaml", "--html", "few.html"]) == 0
     told = capsys.readouterr().out
-    assert "report: few.html, with the offers' own pages in few-reports/ (--html few.zip: all in one file to mail)" in told
+    beside = "report: few.html, with the offers' own pages in few-reports/ (--html few.zip: all in one file to mail)"
+    assert beside in told
     assert told.count("rubin is announced: ") == 1 and "vera-rubin-nvl144 is announced: " in told
 
 

@@ -63,8 +63,8 @@ def _written(compared: Comparison, path: Path) -> str:
 
 
 def _told(compared: Comparison) -> Iterator[str]:
-    """What was searched, the verdict with its doubt, what each offer needs for the users and requests, and hardware that
-    nobody has measured."""
+    """What was searched, the verdict with its doubt, what each offer needs for the users and requests, and what of the
+    hardware nobody has measured."""
     from ..statements import is_announced
 
     decision = compared.verdict

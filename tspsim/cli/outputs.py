@@ -92,8 +92,8 @@ class Outputs:
         Parameters
         ----------
         writers
-            Option → a function that makes the text (JSON, CSV), or that writes the file it is given; text that it returns
-            is told behind the file's name.
+            Option → a function that makes the text (JSON, CSV), or that writes the file it is given; text that the
+            latter returns is told behind the file's name.
         show
             Prints the answer; not called where standard output belongs to one of the outputs.
 
