@@ -15,14 +15,24 @@ KEPT = {
     "full": ("full", "a layer keeps its input and is computed again in the backward"),
 }
 
+#: What replicas divide, by ZeRO stage.
+DIVIDED = {
+    1: "the optimizer's state",
+    2: "the optimizer's state and gradients",
+    3: "the optimizer's state, gradients and weights",
+}
+
 
 def legend(plans: Sequence[Plan]) -> list[tuple[str, str]]:
-    """(word, meaning), each word once: of plans that the search named."""
-    found: dict[str, str] = {"DP128, TP4, …": "degrees of data and of other parallelism"}
+    """(words, meaning), each meaning once: of plans that the search named."""
+    if not plans:
+        return []
+    found: dict[str, list[str]] = {"degrees of parallelism, an axis each": [plans[0].name.split()[0]]}
     for plan in plans:
         for word, meaning in words_of(plan):
-            found.setdefault(word, meaning)
-    return list(found.items())
+            words = found.setdefault(meaning, [])
+            words += [word] if word not in words else []
+    return [(", ".join(words), meaning) for meaning, words in found.items()]
 
 
 def words_of(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -33,8 +43,7 @@ def words_of(plan: Plan) -> Iterator[tuple[str, str]]:
     if method.name:
         yield method.word or method.name, method.summary
     if plan.zero:
-        kept = {1: "the optimizer's state", 2: "that and gradients", 3: "that, gradients and weights"}[plan.zero]
-        yield f"Z{plan.zero}", f"ZeRO stage {plan.zero}: replicas divide {kept}"
+        yield f"Z{plan.zero}", f"ZeRO stage {plan.zero}: replicas divide {DIVIDED[plan.zero]}"
     if plan.shard_group:
         yield f"/{plan.shard_group}", "replicas that divide it among them; all where nothing stands there"
     if plan.micro_batch:

@@ -31,7 +31,7 @@ HEADLINE = """
 """
 
 TABLE = """
-<div class="scroll"><table class="plans left"><caption class="hidden">{{ caption }}</caption>
+<div class="scroll"><table class="plans left limited"><caption class="hidden">{{ caption }}</caption>
 <thead><tr>{% for column in columns %}<th scope="col">{{ column }}</th>{% endfor %}</tr></thead>
 <tbody>{% for row in table %}<tr><th scope="row">{{ row[0] }}</th>{% for cell in row[1:] %}
 <td data-label="{{ columns[loop.index] }}">{{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody>
@@ -58,6 +58,11 @@ NAMES = """
 
 #: A section of the page: key, heading, template, values.
 Part = tuple[str, str, str, dict[str, Any]]
+#: What the navigation calls sections.
+SHORT = {
+    "plans": "Plans", "names": "Names", "why": "Why", "front": "Front", "elsewhere": "Elsewhere", "limits": "Fits",
+    "map": "Map",
+}  # fmt: skip
 #: Sections that show the best plan alone.
 OF_THE_BEST = (breakdown.SECTION, timeline.SECTION, memory.SECTION)
 
@@ -103,6 +108,8 @@ def page(planned: Planned, plotly_js: str = "inline") -> str:
         caption = "Rate of the best plan with TSP over that of the best without: above one TSP wins."
         values = {"sentences": scheme_map(planned), "key": "map", "caption": caption}
         sections.append(("map", "Where TSP wins", FIGURE, values))
+    for key, _, _, told in sections:
+        told["short"] = SHORT.get(key, "")
     payload = add_report(planned, sections, drawn)
     title, scripts = f"{planned.scenario.name}, plans", ("timeline.js",)
     return render_sections(sections, drawn, title=title, plotly_js=plotly_js, scripts=scripts, payload=payload)
@@ -124,7 +131,7 @@ def add_report(planned: Planned, sections: list[Part], drawn: dict[str, Any]) ->
             drawn |= values.get("figures", {})
             payload |= values.get("payload", {})
             title = f"{section.title}: {view.best.name}" if view.best and section in OF_THE_BEST else section.title
-            sections.append((section.key, title, section.template, {**values, "short": section.short}))
+            sections.append((section.key, title, section.template, {**values, "short": section.short or section.title}))
     return payload
 
 
