@@ -108,7 +108,7 @@ def locate(kind: Kind, name_or_path: str | Path, *, beside: Path | None = None) 
         path = root / FOLDERS[kind] / f"{text}.yaml"
         if _exists(path):
             return path
-    raise UnknownNameError(kind.removesuffix("s"), text, [*names(kind), *_files_here(Path())])
+    raise UnknownNameError(kind.removesuffix("s"), text, [*names(kind), *_files_here(Path(), kind)])
 
 
 def _nearest_file(path: Path, kind: Kind) -> str:
@@ -120,12 +120,21 @@ def _nearest_file(path: Path, kind: Kind) -> str:
     return near if near.startswith(" (did") else ""
 
 
-def _files_here(folder: Path) -> list[str]:
-    """Descriptions in a folder, by name; none where it cannot be read."""
+def _files_here(folder: Path, kind: Kind | None = None) -> list[str]:
+    """Descriptions in a folder, by name, those of a kind alone; none where it cannot be read."""
     try:
-        return sorted(path.name for path in folder.iterdir() if path.suffix in _PATH_SUFFIXES)
+        found = sorted(path for path in folder.iterdir() if path.suffix in _PATH_SUFFIXES)
     except (OSError, ValueError):
         return []
+    return [path.name for path in found if kind is None or _may_be(path, kind)]
+
+
+def _may_be(path: Path, kind: Kind) -> bool:
+    """Whether a file describes that kind of thing, as far as it can be told."""
+    try:
+        return kind_of(path, read_yaml(path)) in (kind, None)
+    except InputError:
+        return False
 
 
 #: Between an entry and one of its versions.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -49,6 +50,29 @@ def atomic_write(path: Path, text: str | Iterable[str]) -> None:
         if temporary is not None:
             with contextlib.suppress(OSError):
                 temporary.unlink()
+
+
+def zipped(folder: Path, path: Path) -> None:
+    """All files below ``folder`` as one ZIP at ``path``, whole or not at all; the same files give the same bytes.
+
+    Raises
+    ------
+    InputError
+        The folder of ``path`` or the file cannot be written.
+    """
+    temporary = path.with_name(f".{path.name[:60]}.part")
+    try:
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+            for file in sorted(each for each in folder.rglob("*") if each.is_file()):
+                entry = zipfile.ZipInfo(file.relative_to(folder).as_posix())
+                entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+                archive.writestr(entry, file.read_bytes())
+        temporary.replace(path)
+    except OSError as error:
+        raise InputError(f"cannot write: {error.strerror or type(error).__name__}", file=str(path)) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def _umask() -> int:

@@ -10,12 +10,9 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .errors import InputError, UnknownNameError
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
 
 KINDS = ("scenario", "device", "node", "fabric", "cluster", "model", "stack")
 
@@ -35,23 +32,27 @@ def schema(kind: str) -> dict[str, Any]:
     """
     if kind not in KINDS:
         raise UnknownNameError("kind of file", kind, KINDS)
+    from pydantic import TypeAdapter
+
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **_type(kind).model_json_schema(by_alias=True),
+        **TypeAdapter(_type(kind)).json_schema(by_alias=True),
         "title": f"tspsim {kind}",
     }
 
 
-def _type(kind: str) -> type[BaseModel]:
-    """The pydantic type behind a kind; imported here, each pulls in its own room."""
+def _type(kind: str) -> Any:
+    """The pydantic type behind a kind, or the union of what its files may be; imported here, each pulls in its own
+    room."""
     if kind == "scenario":
         from .scenario import Scenario
 
         return Scenario
     if kind == "device":
+        from .hardware.announced import AnnouncedDevice
         from .hardware.specification import DeviceSpec
 
-        return DeviceSpec
+        return DeviceSpec | AnnouncedDevice
     if kind == "model":
         from .model.spec import ModelSpec
 
@@ -60,10 +61,10 @@ def _type(kind: str) -> type[BaseModel]:
         from .parallel.stack_spec import StackSpec
 
         return StackSpec
-    from .network import specs
+    from .network import announced, specs
 
-    types: dict[str, type[BaseModel]] = {
-        "node": specs.NodeSpec,
+    types: dict[str, Any] = {
+        "node": specs.NodeSpec | announced.AnnouncedNode,
         "fabric": specs.FabricSpec,
         "cluster": specs.ClusterSpec,
     }

@@ -13,6 +13,8 @@ from .steps import ServingStep
 from .units import GIB, percent
 
 COMPUTE_WORDS = {"gemm": "matrix products", "attention": "attention", "memory_bound": "memory-bound kernels"}
+#: Those of them that take a verb in the plural.
+SEVERAL = frozenset({"matrix products", "memory-bound kernels"})
 
 
 def bottleneck(parts: Breakdown, step_s: float) -> str:
@@ -26,7 +28,8 @@ def bottleneck(parts: Breakdown, step_s: float) -> str:
         percent(part / step_s, decimals=0, significant=1)
         for part in (seconds, parts.total_compute_s, sum(parts.exposed_s.values()))
     )
-    return f"{first} takes {most} of the step; {compute} is compute, {exposed} exposed communication"
+    takes = "take" if first in SEVERAL else "takes"
+    return f"{first} {takes} {most} of the step; {compute} is compute, {exposed} exposed communication"
 
 
 #: What classes of weights are to a reader.
@@ -41,10 +44,11 @@ CLASS_WORDS = {
 
 def defaults_in_words(question: Question, plans: Sequence[Plan]) -> tuple[str, ...]:
     """The assumptions that decide answers; each can be switched a plan, or in the workload."""
-    work = question.work
+    work, announced = question.work, announced_in_words(question)
     if work.step.serves:
-        return tuple(served_in_words(question, plans))
+        return (*announced, *served_in_words(question, plans))
     sentences = [
+        *announced,
         "Tokens lie in zigzag order, so every sequence shard has the same causal work (`partition`).",
         usual_method().assumption,
         *filter(None, (scheme.assumption for scheme in sorted(SCHEMES.values(), key=lambda each: not each.usual))),
@@ -58,6 +62,32 @@ def defaults_in_words(question: Question, plans: Sequence[Plan]) -> tuple[str, .
             "(`workload.optimizer`)."
         )
     return tuple(sentences)
+
+
+#: How sentences about hardware that nobody has measured begin, behind its name.
+ANNOUNCED = " is announced: "
+
+
+def is_announced(sentence: str) -> bool:
+    """Whether a sentence is one of :func:`announced_in_words`."""
+    return ANNOUNCED in sentence
+
+
+def announced_in_words(question: Question) -> Iterator[str]:
+    """What nobody has measured of the hardware, and what stands in its place."""
+    spec, node = question.device.spec, question.cluster.node
+    if spec.announced:
+        yield (
+            f"{spec.name}{ANNOUNCED}nobody has published a measurement of it. Peaks, HBM bandwidth and memory are "
+            f"its vendor's; its kernels reach the shares of them that {spec.like}'s were measured to reach, a launch "
+            f"takes as long, and ranges are those of another generation. Assumed as {spec.like} has them: "
+            f"{', '.join(spec.assumed)}."
+        )
+    if node.announced:
+        yield (
+            f"{node.name}{ANNOUNCED}its links are its vendor's figure; latencies, and the share of the links that "
+            f"{node.collectives.library} reaches, are assumed as on {node.like}, with wider ranges."
+        )
 
 
 def served_in_words(question: Question, plans: Sequence[Plan]) -> Iterator[str]:

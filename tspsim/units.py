@@ -206,6 +206,35 @@ def _examples(examples: Iterable[str]) -> str:
 WITH_UNITS = "units"
 
 
+def _si(dimension: Dimension) -> str:
+    """The unit of a dimension that is one in SI; empty of counts."""
+    return next((unit for unit, factor in _UNITS[dimension].items() if factor == 1 and unit), "")
+
+
+class InSi(float):
+    """A quantity that was read already, as scenarios write themselves out in Python: read again as a number in SI.
+
+    In JSON it is a number like others, which without its unit is refused.
+
+    >>> parse_si(InSi(2.0), "bytes/s"), in_si({"rate": [1.5, 2]})
+    ('2.0 B/s', {'rate': [1.5, 2]})
+    """
+
+
+def in_si(data: Any) -> Any:
+    """Plain data in which every float says that it is in SI."""
+    if isinstance(data, dict):
+        return {key: in_si(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [in_si(value) for value in data]
+    return InSi(data) if isinstance(data, float) else data
+
+
+def parse_si(value: object, dimension: Dimension) -> object:
+    """What was read already, with the unit that it has in SI; all else as it is."""
+    return f"{float(value)!r} {_si(dimension)}".rstrip() if isinstance(value, InSi) else value
+
+
 @dataclass(frozen=True, slots=True)
 class Quantity:
     """Marks a pydantic field as a quantity: text with a unit outside, a number in SI inside.
@@ -229,14 +258,15 @@ class Quantity:
 
         def read(value: object) -> float:
             try:
-                return parse(value, self.dimension, positive=self.positive, examples=self.examples)
+                stated = parse_si(value, self.dimension)
+                return parse(stated, self.dimension, positive=self.positive, examples=self.examples)
             except UnitError as error:
                 raise PydanticCustomError("quantity", "{reason}", {"reason": error.message}) from None
 
         def write(value: object, info: Any) -> object:
             if value is None or not (info.context or {}).get(WITH_UNITS):
                 return value
-            unit = next((unit for unit, factor in _UNITS[self.dimension].items() if factor == 1 and unit), "")
+            unit = _si(self.dimension)
             return f"{value!r} {unit}" if unit else value
 
         return core_schema.no_info_plain_validator_function(

@@ -32,8 +32,10 @@ from tspsim.operators import (
 
 DEVICES = (
     "a100-40gb", "a100-80gb", "b200", "b300", "gb200", "gb300", "h100", "h200", "mi300x", "mi325x", "mi350x",
-    "mi355x",
+    "mi355x", "mi455x", "rubin",
 )  # fmt: skip
+#: Those that nobody measured.
+ANNOUNCED = ("mi455x", "rubin")
 #: Rounding of the last bits only.
 EXACT = 1.0 - 1e-12
 TILE = 256
@@ -378,7 +380,7 @@ def test_what_a_file_without_measured_facts_borrows_reaches_what_it_achieved() -
     assert Device(own, d.relatives).gemm(8192, 8192, 8192) == d.gemm(8192, 8192, 8192)
 
 
-@pytest.mark.parametrize("name", DEVICES)
+@pytest.mark.parametrize("name", sorted({*DEVICES} - {*ANNOUNCED}))
 def test_kernels_that_ship_were_measured_at_the_facts_of_their_file(name: str) -> None:
     spec = device(name).spec
     assert spec.measured_at is not None and spec.as_measured == spec

@@ -11,7 +11,7 @@ import pytest
 
 from tspsim import catalog
 from tspsim.cli import main
-from tspsim.report.gallery import SHOWN, WITH_BEST, write_gallery
+from tspsim.report.gallery import PLANNED, SHOWN, WITH_BEST, write_gallery
 
 ROOT = Path(__file__).parents[2]
 FEW = ["gqa-tsp-moves-fewer-bytes", "slow-gpu-mi300x"]
@@ -28,6 +28,33 @@ def test_the_same_scenarios_give_the_same_bytes(tmp_path: Path) -> None:
     assert sum(name.endswith("plotly.min.js") for name in files(tmp_path / "a")) == 1
 
 
+SMALL = """\
+name: small-plan
+description: Two H200
+cluster: {device: h200, gpus_per_node: 2}
+workload: {model: llama-3.1-8b, pass: forward, sequence: 8Ki, global_batch: 2}
+plans: [{name: TP2, tp: 2}]
+"""
+
+
+def test_a_planners_answer_stands_beside_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the best plan as `run` reports it, a legend of names, and its numbers."""
+    (tmp_path / "scenarios").mkdir()
+    (tmp_path / "scenarios/small-plan.yaml").write_text(SMALL)
+    monkeypatch.chdir(tmp_path)
+    (entry,) = write_gallery(Path("reports"), [], ["small-plan"])
+    assert entry.description == "Two H200" and "times the best plan stated" in entry.answer
+    assert entry.href in Path("reports/index.html").read_text()
+    page = Path("reports", entry.href).read_text(encoding="utf-8")
+    best = entry.answer.split(":")[0]
+    assert f"Timeline: {best}</h2>" in page and 'id="gantt"' in page and "Assumptions and sources" in page
+    assert "<dt><code>mb1</code></dt><dd>sequences of a micro-batch</dd>" in page
+    with Path("reports/tables/small-plan.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert rows[0]["plan"] == best and rows[-1]["plan"] == "TP2 (stated)"
+    assert float(rows[0]["tokens_per_s"]) == max(float(row["tokens_per_s"]) for row in rows)
+
+
 def test_csv_and_parquet_have_the_same_rows(tmp_path: Path) -> None:
     write_gallery(tmp_path, FEW[:1])
     with (tmp_path / "tables/gqa-tsp-moves-fewer-bytes.csv").open(encoding="utf-8") as file:
@@ -39,7 +66,7 @@ def test_csv_and_parquet_have_the_same_rows(tmp_path: Path) -> None:
 
 
 def test_what_is_shown_ships() -> None:
-    assert set(SHOWN) <= set(catalog.names("scenarios")) and set(WITH_BEST) <= set(SHOWN)
+    assert {*SHOWN, *PLANNED} <= set(catalog.names("scenarios")) and set(WITH_BEST) <= set(SHOWN)
 
 
 def test_the_committed_gallery_is_whole_and_moderate() -> None:
@@ -47,7 +74,7 @@ def test_the_committed_gallery_is_whole_and_moderate() -> None:
     if not (reports / "index.html").is_file():
         pytest.skip("no gallery beside the package: it is in the source tree only")
     text = (reports / "index.html").read_text(encoding="utf-8")
-    for name in SHOWN:
+    for name in (*SHOWN, *PLANNED):
         assert f'href="pages/{name}.html"' in text
         for file in (f"pages/{name}.html", f"tables/{name}.csv", f"tables/{name}.parquet"):
             assert (reports / file).is_file(), file

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import catalog
 from ..errors import InputError, UnknownNameError, shorten
+from ..hardware.announced import load_spec
 from ..hardware.specification import DeviceSpec, KernelFit
 from ..validation.devices import device_name
 from ..validation.kernel_tables import KERNEL_TABLES, times_of
@@ -186,8 +187,12 @@ def _kernels(
     name: str, rows: pd.DataFrame, modules: pd.DataFrame, date: str, source: str
 ) -> tuple[KernelFits, DeviceSpec, dict[str, Any]]:
     """What was fitted to calls of a device and to modules, the device as it is, and its new file."""
-    spec = catalog.load("devices", name, DeviceSpec)
-    relatives = tuple(catalog.load("devices", relative, DeviceSpec) for relative in spec.relatives)
+    spec = load_spec(name)
+    if spec.announced:
+        missing = ", ".join(("visible_memory", "compute_units", "clock", "l2", "tdp", "sustained", "overlap"))
+        remedy = f"take `announced` and `like` out of its file and state what is measured now ({missing}; relatives)"
+        raise InputError(f"'{name}' is announced; {remedy}", file=str(catalog.locate("devices", name)), key="announced")
+    relatives = tuple(load_spec(relative) for relative in spec.relatives)
     report = KernelFits((), ())
     if len(rows):
         report = fit_device(spec, rows, date=date, source=source, starts=STARTS, relatives=relatives)

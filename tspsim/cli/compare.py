@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("scenarios", metavar="SCENARIO...", nargs=-1, required=True, shell_complete=scenario_names)
-@click.option("--html", "html_file", metavar="FILE", help="Write the comparison as an HTML page.")
+@click.option(
+    "--html", "html_file", metavar="FILE", help="Write the comparison as an HTML page; FILE.zip: with all it leads to."
+)
 @json_option
 @click.option("--csv", "csv_file", metavar="FILE", help="Write the table as CSV; - prints it.")
 def compare(scenarios: tuple[str, ...], html_file: str | None, json_file: str | None, csv_file: str | None) -> None:
@@ -40,7 +43,7 @@ def compare(scenarios: tuple[str, ...], html_file: str | None, json_file: str | 
         _ = compared.decision if html_file or json_file or served else compared.verdict  # while the bar stands
     outputs.write(
         {
-            "html": compared.to_html,
+            "html": lambda path: _written(compared, path),
             "json": lambda: json_text(compared.to_json()),
             "csv": compared.to_csv,
         },
@@ -50,14 +53,30 @@ def compare(scenarios: tuple[str, ...], html_file: str | None, json_file: str | 
         raise nothing_runs(compared.plans)
 
 
+def _written(compared: Comparison, path: Path) -> str:
+    """Write the page; what lies beside it."""
+    compared.to_html(path)
+    pages = path.with_name(f"{path.stem}-reports")
+    if compared.decision is None or path.suffix == ".zip" or not pages.is_dir():
+        return ""
+    return f", with the offers' own pages in {pages.name}/ (--html {path.stem}.zip: all in one file to mail)"
+
+
 def _told(compared: Comparison) -> Iterator[str]:
-    """What was searched, the verdict with its doubt, and what each offer needs for the users and requests."""
+    """What was searched, the verdict with its doubt, what each offer needs for the users and requests, and what of the
+    hardware nobody has measured."""
+    from ..statements import is_announced
+
     decision = compared.verdict
+    announced = dict.fromkeys(
+        sentence for result in compared.results for sentence in result.defaults if is_announced(sentence)
+    )
     searched = zip(compared.questions, compared.searched, strict=False)
     blocks = [
         [each.in_words(question.name) for question, each in searched if each is not None],
         decision.in_words() if decision is not None else [],
         list(_services(decision)),
+        list(announced),
     ]
     for block in filter(None, blocks):
         yield ""

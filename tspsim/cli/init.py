@@ -16,13 +16,14 @@ from .templates import TEMPLATES, text_of
 @click.option("--out", "out_file", metavar="FILE", help="Write it there, not under its own name in this folder.")
 @click.option("--list", "listed", is_flag=True, help="Show the templates.")
 def init(template: str, out_file: str | None, listed: bool) -> None:
-    """Write a first file that runs as it is: TEMPLATE is first, training, experts, purchase, device or node.
+    """Write a first file that runs as it is: TEMPLATE is first, training, experts, purchase,
+    device, announced or node.
 
     What exists is never replaced.
     """
     if listed:
         for name, (what, _) in TEMPLATES.items():
-            click.echo(f"{name:<10}{what}")
+            click.echo(f"{name:<11}{what}")
         return
     if template not in TEMPLATES:
         raise UnknownNameError("template", template, TEMPLATES)

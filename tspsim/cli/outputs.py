@@ -65,6 +65,7 @@ class Outputs:
 
     def __init__(self, default_report: Path | None = None, **files: str | None) -> None:
         self._targets: dict[str, Path | None] = {}
+        self._beside: dict[str, str] = {}
         for option, file in files.items():
             if file is None:
                 continue
@@ -91,7 +92,8 @@ class Outputs:
         Parameters
         ----------
         writers
-            Option → a function that makes the text (JSON, CSV), or that writes the file it is given.
+            Option → a function that makes the text (JSON, CSV), or that writes the file it is given; text that the
+            latter returns is told behind the file's name.
         show
             Prints the answer; not called where standard output belongs to one of the outputs.
 
@@ -113,7 +115,7 @@ class Outputs:
                 text: Any = writers[option]
                 sys.stdout.write(text())
             elif not self.quiet:
-                sys.stdout.write(f"{_TITLES[option]}: {printable(str(short(target)))}\n")
+                sys.stdout.write(f"{_TITLES[option]}: {printable(str(short(target)) + self._beside.get(option, ''))}\n")
 
     def _write_files(self, writers: Mapping[str, Callable[[Path], object] | Callable[[], str]]) -> None:
         from ..files import atomic_write
@@ -124,8 +126,8 @@ class Outputs:
                 continue
             if option in _PRINTABLE_OUTPUTS:
                 atomic_write(target, writer())
-            else:
-                writer(target)
+            elif isinstance(beside := writer(target), str):
+                self._beside[option] = beside
 
 
 def short(path: Path) -> Path:

@@ -10,7 +10,7 @@ import click
 from ..files import atomic_write
 from .completion import scenarios
 from .grammar import jobs_option, json_option, set_option
-from .outputs import Outputs, json_text, print_rich, progress_bar, terminal_width
+from .outputs import Outputs, json_text, print_rich, progress_bar, report_file, terminal_width
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -62,6 +62,8 @@ def plan(
 
     Its own plans are compared at the same batch. What a plan cannot undercut is known before it is simulated, so few
     are; --budget none goes on until nothing better can be left. Ctrl-C gives the best so far.
+
+    Without --html, --json, --write or --emit the page goes to reports/NAME-plans.html in the current folder.
     """
     from ..studies.planner import Planner, load_planned, planner_of, read_budget, read_map
     from ..studies.planner.written import scenario_text
@@ -83,7 +85,8 @@ def plan(
             show=lambda: print_rich(*found.in_words()),
         )
         return
-    outputs = Outputs(html=html_file, json=json_file, write=written)
+    page_of = report_file(f"{question.name}-plans") if engine is None else None
+    outputs = Outputs(page_of, html=html_file, json=json_file, write=written)
     if engine is not None:
         check_emitted(engine, question)
     with progress_bar() as progress:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from tspsim import catalog
 from tspsim.errors import InputError, UnknownNameError
 from tspsim.operators import DTYPE_BYTES, Operator
 from tspsim.provenance import Provenance
@@ -395,8 +394,16 @@ class Device:
         """What ``operator`` costs inside a step at this device's ``clocks`` (remembered by shape)."""
         known = self._times.get(operator)
         if known is None:
-            known = self._times[operator] = price(self, operator)
+            known = price(self, operator)
+            if self.spec.announced:
+                known = self._possible(operator, known)
+            self._times[operator] = known
         return known
+
+    def _possible(self, operator: Operator, guessed: Estimate) -> Estimate:
+        """Of a device that was not measured, a range no faster than its peak allows."""
+        least = operator.flops / self.peak_of(operator.dtype) if operator.dtype and operator.flops else 0.0
+        return guessed._replace(low=min(guessed.seconds, max(guessed.low, least)))
 
     def at_clock(self, isolated: Estimate, operator: Operator, kernel: Kernel) -> Estimate:
         """An isolated kernel of ``operator`` where the matrix units run as in a step at this device's ``clocks``."""
@@ -513,7 +520,7 @@ class Device:
             ),
         }
         stated = [
-            Provenance(f"{self.name}: {what}", text, number.source, "stated")
+            Provenance(f"{self.name}: {what}", text, number.source, spec.basis_of(number))
             for what, (text, number) in numbers.items()
         ]
         used = sorted(
@@ -536,12 +543,10 @@ _CHUNK = 2048
 
 def load_device(name: str | Path, *, clocks: Literal["sustained", "burst"] = "sustained") -> Device:
     """A device by catalog name or path, with the relatives it borrows kernel models from."""
-    from .specification import DeviceSpec
+    from .announced import load_spec
 
-    spec = catalog.load("devices", name, DeviceSpec)
-    return Device(
-        spec, tuple(catalog.load("devices", relative, DeviceSpec) for relative in spec.relatives), clocks
-    )
+    spec = load_spec(name)
+    return Device(spec, tuple(load_spec(relative) for relative in spec.relatives), clocks)
 
 
 def _plain(number: Any) -> Any:

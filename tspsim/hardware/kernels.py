@@ -137,6 +137,8 @@ def find(
     kv_dtype: str | None,
 ) -> Kernel:
     """The kernel model that applies; raises :class:`~tspsim.errors.InputError` when no relative has one."""
+    if spec.announced:
+        return _announced(spec, relatives, family, dtype, library, kv_dtype)
     # A default that nobody has a fit of must not hide the fits there are.
     for by_default, leaning in ((True, False), (False, False), (False, True)):
         wanted = library or (spec.defaults.get(family) if by_default else None)
@@ -157,6 +159,46 @@ def find(
         f"{spec.name} has no {family} model for {dtype}, nor has a relative of it; "
         f"known types: {', '.join(known) or 'none'}"
     )
+
+
+def _announced(
+    spec: DeviceSpec, relatives: Sequence[DeviceSpec], family: str, dtype: str, library: str | None,
+    kv_dtype: str | None,
+) -> Kernel:  # fmt: skip
+    """Of a device that was never measured: what its ``like`` runs, at its own pace, with another generation's range."""
+    like, others = relatives[0], relatives[1:]
+    peak_of(spec, dtype)  # a type that the device does not have is refused
+    known = next((each for each in (dtype, *KINDRED.get(dtype, ())) if has_peak(like, each)), dtype)
+    lent = find(like, others, family, known, library, kv_dtype)
+    widths = [OTHER_DEVICE, OTHER_GENERATION[family], *([OTHER_TYPE] if known != dtype else [])]
+    return replace(
+        lent,
+        dtype=dtype,
+        parameters={**lent.parameters, **_at_own_pace(spec, like, lent, known, dtype)},
+        basis=f"announced, never measured: shares of peak and bandwidth as {like.name} reaches them ({lent.basis}); "
+        "wider range",
+        low=tuple(math.exp(-math.hypot(math.log(value), *widths)) for value in lent.low),
+        high=tuple(math.exp(math.hypot(math.log(value), *widths)) for value in lent.high),
+    )
+
+
+def _at_own_pace(spec: DeviceSpec, like: DeviceSpec, lent: Kernel, known: str, dtype: str) -> dict[str, float]:
+    """Parameters of a kernel whose units do more a second than those it was measured on, and are fed as much more.
+
+    Shares of peak and bandwidth, and what a launch takes, stay. The rate that a unit pulls grows with its share of the
+    peak in kernels that walk tiles in steps, whose latency falls alike, and with that of the HBM bandwidth in those
+    that stream.
+    """
+    measured = like.as_measured
+    units = float(spec.as_measured.compute_units.value) / measured.compute_units.value
+    stream = spec.hbm_bandwidth.value / measured.hbm_bandwidth.value
+    pace = peak_of(spec, dtype) / peak_of(measured, known) / units
+    own = lent.parameters
+    factors = {
+        "step_us": 1.0 / pace, "load_gb_per_s": pace if "step_us" in own else stream / units,
+        "gather_gb_per_s": stream / units, "quantise_gb_per_s": stream,
+    }  # fmt: skip
+    return {name: own[name] * factor for name, factor in factors.items() if name in own}
 
 
 def carries(family: str, rows: int) -> bool:
@@ -396,6 +438,11 @@ def limits_of(spec: DeviceSpec, dtype: str) -> DeviceLimits:
     units = float(spec.compute_units.value)
     shared_by = float(spec.measured_at.compute_units) if spec.measured_at else units
     return DeviceLimits(peak_of(spec, dtype), spec.hbm_bandwidth.value, units, spec.l2.value, shared_by)
+
+
+def has_peak(spec: DeviceSpec, dtype: str) -> bool:
+    """Whether the matrix units have a type."""
+    return dtype in spec.peak or PEAK_OF.get(dtype, dtype) in spec.peak
 
 
 def peak_of(spec: DeviceSpec, dtype: str) -> float:

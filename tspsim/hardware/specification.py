@@ -6,7 +6,7 @@ is what the rest of the package asks.
 
 from __future__ import annotations
 
-from typing import Annotated, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -31,6 +31,8 @@ AtLeastOne = Annotated[float, Field(ge=1.0)]
 NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Factor = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 PositiveSeconds = Annotated[Seconds, Field(gt=0.0)]
+#: How the source of a number begins that an announced device takes from a measured one.
+ASSUMED_AS = "assumed as "
 
 
 class Sourced(Strict, Generic[Value]):
@@ -166,13 +168,16 @@ class DeviceSpec(Strict):
     ``node`` is the catalog name of its usual node, which a cluster gets that names the device alone; it may be left
     out where one node has the device. ``measured_at`` are the facts that its kernel models and ``achieved`` refer to,
     so that a file with another peak, bandwidth, cache or number of units tells how that device would do; left out, they
-    are its own.
+    are its own. ``announced`` is a device that nobody has measured yet, whose file may leave out what is then taken
+    from the measured device ``like`` (:mod:`tspsim.hardware.announced`).
     """
 
     name: str
     vendor: Literal["amd", "nvidia"]
     family: str
     description: str
+    announced: bool = False
+    like: str | None = None
     node: str | None = None
     peak: dict[str, Sourced[FlopsPerSecond]]
     hbm_bandwidth: Sourced[BytesPerSecond]
@@ -207,8 +212,26 @@ class DeviceSpec(Strict):
         }
         return self.model_copy(update={"peak": peak, **others})
 
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What an announced device takes from another, in words."""
+        numbers: dict[str, Sourced[Any]] = {
+            "visible memory": self.visible_memory, "compute units": self.compute_units, "clock": self.clock,
+            "cache": self.l2, "power": self.tdp, "clocks in a long step": self.sustained.gemm,
+            "slowdown beside communication": self.overlap.compute,
+        }  # fmt: skip
+        return tuple(what for what, number in numbers.items() if self.basis_of(number) == "assumed")
+
+    def basis_of(self, number: Sourced[Any]) -> str:
+        """Whether the file states a number, announces it, or takes it from another device."""
+        if not self.announced:
+            return "stated"
+        return "assumed" if number.source.startswith(ASSUMED_AS) else "announced"
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.like is not None and not self.announced:
+            raise ValueError("like is a key of announced devices; add announced: true")
         unknown = sorted(set(self.peak) - set(DTYPE_BYTES))
         if unknown:
             raise ValueError(f"unknown types in peak: {', '.join(unknown)}; known: {', '.join(DTYPE_BYTES)}")

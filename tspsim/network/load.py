@@ -104,7 +104,8 @@ def build_cluster(
     >>> build_cluster(node="mi300x-8", graph=ring).route(0, 3)
     (0, 1, 2)
     """
-    from .specs import FabricSpec, NodeSpec
+    from .announced import load_node
+    from .specs import FabricSpec
 
     if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
         raise InputError(f"'{shorten(nodes)}' nodes; a cluster has one or more")
@@ -112,7 +113,7 @@ def build_cluster(
         if device is None:
             raise InputError("name a device or a node")
         node = usual_node(device)
-    spec = catalog.load("nodes", node, NodeSpec)
+    spec = load_node(node)
     if device is not None and spec.device != device:
         raise InputError(f"node '{spec.name}' has {spec.device} GPUs, not {shorten(device)}")
     if graph is not None:
@@ -170,7 +171,7 @@ def with_nodes(cluster: Cluster, islands: Sequence[tuple[int, str | None]]) -> C
     InputError
         A device is unknown, or its node is of another shape or has faster links.
     """
-    from .specs import NodeSpec
+    from .announced import load_node
 
     key: tuple[object, ...] = ("nodes", tuple(islands))
     if key in cluster.memo:
@@ -179,7 +180,7 @@ def with_nodes(cluster: Cluster, islands: Sequence[tuple[int, str | None]]) -> C
     own, layout, factors, first = cluster.node, cluster.layout, dict(cluster.factors), 0
     for nodes, device in islands:
         if device is not None:
-            other = catalog.load("nodes", usual_node(device), NodeSpec).part(own.gpus)
+            other = load_node(usual_node(device)).part(own.gpus)
             wiring = other.wiring()
             shape, mine = ([link[:2] for link in each.links] for each in (wiring, layout.inside))
             if other.nics != own.nics or shape != mine:

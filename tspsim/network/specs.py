@@ -159,11 +159,14 @@ class NodeSpec(Strict):
     ``intra`` is what joins its GPUs: ``full_mesh``, ``switch``, ``{torus: [4, 4]}``, or ``{graph: [...]}`` with edges
     ``{between: [0, 1], bandwidth: 50 GB/s, latency: 1 us}``, both ways, in which a name is a switch. ``host_memory``
     joins a GPU and its host's memory where that is another link than ``host_link``. ``copy_engine`` stands where it was
-    measured.
+    measured. ``announced`` is a node that nobody has measured yet, whose file may leave out what is then taken from the
+    measured node ``like`` (:mod:`tspsim.network.announced`).
     """
 
     name: str
     description: str = ""
+    announced: bool = False
+    like: str | None = None
     device: str
     gpus: PositiveCount
     intra: str | dict[str, Any]
@@ -177,6 +180,8 @@ class NodeSpec(Strict):
 
     @model_validator(mode="after")
     def _divides(self) -> Self:
+        if self.like is not None and not self.announced:
+            raise ValueError("like is a key of announced nodes; add announced: true")
         try:
             _ = self.wiring().towards
         except InputError as error:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from tspsim.files import atomic_write
+from tspsim.files import atomic_write, zipped
+from tspsim.studies.purchase.costs import STATED
 from tspsim.units import compact, digits, gib, percent
 
 from . import comparison_figures as figures
@@ -38,12 +40,13 @@ HEADLINE = """
 
 RANKING = """
 <div class="controls">
-  <label>Rank by <select id="measure">{% for key, words in measures %}<option value="{{ key }}">{{ words }}</option>
+  <label>Rank by <select id="measure">{% for key, words in measures %}<option value="{{ key }}"
+    {%- if key == first %} selected{% endif %}>{{ words }}</option>
   {% endfor %}</select></label>
   <label>Device <select id="device"><option value="">all</option>{% for name in devices %}
   <option>{{ name }}</option>{% endfor %}</select></label>
   <label>Words <input id="words" type="search" placeholder="TSP8 mi300x" autocomplete="off"></label>
-  <label><input id="best-only" type="checkbox"> best plan of each only</label>
+  <label><input id="best-only" type="checkbox"{% if several %} checked{% endif %}> best plan of each only</label>
   <span class="note" id="shown" role="status"></span>
 </div>
 <div class="scroll"><table class="plans" id="ranking">
@@ -99,7 +102,7 @@ MEASURES = {
     "headroom": "memory left a GPU",
     "mfu": "MFU",
 }
-COLUMNS = ("Scenario", "Plan", "GPUs", "Tokens/s", "Step", "Memory a GPU", "$ a million tokens", "Ranked by")
+COLUMNS = ("Scenario", "Plan", "GPUs", "Tokens/s", "Likely", "Step", "Memory a GPU", "$ a million tokens", "Ranked by")
 
 
 def page(
@@ -133,7 +136,7 @@ def page(
     drawn: dict[str, Any] = {}
     sections = [
         ("answer", "", HEADLINE, headline(every, decision, title or " · ".join(names[:8]), description)),
-        ("ranking-section", "Ranking", RANKING, ranking(every, offers, links or {})),
+        ("ranking-section", "Ranking", RANKING, ranking(every, offers, links or {}, ranked_by(decision))),
     ]
     colours = figures.colour_of(names)
     points = priced(every, offers)
@@ -216,6 +219,12 @@ def headline(every: Sequence[Row], decision: Decision | None, title: str, descri
     return values
 
 
+def ranked_by(decision: Decision | None) -> str:
+    """The measure of the headline, as the ranking's key."""
+    dollars = decision is not None and decision.winner is not None and decision.measure == "tokens_per_dollar"
+    return "dollar" if dollars else "rate"
+
+
 def seen_by_users(plan: PlanResult) -> list[str]:
     """What those wait for whom a step serves."""
     told = {"time_to_first_token_s": "first token after", "time_per_output_token_s": "a token every"}
@@ -227,8 +236,11 @@ def _measured(key: str, row: OfferRow) -> str:
     return compact(row.measure(key) or 0.0)
 
 
-def ranking(every: Sequence[Row], offers: Mapping[int, OfferRow], links: Mapping[int, str]) -> dict[str, Any]:
-    """Rows with the values that the page sorts and filters by."""
+def ranking(
+    every: Sequence[Row], offers: Mapping[int, OfferRow], links: Mapping[int, str], by: str = "rate"
+) -> dict[str, Any]:
+    """Rows with the values that the page sorts and filters by, at first by the measure ``by``: of several scenarios the
+    best plan of each."""
     best = {
         number: max((row.plan.tokens_per_s for row in every if row.number == number), default=0.0)
         for number in {row.number for row in every}
@@ -243,7 +255,9 @@ def ranking(every: Sequence[Row], offers: Mapping[int, OfferRow], links: Mapping
         prices = sorted(usd.values())
         cost = digits(prices[0]) + (f" – {digits(prices[-1])}" if prices[-1] != prices[0] else "") if prices else "–"
         memory = f"{gib(plan.memory.peak_bytes)} of {gib(plan.memory.capacity_bytes)}"
-        cells = [row.scenario, plan.name, row.hardware, compact(plan.tokens_per_s), seconds(plan.step_time_s), memory]
+        likely = f"{compact(plan.range.low)} – {compact(plan.range.high)}" if plan.range is not None else "–"
+        rate, step = compact(plan.tokens_per_s), seconds(plan.step_time_s)
+        cells = [row.scenario, plan.name, row.hardware, rate, likely, step, memory]
         entries.append(
             {
                 "device": row.device,
@@ -257,6 +271,8 @@ def ranking(every: Sequence[Row], offers: Mapping[int, OfferRow], links: Mapping
     shown = {measure for row in every if row.plan.ran for measure in measured(row, offers.get(row.number))}
     return {
         "measures": [(key, words) for key, words in MEASURES.items() if key in shown],
+        "first": by,
+        "several": len(best) > 1,
         "devices": list(dict.fromkeys(row.device for row in every)),
         "columns": COLUMNS,
         "ranking": entries,
@@ -301,16 +317,20 @@ def measured(row: Row, offer: OfferRow | None) -> dict[str, tuple[float, str]]:
 
 
 def priced(every: Sequence[Row], offers: Mapping[int, OfferRow]) -> dict[str, list[tuple[str, str, float, float]]]:
-    """Points of the figure of cost and speed by price basis, the basis that ranks first."""
-    points: dict[str, list[tuple[str, str, float, float]]] = {}
-    first = next((offer.rates.basis for offer in offers.values() if offer.rates.basis), None)
-    if first is not None:
-        points[first] = []
-    for row in every:
-        if row.plan.ran:
-            for basis, usd in dollars(row, offers.get(row.number)).items():
-                point = (row.scenario, row.plan.name, usd, row.plan.tokens_per_s_per_gpu)
-                points.setdefault(basis or "stated", []).append(point)
+    """Points of the figure of cost and speed by price basis, the basis that ranks first; a price that an offer states
+    stands beside the others' on every basis."""
+    usd = [(row, dollars(row, offers.get(row.number))) for row in every if row.plan.ran]
+    ranking = [offer.rates.basis for offer in offers.values() if offer.rates.basis]
+    bases = dict.fromkeys([*ranking, *(basis or STATED for _, prices in usd for basis in prices)])
+    if len(bases) > 1:
+        bases.pop(STATED, None)
+    points: dict[str, list[tuple[str, str, float, float]]] = {basis: [] for basis in bases}
+    for row, prices in usd:
+        stated = prices.get(STATED)
+        for basis, those in points.items():
+            price = prices.get(basis, stated)
+            if price is not None:
+                those.append((row.scenario, row.plan.name, price, row.plan.tokens_per_s_per_gpu))
     return {basis: those for basis, those in points.items() if those}
 
 
@@ -331,6 +351,8 @@ def write_comparison(
         What is compared, and what :func:`tspsim.studies.purchase.decide` made of it, if it was asked.
     title, description
         Instead of the scenarios' names.
+    path
+        Ending in ``.zip`` it becomes one file with the page and all that it leads to.
     reports
         Write each result's own report too, into the folder ``NAME-reports`` beside the page, and link it.
 
@@ -340,6 +362,12 @@ def write_comparison(
         A file cannot be written.
     """
     path = Path(path)
+    if path.suffix == ".zip":
+        with TemporaryDirectory() as folder:
+            inside = Path(folder) / f"{path.stem}.html"
+            write_comparison(results, inside, decision, title=title, description=description, reports=reports)
+            zipped(Path(folder), path)
+        return
     links = write_reports(results, path.with_name(f"{path.stem}-reports")) if reports else {}
     atomic_write(path, page(results, decision, links, title=title, description=description))
 

@@ -8,16 +8,19 @@ page of what schemes are worth is written by ``docs/generate_schemes.py`` and li
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from tspsim.answer import simulate
+from tspsim.description import describe_cluster
 from tspsim.files import atomic_write
-from tspsim.result import PlanResult, Result
+from tspsim.result import Cell, PlanResult, Result
 from tspsim.scenario import Scenario, load
 from tspsim.studies.axes import choose
 from tspsim.studies.best_plans import with_best
+from tspsim.studies.planner import Planned, Planner, load_planned, planner_of
 from tspsim.studies.purchase import decide
 from tspsim.studies.purchase.offers import expand
 from tspsim.studies.table import Table, make_columns, numbers_of
@@ -41,6 +44,8 @@ SHOWN = (
     "dead-link-mi300x",
     "slow-gpu-mi300x",
 )
+#: Questions to the planner, searched until nothing better can be left.
+PLANNED = ("plan-70b-8k-1024-mi355x",)
 #: Purchases of which the best offer's report is shown, with its best plan alone: timelines are large.
 WITH_BEST = ("purchase-8b-128k",)
 #: Scenarios with many plans, which are shown for their numbers alone.
@@ -63,11 +68,18 @@ class Entry:
     rates: tuple[float, ...] = ()
 
 
-def write_gallery(folder: Path, names: Sequence[str] = SHOWN) -> list[Entry]:
-    """Render scenarios into a folder; raises InputError where one is wrong or a file cannot be written."""
+def write_gallery(folder: Path, names: Sequence[str] = SHOWN, planned: Sequence[str] = ()) -> list[Entry]:
+    """Render scenarios, and the planner's answers to some, into a folder.
+
+    Raises
+    ------
+    InputError
+        A scenario is wrong, or a file cannot be written.
+    """
     from .page import _bundle
 
-    entries = [*(_write(load(name), folder) for name in names), *schemes(folder)]
+    shown = [*(_write(load(name), folder) for name in names), *(_plan(name, folder) for name in planned)]
+    entries = [*shown, *schemes(folder)]
     atomic_write(folder / BUNDLE, _bundle())
     atomic_write(folder / "index.html", index(entries))
     return entries
@@ -117,6 +129,28 @@ def _write(scenario: Scenario, folder: Path) -> Entry:
     return Entry(scenario.name, scenario.description, file, answer, _longest(rates))
 
 
+def _plan(name: str, folder: Path) -> Entry:
+    """The planner's page of a scenario, and its numbers."""
+    from . import plan_page
+    from .plan import rows_of
+
+    question, stated = load_planned(name)
+    planner = planner_of(question, stated=stated, jobs=None, budget_s=None)
+    answer = planner.run()
+    assert isinstance(planner, Planner) and isinstance(answer, Planned)
+    found = rows_of(answer)
+    cluster = describe_cluster(answer.question.cluster, answer.question.device)
+    rows = [{"point": 0, "offer": name, "plan": plan, **_numbers(cluster, result)} for plan, result in found]
+    _table(name, rows, (), folder / "tables")
+    file = f"pages/{slug(name)}.html"
+    atomic_write(folder / file, plan_page.page(answer, f"../{BUNDLE}"))
+    rates = [result.tokens_per_s for _, result in found]
+    beaten = [each.result.tokens_per_s for each in answer.stated if each.result is not None and each.result.ran]
+    told = f"{found[0][0]}: {compact(rates[0])} tokens/s"
+    told += f", {rates[0] / max(beaten):.2f} times the best plan stated" if beaten else ""
+    return Entry(name, question.description, file, told, _longest(rates))
+
+
 def _answer(result: Result) -> str:
     best = result.best
     return f"{best.name}: {compact(best.tokens_per_s)} tokens/s" if best is not None else "no plan runs"
@@ -144,20 +178,23 @@ def thumbnail(rates: Sequence[float]) -> str:
 def _tables(scenario: Scenario, results: Sequence[Result], folder: Path) -> None:
     """All numbers of a page, as ``tspsim sweep`` writes them: one row a plan of an offer."""
     rows = [
-        {"point": number, "offer": str(result.scenario["name"]), "plan": plan.name, **_numbers(result, plan)}
+        {"point": number, "offer": str(result.scenario["name"]), "plan": plan.name, **_numbers(result.cluster, plan)}
         for number, result in enumerate(results)
         for plan in result.plans
     ]
+    _table(scenario.name, rows, results, folder)
+
+
+def _table(name: str, rows: Sequence[Mapping[str, Cell]], results: Sequence[Result], folder: Path) -> None:
     columns = make_columns(rows, ("point", "offer", "plan", "cluster", "device", "gpus"))
     columns.pop("wall_s")
     table = Table(("offer",), columns, tuple(results))
     folder.mkdir(parents=True, exist_ok=True)
     for suffix in (".csv", ".parquet"):
-        table.write(folder / f"{slug(scenario.name)}{suffix}")
+        table.write(folder / f"{slug(name)}{suffix}")
 
 
-def _numbers(result: Result, plan: PlanResult) -> dict[str, int | float | bool | str | None]:
-    cluster = result.cluster
+def _numbers(cluster: Mapping[str, Any], plan: PlanResult) -> dict[str, Cell]:
     named = {"cluster": cluster["name"], "device": cluster["device"]["name"], "gpus": cluster["gpus"]}
     return numbers_of({**named, "plan": plan.to_json()})
 
@@ -233,7 +270,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -m tspsim.report.gallery FOLDER", file=sys.stderr)
         return 2
-    for entry in write_gallery(Path(arguments[0])):
+    for entry in write_gallery(Path(arguments[0]), SHOWN, PLANNED):
         print(f"{entry.name}: {entry.answer}")
     return 0
 

@@ -6,15 +6,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tspsim.files import atomic_write
+from tspsim.simulation import simulate
 from tspsim.units import compact, gib, percent
 
 from . import plan_figures as figures
 from .numbers import seconds
 from .page import render_sections
 from .plan import chapters, front, kicker, rows_of, scheme_map, sensitivity, sure, what_fits, why, yaml_of
-from .view import price_range
+from .plan_names import legend
+from .sections import assumptions, breakdown, memory, timeline, unexplained
+from .view import View, price_range
 
 if TYPE_CHECKING:
+    from tspsim.parallel import Plan
     from tspsim.studies.planner import Planned
 
 HEADLINE = """
@@ -27,7 +31,7 @@ HEADLINE = """
 """
 
 TABLE = """
-<div class="scroll"><table class="plans left"><caption class="hidden">{{ caption }}</caption>
+<div class="scroll"><table class="plans left limited"><caption class="hidden">{{ caption }}</caption>
 <thead><tr>{% for column in columns %}<th scope="col">{{ column }}</th>{% endfor %}</tr></thead>
 <tbody>{% for row in table %}<tr><th scope="row">{{ row[0] }}</th>{% for cell in row[1:] %}
 <td data-label="{{ columns[loop.index] }}">{{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody>
@@ -45,6 +49,23 @@ LIST = """
 <ul>{% for sentence in sentences %}<li>{{ sentence }}</li>{% endfor %}</ul>
 """
 
+NAMES = """
+<p>Searched plans are named by what was chosen for them; words that stand in the names above:</p>
+<dl class="terms">
+{% for word, meaning in names %}<dt><code>{{ word }}</code></dt><dd>{{ meaning }}</dd>{% endfor %}
+</dl>
+"""
+
+#: A section of the page: key, heading, template, values.
+Part = tuple[str, str, str, dict[str, Any]]
+#: What the navigation calls sections.
+SHORT = {
+    "plans": "Plans", "names": "Names", "why": "Why", "front": "Front", "elsewhere": "Elsewhere", "limits": "Fits",
+    "map": "Map",
+}  # fmt: skip
+#: Sections that show the best plan alone.
+OF_THE_BEST = (breakdown.SECTION, timeline.SECTION, memory.SECTION)
+
 COLUMNS = ("Plan", "Tokens/s", "Step", "MFU", "Memory free", "$ a million tokens", "What limits it")
 
 
@@ -59,10 +80,12 @@ def page(planned: Planned, plotly_js: str = "inline") -> str:
         ``inline``, or the address of the plotly bundle.
     """
     drawn: dict[str, Any] = {}
-    sections: list[tuple[str, str, str, dict[str, Any]]] = [
+    sections: list[Part] = [
         ("answer", "", HEADLINE, headline(planned)),
         ("plans", "The best plans", TABLE, table(planned)),
     ]
+    if names := legend(named(planned)):
+        sections.append(("names", "What the names say", NAMES, {"names": names}))
     if planned.why:
         drawn["why"] = figures.steps(planned)
         caption = "Where the seconds of both steps go, mean over ranks."
@@ -85,7 +108,31 @@ def page(planned: Planned, plotly_js: str = "inline") -> str:
         caption = "Rate of the best plan with TSP over that of the best without: above one TSP wins."
         values = {"sentences": scheme_map(planned), "key": "map", "caption": caption}
         sections.append(("map", "Where TSP wins", FIGURE, values))
-    return render_sections(sections, drawn, title=f"{planned.scenario.name}, plans", plotly_js=plotly_js)
+    for key, _, _, told in sections:
+        told["short"] = SHORT.get(key, "")
+    payload = add_report(planned, sections, drawn)
+    title, scripts = f"{planned.scenario.name}, plans", ("timeline.js",)
+    return render_sections(sections, drawn, title=title, plotly_js=plotly_js, scripts=scripts, payload=payload)
+
+
+def named(planned: Planned) -> list[Plan]:
+    """Plans on the page that the search named."""
+    shown = [*planned.best, *planned.front]
+    return [found.candidate.plan for found in shown if found.candidate.stated is None]
+
+
+def add_report(planned: Planned, sections: list[Part], drawn: dict[str, Any]) -> dict[str, Any]:
+    """The best plan as ``tspsim run`` reports it: added to the sections and figures; what their scripts read."""
+    view = View(simulate(planned.asked))
+    payload: dict[str, Any] = {}
+    for section in (breakdown.SECTION, timeline.SECTION, memory.SECTION, assumptions.SECTION, unexplained.SECTION):
+        values = section.build(view)
+        if values is not None:
+            drawn |= values.get("figures", {})
+            payload |= values.get("payload", {})
+            title = f"{section.title}: {view.best.name}" if view.best and section in OF_THE_BEST else section.title
+            sections.append((section.key, title, section.template, {**values, "short": section.short or section.title}))
+    return payload
 
 
 def headline(planned: Planned) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pydantic_core import InitErrorDetails
 
 from ..errors import UnknownNameError, did_you_mean, shorten
 from ..steps import STEPS
-from ..units import Usd, UsdPerHour, UsdPerKilowattHour
+from ..units import Usd, UsdPerHour, UsdPerKilowattHour, in_si
 from .cluster import ClusterChoice, ClusterInline, Faults
 from .plan import BEST, SERVING, Plan
 from .project import Parts, Project
@@ -185,12 +185,17 @@ class Scenario(Section):
         ``global_batch`` it has one; with ``traffic`` it has nothing that says how much a step is. A plan has
         ``expert_balance`` where it is not the usual one; a cluster has ``gpus_per_node`` where not all are used, and
         ``islands``, ``measured`` and ``routing`` where they are stated; what is bought stands there where it is stated.
+        :func:`load` reads it back to the same scenario.
         """
         data = self.model_dump(mode="json", by_alias=True)
         workload = data["workload"]
         if self.traffic is None:
             del workload["global_batch" if self.workload.global_batch is None else "sequences_per_replica"]
             del workload["engine"]
+            step = STEPS.get(self.workload.pass_)
+            amounts = dict.fromkeys(key for each in STEPS.values() for key in (*each.needs, *each.takes))
+            for key in [key for key in amounts if key not in (*step.needs, *step.takes)]:
+                workload.pop(key, None)
             for key in ("lengths", "length_seed") if self.workload.lengths is None else ():
                 workload.pop(key, None)
         else:
@@ -210,7 +215,9 @@ class Scenario(Section):
         for plan in data["plans"]:
             if plan.get("expert_balance") == Plan.model_fields["expert_balance"].default.policy:
                 del plan["expert_balance"]
-        return {key: value for key, value in data.items() if value or key not in ("offers", "project", "traffic")}
+        return {
+            key: in_si(value) for key, value in data.items() if value or key not in ("offers", "project", "traffic")
+        }
 
 
 def _wrong(cls: type[Scenario], place: tuple[str, ...], error: Any, value: object) -> ValidationError:

@@ -26,7 +26,8 @@ class RoutingSpec(Section):
 
     @model_validator(mode="after")
     def _of_drawn(self) -> RoutingSpec:
-        stated = sorted(self.model_fields_set - {"policy"})
+        usual = {name: field.default for name, field in type(self).model_fields.items()}
+        stated = sorted(name for name in self.model_fields_set - {"policy"} if getattr(self, name) != usual[name])
         if stated and not ROUTINGS.get(self.policy).drawn:
             raise refuse(f"{stated[0]} is of policies that draw paths; '{self.policy}' draws none")
         return self

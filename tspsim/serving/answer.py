@@ -10,7 +10,7 @@ from ..parallel import Plan
 from ..question import FRESH, Lookups, Question
 from ..result import PlanResult, Range, Result
 from ..scenario.traffic import Traffic
-from ..statements import notes_of, served_in_words
+from ..statements import announced_in_words, notes_of, served_in_words
 from ..units import digits, duration, percent
 from .deployment import Deployment
 from .points import Found, Point, highest_rate, point, served_rate
@@ -267,6 +267,7 @@ def deviation_notes(deployment: Deployment) -> Iterator[str]:
 
 def assumptions(question: Question) -> Iterator[str]:
     """Sentences that decide the answer; each can be switched."""
+    yield from announced_in_words(question)
     for sentence in served_in_words(question, question.plans):
         if not any(word in sentence for word in ("Every replica decodes a batch", "Only the last token")):
             yield sentence

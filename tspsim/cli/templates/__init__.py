@@ -12,6 +12,10 @@ TEMPLATES: dict[str, tuple[str, dict[str, str]]] = {
         "a GPU of your own, and its node",
         {"device": "topologies/devices/my-gpu.yaml", "node": "topologies/nodes/my-gpu-8.yaml"},
     ),
+    "announced": (
+        "a GPU and its rack from a data sheet alone",
+        {"announced": "topologies/devices/next-gpu.yaml", "announced_node": "topologies/nodes/next-gpu-72.yaml"},
+    ),
     "node": ("a node of your own", {"node": "topologies/nodes/my-gpu-8.yaml"}),
 }
 

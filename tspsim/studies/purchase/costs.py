@@ -111,6 +111,7 @@ def _watts(power: Power, device: Device, fabric_watts: float) -> tuple[float | N
     if power.basis == "all_in":
         words = "all-in: server, fabric and cooling are in the device file's figure, nothing is added"
         return device.all_in_watts, words
-    parts = f"{device.tdp_watts:.0f} W device + {power.host:.0f} W host + {fabric_watts:.0f} W fabric"
+    assumed = f" (as {device.spec.like}'s)" if "power" in device.spec.assumed else ""
+    parts = f"{device.tdp_watts:.0f} W device{assumed} + {power.host:.0f} W host + {fabric_watts:.0f} W fabric"
     watts = (device.tdp_watts + power.host + fabric_watts) * power.cooling
     return watts, f"({parts}) × {power.cooling:g} cooling"

@@ -1,0 +1,103 @@
+"""Devices that nobody can measure yet: what a data sheet says, and a stated default for everything else.
+
+A file in ``topologies/devices`` that says ``announced: true`` needs peaks, HBM bandwidth and memory. What it leaves
+out is that of a measured device, its ``like``: the vendor's latest one that was measured, unless the file names
+another. Its kernels are borrowed as those of any device without fits are (:mod:`.kernels`), at its own pace and with
+the ranges of another generation.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from tspsim import catalog
+from tspsim.errors import InputError
+from tspsim.strict import Strict
+from tspsim.units import BytesPerSecond, FlopsPerSecond, Hertz, PositiveBytes, PositiveCount, Watts
+
+from .specification import ASSUMED_AS, DeviceSpec, MeasuredAt, OverlapSlowdown, Prices, Sourced, Sustained
+
+#: The device of each vendor's latest generation that was measured as a whole: products, attention forward and backward.
+LATEST_MEASURED: dict[str, str] = {"amd": "mi355x", "nvidia": "b200"}
+#: Facts that ``like`` lends where the file has none.
+_LENT = ("compute_units", "clock", "l2", "tdp")
+
+
+class AnnouncedDevice(Strict):
+    """A device as a data sheet tells it.
+
+    ``like`` is the catalog name of the measured device that everything left out is taken from. There is no place for
+    ``kernels``, ``achieved`` and ``measured_at``: a device that was measured is not announced any more.
+    """
+
+    announced: Literal[True]
+    name: str
+    vendor: Literal["amd", "nvidia"]
+    description: str
+    family: str | None = None
+    like: str | None = None
+    node: str | None = None
+    peak: dict[str, Sourced[FlopsPerSecond]]
+    hbm_bandwidth: Sourced[BytesPerSecond]
+    memory: Sourced[PositiveBytes]
+    visible_memory: Sourced[PositiveBytes] | None = None
+    compute_units: Sourced[PositiveCount] | None = None
+    clock: Sourced[Hertz] | None = None
+    l2: Sourced[PositiveBytes] | None = None
+    tdp: Sourced[Watts] | None = None
+    all_in_power: Sourced[Watts] | None = None
+    prices: Prices | None = None
+    sustained: Sustained | None = None
+    overlap: OverlapSlowdown | None = None
+
+    def completed(self, like: DeviceSpec) -> dict[str, Any]:
+        """The fields of the device's specification, what is left out as ``like`` has it, each with its source."""
+        stated = {name: getattr(self, name) for name in type(self).model_fields}
+        lent = {name: _assumed(like, getattr(like, name)) for name in _LENT}
+        visible = self.memory.value * like.visible_memory.value / like.memory.value
+        source = f"{ASSUMED_AS}{like.name}: the same share of what the vendor prints"
+        lent["visible_memory"] = like.visible_memory.model_copy(update={"value": visible, "source": source})
+        for part in ("sustained", "overlap"):
+            own = getattr(like, part)
+            lent[part] = own.model_copy(
+                update={name: _assumed(like, value) for name in type(own).model_fields if (value := getattr(own, name))}
+            )
+        left_out = {name: value for name, value in lent.items() if stated[name] is None}
+        facts = {name: (stated | left_out)[name].value for name in ("hbm_bandwidth", "compute_units", "l2")}
+        peak = {dtype: number.value for dtype, number in self.peak.items()}
+        further = {
+            "measured_at": MeasuredAt.model_construct(**facts, peak=peak),  # what the lent kernels are told of it
+            "family": self.family or self.name, "like": like.name, "relatives": (like.name, *like.relatives),
+            "defaults": like.defaults,
+        }  # fmt: skip
+        return stated | left_out | further
+
+
+def _assumed(like: DeviceSpec, number: Sourced[Any]) -> Sourced[Any]:
+    return number.model_copy(update={"source": f"{ASSUMED_AS}{like.name}: {number.source}"})
+
+
+def load_spec(name: str | Path) -> DeviceSpec:
+    """A device file; an announced one with its defaults filled in.
+
+    Raises
+    ------
+    InputError
+        The file is wrong, or an announced device is like one that was not measured either.
+    """
+    path = catalog.locate("devices", name)
+    data, file = catalog.read_yaml(path), str(path)
+    if data.get("announced") is not True:
+        return catalog.validate(data, DeviceSpec, file=file)
+    stated = catalog.validate(data, AnnouncedDevice, file=file)
+    lender = stated.like or LATEST_MEASURED[stated.vendor]
+    if lender == stated.name:
+        raise InputError("an announced device cannot be like itself; name a measured one", file=file, key="like")
+    try:
+        like = load_spec(lender)
+    except InputError as error:
+        raise error.at(file=file, key="like") from None
+    if like.announced:
+        raise InputError(f"'{lender}' is announced itself; name a measured device", file=file, key="like")
+    return catalog.validate(stated.completed(like), DeviceSpec, file=file)

@@ -1,0 +1,70 @@
+"""What the words in the names of searched plans mean: a legend of those that stand on a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tspsim.parallel import Plan, choices_of, method_of
+from tspsim.parallel.recomputed import RECOMPUTE_METHODS
+
+#: What a layer leaves for its backward, by the value of `recomputation`: what names say, and what that is.
+KEPT = {
+    "none": ("keep", "a layer keeps all that its backward needs"),
+    "selective": ("attn", "attention is computed again in the backward"),
+    "cheap": ("cheap", "norms, activations and the like are computed again in the backward"),
+    "full": ("full", "a layer keeps its input and is computed again in the backward"),
+}
+
+#: What replicas divide, by ZeRO stage.
+DIVIDED = {
+    1: "the optimizer's state",
+    2: "the optimizer's state and gradients",
+    3: "the optimizer's state, gradients and weights",
+}
+
+
+def legend(plans: Sequence[Plan]) -> list[tuple[str, str]]:
+    """(words, meaning), each meaning once: of plans that the search named."""
+    if not plans:
+        return []
+    found: dict[str, list[str]] = {"degrees of parallelism, an axis each": [plans[0].name.split()[0]]}
+    for plan in plans:
+        for word, meaning in words_of(plan):
+            words = found.setdefault(meaning, [])
+            words += [word] if word not in words else []
+    return [(", ".join(words), meaning) for meaning, words in found.items()]
+
+
+def words_of(plan: Plan) -> Iterator[tuple[str, str]]:
+    """The words behind the degrees of one plan's name, in its order."""
+    if plan.vpp > 1:
+        yield f"x{plan.vpp}", "chunks of layers that a pipeline stage has"
+    method = method_of(plan)
+    if method.name:
+        yield method.word or method.name, method.summary
+    if plan.zero:
+        yield f"Z{plan.zero}", f"ZeRO stage {plan.zero}: replicas divide {DIVIDED[plan.zero]}"
+    if plan.shard_group:
+        yield f"/{plan.shard_group}", "replicas that divide it among them; all where nothing stands there"
+    if plan.micro_batch:
+        yield f"mb{plan.micro_batch}", "sequences of a micro-batch"
+    word, meaning = KEPT.get(plan.recomputation, (plan.recomputation, "what is computed again in the backward"))
+    yield word, meaning
+    if plan.recomputed:
+        yield f"{word}{plan.recomputed.word}", RECOMPUTE_METHODS.get(plan.recomputed.method).summary
+    if plan.activation_store:
+        yield f"a:{plan.activation_store}", "the type in which activations wait for the backward"
+    if plan.offload_layers:
+        yield f"off{plan.offload_layers}", "layers whose activations wait on the host"
+    if plan.sequence_regions:
+        yield "sr", "sequence regions: between the products tensor shards have a part of the tokens each"
+    if plan.overlap:
+        yield "ov", "communication runs beside compute, in slices"
+    for choice in choices_of(plan):
+        if choice.word(plan):
+            yield choice.word(plan), choice.sentence(plan)
+    for part, meaning in ((plan.order, "pipeline order"), (plan.dispatch, "dispatch"), (plan.hiding, "expert overlap")):
+        if part.word:
+            yield part.word, f"{meaning}: {part.name}"
+    if plan.rail_axes:
+        yield "@" + "+".join(plan.rail_axes), "axes laid across nodes"
