@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import InputError
 from ..operators import DTYPE_BYTES
-from . import expert_checks
+from . import expert_checks, weight_offload
 from .checkpoint import CHECKPOINTS
 from .draft import DRAFTS
 from .pipeline import Pipeline
@@ -45,6 +45,9 @@ def check(job: Job) -> None:
             )
     _pipeline(job)
     _activations(job)
+    away = weight_offload.refused(job)
+    if away is not None:
+        raise plan.refusal(*away)
     _documents(job, job.work.sequence // pieces)
     _adapters(job)
     _shard_group(job)

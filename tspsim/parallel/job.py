@@ -354,6 +354,8 @@ class Job:
         """The forward of a few layers and one micro-batch or pass, with a pipeline's stages as replicas beside each
         other."""
         alone = self.plan.in_one_stage(self.plan.dp * self.plan.pp)
+        gone = -(-BLOCKS * self.plan.offload_weights // max(self.chunk_sizes))
+        alone = replace(alone, offload_weights=gone) if gone else alone
         return Job(self.model.steady(BLOCKS), alone, self.work.one_forward(self.sequences))
 
     @property
@@ -413,9 +415,12 @@ class Job:
 
     @property
     def least_again(self) -> Job:
-        """The job without copies to the host, and where nothing is made again of any layer, if that is so of some."""
+        """The job without copies to and from the host, and where nothing is made again of any layer, if that is so of
+        some."""
         job = self if self.plan.recomputed is None else self.making(KEPT)
-        return job if not job.plan.offload_layers else replace(job, plan=replace(job.plan, offload_layers=0))
+        if not (job.plan.offload_layers or job.plan.offload_weights):
+            return job
+        return replace(job, plan=replace(job.plan, offload_layers=0, offload_weights=0))
 
     @property
     def store(self) -> ActivationStore:

@@ -19,7 +19,7 @@ from . import data, expert_rows, served
 from .expert_rows import routed_shard, sent_rows
 from .job import Job
 from .ledger import WORKSPACE, Buffer, Lifetime, peak
-from .pipeline import Chunk
+from .pipeline import Chunk, spread_over
 from .recompute import NORMS, PRODUCTS, remade
 from .recomputed import ATTENTION, CHEAP, FULL, INSIDE, KEPT
 
@@ -48,11 +48,17 @@ class Residency:
 
 class Kept(NamedTuple):
     """A kind of layer, as far as what it leaves for its backward goes: what of it is made again, and whether that waits
-    in the host's memory."""
+    in the host's memory; and of one that is written whether its weights come from there."""
 
     block: Block
     again: str
     away: bool = False
+    fetched: bool = False
+
+    @property
+    def alone(self) -> bool:
+        """Whether it waits for copies that other layers of its kind do not."""
+        return self.away or self.fetched
 
 
 def peak_memory(job: Job, residency: Residency) -> Mapping[str, float]:
@@ -121,16 +127,6 @@ def kept_kinds(job: Job, chunks: Sequence[Chunk]) -> Counter[Kept]:
         if chunk.has_head and job.further_layers:
             kinds[Kept(job.further_block, job.plan.recomputation)] += job.further_layers
     return kinds
-
-
-def spread_over(layers: int, some: int) -> tuple[bool, ...]:
-    """Which of a chunk's layers are among ``some`` that are spread evenly over it.
-
-    >>> spread_over(5, 2)
-    (False, False, True, False, True)
-    """
-    some = min(some, layers)
-    return tuple((index + 1) * some // layers > index * some // layers for index in range(layers))
 
 
 def most_of(residency: Residency, job: Job) -> Sequence[Buffer]:

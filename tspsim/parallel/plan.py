@@ -87,6 +87,9 @@ class Plan:
         the stack's.
     offload_layers
         Layers of every chunk, spread over it, whose kept activations wait in the host's memory.
+    offload_weights
+        Layers of every chunk, spread over it, whose weights lie in the host's memory and come ahead of use
+        (:mod:`tspsim.parallel.weight_offload`).
     expert_balance
         What every rank of an expert group gets of its load: a policy of :data:`tspsim.parallel.balance.BALANCES`.
     weight_transport
@@ -147,6 +150,7 @@ class Plan:
     recomputed: Partly | None = None
     activation_store: str | None = None
     offload_layers: int = 0
+    offload_weights: int = 0
     expert_balance: Balance = BUSIEST
     weight_transport: str = "ring"
     mlp_pieces: int = 4
@@ -269,6 +273,11 @@ class Plan:
         return DISPATCHES.get(self.expert_dispatch)
 
     @property
+    def copies(self) -> bool:
+        """Whether some layers wait for copies to or from the host that others do not."""
+        return self.offload_layers > 0 or self.offload_weights > 0
+
+    @property
     def hiding(self) -> ExpertOverlap:
         """What hides the exchanges with experts."""
         return OVERLAPS.get(self.expert_overlap)
@@ -296,7 +305,7 @@ class Plan:
         """The plan without a pipeline, of ``dp`` replicas that divide nothing: for a few layers alone."""
         degrees = {**self.degrees, "pp": 1, "dp": dp}
         alone = replace(self, degrees=degrees, vpp=1, schedule="1f1b", stage_layers=(), zero=0)
-        alone = replace(alone, recomputed=None, activation_store=None, offload_layers=0)
+        alone = replace(alone, recomputed=None, activation_store=None, offload_layers=0, offload_weights=0)
         return replace(alone, expert_overlap="shared_experts") if self.hiding.halves else alone
 
     def node_ranks(self, axis: str) -> int:

@@ -331,7 +331,7 @@ class LowerBound:
         key = (*shape, chunk.layers)
         known = self._parts.get(key)
         if known is None:
-            if self._mixed or job.plan.recomputed is not None or job.plan.offload_layers:
+            if self._mixed or job.plan.recomputed is not None or job.plan.copies:
                 known = self._compile(_write(job, stage, chunk, visit), groups)
             else:  # layers are alike: the task is written with one, which then runs as often as there are layers
                 if shape not in self._parts:
@@ -436,7 +436,7 @@ def _signature(job: Job) -> Hashable:
     experts = (plan.expert_dispatch, plan.expert_overlap, plan.expert_pieces, plan.expert_shards)
     exchanges = (plan.exchange, *experts)
     switches = (plan.partition, exchanges, plan.sequence_regions, plan.overlap, plan.overlap_chunks)
-    kept = (plan.recomputation, plan.recomputed, plan.activation_store, plan.offload_layers)
+    kept = (plan.recomputation, plan.recomputed, plan.activation_store, plan.offload_layers, plan.offload_weights)
     others = (*kept, job.sequences, job.order.splits_backward, tuple(plan.algorithms.items()))
     chosen = (*_switches(job, switches_of(plan)), *plan.options.items())
     return (job.work.sequence, degrees, switches, chosen, others)

@@ -87,7 +87,8 @@ def plan_keys(plan: Plan) -> dict[str, Any]:
             keys[name] = value
     if plan.recomputed is not None:
         keys["recomputation"] = plan.recomputation_keys
-    keys |= {name: getattr(plan, name) for name in ("activation_store", "offload_layers") if getattr(plan, name)}
+    stored = ("activation_store", "offload_layers", "offload_weights")
+    keys |= {name: getattr(plan, name) for name in stored if getattr(plan, name)}
     keys |= {name: plan.value(name) for name in plan.chosen}
     if plan.rail_axes:
         keys["placement"] = {"node": list(plan.node_axes), "rails": list(plan.rail_axes)}
