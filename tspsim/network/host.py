@@ -13,8 +13,12 @@ COPIES = 0.83
 
 def host_bandwidth(node: NodeSpec) -> float:
     """Bytes/s of copies between a GPU and its host."""
-    link = node.host_memory if node.host_memory is not None else node.host_link
-    return COPIES * link.bandwidth.value
+    return COPIES * host_link_bytes_per_s(node)
+
+
+def host_link_bytes_per_s(node: NodeSpec) -> float:
+    """What that link carries each way, whoever moves it."""
+    return (node.host_memory or node.host_link).bandwidth.value
 
 
 def host_copy(cluster: Cluster, gpu: int, size_bytes: float, direction: str) -> Traffic:

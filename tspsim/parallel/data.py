@@ -22,7 +22,7 @@ from ..model import Block
 from ..model.layer import LayerShard
 from ..operators import MemoryBound
 from ..steps import FORWARD, Task
-from . import weight_offload
+from . import weight_arrivals, weight_offload
 from .adapters import Halves
 from .builder import ProgramBuilder
 from .expert_rows import routed_shard
@@ -429,4 +429,4 @@ def finish_step(
                 )
     if job.work.adapters is None:
         gone = weight_offload.away(job, chunks).elements()
-        weight_offload.send_back(builder, [share.layer_bytes(block) for block in gone], updated)
+        weight_arrivals.send_back(builder, [share.layer_bytes(block) for block in gone], updated)

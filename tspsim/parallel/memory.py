@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ..model import Block
 from ..operators import Role
-from . import data, expert_rows, served
+from . import data, expert_rows, served, weight_offload
 from .expert_rows import routed_shard, sent_rows
 from .job import Job
 from .ledger import WORKSPACE, Buffer, Lifetime, peak
@@ -97,6 +97,18 @@ def declared(job: Job, residency: Residency, chunks: Sequence[Chunk]) -> Iterato
     if any(chunk.has_head for chunk in chunks):
         yield Buffer("logits", logits(job, residency.logit_shards(job)), Lifetime.HEAD)
     yield Buffer("runtime_reserve", job.work.runtime_reserve_bytes, Lifetime.STEP)
+
+
+def arriving_bytes(job: Job) -> float:
+    """Bytes of weights that one forward brings from the host's memory, to a rank of the stage that gets most."""
+    shards = job.scheme.residency.weight_shards(job)
+    share = data.OwnedParameters(job, shards)
+
+    def size(block: Block) -> float:
+        return served.layer_weight_bytes(job, shards, block) if job.step.serves else share.layer_bytes(block)
+
+    stages = (weight_offload.away(job, job.chunks(stage)) for stage in range(job.plan.pp))
+    return max(sum(count * size(block) for block, count in gone.items()) for gone in stages)
 
 
 def waiting(job: Job, compute_shards: int, chunks: Sequence[Chunk]) -> Iterator[Buffer]:

@@ -31,8 +31,8 @@ def state(job: Job, weight_shards: int, chunks: Sequence[Chunk]) -> Iterator[Buf
 
 
 def weight_bytes(job: Job, weight_shards: int, chunks: Sequence[Chunk]) -> float:
-    """Bytes of the weights of some chunks on one of the ranks that hold a copy together, drafter included; without those
-    of layers that lie in the host's memory."""
+    """Bytes of the weights of some chunks on one of the ranks that hold a copy together, drafter included; of layers
+    whose weights lie in the host's memory none."""
     model, formats = job.model, job.work.formats
     kinds = job.blocks(chunks) - weight_offload.away(job, chunks)
     total = 0.0

@@ -15,7 +15,7 @@ from ..model.layer import LayerShard
 from ..operators import Gemm, Operator
 from ..program import Instruction, Program, Repeat
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
-from . import data, offload, served, state_copies, weight_offload
+from . import data, offload, served, state_copies, weight_arrivals, weight_offload
 from .builder import ProgramBuilder, WrittenLayer
 from .expert_rows import own_tokens, program_axes
 from .interleave import flat, interleaved, shifted
@@ -82,7 +82,7 @@ class Writer:
         self.share = data.OwnedParameters(job, scheme.residency.weight_shards(job))
         self.exchanged_gradients: list[int] = []
         self.copied: list[int] = []
-        self.arrivals = weight_offload.Arrivals()
+        self.arrivals = weight_arrivals.Arrivals()
         self._interleaved: dict[Hashable, list[Instruction]] = {}
         self.last_use = 0
         #: What the next layer whose activations are copied to the host or back waits for, as an index of the program.

@@ -12,13 +12,14 @@ and of every g-th layer a group max(g·C, W/b). C grows with tokens and W does n
 enough tokens, and never behind a decoding step's, which is itself W over the device's own memory.
 
 A backward needs its layers again. Weights that are trained go back to the host behind the update; what the optimizer
-keeps stays. Copies share the link with what the GPU sends to and gets from its NIC (:mod:`tspsim.network.host`).
+keeps stays. Copies (:mod:`tspsim.parallel.weight_arrivals`) share the link with what the GPU sends to its NIC and gets
+from it (:mod:`tspsim.network.host`).
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ..model import Block
@@ -26,13 +27,10 @@ from .ledger import Buffer, Lifetime
 from .pipeline import Chunk, spread_over
 
 if TYPE_CHECKING:
-    from .builder import ProgramBuilder
     from .job import Job
 
 #: Layers that a rank has room for: one whose weights are used, and one whose weights come.
 BUFFERS = 2
-#: Stream of copies to a rank; activations that come back and weights share that of copies to the host.
-STREAM = "weights from host"
 
 
 def away(job: Job, chunks: Iterable[Chunk]) -> Counter[Block]:
@@ -54,31 +52,6 @@ def buffers(sizes: Iterable[float]) -> Iterator[Buffer]:
     widest = max(sizes, default=0.0)
     if widest:
         yield Buffer("weight_buffers", BUFFERS * widest, Lifetime.STEP)
-
-
-class Arrivals:
-    """Copies of a stage's layers, each into the room of the one before the last."""
-
-    def __init__(self) -> None:
-        self._uses: deque[int] = deque(maxlen=BUFFERS)
-        self._copy = -1
-
-    def bring(self, builder: ProgramBuilder, size_bytes: float, *, beside_activations: bool) -> int:
-        """Copy the weights of the layer that is about to be written; returns the index of the copy in the layer."""
-        builder.part = "weights"
-        free = [self._uses[0] - builder.length] if len(self._uses) == BUFFERS else []
-        stream = "" if beside_activations else STREAM
-        self._copy = builder.copy("in", size_bytes, "weights from host", after=free, stream=stream)
-        return self._copy
-
-    def hold(self, builder: ProgramBuilder) -> int:
-        """The layer that was written begins when its weights are here; returns its last kernel's index in it."""
-        builder.hold_until(self._copy)
-        return builder.last_kernel
-
-    def used(self, kernel: int) -> None:
-        """The kernel, an index of the program, was the last that needed them."""
-        self._uses.append(kernel)
 
 
 def refused(job: Job) -> tuple[str, str] | None:
@@ -103,10 +76,3 @@ def refused(job: Job) -> tuple[str, str] | None:
     if job.training and plan.zero and job.work.adapters is None:
         return key, f"is not built with zero: {plan.zero}, which gathers weights that are trained; use zero: 0"
     return None
-
-
-def send_back(builder: ProgramBuilder, sizes: Sequence[float], updated: int) -> None:
-    """Weights that the update has changed, to the host, a layer at a time."""
-    builder.part = "weights"
-    for size in sizes:
-        builder.copy("out", size, "weights to host", after=[updated])
