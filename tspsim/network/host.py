@@ -9,11 +9,18 @@ from .specs import NodeSpec
 #: Share of its link's bandwidth that copies between a GPU and its host reach: 50 to 55 of PCIe 5's 63 GB/s are what
 #: pinned copies are seen at; a prior.
 COPIES = 0.83
+#: Share of its channels' bandwidth that a host's processors read at: what STREAM sees is 0.75 to 0.85; a prior.
+READS = 0.8
 
 
 def host_bandwidth(node: NodeSpec) -> float:
     """Bytes/s of copies between a GPU and its host."""
     return COPIES * host_link_bytes_per_s(node)
+
+
+def host_reads(node: NodeSpec) -> float:
+    """Bytes/s at which the host's processors read a GPU's part of its memory; 0: not known."""
+    return READS * node.host_reads.value if node.host_reads is not None else 0.0
 
 
 def host_link_bytes_per_s(node: NodeSpec) -> float:

@@ -158,8 +158,8 @@ class NodeSpec(Strict):
 
     ``intra`` is what joins its GPUs: ``full_mesh``, ``switch``, ``{torus: [4, 4]}``, or ``{graph: [...]}`` with edges
     ``{between: [0, 1], bandwidth: 50 GB/s, latency: 1 us}``, both ways, in which a name is a switch. ``host_memory``
-    joins a GPU and its host's memory where that is another link than ``host_link``. ``copy_engine`` stands where it was
-    measured.
+    joins a GPU and its host's memory where that is another link than ``host_link``. ``host_reads`` is what the host's
+    processors read from memory for one GPU. ``copy_engine`` stands where it was measured.
     """
 
     name: str
@@ -172,6 +172,7 @@ class NodeSpec(Strict):
     rails: PositiveCount | None = None
     host_link: HostLinkSpec
     host_memory: HostLinkSpec | None = None
+    host_reads: Sourced[BytesPerSecond] | None = None
     copy_engine: CopyEngineSpec | None = None
     collectives: CollectivesSpec
 

@@ -123,9 +123,9 @@ class ProgramBuilder:
         step = Compute(kernels, name, self._part(), self._layer, tuple(after), stream)
         return self._put(step) if slice_of.number else self._add(step)
 
-    def host(self, name: str, seconds: float, *, after: Iterable[int] = ()) -> int:
+    def host(self, name: str, seconds: float, *, after: Iterable[int] = (), stream: str = "host") -> int:
         """Work of the host that kernels and transfers may wait for."""
-        return self._put(Launch(name, seconds, self._part(), self._layer, tuple(after)))
+        return self._put(Launch(name, seconds, self._part(), self._layer, tuple(after), stream))
 
     def copy(
         self, direction: str, size_bytes: float, name: str, *, after: Iterable[int] = (), stream: str = ""

@@ -350,6 +350,13 @@ class Job:
         """Tokens of one micro-batch that a rank holds."""
         return self.group_tokens // (self.packed.ranks if self.unequal else self.token_shards)
 
+    def of_rows(self, rows: tuple[tuple[int, int, int], ...]) -> Job:
+        """The job in some rows of its pass."""
+        found = replace(self)
+        found.__dict__["passes"] = self.passes
+        found.__dict__["batch"] = replace(self.batch, rows=rows)
+        return found
+
     def one_forward(self) -> Job:
         """The forward of a few layers and one micro-batch or pass, with a pipeline's stages as replicas beside each
         other."""
