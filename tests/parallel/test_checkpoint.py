@@ -9,6 +9,7 @@ import pytest
 from helpers.engine import architecture, model_file
 
 import tspsim
+from tspsim.costs import Costs
 from tspsim.errors import InputError
 from tspsim.network import host_bandwidth, load_cluster
 from tspsim.parallel import CHECKPOINTS, build_mesh
@@ -16,7 +17,7 @@ from tspsim.paths import LowerBound
 from tspsim.question import look_up
 from tspsim.result import PlanResult
 from tspsim.scenario.project import Failures
-from tspsim.simulation import Costs, scheduled
+from tspsim.simulation import scheduled
 from tspsim.studies.purchase.checkpoints import Cost
 
 MODEL = architecture(1024, layers=4, heads=8, kv_heads=4, vocab=4096)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -153,7 +154,7 @@ def reshard(
     sizes = (at.dp, generate_pp, pp // generate_pp, generate_tp, tp // generate_tp)
     mesh = Mesh(AXES, np.arange(where.gpus).reshape(sizes))
     chosen = WAYS[way]
-    ranks = int(np.prod([mesh.sizes[axis] for axis in chosen.axes]))
+    ranks = prod(mesh.sizes[axis] for axis in chosen.axes)
     held = weight_bytes * chosen.held(at)
     seconds = 0.0
     if ranks > 1:
