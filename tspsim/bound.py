@@ -370,7 +370,8 @@ def block_links_time_s(question: Question, job: Job) -> float:
     nic = cluster.fabric.nic.bandwidth.value * node.nics / node.gpus if cluster.fabric is not None else 0.0
     mesh = build_mesh(job.plan, cluster.gpus, cluster.gpus_per_node)
     received = entering = 0.0
-    for exchange in scheme_of(job.plan).received(job, node.collectives.in_switch_latency is not None):
+    adds_up = node.collectives.in_switch_latency is not None or node.memory_pool is not None
+    for exchange in scheme_of(job.plan).received(job, adds_up):
         groups = mesh.groups(exchange.axis)
         ranks = groups.shape[1]
         together = most_together(groups // cluster.gpus_per_node)

@@ -3,7 +3,8 @@
 Which layers they are is spread evenly over a chunk, as vLLM's prefetching offloader groups them and as
 ``offload_layers`` does with activations. A rank has room for two of them: what is copied takes the place of the layer
 before the last, whose kernels are over, so that it comes beside the last one that came and the layers in between
-(FlexGen, Sheng et al. 2023; ZeRO-Inference, Aminabadi et al. 2022). A layer begins when its weights are here. With C the kernels of a layer, W its bytes on a rank, b the link, n layers that all come take
+(FlexGen, Sheng et al. 2023; ZeRO-Inference, Aminabadi et al. 2022). A layer begins when its weights are here. With C
+the kernels of a layer, W its bytes on a rank, b the link, n layers that all come take
 
     W/b + (n - 1)·max(C, W/b) + C,
 
