@@ -65,8 +65,8 @@ def peak_memory(job: Job, residency: Residency) -> Mapping[str, float]:
     """Bytes by part of the fullest rank."""
     last = job.plan.pp - 1
     stages = range(job.plan.pp) if job.plan.stage_layers else sorted({0, min(1, last), job.plan.pp // 2, last})
-    if job.unequal:
-        sizes = [stage_memory(each, residency, 0) for each in job.every_pack()]
+    if job.unequal:  # what is in flight with the largest micro-batch counts as large
+        sizes = [stage_memory(each, residency, stage) for each in job.every_pack() for stage in stages]
         return max(sizes, key=lambda parts: sum(parts.values()))
     return max((stage_memory(job, residency, stage) for stage in stages), key=lambda parts: sum(parts.values()))
 

@@ -30,7 +30,7 @@ from .decode.sharing import exchange_buffers, exchanged_bytes, refused_exchange
 from .fused import TRANSPORT, Cut, copied, copied_rows, copied_sum
 from .job import Job
 from .ledger import Buffer, Lifetime
-from .lengths import DEALS, sequence_groups, told
+from .lengths import DEALS, OFFLOAD_FROM, sequence_groups, told
 from .memory import Residency
 from .pipeline import Refusal
 from .plan import Plan
@@ -528,6 +528,9 @@ LENGTH_OPTIONS = (
     Option("dynamic_sp", StrictBool, None, "sp: auto; long sequences are shared by 2, 4, 8, ... ranks of dp"),
     Option("rank_tokens", PositiveCount, None, "tokens a rank takes at once; default: the longest over all its ranks"),
     Option("deal", DEALS, None, "what replicas get even shares of; default: work"),
+    Option(
+        OFFLOAD_FROM, PositiveCount, None, "tokens of a sequence from which on offload_layers are away; default: any"
+    ),
 )
 OPTIONS = (
     *SERVING_OPTIONS,
