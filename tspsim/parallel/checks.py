@@ -9,7 +9,7 @@ from ..operators import DTYPE_BYTES
 from . import expert_checks, weight_offload
 from .checkpoint import CHECKPOINTS
 from .draft import DRAFTS
-from .lengths import OFFLOAD_FROM
+from .lengths import OF_LENGTHS, OFFLOAD_FROM
 from .pipeline import Pipeline
 from .plan import Plan
 from .recomputed import FULL, RECOMPUTE_METHODS
@@ -91,7 +91,7 @@ def _scheme(job: Job, axis: str) -> None:
 
 def _unequal(job: Job) -> None:
     """Sequences of unequal length: keys that are theirs alone, and what is not built beside them."""
-    plan, own = job.plan, ("dynamic_sp", "rank_tokens", "deal", OFFLOAD_FROM)
+    plan, own = job.plan, OF_LENGTHS
     if not job.unequal:
         stated = next((name for name in own if name in plan.options), None)
         if stated is not None:

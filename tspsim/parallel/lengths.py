@@ -47,6 +47,8 @@ class Unequal(NamedTuple):
 
 #: A plan's key: tokens from which on a sequence's activations go to the host (``offload_layers``).
 OFFLOAD_FROM = "offload_from"
+#: Keys of plans of sequences of unequal length alone.
+OF_LENGTHS = ("dynamic_sp", "rank_tokens", "deal", OFFLOAD_FROM)
 #: Of sequences that are all as long.
 ALIKE = Unequal(())
 
