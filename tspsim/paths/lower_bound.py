@@ -156,7 +156,8 @@ class LowerBound:
         Micro-batches repeat where there is no pipeline, and are not all run (:mod:`tspsim.engine.steady`).
         """
         if job.unequal:
-            return sum(
+            shards = job.plan.token_shards if scheme_of(job.plan).by_position(job.plan) else 1
+            return shards * job.plan.pp * sum(
                 times
                 for replica in range(job.plan.dp)
                 for _, times in counted(write_program(scheme_of(job.plan), job, {"dp": replica}))

@@ -86,7 +86,8 @@ def plan_keys(plan: Plan) -> dict[str, Any]:
     keys |= {axis: plan.degree(axis) for axis in (*scheme_axes(), "pp", "ep") if plan.degree(axis) > 1}
     for name in SWITCHES:
         value = getattr(plan, name)
-        if value != getattr(Plan, name) or name in ("recomputation", "micro_batch"):
+        always = name == "recomputation" or (name == "micro_batch" and value is not None)
+        if value != getattr(Plan, name) or always:
             keys[name] = value
     if plan.recomputed is not None:
         keys["recomputation"] = plan.recomputation_keys
@@ -133,7 +134,8 @@ def name_of(plan: Plan) -> str:
     if plan.vpp > 1:
         degrees = [f"{degree}x{plan.vpp}" if degree.startswith("PP") else degree for degree in degrees]
     words = ["-".join([*degrees, f"DP{plan.dp}"])]
-    words += [method.word or method.name] if (method := method_of(plan)).name else []
+    method = CONTEXT_METHODS.get(plan.exchange) if plan.options.get("dynamic_sp") else method_of(plan)
+    words += [method.word or method.name] if method.name else []
     words += [f"Z{plan.zero}" + (f"/{plan.shard_group}" if plan.shard_group else "")] if plan.zero else []
     words += [f"mb{plan.micro_batch}"] if plan.micro_batch else []
     words += [f"r{plan.options['rank_tokens']}"] if "rank_tokens" in plan.options else []
