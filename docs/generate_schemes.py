@@ -311,7 +311,8 @@ ENTRIES = (
         {"tp": 8, "host_attention": 0.0625}, {"TP8": {"tp": 8}},
         {"model": "llama-3.1-70b", "pass": "decode", "batch": 64, "context": 8 * KI},
         "+84 to 96 % on T4, +11 to 89 % on A10, over vLLM",
-        "room for 1.07 times the sequences, no speed: weights are read twice, DRAM is 1/40 of HBM ([table](memory-tiers.md))",
+        "room for 1.07 times the sequences, no speed: weights are read twice, DRAM is 1/40 of HBM "
+        "([table](memory-tiers.md))",
         "GPUs with little memory beside fast hosts",
     ),
     Entry(

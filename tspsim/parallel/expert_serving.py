@@ -12,6 +12,7 @@ from .expert import Shared
 from .expert_rows import left, load_of, routed_shard, touched_experts
 from .interleave import EXCHANGE
 from .job import Job
+from .plan import EXPERT_NODE
 
 
 def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int], shared: Shared | None) -> list[int]:
@@ -107,11 +108,36 @@ def all_to_all(
     size = tokens * dispatch.copies(job.plan.ep, experts) * load_of(job, None) * row_bytes * left(job)[phase] / pieces
     if not size:
         return list(after)
+    inside: list[int] = []
+    if dispatch.by_nodes is not None and job.plan.expert_nodes > 1:
+        size, near = by_nodes(job, phase, size)
+        if near:
+            moved = builder.collective("all_to_all", EXPERT_NODE, near, f"{name} in node", after=after, stream=IN_NODE)
+            inside = [moved]
     return [
         builder.collective(
             "all_to_all", "ep", size, name, after=after, stream=EXCHANGE, algorithm=algorithm, tokens=exchanged
-        )
+        ),
+        *inside,
     ]
+
+
+#: The stream of what stays in a node where experts are placed on nodes first.
+IN_NODE = "experts in node"
+
+
+def by_nodes(job: Job, phase: int, size: float) -> tuple[float, float]:
+    """Bytes of an all-to-all over the whole group that takes across nodes what has to cross, and of one inside each
+    node that takes the rest: of N ranks, g on a node, the first leaves a node with (N - g)/N of its bytes. Where that
+    takes more inside nodes than has to move there, there is no rest, and links inside carry what is too much."""
+    plan, experts = job.plan, job.model.experts
+    assert experts is not None and plan.dispatch.by_nodes is not None
+    ranks, near = plan.ep, plan.ep // plan.expert_nodes
+    across = plan.dispatch.by_nodes(job.work.routing, experts, ranks, plan.expert_nodes)[2 + phase]
+    leaving = size * (ranks - 1) / ranks
+    whole = leaving * across * ranks / (ranks - near)
+    rest = leaving - leaving * across - whole * (near - 1) / ranks
+    return whole, max(0.0, rest) * near / (near - 1)
 
 
 def routed_tokens(job: Job) -> int:

@@ -19,6 +19,8 @@ from .registries import SCHEMES, scheme_name
 
 #: The axis of ranks that gather an expert's slices.
 SLICES = "expert slices"
+#: The axis of ranks of an expert group that share a node.
+EXPERT_NODE = "expert node"
 
 
 @dataclass(frozen=True)
@@ -282,9 +284,18 @@ class Plan:
     def groups(self) -> Mapping[str, Mapping[str, int]]:
         """Axes of groups that its scheme brings, and how many neighbours of each mesh axis are in one."""
         groups = dict(SCHEMES.get(self.scheme).groups(self))
+        if self.expert_nodes > 1:
+            groups[EXPERT_NODE] = self._parts(self.ep // self.expert_nodes, self.expert_axes) or {}
         if self.slice_group > 1:
             groups[SLICES] = self._parts(self.slice_group, self.expert_axes) or {}
         return groups
+
+    @property
+    def expert_nodes(self) -> int:
+        """Nodes of an expert group whose dispatch places experts on nodes first, each with as many of its ranks; 1
+        where that makes no difference."""
+        near = self.together.get("ep", 0)
+        return self.ep // near if self.dispatch.by_nodes is not None and 1 < near < self.ep else 1
 
     @property
     def slice_group(self) -> int:
