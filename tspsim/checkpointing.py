@@ -59,7 +59,8 @@ def checkpoint_of(question: Question, job: Job, plain: StepRun, step: StepRun) -
 def spread_over(plain: StepRun, stall_s: float, steps: int) -> StepRun:
     """The mean of some steps, one of which is held up."""
     more_s = stall_s / steps
-    exposed = dict(plain.parts.exposed_s) | {"copy_out": more_s}
+    exposed = dict(plain.parts.exposed_s)
+    exposed["copy_out"] = exposed.get("copy_out", 0.0) + more_s
     return replace(plain, makespan_s=plain.makespan_s + more_s, parts=replace(plain.parts, exposed_s=exposed))
 
 

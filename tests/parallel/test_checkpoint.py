@@ -125,6 +125,15 @@ def test_every_schedule_writes_them_folded_as_every_rank_and_above_its_bound(
     assert bound.step_s(job, mesh) <= folded.step_time_s * (1 + 1e-9)
 
 
+def test_what_a_step_s_own_copies_expose_stays_beside_the_checkpoint_s(tmp_path: Path) -> None:
+    keys = {"checkpoint": "staged", "checkpoint_rate": "1 GB/s", "checkpoint_every": 5, "offload_layers": 4}
+    both, offloads = run(tmp_path, keys, {"offload_layers": 4})
+    exposed = both.breakdown_s["exposed_communication"]
+    idle = both.breakdown_s["bubble"] + both.breakdown_s["idle"]
+    assert offloads.breakdown_s["exposed_communication"]["copy_out"] > 0.0
+    assert both.breakdown_s["compute"] + sum(exposed.values()) + idle == pytest.approx(both.step_time_s, rel=1e-12)
+
+
 def test_all_ranks_together_write_the_state_once(tmp_path: Path) -> None:
     for keys in ({"zero": 1}, {"zero": 0}, {"tp": 4, "zero": 1}, {"zero": 3}, {"tsp": 8}):
         (plan,) = run(tmp_path, {**keys, "checkpoint": "overlapped", "checkpoint_rate": "1 GB/s"})
