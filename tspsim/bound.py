@@ -7,7 +7,7 @@ A step lasts at least as long as each of three things alone, and the longest of 
 - *HBM*: the bytes a rank cannot avoid: every weight it multiplies with read once, every block's input read
   and output written once (training: at least twice, forward and back);
 - *links*: the bytes a rank must receive because it does not hold them, over all links that lead into it, and
-  the bytes that must enter a node over the node's NICs.
+  the bytes that must enter a node over the node's NICs; weights that lie in the host's memory, over the link to it.
 
 Nothing here runs the simulator or knows an efficiency; whatever is simulated must lie below.
 """
@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from .errors import InputError
+from .network import host_link_bytes_per_s
 from .parallel import Job, axes_of, build_mesh, peak_memory, scheme_of, write_program
-from .parallel.memory import residual_tokens
+from .parallel.memory import arriving_bytes, residual_tokens
 from .program import Compute
 from .result import SCHEMA_VERSION, Memory
 from .scenario import Scenario
@@ -273,7 +274,7 @@ def plan_bound(question: Question, job: Job) -> PlanBound:
     whole = Floor(
         tokens * work.flops_per_token(model) / replica_flops_per_s,
         times_over * (model.layers * block_hbm_s + head_hbm_s),
-        times_over * model.layers * block_links_s,
+        times_over * max(model.layers * block_links_s, job.micro_batches * arriving_s(question, job)),
     )
     memory = Memory(peak_memory(job, scheme_of(job.plan).residency), device.visible_memory_bytes)
     return PlanBound(job.plan.name, memory, work.tokens_of(job.plan.dp), whole, block)
@@ -306,7 +307,7 @@ def served_bound(question: Question, job: Job) -> PlanBound:
     whole = Floor(
         work.tokens_per_replica * work.flops_per_token(job.model) / flops_per_s,
         cold_bytes(job) / device.hbm_bytes_per_s,
-        passes * job.model.layers * links_s,
+        max(passes * job.model.layers * links_s, len(job.passes) * arriving_s(question, job)),
     )
     one = job.one_forward()
     block = Floor(
@@ -316,6 +317,11 @@ def served_bound(question: Question, job: Job) -> PlanBound:
     )
     memory = Memory(peak_memory(job, scheme_of(plan).residency), device.visible_memory_bytes)
     return PlanBound(plan.name, memory, work.counted_tokens * plan.dp, whole, block, one.group_tokens * plan.dp)
+
+
+def arriving_s(question: Question, job: Job) -> float:
+    """Seconds that one forward's weights from the host's memory take on their link at least."""
+    return arriving_bytes(job) / host_link_bytes_per_s(question.cluster.node) if job.plan.offload_weights else 0.0
 
 
 def cold_bytes(job: Job) -> float:
@@ -364,7 +370,8 @@ def block_links_time_s(question: Question, job: Job) -> float:
     nic = cluster.fabric.nic.bandwidth.value * node.nics / node.gpus if cluster.fabric is not None else 0.0
     mesh = build_mesh(job.plan, cluster.gpus, cluster.gpus_per_node)
     received = entering = 0.0
-    for exchange in scheme_of(job.plan).received(job, node.collectives.in_switch_latency is not None):
+    adds_up = node.collectives.in_switch_latency is not None or node.memory_pool is not None
+    for exchange in scheme_of(job.plan).received(job, adds_up):
         groups = mesh.groups(exchange.axis)
         ranks = groups.shape[1]
         together = most_together(groups // cluster.gpus_per_node)

@@ -97,7 +97,7 @@ def settings_of(plan: Plan) -> dict[str, Any]:
         "schedule": plan.order.name,
     }
     stated["recomputation"] = plan.recomputation_keys
-    for name in ("activation_store", "offload_layers"):
+    for name in ("activation_store", "offload_layers", "offload_weights"):
         stated |= {name: getattr(plan, name)} if getattr(plan, name) else {}
     for choice in choices_of(plan):
         stated |= choice.settings_of(plan)

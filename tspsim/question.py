@@ -9,7 +9,16 @@ from .errors import InputError, UnknownNameError
 from .hardware import Device, load_device, standing_for
 from .model import Architecture, load_model
 from .model.formats import BF16, WEIGHT_BYTES, Formats, WeightClass
-from .network import Cluster, build_cluster, host_bandwidth, load_cluster, with_fabrics, with_nodes, with_pairs
+from .network import (
+    Cluster,
+    build_cluster,
+    host_bandwidth,
+    host_reads,
+    load_cluster,
+    with_fabrics,
+    with_nodes,
+    with_pairs,
+)
 from .parallel import (
     SWITCHES,
     Adapters,
@@ -32,7 +41,7 @@ from .scenario.workload import PrecisionSpec, Workload
 from .steps import STEPS
 
 #: Keys of a plan beside its switches.
-OTHERS = ("stage_layers", "expert_balance", "activation_store", "offload_layers")
+OTHERS = ("stage_layers", "expert_balance", "activation_store", "offload_layers", "offload_weights")
 
 
 @dataclass(frozen=True)
@@ -161,6 +170,7 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         workload.unequal(),
         replicas,
         host_bandwidth(cluster.node),
+        host_reads(cluster.node),
     )
     plans = []
     for entry in scenario.plans:

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from .metrics import Breakdown
 from .model.formats import WeightClass
 from .parallel import SCHEMES, Job, Plan, Work, choices_of, scheme_of, usual_method
+from .parallel.memory import arriving_bytes
 from .question import Question
 from .scenario.workload import SpeculationSpec
 from .steps import ServingStep
-from .units import GIB, percent
+from .units import GIB, gib, percent
 
 COMPUTE_WORDS = {"gemm": "matrix products", "attention": "attention", "memory_bound": "memory-bound kernels"}
 #: Those of them that take a verb in the plural.
@@ -185,6 +186,8 @@ def notes_of(job: Job) -> tuple[str, ...]:
             notes.append(f"{found} (`capacity_factor`): FLOPs, MFU and bounds count what is kept, tokens/s all tokens")
         if job.expert_ranks == 1:
             notes.append(f"every rank holds all {experts.count} experts of its layers (`ep`)")
+    if job.plan.offload_weights:
+        notes.append(arriving_note(job))
     for choice in choices_of(job.plan):
         names = [f"`{name}`" for name in choice.switches if name in job.plan.chosen]
         if names:
@@ -192,6 +195,16 @@ def notes_of(job: Job) -> tuple[str, ...]:
     if job.model.note:
         notes.append(f"{job.model.name}: {job.model.note}")
     return tuple(notes)
+
+
+def arriving_note(job: Job) -> str:
+    """What weights from the host's memory cost at least."""
+    size, times = arriving_bytes(job), f" {job.micro_batches} times" if job.micro_batches > 1 else ""
+    seconds = size / job.work.host_bytes_per_s
+    return (
+        f"{gib(size)} of weights a GPU come from the host's memory each forward, in {seconds * 1e3:,.3g} ms at best"
+        f"{times}; a layer's hide behind enough tokens (`offload_weights`)"
+    )
 
 
 def cache_notes(job: Job) -> Iterator[str]:

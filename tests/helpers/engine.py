@@ -97,7 +97,11 @@ def job_of(
     degrees = dict.fromkeys(mesh_axes(), 1) | {"tsp": tsp, "tp": tp, "sp": sp, "ep": ep, "dp": dp}
     if pass_ == "training":
         switches.setdefault("recomputation", "full")
-    work = Work(pass_, sequence, sequences, "bf16", ADAMW_UNFUSED, 2.0 * 2**30, routing=routing, adapters=adapters)
+    host = float(switches.pop("host_bytes_per_s", 0.0))
+    work = Work(
+        pass_, sequence, sequences, "bf16", ADAMW_UNFUSED, 2.0 * 2**30, routing=routing, adapters=adapters,
+        host_bytes_per_s=host,
+    )  # fmt: skip
     job = Job(model, Plan("test", degrees, **switches), work)
     job.check()
     return job

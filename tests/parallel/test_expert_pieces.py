@@ -23,6 +23,7 @@ MIB = 2**20
 #: Two experts of four choices on eight ranks: four slices each.
 FEW = moe(512, count=2, topk=1, width=1024)
 MANY = moe(1024, count=16, topk=4)
+SERVING = moe(4096, layers=2, heads=32, kv_heads=4, count=64, topk=8, width=1536)
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 4, 8])
@@ -180,5 +181,36 @@ def test_a_dense_model_and_a_serving_step_take_neither(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has none; leave it out"):
         tspsim.simulate(question("llama-3.1-8b", [{"name": "P", "expert_pieces": 2}], sequence=4096))
     with pytest.raises(InputError, match="in a forward or in training"):
-        plan = {"name": "P", "dp": 8, "ep": 8, "expert_pieces": 2}
+        plan = {"name": "P", "dp": 8, "ep": 8, "expert_shards": 0}
         tspsim.simulate(question("mixtral-8x7b", [plan], pass_="decode", batch=8, context=1024))
+    with pytest.raises(InputError, match="that tokens travel to"):
+        plan = {"name": "P", "tp": 8, "ep": 8, "expert_pieces": 2}
+        tspsim.simulate(question("mixtral-8x7b", [plan], pass_="decode", batch=8, context=1024))
+
+
+SERVED = {"prefill": {"sequence": 4096, "sequences_per_replica": 1}, "decode": {"batch": 16, "context": 1024}}
+
+
+@pytest.mark.parametrize("dispatch", ["links", "gather", "ranks"])
+@pytest.mark.parametrize("pass_", SERVED)
+def test_a_serving_step_in_pieces_moves_the_same_and_hides_long_exchanges_alone(
+    tmp_path: Path, pass_: str, dispatch: str
+) -> None:
+    """Prompts are exchanges as long as experts; a decoding step reads the experts of every piece anew."""
+    plans = [{"dp": 8, "ep": 8, "expert_dispatch": dispatch, "expert_pieces": pieces} for pieces in (1, 2, 4)]
+    found = simulated(model_file(tmp_path, SERVING), *plans, pass_=pass_, **SERVED[pass_])
+    volumes = {round(plan.communication_bytes_per_layer["total"], -3) for plan in found}
+    assert max(volumes) - min(volumes) <= 1e-3 * max(volumes)
+    assert len({plan.memory.peak_bytes for plan in found}) == 1
+    times = [plan.step_time_s for plan in found]
+    assert times[1] < times[0] if pass_ == "prefill" else times == sorted(times)
+    frame = found[2].timeline.frame()
+    exchanges = frame[(frame["rank"] == 0) & (frame.layer == 1) & (frame.stream == "experts")].sort_values("start_s")
+    there, back = set(exchanges.name[:4]), set(exchanges.name[4:])
+    assert len(exchanges) == 8 and len(there) == len(back) == 1 and there != back
+
+
+def test_more_pieces_than_tokens_are_as_many_as_tokens(tmp_path: Path) -> None:
+    plans = [{"dp": 8, "ep": 8, "expert_pieces": pieces} for pieces in (2, 8)]
+    two, eight = simulated(model_file(tmp_path, MANY), *plans, pass_="decode", batch=2, context=64)
+    assert two.step_time_s == eight.step_time_s

@@ -180,7 +180,8 @@ def test_drawn_lengths_depend_on_their_seed_alone_and_are_cut(tmp_path: Path) ->
     [
         ({"sp": "auto", "rank_tokens": 500}, {}, "plans.P0.rank_tokens: 500 tokens a rank are 4000 of a sequence"),
         ({"sp": 4, "rank_tokens": 1000}, {}, "take at least 1750"),
-        ({"sp": "auto", "pp": 2}, {}, "plans.P0.pp: 2 is not built beside workload.lengths"),
+        ({"sp": "auto", "pp": 2, "schedule": "zb-h1"}, {}, "plans.P0.schedule: zb-h1 beside workload.lengths"),
+        ({"offload_from": 1024}, {}, "plans.P0.offload_from: says which sequences' activations offload_layers sends"),
         ({"tsp": 2}, {}, "plans.P0.tsp: takes sequences of one length alone; use tp or sp"),
         ({"sp": 2, "micro_batch": 2}, {}, "of unequal ones state rank_tokens"),
         ({"sp": "auto", "zero": 3, "rank_tokens": 1024}, {}, "replicas have unequal numbers; use 0 or 1"),

@@ -30,7 +30,7 @@ from .collectives.multi_ring import hamiltonian_cycles
 from .collectives.schedule import Group, Schedule, scheduled
 from .collectives.traffic import Traffic
 from .flows import Flow, finish_times
-from .host import host_bandwidth, host_copy, waiting
+from .host import host_bandwidth, host_copy, host_link_bytes_per_s, host_reads, waiting
 from .kinds import KINDS, CollectiveKind
 from .load import build_cluster, load_cluster, with_fabrics, with_nodes
 from .pairs import between_nodes, with_pairs
@@ -64,6 +64,8 @@ __all__ = [
     "hamiltonian_cycles",
     "host_bandwidth",
     "host_copy",
+    "host_link_bytes_per_s",
+    "host_reads",
     "load_cluster",
     "mean_ring_rate",
     "places_reached",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 Ratio = Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
 #: Families of algorithms that share one efficiency on a node; ``default`` serves those not named.
-Family = Literal["default", "ring", "tree", "direct", "in_switch", "point_to_point"]
+Family = Literal["default", "ring", "tree", "direct", "in_switch", "in_memory", "point_to_point"]
 
 
 class Sourced(Strict, Generic[Value]):
@@ -153,14 +153,23 @@ class CopyEngineSpec(Strict):
     latency: Sourced[Seconds]
 
 
+class MemoryPoolSpec(Strict):
+    """Memory that GPUs of a node share, at the other end of their links: it adds what is written to it where it is
+    told to. ``latency`` is of a write, or of a read."""
+
+    latency: Sourced[Seconds]
+
+
 class NodeSpec(Strict):
     """A server, or a rack that is one NVLink domain.
 
     ``intra`` is what joins its GPUs: ``full_mesh``, ``switch``, ``{torus: [4, 4]}``, or ``{graph: [...]}`` with edges
     ``{between: [0, 1], bandwidth: 50 GB/s, latency: 1 us}``, both ways, in which a name is a switch. ``host_memory``
-    joins a GPU and its host's memory where that is another link than ``host_link``. ``copy_engine`` stands where it was
-    measured. ``announced`` is a node that nobody has measured yet, whose file may leave out what is then taken from the
-    measured node ``like`` (:mod:`tspsim.network.announced`).
+    joins a GPU and its host's memory where that is another link than ``host_link``. ``host_reads`` is what the host's
+    processors read from memory for one GPU. ``copy_engine`` stands where it was measured. With a ``memory_pool`` the
+    node's ``link`` leads to it, and what a GPU would have in its host's memory is there. ``announced`` is a node that
+    nobody has measured yet, whose file may leave out what is then taken from the measured node ``like``
+    (:mod:`tspsim.network.announced`).
     """
 
     name: str
@@ -175,6 +184,8 @@ class NodeSpec(Strict):
     rails: PositiveCount | None = None
     host_link: HostLinkSpec
     host_memory: HostLinkSpec | None = None
+    host_reads: Sourced[BytesPerSecond] | None = None
+    memory_pool: MemoryPoolSpec | None = None
     copy_engine: CopyEngineSpec | None = None
     collectives: CollectivesSpec
 
@@ -186,6 +197,8 @@ class NodeSpec(Strict):
             _ = self.wiring().towards
         except InputError as error:
             raise ValueError(error.message) from None
+        if self.memory_pool is not None and not self.wiring().star:
+            raise ValueError("a memory_pool is at the other end of every GPU's link: intra is switch")
         if self.gpus % self.nics:
             raise ValueError(f"{self.nics} NICs do not divide {self.gpus} GPUs")
         if self.nics % (self.rails or self.nics):

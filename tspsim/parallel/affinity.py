@@ -3,7 +3,8 @@
 P[i, j] is the share of the tokens of expert i whose next expert is j. Experts of a layer lie on N ranks, as many on
 each. The first layer's stand as they are; those of every following layer are assigned so that as many tokens as
 possible find their next expert on their own rank: max Σ_j F[rank of j, j], F[r, j] = Σ_{i on r} share_i·P[i, j], E/N
-experts a rank. ExFlow solves all layers at once by an integer programme; layer by layer each assignment is exact.
+experts a rank. ExFlow solves all layers at once by an integer programme; layer by layer each assignment is exact. Of
+ranks on several nodes it keeps tokens in their node first: experts are assigned to nodes, then in each to its ranks.
 """
 
 from __future__ import annotations
@@ -45,6 +46,39 @@ def placed(flow: NDArray[np.float64]) -> NDArray[np.int64]:
     found = np.empty(experts, dtype=np.int64)
     found[chosen] = slots[slot]
     return found
+
+
+def placed_on_nodes(flow: NDArray[np.float64], nodes: int) -> NDArray[np.int64]:
+    """The rank of every expert, nodes first: ``flow`` as :func:`placed` has it, ranks of a node beside each other."""
+    ranks, experts = flow.shape
+    each = ranks // nodes
+    node_of = placed(flow.reshape(nodes, each, experts).sum(axis=1))
+    found = np.empty(experts, dtype=np.int64)
+    for node in range(nodes):
+        here = np.flatnonzero(node_of == node)
+        found[here] = node * each + placed(flow[node * each : (node + 1) * each][:, here])
+    return found
+
+
+@lru_cache(maxsize=256)
+def stay_rates(routing: Routing, experts: int, ranks: int, nodes: int) -> tuple[float, float]:
+    """p and q, experts placed on nodes first: of all tokens and layers, those whose next expert is on their own rank,
+    and those whose next is in their own node.
+
+    >>> [round(rate, 3) for rate in stay_rates(Routing(affinity=0.6), 16, 4, 2)]
+    [0.7, 0.8]
+    """
+    follow, where = transitions(routing, experts), np.repeat(np.arange(ranks), experts // ranks)
+    visited, found, each = routing.assigned_shares(experts), [], ranks // nodes
+    for _ in range(LAYERS):
+        flow = np.array([(visited * (where == rank)) @ follow for rank in range(ranks)])
+        where = placed_on_nodes(flow, nodes)
+        inside = flow.reshape(nodes, each, experts).sum(axis=1)
+        every = np.arange(experts)
+        found.append((float(flow[where, every].sum()), float(inside[where // each, every].sum())))
+        visited = visited @ follow
+    ranks_, nodes_ = np.mean(found, axis=0).tolist()
+    return ranks_, nodes_
 
 
 @lru_cache(maxsize=256)

@@ -123,15 +123,16 @@ class ProgramBuilder:
         step = Compute(kernels, name, self._part(), self._layer, tuple(after), stream)
         return self._put(step) if slice_of.number else self._add(step)
 
-    def host(self, name: str, seconds: float, *, after: Iterable[int] = ()) -> int:
+    def host(self, name: str, seconds: float, *, after: Iterable[int] = (), stream: str = "host") -> int:
         """Work of the host that kernels and transfers may wait for."""
-        return self._put(Launch(name, seconds, self._part(), self._layer, tuple(after)))
+        return self._put(Launch(name, seconds, self._part(), self._layer, tuple(after), stream))
 
-    def copy(self, direction: str, size_bytes: float, name: str, *, after: Iterable[int] = ()) -> int:
+    def copy(
+        self, direction: str, size_bytes: float, name: str, *, after: Iterable[int] = (), stream: str = ""
+    ) -> int:
         """Bytes between this rank's memory and its host's, on a stream of their own."""
-        return self._put(
-            Copy(direction, round(size_bytes), name, part=self._part(), layer=self._layer, after=tuple(after))
-        )
+        copied = Copy(direction, round(size_bytes), name, part=self._part(), layer=self._layer, after=tuple(after))
+        return self._put(replace(copied, stream=stream) if stream else copied)
 
     def wait_for_store(self, name: str, seconds: float, *, after: Iterable[int] = ()) -> int:
         """What takes as long between host and store."""
@@ -276,6 +277,11 @@ class ProgramBuilder:
     def first_kernel(self) -> int:
         """Index of the first kernel of the layer that is being written."""
         return next(index for index, each in enumerate(self._body) if isinstance(each, Compute))
+
+    @property
+    def last_kernel(self) -> int:
+        """Index of the last kernel of the layer that is being written."""
+        return max(index for index, each in enumerate(self._body) if isinstance(each, Compute))
 
     def hold_until(self, gate: int) -> None:
         """The first kernel of the layer being written waits for ``gate``, which stands in the same layer."""

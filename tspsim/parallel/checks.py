@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from ..errors import InputError
 from ..operators import DTYPE_BYTES
-from . import expert_checks
+from . import expert_checks, weight_offload
 from .checkpoint import CHECKPOINTS
 from .draft import DRAFTS
+from .lengths import OF_LENGTHS, OFFLOAD_FROM
 from .pipeline import Pipeline
 from .plan import Plan
 from .recomputed import FULL, RECOMPUTE_METHODS
@@ -45,6 +46,9 @@ def check(job: Job) -> None:
             )
     _pipeline(job)
     _activations(job)
+    away = weight_offload.refused(job)
+    if away is not None:
+        raise plan.refusal(*away)
     _documents(job, job.work.sequence // pieces)
     _adapters(job)
     _shard_group(job)
@@ -87,7 +91,7 @@ def _scheme(job: Job, axis: str) -> None:
 
 def _unequal(job: Job) -> None:
     """Sequences of unequal length: keys that are theirs alone, and what is not built beside them."""
-    plan, own = job.plan, ("dynamic_sp", "rank_tokens", "deal")
+    plan, own = job.plan, OF_LENGTHS
     if not job.unequal:
         stated = next((name for name in own if name in plan.options), None)
         if stated is not None:
@@ -97,9 +101,13 @@ def _unequal(job: Job) -> None:
     if not job.scheme.unequal:
         can = " or ".join(axis for each in SCHEMES.values() if each.unequal for axis in each.axes)
         raise plan.refusal(job.scheme.axes[0], f"takes sequences of one length alone; use {can}")
-    for key, usual in (("pp", 1), ("ep", 1)):
-        if plan.degree(key) != usual:
-            raise plan.refusal(key, f"{plan.degree(key)} is not built beside workload.lengths; leave it out")
+    if plan.ep > 1:
+        raise plan.refusal("ep", f"{plan.ep} is not built beside workload.lengths; leave it out")
+    if plan.pp > 1 and (plan.vpp > 1 or plan.order.splits_backward or plan.order.both_ways):
+        key, value = ("vpp", plan.vpp) if plan.vpp > 1 else ("schedule", plan.schedule)
+        raise plan.refusal(key, f"{value} beside workload.lengths is not built; use schedule: 1f1b")
+    if OFFLOAD_FROM in plan.options and not plan.offload_layers:
+        raise plan.refusal(OFFLOAD_FROM, "says which sequences' activations offload_layers sends; state that too")
     if plan.micro_batch is not None:
         raise plan.refusal("micro_batch", "says how many sequences; of unequal ones state rank_tokens")
     if plan.overlap and plan.tp > 1:

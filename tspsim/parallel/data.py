@@ -22,6 +22,7 @@ from ..model import Block
 from ..model.layer import LayerShard
 from ..operators import MemoryBound
 from ..steps import FORWARD, Task
+from . import weight_arrivals, weight_offload
 from .adapters import Halves
 from .builder import ProgramBuilder
 from .expert_rows import routed_shard
@@ -88,6 +89,10 @@ class OwnedParameters:
             self.replicated((whole - routed) / self.weight_shards),
             self.experts(routed / job.expert_ranks),
         )
+
+    def layer_bytes(self, block: Block) -> float:
+        """Bytes of one layer's weights."""
+        return self.job.weight_bytes * sum(held.parameters for held in self.layer(block))
 
     def experts(self, parameters: float) -> ParameterGroup:
         """Parameters of routed experts, that all ranks hold which have these."""
@@ -189,15 +194,17 @@ def state(job: Job, share: OwnedParameters, chunks: Sequence[Chunk]) -> Iterator
     """Weights, and while training what is kept of those that are trained; replicas divide each from a ZeRO level on."""
     plan, optimizer = job.plan, job.work.optimizer
     owned, trained = share.owned(chunks), share.trained(chunks)
+    gone = {block: count * share.layer_bytes(block) for block, count in weight_offload.away(job, chunks).items()}
 
     def kept(part: str, parameters: tuple[ParameterGroup, ...], bytes_per_parameter: float, level: float) -> Buffer:
         size = bytes_per_parameter * sum(held.share(divided=plan.zero >= level) for held in parameters)
         return Buffer(part, size, Lifetime.STEP)
 
+    weights = kept("weights", owned, job.weight_bytes, 3 if job.training else inf)
+    yield weights._replace(size_bytes=weights.size_bytes - sum(gone.values())) if gone else weights
+    yield from weight_offload.buffers(share.layer_bytes(block) for block in gone)
     if not job.training:
-        yield kept("weights", owned, job.weight_bytes, inf)
         return
-    yield kept("weights", owned, job.weight_bytes, 3)
     second = sum(held.parameters / held.secondary for held in owned if held.secondary)
     yield Buffer("secondary_weights", job.weight_bytes * second, Lifetime.STEP)
     if job.work.adapters is not None:
@@ -420,3 +427,6 @@ def finish_step(
                 builder.collective(
                     "all_gather", held.shard_axis, size, "gather weights", after=[updated], stream="parameters"
                 )
+    if job.work.adapters is None:
+        gone = weight_offload.away(job, chunks).elements()
+        weight_arrivals.send_back(builder, [share.layer_bytes(block) for block in gone], updated)

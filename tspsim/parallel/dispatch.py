@@ -13,6 +13,9 @@ from ..network import places_reached
 from ..registry import Registry
 from .routing import Routing
 
+#: There, back, of these the shares that leave their node.
+NodeShares = tuple[float, float, float, float]
+
 
 @dataclass(frozen=True)
 class ExpertDispatch:
@@ -34,6 +37,9 @@ class ExpertDispatch:
         reduce-scatter instead of all-to-alls.
     left
         (routing, experts, ranks) → of the bytes of a random placement, those that still travel, there and back.
+    by_nodes
+        (routing, experts, ranks, nodes) → the same where experts are placed on nodes first, and of those bytes the
+        shares that leave their node, there and back; None: placed on ranks, and they leave as chance has it.
     everywhere
         Every rank keeps the contexts of all sequences of the group, and gets the new keys and values of all.
     note
@@ -59,6 +65,7 @@ class ExpertDispatch:
     element_bytes: float | None = None
     gathers: bool = False
     left: Callable[[Routing, Experts, int], tuple[float, float]] = lambda routing, experts, ranks: (1.0, 1.0)
+    by_nodes: Callable[[Routing, Experts, int, int], NodeShares] | None = None
     everywhere: bool = False
     note: Callable[[Routing, Experts, int], str] = lambda routing, experts, ranks: ""
     check: Callable[[Routing, Experts, int], str | None] = lambda routing, experts, ranks: None

@@ -115,10 +115,11 @@ def _pieces(job: Job) -> Refusal:
     value = getattr(plan, key)
     if experts is None:
         return key, f"{value} is of experts, but {job.model.name} has none; leave it out"
-    if plan.ep == 1 or job.step.serves:
-        return key, f"{value} is of experts over ep > 1 ranks, in a forward or in training; leave it out"
-    if own["expert_pieces"] and (plan.expert_shards == 0 or plan.hiding.micro_batches):
-        beside = "expert_shards: 0" if plan.expert_shards == 0 else "expert_overlap: micro_batches"
+    if plan.ep == 1 or (job.step.serves and (own["expert_shards"] or job.replicates_tokens)):
+        steps = "" if own["expert_pieces"] else ", in a forward or in training"
+        return key, f"{value} is of experts over ep > 1 ranks that tokens travel to{steps}; leave it out"
+    if own["expert_pieces"] and (plan.expert_shards == 0 or plan.hiding.micro_batches or plan.hiding.halves):
+        beside = "expert_shards: 0" if plan.expert_shards == 0 else f"expert_overlap: {plan.expert_overlap}"
         return "expert_pieces", f"{plan.expert_pieces} are pieces of tokens that travel and wait; leave out {beside}"
     return _shards(job, experts) if own["expert_shards"] else None
 

@@ -49,8 +49,11 @@ def own_rows(job: Job) -> float:
 
 def left(job: Job) -> tuple[float, float]:
     """Of the bytes of exchanges with experts that stand anywhere, those that travel, there and back."""
-    assert job.model.experts is not None
-    return job.plan.dispatch.left(job.work.routing, job.model.experts, job.plan.ep)
+    experts, dispatch, nodes = job.model.experts, job.plan.dispatch, job.plan.expert_nodes
+    assert experts is not None
+    if dispatch.by_nodes is not None and nodes > 1:
+        return dispatch.by_nodes(job.work.routing, experts, job.plan.ep, nodes)[:2]
+    return dispatch.left(job.work.routing, experts, job.plan.ep)
 
 
 def routed_shard(job: Job, tokens: int | None = None, position: int | None = None) -> RoutedShard:

@@ -12,12 +12,15 @@ from .expert import Shared
 from .expert_rows import left, load_of, routed_shard, touched_experts
 from .interleave import EXCHANGE
 from .job import Job
+from .plan import EXPERT_NODE
 
 
 def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int], shared: Shared | None) -> list[int]:
     """The MLP of a layer whose experts are on other replicas as well: tokens go there, or to all, and sums come back.
 
     Ranks of ``tp`` have the same tokens; each takes its part of them to the experts, and gathers the whole afterwards.
+    Exchanges and experts may be cut into pieces, as in :func:`tspsim.parallel.expert.forward`: every piece reads the
+    experts that its own tokens chose.
     """
     plan, experts = job.plan, job.model.experts
     assert experts is not None
@@ -29,28 +32,34 @@ def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]
     beside = plan.hiding.shared_beside
     done = shared([chosen]) if shared and not beside else []
     row_bytes = job.model.hidden * (dispatch.element_bytes or job.activation_bytes)
-    if dispatch.gathers:
-        size = plan.ep * tokens * job.model.hidden * job.activation_bytes
-        arrived = [
-            builder.collective("all_gather", "ep", size, "tokens to all", after=[chosen, *done], stream=EXCHANGE)
-        ]
-    else:
-        arrived = all_to_all(builder, job, "dispatch", 0, row_bytes, [chosen, *done])
+    pieces = min(plan.expert_pieces, tokens)
+    size = plan.ep * tokens * job.model.hidden * job.activation_bytes / pieces
+    arrived: list[list[int]] = []
+    for _ in range(pieces):
+        waits = [chosen, *done]
+        if dispatch.gathers:
+            name = "tokens to all"
+            arrived.append([builder.collective("all_gather", "ep", size, name, after=waits, stream=EXCHANGE)])
+        else:
+            arrived.append(all_to_all(builder, job, "dispatch", 0, row_bytes, waits, pieces))
     if dispatch.everywhere:
         entries = plan.ep * tokens * entry_bytes(layer)
         builder.collective("all_gather", "ep", entries, "new entries to all", after=after, stream="new entries")
     planned = plan_copies(builder, job, [chosen])
     if shared and beside:
         done = shared([chosen])
-    load = load_of(job, position)
-    pairs = tokens * experts.topk * load
-    touched = touched_experts(job, plan.ep * tokens, position)
-    multiplied = builder.compute("experts", routed.fused(plan.ep * tokens, pairs, touched), after=[*arrived, *planned])
-    if dispatch.gathers:
-        back = [builder.collective("reduce_scatter", "ep", size, "sum experts", after=[multiplied], stream=EXCHANGE)]
-    else:
-        wide = job.model.hidden * job.activation_bytes
-        back = all_to_all(builder, job, "combine", 1, wide, [multiplied])
+    few = -(-tokens // pieces)
+    pairs = few * experts.topk * load_of(job, position)
+    operator = routed.fused(plan.ep * few, pairs, touched_experts(job, plan.ep * few, position))
+    wide, back = job.model.hidden * job.activation_bytes, list[int]()
+    for each in arrived:
+        multiplied = [builder.compute("experts", operator, after=[*each, *planned])]
+        if dispatch.gathers:
+            back.append(
+                builder.collective("reduce_scatter", "ep", size, "sum experts", after=multiplied, stream=EXCHANGE)
+            )
+        else:
+            back += all_to_all(builder, job, "combine", 1, wide, multiplied, pieces)
     if plan.tp > 1:
         whole = job.tokens * job.model.hidden * job.activation_bytes
         back = [builder.collective("all_gather", "tp", whole, "tokens of experts", after=back)]
@@ -80,24 +89,55 @@ def entry_bytes(layer: LayerShard) -> float:
 
 
 def all_to_all(
-    builder: ProgramBuilder, job: Job, name: str, phase: int, row_bytes: float, after: Sequence[int]
+    builder: ProgramBuilder,
+    job: Job,
+    name: str,
+    phase: int,
+    row_bytes: float,
+    after: Sequence[int],
+    pieces: int = 1,
 ) -> list[int]:
-    """One way between the ranks of tokens and those of their experts, of a serving step."""
+    """One way between the ranks of tokens and those of their experts, of a serving step; or one of its pieces."""
     experts, dispatch, tokens = job.model.experts, job.plan.dispatch, routed_tokens(job)
     assert experts is not None
     algorithm, exchanged = None, None
     if dispatch.phases is not None:
         algorithm = dispatch.phases[phase]
         choice = experts.count, experts.topk, experts.groups, experts.kept_groups
-        exchanged = Tokens(tokens * load_of(job, None), row_bytes, *choice)
-    size = tokens * dispatch.copies(job.plan.ep, experts) * load_of(job, None) * row_bytes * left(job)[phase]
+        exchanged = Tokens(tokens * load_of(job, None) / pieces, row_bytes, *choice)
+    size = tokens * dispatch.copies(job.plan.ep, experts) * load_of(job, None) * row_bytes * left(job)[phase] / pieces
     if not size:
         return list(after)
+    inside: list[int] = []
+    if dispatch.by_nodes is not None and job.plan.expert_nodes > 1:
+        size, near = by_nodes(job, phase, size)
+        if near:
+            moved = builder.collective("all_to_all", EXPERT_NODE, near, f"{name} in node", after=after, stream=IN_NODE)
+            inside = [moved]
     return [
         builder.collective(
             "all_to_all", "ep", size, name, after=after, stream=EXCHANGE, algorithm=algorithm, tokens=exchanged
-        )
+        ),
+        *inside,
     ]
+
+
+#: The stream of what stays in a node where experts are placed on nodes first.
+IN_NODE = "experts in node"
+
+
+def by_nodes(job: Job, phase: int, size: float) -> tuple[float, float]:
+    """Bytes of an all-to-all over the whole group that takes across nodes what has to cross, and of one inside each
+    node that takes the rest: of N ranks, g on a node, the first leaves a node with (N - g)/N of its bytes. Where that
+    takes more inside nodes than has to move there, there is no rest, and links inside carry what is too much."""
+    plan, experts = job.plan, job.model.experts
+    assert experts is not None and plan.dispatch.by_nodes is not None
+    ranks, near = plan.ep, plan.ep // plan.expert_nodes
+    across = plan.dispatch.by_nodes(job.work.routing, experts, ranks, plan.expert_nodes)[2 + phase]
+    leaving = size * (ranks - 1) / ranks
+    whole = leaving * across * ranks / (ranks - near)
+    rest = leaving - leaving * across - whole * (near - 1) / ranks
+    return whole, max(0.0, rest) * near / (near - 1)
 
 
 def routed_tokens(job: Job) -> int:

@@ -20,7 +20,7 @@ from . import checks
 from .activation_store import ACTIVATION_STORES, WIDE, ActivationStore
 from .balance import Balanced, balanced
 from .draft import DRAFTS
-from .lengths import Dealt, Groups, Pack, dealt, group_axis
+from .lengths import OFFLOAD_FROM, Dealt, Groups, Pack, dealt, group_axis
 from .pipeline import Chunk, PipelineOrder, chunk_layers, chunks_both_ways, stage_chunks
 from .plan import Plan
 from .recomputed import KEPT
@@ -251,6 +251,8 @@ class Job:
     def taking(self, pack: Pack) -> Job:
         """The job in one micro-batch of sequences of unequal length, its plan that of the ranks that share it."""
         plan = self.plan
+        if plan.offload_layers and max(pack.tokens) < plan.options.get(OFFLOAD_FROM, 0):
+            plan = replace(plan, offload_layers=0)
         if pack.ranks > plan.token_shards:
             ranks = pack.ranks // plan.token_shards
             degrees = {**plan.degrees, plan.token_axis: pack.ranks, "dp": plan.dp // ranks}
@@ -351,11 +353,29 @@ class Job:
         """Tokens of one micro-batch that a rank holds."""
         return self.group_tokens // (self.packed.ranks if self.unequal else self.token_shards)
 
+    def of_rows(self, rows: tuple[tuple[int, int, int], ...]) -> Job:
+        """The job in some rows of its pass."""
+        found = replace(self)
+        found.__dict__["passes"] = self.passes
+        found.__dict__["batch"] = replace(self.batch, rows=rows)
+        return found
+
     def one_forward(self) -> Job:
         """The forward of a few layers and one micro-batch or pass, with a pipeline's stages as replicas beside each
         other."""
+        if self.unequal and self.plan.pp > 1:  # dealt as they are: stages stay, with as many layers each
+            return self._in_few_layers()
         alone = self.plan.in_one_stage(self.plan.dp * self.plan.pp)
+        gone = -(-BLOCKS * self.plan.offload_weights // max(self.chunk_sizes))
+        alone = replace(alone, offload_weights=gone) if gone else alone
         return Job(self.model.steady(BLOCKS), alone, self.work.one_forward(self.sequences))
+
+    def _in_few_layers(self) -> Job:
+        """The forward of a few layers on every stage."""
+        plan = replace(self.plan, stage_layers=(), zero=0, recomputed=None, activation_store=None, offload_layers=0)
+        options = {name: value for name, value in plan.options.items() if name != OFFLOAD_FROM}
+        plan = replace(plan, offload_weights=0, options=options)
+        return Job(self.model.steady(BLOCKS * plan.pp), plan, self.work.one_forward(self.sequences))
 
     @property
     def token_shards(self) -> int:
@@ -414,9 +434,12 @@ class Job:
 
     @property
     def least_again(self) -> Job:
-        """The job without copies to the host, and where nothing is made again of any layer, if that is so of some."""
+        """The job without copies to and from the host, and where nothing is made again of any layer, if that is so of
+        some."""
         job = self if self.plan.recomputed is None else self.making(KEPT)
-        return job if not job.plan.offload_layers else replace(job, plan=replace(job.plan, offload_layers=0))
+        if not (job.plan.offload_layers or job.plan.offload_weights):
+            return job
+        return replace(job, plan=replace(job.plan, offload_layers=0, offload_weights=0))
 
     @property
     def store(self) -> ActivationStore:

@@ -45,6 +45,10 @@ class Unequal(NamedTuple):
         return sum(self.tokens)
 
 
+#: A plan's key: tokens from which on a sequence's activations go to the host (``offload_layers``).
+OFFLOAD_FROM = "offload_from"
+#: Keys of plans of sequences of unequal length alone.
+OF_LENGTHS = ("dynamic_sp", "rank_tokens", "deal", OFFLOAD_FROM)
 #: Of sequences that are all as long.
 ALIKE = Unequal(())
 
@@ -59,11 +63,15 @@ class Deal:
         What a plan's ``deal`` calls it, and a line for the catalogue.
     cost
         (model, tokens of a sequence, causal) → its share, in any unit.
+    like
+        A rank, or a pipeline, gets sequences of like length that nobody shares, longest first, until it has its share;
+        otherwise each goes to whom has least.
     """
 
     name: str
     summary: str
     cost: Callable[[Architecture, int, bool], float]
+    like: bool = False
 
 
 DEALS: Registry[Deal] = Registry("deal", "tspsim.deals")
@@ -72,6 +80,14 @@ WORK = DEALS.register(
         "work",
         "FLOPs, which grow with the square of a length",
         lambda model, tokens, causal: tokens * model.forward_flops_per_token(tokens, causal),
+    )
+)
+LIKE = DEALS.register(
+    Deal(
+        "like",
+        "FLOPs, of sequences of like length each: micro-batches of a pipeline take as long as each other",
+        WORK.cost,
+        like=True,
     )
 )
 TOKENS = DEALS.register(Deal("tokens", "tokens, whatever their attention", lambda model, tokens, causal: float(tokens)))
@@ -168,7 +184,7 @@ def _dealt(
     multiples: tuple[int, ...],
 ) -> Dealt:
     count, shards, stated, grows = facts
-    cost = DEALS.get(deal).cost
+    cost, like = DEALS.get(deal).cost, DEALS.get(deal).like
     costs = {tokens: cost(model, tokens, causal) for tokens in set(lengths)}
     most = shards * (count if grows else 1)
     room = stated or ceil(max(lengths) / most)
@@ -181,7 +197,7 @@ def _dealt(
     order = sorted(range(len(lengths)), key=lambda index: (-costs[lengths[index]], index))
     sizes = {index: _ranks_for(lengths[index], room * shards) if grows else 1 for index in order}
     while True:
-        loads, taken = _placed(order, sizes, [costs[lengths[index]] for index in range(len(lengths))], count)
+        loads, taken = _placed(order, sizes, [costs[lengths[index]] for index in range(len(lengths))], count, like)
         if min(loads) > 0.0:
             break
         growing = [index for index in order if grows and sizes[index] < count]
@@ -229,13 +245,20 @@ def _ranks_for(tokens: int, room: int) -> int:
 
 
 def _placed(
-    order: Sequence[int], sizes: Mapping[int, int], costs: Sequence[float], count: int
+    order: Sequence[int], sizes: Mapping[int, int], costs: Sequence[float], count: int, like: bool
 ) -> tuple[list[float], list[list[int]]]:
-    """What each group has to do, and its sequences: those that most share first, of those the longest first."""
+    """What each group has to do, and its sequences: those that most share first, of those the longest first. ``like``:
+    whole ones fill one group after the other up to the mean."""
     loads, taken = [0.0] * count, [list[int]() for _ in range(count)]
+    mean, filling, at = sum(costs) / count, list(range(count)), 0
     for index in sorted(order, key=lambda each: -sizes[each]):
         size = sizes[index]
         first = min(range(0, count, size), key=lambda start: max(loads[start : start + size]))
+        if like and size == 1:
+            filling = filling if at or not any(loads) else sorted(filling, key=lambda group: -loads[group])
+            while at < count - 1 and loads[filling[at]] + costs[index] / 2 > mean:
+                at += 1
+            first = filling[at]
         for member in range(first, first + size):
             loads[member] += costs[index] / size
             taken[member].append(index)

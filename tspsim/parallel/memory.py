@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from ..model import Block
 from ..operators import Role
-from . import data, expert_rows, served
+from . import data, expert_rows, served, weight_offload
 from .expert_rows import routed_shard, sent_rows
 from .job import Job
 from .ledger import WORKSPACE, Buffer, Lifetime, peak
-from .pipeline import Chunk
+from .pipeline import Chunk, spread_over
 from .recompute import NORMS, PRODUCTS, remade
 from .recomputed import ATTENTION, CHEAP, FULL, INSIDE, KEPT
 
@@ -48,19 +48,25 @@ class Residency:
 
 class Kept(NamedTuple):
     """A kind of layer, as far as what it leaves for its backward goes: what of it is made again, and whether that waits
-    in the host's memory."""
+    in the host's memory; and of one that is written whether its weights come from there."""
 
     block: Block
     again: str
     away: bool = False
+    fetched: bool = False
+
+    @property
+    def alone(self) -> bool:
+        """Whether it waits for copies that other layers of its kind do not."""
+        return self.away or self.fetched
 
 
 def peak_memory(job: Job, residency: Residency) -> Mapping[str, float]:
     """Bytes by part of the fullest rank."""
     last = job.plan.pp - 1
     stages = range(job.plan.pp) if job.plan.stage_layers else sorted({0, min(1, last), job.plan.pp // 2, last})
-    if job.unequal:
-        sizes = [stage_memory(each, residency, 0) for each in job.every_pack()]
+    if job.unequal:  # what is in flight with the largest micro-batch counts as large
+        sizes = [stage_memory(each, residency, stage) for each in job.every_pack() for stage in stages]
         return max(sizes, key=lambda parts: sum(parts.values()))
     return max((stage_memory(job, residency, stage) for stage in stages), key=lambda parts: sum(parts.values()))
 
@@ -93,6 +99,18 @@ def declared(job: Job, residency: Residency, chunks: Sequence[Chunk]) -> Iterato
     yield Buffer("runtime_reserve", job.work.runtime_reserve_bytes, Lifetime.STEP)
 
 
+def arriving_bytes(job: Job) -> float:
+    """Bytes of weights that one forward brings from the host's memory, to a rank of the stage that gets most."""
+    shards = job.scheme.residency.weight_shards(job)
+    share = data.OwnedParameters(job, shards)
+
+    def size(block: Block) -> float:
+        return served.layer_weight_bytes(job, shards, block) if job.step.serves else share.layer_bytes(block)
+
+    stages = (weight_offload.away(job, job.chunks(stage)) for stage in range(job.plan.pp))
+    return max(sum(count * size(block) for block, count in gone.items()) for gone in stages)
+
+
 def waiting(job: Job, compute_shards: int, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
     """What layers leave for their backward; of a group that is repeated as a whole that of all but one beside the layer
     at work, and of layers whose own waits in the host's memory two on their way there or back."""
@@ -121,16 +139,6 @@ def kept_kinds(job: Job, chunks: Sequence[Chunk]) -> Counter[Kept]:
         if chunk.has_head and job.further_layers:
             kinds[Kept(job.further_block, job.plan.recomputation)] += job.further_layers
     return kinds
-
-
-def spread_over(layers: int, some: int) -> tuple[bool, ...]:
-    """Which of a chunk's layers are among ``some`` that are spread evenly over it.
-
-    >>> spread_over(5, 2)
-    (False, False, True, False, True)
-    """
-    some = min(some, layers)
-    return tuple((index + 1) * some // layers > index * some // layers for index in range(layers))
 
 
 def most_of(residency: Residency, job: Job) -> Sequence[Buffer]:

@@ -96,11 +96,13 @@ def ordered(plan: Plan, gpus: int, gpus_per_node: int) -> NDArray[np.int64]:
 
 
 def located(plan: Plan, gpus: int, gpus_per_node: int) -> Plan:
-    """The plan with how many ranks of a group of its token axis, or of one that shares sequences, share a node: 0 where
-    that differs between nodes or groups. Raises InputError where its order is none."""
+    """The plan with how many ranks of a group of its token axis, of one that shares sequences, or of one that places
+    experts on nodes, share a node: 0 where that differs between nodes or groups. Raises InputError where its order is
+    none."""
     _ = ordered(plan, gpus, gpus_per_node)
     axes = [plan.token_axis] if plan.token_shards > 1 else []
     axes += sequence_groups(plan.options, plan.dp)
+    axes += ["ep"] if plan.ep > 1 and plan.dispatch.by_nodes is not None else []
     if not axes:
         return plan
     mesh = build_mesh(plan, gpus, gpus_per_node)

@@ -44,6 +44,16 @@ def chunk_layers(layers: int, chunks: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
+def spread_over(layers: int, some: int) -> tuple[bool, ...]:
+    """Which of a chunk's layers are among ``some`` that are spread evenly over it.
+
+    >>> spread_over(5, 2)
+    (False, False, True, False, True)
+    """
+    some = min(some, layers)
+    return tuple((index + 1) * some // layers > index * some // layers for index in range(layers))
+
+
 def stage_chunks(sizes: tuple[int, ...], stages: int, stage: int) -> tuple[Chunk, ...]:
     """The chunks of one stage, in order."""
     last = len(sizes) - 1

@@ -19,6 +19,8 @@ from .registries import SCHEMES, scheme_name
 
 #: The axis of ranks that gather an expert's slices.
 SLICES = "expert slices"
+#: The axis of ranks of an expert group that share a node.
+EXPERT_NODE = "expert node"
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,9 @@ class Plan:
         the stack's.
     offload_layers
         Layers of every chunk, spread over it, whose kept activations wait in the host's memory.
+    offload_weights
+        Layers of every chunk, spread over it, whose weights lie in the host's memory and come ahead of use
+        (:mod:`tspsim.parallel.weight_offload`).
     expert_balance
         What every rank of an expert group gets of its load: a policy of :data:`tspsim.parallel.balance.BALANCES`.
     weight_transport
@@ -143,6 +148,7 @@ class Plan:
     recomputed: Partly | None = None
     activation_store: str | None = None
     offload_layers: int = 0
+    offload_weights: int = 0
     expert_balance: Balance = BUSIEST
     weight_transport: str = "ring"
     mlp_pieces: int = 4
@@ -265,6 +271,11 @@ class Plan:
         return DISPATCHES.get(self.expert_dispatch)
 
     @property
+    def copies(self) -> bool:
+        """Whether some layers wait for copies to or from the host that others do not."""
+        return self.offload_layers > 0 or self.offload_weights > 0
+
+    @property
     def hiding(self) -> ExpertOverlap:
         """What hides the exchanges with experts."""
         return OVERLAPS.get(self.expert_overlap)
@@ -273,9 +284,18 @@ class Plan:
     def groups(self) -> Mapping[str, Mapping[str, int]]:
         """Axes of groups that its scheme brings, and how many neighbours of each mesh axis are in one."""
         groups = dict(SCHEMES.get(self.scheme).groups(self))
+        if self.expert_nodes > 1:
+            groups[EXPERT_NODE] = self._parts(self.ep // self.expert_nodes, self.expert_axes) or {}
         if self.slice_group > 1:
             groups[SLICES] = self._parts(self.slice_group, self.expert_axes) or {}
         return groups
+
+    @property
+    def expert_nodes(self) -> int:
+        """Nodes of an expert group whose dispatch places experts on nodes first, each with as many of its ranks; 1
+        where that makes no difference."""
+        near = self.together.get("ep", 0)
+        return self.ep // near if self.dispatch.by_nodes is not None and 1 < near < self.ep else 1
 
     @property
     def slice_group(self) -> int:
@@ -292,7 +312,7 @@ class Plan:
         """The plan without a pipeline, of ``dp`` replicas that divide nothing: for a few layers alone."""
         degrees = {**self.degrees, "pp": 1, "dp": dp}
         alone = replace(self, degrees=degrees, vpp=1, schedule="1f1b", stage_layers=(), zero=0)
-        alone = replace(alone, recomputed=None, activation_store=None, offload_layers=0)
+        alone = replace(alone, recomputed=None, activation_store=None, offload_layers=0, offload_weights=0)
         return replace(alone, expert_overlap="shared_experts") if self.hiding.halves else alone
 
     def node_ranks(self, axis: str) -> int:

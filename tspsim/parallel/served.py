@@ -16,6 +16,7 @@ from ..model.formats import WeightClass
 from ..model.serving import ServingLayer
 from ..operators import AbsorbProduct, Gemm, Operator
 from ..steps.batch import dealt
+from . import weight_offload
 from .job import Job
 from .ledger import Buffer, Lifetime
 from .pipeline import Chunk
@@ -24,13 +25,16 @@ from .pipeline import Chunk
 def state(job: Job, weight_shards: int, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
     """Weights and cache of a rank that holds some chunks."""
     yield Buffer("weights", weight_bytes(job, weight_shards, chunks), Lifetime.STEP)
+    gone = weight_offload.away(job, chunks)
+    yield from weight_offload.buffers(layer_weight_bytes(job, weight_shards, block) for block in gone)
     yield Buffer("kv_cache", cache_bytes(job, chunks), Lifetime.STEP)
 
 
 def weight_bytes(job: Job, weight_shards: int, chunks: Sequence[Chunk]) -> float:
-    """Bytes of the weights of some chunks on one of the ranks that hold a copy together, drafter included."""
+    """Bytes of the weights of some chunks on one of the ranks that hold a copy together, drafter included; of layers
+    whose weights lie in the host's memory none."""
     model, formats = job.model, job.work.formats
-    kinds = job.blocks(chunks)
+    kinds = job.blocks(chunks) - weight_offload.away(job, chunks)
     total = 0.0
     for block, layers in kinds.items():
         total += layers * layer_weight_bytes(job, weight_shards, block)

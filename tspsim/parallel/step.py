@@ -15,14 +15,14 @@ from ..model.layer import LayerShard
 from ..operators import Gemm, Operator
 from ..program import Instruction, Program, Repeat
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
-from . import data, offload, state_copies
+from . import data, offload, served, state_copies, weight_arrivals, weight_offload
 from .builder import ProgramBuilder, WrittenLayer
 from .expert_rows import own_tokens, program_axes
 from .interleave import flat, interleaved, shifted
 from .job import Job
 from .lengths import group_axis
-from .memory import Kept, spread_over
-from .pipeline import Chunk
+from .memory import Kept
+from .pipeline import Chunk, spread_over
 from .recomputed import FULL, INSIDE, KEPT
 from .scheme import Scheme, WholeTokens
 
@@ -82,7 +82,9 @@ class Writer:
         self.share = data.OwnedParameters(job, scheme.residency.weight_shards(job))
         self.exchanged_gradients: list[int] = []
         self.copied: list[int] = []
+        self.arrivals = weight_arrivals.Arrivals()
         self._interleaved: dict[Hashable, list[Instruction]] = {}
+        self.last_use = 0
         #: What the next layer whose activations are copied to the host or back waits for, as an index of the program.
         self.gate: int | None = None
         self._written: dict[Hashable, tuple[Repeat, list[int], list[int]]] = {}
@@ -149,9 +151,11 @@ class Writer:
             self.wait([builder.length - 1])
 
         def layer(shard: LayerShard, kind: Kept) -> list[int]:
+            self.bring_weights(kind, task)
             gathered = data.gather_weights(builder, job, self.share, shard.kind, task)
             ready = pieces.layer(builder, self.job, shard, self.position)
             data.wait_for_weights(builder, job, gathered, ready)
+            self.weights_here(kind)
             if kind.away:
                 self.gate = offload.send(builder, job, scheme_shards, kind, ready, self.gate)
             return ready
@@ -219,6 +223,7 @@ class Writer:
             here_again = 0
             if kind.away:
                 here_again = offload.bring_back(builder, whole, scheme_shards, kind, self.gate)
+            self.bring_weights(kind, task)
             gathered = data.gather_weights(builder, here, self.share, shard.kind, task)
             if here.plan.recomputation == FULL:
                 builder.recomputing = True
@@ -228,6 +233,7 @@ class Writer:
             data.wait_for_weights(builder, here, gathered, ready)
             if builder.weight_gradients:
                 data.reduce_layer(builder, here, self.share.trained_layer(shard.kind), task)
+            self.weights_here(kind)
             if kind.away:
                 builder.hold_until(here_again)
                 self.gate = builder.first_kernel
@@ -252,6 +258,21 @@ class Writer:
             data.reduce_table(builder, job, self.share.embedding(chunk), "embedding")
         if not chunk.has_embedding:
             self.send("gradients", -chunk.way, ready, chunk)
+
+    def bring_weights(self, kind: Kept, task: Task) -> None:
+        """Ahead of a layer whose weights lie in the host's memory."""
+        if not kind.fetched:
+            return
+        size = self.share.layer_bytes(kind.block)
+        if self.job.step.serves:
+            size = served.layer_weight_bytes(self.job, self.share.weight_shards, kind.block)
+        returning = task.kind == BACKWARD and self.job.plan.offload_layers > 0
+        self.arrivals.bring(self.builder, size, beside_activations=returning)
+
+    def weights_here(self, kind: Kept) -> None:
+        """Behind such a layer."""
+        if kind.fetched:
+            self.last_use = self.arrivals.hold(self.builder)
 
     def weights(self, chunk: Chunk, task: Task) -> None:
         """ZB-H1's third kind of task: the gradients of the weights that the backward left out."""
@@ -297,7 +318,8 @@ class Writer:
         if step < 0:
             blocks, kinds, first = blocks[::-1], kinds[::-1], first + chunk.layers - 1
         builder.begin_run()
-        if len(set(kinds)) == 1 and not kinds[0].away:
+        alone = any(kind.alone for kind in kinds)
+        if len(set(kinds)) == 1 and not alone:
             # What of a micro-batch a layer may depend on: whether it is the first or the last of a step; of a pass that
             # serves its rows.
             ends = task.micro_batch == 0, task.micro_batch == job.micro_batches - 1
@@ -309,18 +331,20 @@ class Writer:
             layers, ready, exchanged = self._written[key]
             builder.exchanged_gradients = list(exchanged)
             start = builder.repeat(layers)
-        elif job.step.serves:
+        elif job.step.serves and not alone:
             start, ready = self.runs_of_layers(blocks, first, write)
-        elif job.plan.recomputed is not None or job.plan.offload_layers:
+        elif job.plan.recomputed is not None or alone:
             self.gate = builder.length - 1 if task.kind == BACKWARD and builder.length else None
-            # Layers whose activations go to the host stand alone: each waits for the copy of the one before.
-            alone = itertools.count()
-            for (kind, _), same in itertools.groupby(kinds, lambda kind: (kind, next(alone) if kind.away else -1)):
+            # Layers of which something goes to the host or comes from it stand alone: each waits for copies of others.
+            number = itertools.count()
+            for (kind, _), same in itertools.groupby(kinds, lambda kind: (kind, next(number) if kind.alone else -1)):
                 builder.begin_layers(first)
                 ready, count = write(self.kinds[kind.block], kind), len(list(same))
                 start = builder.put_layers(builder.take_layer(), first, count, step)
                 if kind.away and self.gate is not None:
                     self.gate += start
+                if kind.fetched:
+                    self.arrivals.used(start + self.last_use)
                 first += step * count
         else:
             for index, block in enumerate(blocks):
@@ -336,8 +360,11 @@ class Writer:
         again = job.again(chunk) if task.kind == BACKWARD else (plan.recomputation,) * chunk.layers
         if self.builder.further_token or not job.training:
             again = (plan.recomputation,) * chunk.layers
-        away = 0 if self.builder.further_token or task.kind == WEIGHTS or not job.training else plan.offload_layers
-        return list(itertools.starmap(Kept, zip(blocks, again, spread_over(chunk.layers, away), strict=True)))
+        resident = self.builder.further_token or task.kind == WEIGHTS
+        away = 0 if resident or not job.training else plan.offload_layers
+        fetched = spread_over(chunk.layers, 0) if resident else weight_offload.places(job, chunk)
+        each = zip(blocks, again, spread_over(chunk.layers, away), fetched, strict=True)
+        return list(itertools.starmap(Kept, each))
 
     def runs_of_layers(self, blocks: Sequence[Block], first: int, write: WriteLayer) -> tuple[int, list[int]]:
         """Layers of a serving step, every kind written once; where the last one begins, and when it is complete."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import StrictBool
+from pydantic import Field, StrictBool
 
 from ..model.layer import LayerShard, gradients
 from ..operators import Gemm, Operator
@@ -25,13 +25,12 @@ from .builder import WHOLE, ProgramBuilder, Slice
 from .choice import Choice, Option
 from .context import method_of
 from .context.method import refused
-from .decode import ContextShare
-from .decode.layer import serve_layer
+from .decode import ContextShare, host_attention
 from .decode.sharing import exchange_buffers, exchanged_bytes, refused_exchange
 from .fused import TRANSPORT, Cut, copied, copied_rows, copied_sum
 from .job import Job
 from .ledger import Buffer, Lifetime
-from .lengths import DEALS, sequence_groups, told
+from .lengths import DEALS, OFFLOAD_FROM, sequence_groups, told
 from .memory import Residency
 from .pipeline import Refusal
 from .plan import Plan
@@ -90,7 +89,7 @@ def head(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
 
 def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
     """A layer of a serving step, all tokens on every rank of ``tp``."""
-    return serve_layer(builder, job, layer, "tp")
+    return host_attention.serve_parts(builder, job, layer, "tp")
 
 
 def head_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
@@ -364,7 +363,8 @@ def context(plan: Plan) -> ContextShare:
     if dcp > 1:
         return ContextShare("dcp", dcp, heads, heads // dcp, heads)
     copies = plan.ep if plan.dispatch.everywhere else 1
-    return ContextShare("sp" if plan.sp > 1 else "", plan.sp, heads, heads, heads, copies=copies)
+    whole = ContextShare("sp" if plan.sp > 1 else "", plan.sp, heads, heads, heads, copies=copies)
+    return host_attention.with_hosts(whole, plan)
 
 
 def groups(plan: Plan) -> Mapping[str, Mapping[str, int]]:
@@ -412,8 +412,9 @@ def check_residual(job: Job) -> Refusal:
 
 
 def notes(job: Job) -> Iterator[str]:
-    """That the plan's model is another one, and how sequences of unequal length were dealt."""
+    """That the plan's model is another one, what hosts attend, and how sequences of unequal length were dealt."""
     residual = residual_of(job.plan)
+    yield from host_attention.notes(job)
     if residual.note:
         yield residual.note
     if job.unequal:
@@ -422,7 +423,7 @@ def notes(job: Job) -> Iterator[str]:
 
 def check(job: Job) -> Refusal:
     plan = job.plan
-    refused_key = check_groups(job) or refused_exchange(job) or check_residual(job)
+    refused_key = check_groups(job) or refused_exchange(job) or check_residual(job) or host_attention.refused(job)
     if refused_key is not None:
         return refused_key
     if job.step.serves and job.token_shards == 1:
@@ -515,12 +516,21 @@ SERVING_OPTIONS = (
     Option("dcp", PositiveCount, None, "decode context parallelism: ranks of tp that share a context by its tokens"),
     Option("kvp", PositiveCount, None, "Helix: ranks of tp that share a context and each make all queries of it"),
     Option("decode_exchange", DECODE_EXCHANGES, None, "how ranks that share contexts merge partial attention"),
+    Option(
+        host_attention.KEY,
+        Annotated[float, Field(gt=0, lt=1)],
+        None,
+        "of decoding sequences, those that hosts keep the caches of and attend",
+    ),
 )
 #: Keys of steps whose sequences differ in length.
 LENGTH_OPTIONS = (
     Option("dynamic_sp", StrictBool, None, "sp: auto; long sequences are shared by 2, 4, 8, ... ranks of dp"),
     Option("rank_tokens", PositiveCount, None, "tokens a rank takes at once; default: the longest over all its ranks"),
     Option("deal", DEALS, None, "what replicas get even shares of; default: work"),
+    Option(
+        OFFLOAD_FROM, PositiveCount, None, "tokens of a sequence from which on offload_layers are away; default: any"
+    ),
 )
 OPTIONS = (
     *SERVING_OPTIONS,

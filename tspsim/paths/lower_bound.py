@@ -29,6 +29,7 @@ from ..network import Cluster, ExpertExchange, collective, host_copy, point_to_p
 from ..operators import Operator, Role
 from ..parallel import SWITCHES, Job, choices_of, method_of, scheme_axes, scheme_of, switches_of
 from ..parallel.choices import legal, schedules_of
+from ..parallel.lengths import WORK
 from ..parallel.pipeline import Chunk
 from ..parallel.step import Writer, write_program
 from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat
@@ -90,7 +91,7 @@ class LowerBound:
     def floor_s(self, family: Job) -> float:
         """Kernels of a step alone, attention at the device's peak: it depends on tokens, not on how shards meet."""
         if family.unequal:
-            return self.flops_s(family)
+            return self.dealt_s(family)
         family = family.least_again
         plan, work = family.plan, family.work
         scheme, method = scheme_of(plan), method_of(plan)
@@ -144,7 +145,7 @@ class LowerBound:
         """The kernels of a step alone, spread evenly over the stages, of the schedule that has the least; needs no
         mesh. Regions divide the norms, and pieces of a product may run a little faster than the whole."""
         if family.unequal:
-            return self.flops_s(family)
+            return self.dealt_s(family)
         least_s = self._least_of_schedules(family.least_again, self._model_s)
         return family.micro_batches * least_s / family.plan.pp * ROUNDING
 
@@ -155,7 +156,8 @@ class LowerBound:
         Micro-batches repeat where there is no pipeline, and are not all run (:mod:`tspsim.engine.steady`).
         """
         if job.unequal:
-            return sum(
+            shards = job.plan.token_shards if scheme_of(job.plan).by_position(job.plan) else 1
+            return shards * job.plan.pp * sum(
                 times
                 for replica in range(job.plan.dp)
                 for _, times in counted(write_program(scheme_of(job.plan), job, {"dp": replica}))
@@ -193,13 +195,18 @@ class LowerBound:
     def even_s(self, job: Job, mesh: Mesh) -> float:
         """Layers with what their kernels surely wait for, spread evenly over the stages, without a bubble."""
         if job.unequal:
-            return self.unequal_s(job)
+            return self.dealt_s(job)
         return self._evenly_s(job, mesh)[0] * ROUNDING
 
     def flops_s(self, family: Job) -> float:
         """The model's FLOPs at the device's peak on all GPUs: of unequal sequences, however they are dealt."""
         work, gpus = family.work, self.cluster.gpus
         return work.tokens_of(family.plan.dp) * work.flops_per_token(family.model) / (gpus * self.peak) * ROUNDING
+
+    def dealt_s(self, family: Job) -> float:
+        """The same of the replica that has most to do, as they are dealt by work."""
+        loads = family.dealt.imbalance if family.plan.options.get("deal", WORK.name) == WORK.name else 1.0
+        return self.flops_s(family) * max(1.0, loads) * ROUNDING
 
     def unequal_s(self, job: Job) -> float:
         """Kernels of the ranks that have most: of unequal sequences, whose micro-batches all differ."""
@@ -213,7 +220,7 @@ class LowerBound:
         """:meth:`even_s`, or the last stage: the first micro-batch comes through a chunk of every other stage first,
         and its gradients go back through them."""
         if job.unequal:
-            return self.unequal_s(job)
+            return self.dealt_s(job)
         plan, layers = job.plan, job.model.layers
         even_s, layer_s, turn_s = self._evenly_s(job, mesh)
         if plan.order.both_ways:
@@ -331,7 +338,7 @@ class LowerBound:
         key = (*shape, chunk.layers)
         known = self._parts.get(key)
         if known is None:
-            if self._mixed or job.plan.recomputed is not None or job.plan.offload_layers:
+            if self._mixed or job.plan.recomputed is not None or job.plan.copies:
                 known = self._compile(_write(job, stage, chunk, visit), groups)
             else:  # layers are alike: the task is written with one, which then runs as often as there are layers
                 if shape not in self._parts:
@@ -436,7 +443,7 @@ def _signature(job: Job) -> Hashable:
     experts = (plan.expert_dispatch, plan.expert_overlap, plan.expert_pieces, plan.expert_shards)
     exchanges = (plan.exchange, *experts)
     switches = (plan.partition, exchanges, plan.sequence_regions, plan.overlap, plan.overlap_chunks)
-    kept = (plan.recomputation, plan.recomputed, plan.activation_store, plan.offload_layers)
+    kept = (plan.recomputation, plan.recomputed, plan.activation_store, plan.offload_layers, plan.offload_weights)
     others = (*kept, job.sequences, job.order.splits_backward, tuple(plan.algorithms.items()))
     chosen = (*_switches(job, switches_of(plan)), *plan.options.items())
     return (job.work.sequence, degrees, switches, chosen, others)

@@ -125,6 +125,10 @@ class Spread(Section):
     offload_layers: Annotated[StrictInt, Field(ge=0, le=100_000)] = Field(
         0, description="layers of every chunk, spread over it, whose activations wait in the host's memory"
     )
+    offload_weights: Annotated[StrictInt, Field(ge=0, le=100_000)] = Field(
+        0, description="layers of every chunk, spread over it, whose weights lie in the host's memory and come ahead "
+        "of use"
+    )  # fmt: skip
     micro_batch: PositiveCount | None = Field(None, description="sequences; default: 1 in training, else all")
     schedule: Annotated[str, OneOf(ORDERS.names)] = Field(
         "1f1b", description="of a pipeline; interleaved with vpp > 1"

@@ -331,7 +331,9 @@ class Workload(Section):
         return self.global_batch or self.sequences_per_replica * replicas
 
     def with_sequences(self, sequences: int) -> Workload:
-        """The same with so many sequences a replica, whatever the batch was."""
+        """The same with so many sequences a replica, whatever the batch was; of unequal ones the batch stays."""
+        if self.lengths is not None:
+            return self
         return self.model_copy(update={"sequences_per_replica": sequences, "global_batch": None})
 
     @model_validator(mode="before")

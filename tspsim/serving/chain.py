@@ -231,7 +231,7 @@ class _Walk:
             return sum(alone_s)
         if isinstance(instruction, Launch):
             return instruction.host_s
-        if isinstance(instruction, Copy):  # of no step that serves
+        if isinstance(instruction, Copy):  # beside kernels, or in their way
             return None
         if isinstance(instruction, Collective):
             if self.exchanges.members(instruction.axis) == 1:

@@ -16,7 +16,14 @@ import numpy as np
 from ...errors import InputError, UnknownNameError, shorten
 from ..cluster import Cluster
 from ..kinds import ALL_TO_ALL, KINDS, CollectiveKind
-from . import custom_all_reduce, direct, experts, multi_ring, ring, tree, two_level  # noqa: F401  (each registers)
+from . import (
+    custom_all_reduce,
+    in_memory,
+    multi_ring,  # noqa: F401  (each registers)
+    ring,  # noqa: F401
+    tree,  # noqa: F401
+    two_level,  # noqa: F401
+)
 from .algorithm import ALGORITHMS
 from .choices import Candidate, cheapest, lines
 from .copies import Copies
@@ -213,7 +220,11 @@ def consider_messages(cluster: Cluster, pairs: Sequence[tuple[int, int]]) -> Non
     routes = layout.routes(sources, destinations) if layout.dead else usual
     across = sources // layout.gpus != destinations // layout.gpus
     relayed = across & (np.take_along_axis(usual, (usual >= 0).argmax(axis=1)[:, None], 1)[:, 0] < layout.host_start)
+    pool = cluster.node.memory_pool is not None
     for ends, route, far, stops in zip(new, routes, across.tolist(), relayed.tolist(), strict=True):
+        if pool and not far:
+            memo["choices", "point_to_point", ends] = (in_memory.message(Group(cluster, ends)),)
+            continue
         links, load = summed(route[route >= 0], np.ones(int((route >= 0).sum())))
         schedule = on_links(
             Group(cluster, ends),

@@ -27,6 +27,8 @@ class ContextShare:
         The exchange of plans that name none.
     copies
         Replicas whose sequences a rank keeps all of.
+    hosts
+        Part of the sequences whose caches hosts keep.
     """
 
     axis: str = ""
@@ -37,6 +39,7 @@ class ContextShare:
     sequences: int = 1
     usual: str = "tree"
     copies: int = 1
+    hosts: float = 0.0
 
     @property
     def gathers(self) -> bool:
@@ -52,7 +55,8 @@ class ContextShare:
         """What a rank keeps of a sequence with so many tokens, in a layer: heads that are attended together over its
         part of the tokens, and states of its own heads."""
         growing = replace(use, sequence_bytes=0.0).rank_bytes(context, self.attended, self.ranks)
-        return self.copies * (growing + use.sequence_bytes / min(self.own, use.state_heads))
+        kept = self.copies * (growing + use.sequence_bytes / min(self.own, use.state_heads))
+        return kept * (1.0 - self.hosts) if self.hosts else kept
 
 
 def in_heads(parts: int) -> ContextShare:

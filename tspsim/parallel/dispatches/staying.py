@@ -9,15 +9,16 @@ copies go to the others' ranks and their sums come back to it. With D(N, k) dist
     back   D − 1                              sums, otherwise D·(N − 1)/N: none at k = 1
 
 The paper has k = 1 or 2, and neither tensor-parallel attention nor the exchange of keys and values in its notes (which
-attention on any rank needs); for k > 1 the rows above are derived here. It places experts on nodes first, then on
-GPUs; here on ranks at once.
+attention on any rank needs); for k > 1 the rows above are derived here. ``staying`` places experts on ranks at once;
+``staying_by_nodes``, as the paper does, on nodes first and then on their GPUs: q of the tokens stay in their node, of
+the others' copies as many leave it as chance has it, and what crosses nodes is less, what crosses links inside more.
 """
 
 from __future__ import annotations
 
 from ...model import Experts
-from ..affinity import stay_rate
-from ..dispatch import DISPATCHES, ExpertDispatch, distinct_ranks
+from ..affinity import stay_rate, stay_rates
+from ..dispatch import DISPATCHES, ExpertDispatch, NodeShares, distinct_ranks
 from ..routing import Routing
 
 
@@ -40,6 +41,39 @@ def note(routing: Routing, experts: Experts, ranks: int) -> str:
     return f"{found}; every rank keeps the contexts of {ranks} replicas"
 
 
+def left_by_nodes(routing: Routing, experts: Experts, ranks: int, nodes: int) -> NodeShares:
+    """The same with experts on nodes first, and of what travels the shares between nodes.
+
+    >>> left_by_nodes(Routing(affinity=1.0), Experts(16, 1, 64), 4, 2)
+    (0.0, 0.0, 0.0, 0.0)
+    """
+    (stays, inside), reached = stay_rates(routing, experts.count, ranks, nodes), distinct_ranks(ranks, experts)
+    usual, chance = reached * (1.0 - 1.0 / ranks), (ranks - ranks // nodes) / (ranks - 1.0)
+    there = reached - stays - (1.0 - stays) * (reached - 1.0) / (ranks - 1.0)
+    across = (1.0 - inside) + max(0.0, there - (1.0 - stays)) * chance
+    back = reached - 1.0
+    return there / usual, back / usual, across / there if there > 1e-12 else 0.0, chance if back else 0.0
+
+
+def note_by_nodes(routing: Routing, experts: Experts, ranks: int) -> str:
+    placed = "experts are placed on nodes first, then on their GPUs (`routing.affinity`, `transitions`)"
+    return f"{placed}; every rank keeps the contexts of {ranks} replicas"
+
+
+STAYING_BY_NODES = DISPATCHES.register(
+    ExpertDispatch(
+        "staying_by_nodes",
+        distinct_ranks,
+        trains=False,
+        searched=False,
+        word="xn",
+        assumption="every rank keeps the contexts of all sequences of its expert group",
+        left=left,
+        by_nodes=left_by_nodes,
+        note=note_by_nodes,
+        everywhere=True,
+    )
+)
 STAYING = DISPATCHES.register(
     ExpertDispatch(
         "staying",

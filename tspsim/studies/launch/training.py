@@ -24,8 +24,8 @@ from .command import Command
 USUAL = ("tp", "sp", "pp", "ep", "dp")
 #: Keys of a plan that no framework takes as an argument.
 UNHEARD_OF = (
-    "secondary_shard", "weight_wire", "gradient_wire", "activation_store", "offload_layers", "expert_pieces",
-    "expert_shards", "checkpoint",
+    "secondary_shard", "weight_wire", "gradient_wire", "activation_store", "offload_layers",
+    "offload_weights", "expert_pieces", "expert_shards", "checkpoint",
 )  # fmt: skip
 #: Bytes a parameter of Adam's fp32 moments and master weights.
 ADAM_STATE = 12.0

@@ -92,7 +92,8 @@ class Planned:
     @property
     def tokens(self) -> int:
         """Tokens of a step."""
-        return self.batch * self.scenario.workload.sequence
+        unequal = self.question.work.unequal
+        return unequal.total if unequal.tokens else self.batch * self.scenario.workload.sequence
 
     @property
     def asked(self) -> Scenario:

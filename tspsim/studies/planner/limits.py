@@ -75,6 +75,13 @@ def leanest(
 def lean_jobs(space: Space) -> Iterator[Job]:
     """Legal plans among which that of least memory is."""
     step = space.work.step
+    if space.work.unequal.tokens:
+        families = (family for family in space.families() if family.plan.recomputation == step.recomputation)
+        for family, zero in itertools.product(families, (1, 3) if step.trains else (0,)):
+            job = replace(family, plan=replace(family.plan, zero=zero if family.copies > 1 else 0))
+            if legal(job):
+                yield job
+        return
     for degrees in space.degrees():
         dp, lone = degrees["dp"], Plan("", degrees)
         work = replace(space.work, sequences=space.batch // dp)

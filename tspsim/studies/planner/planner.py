@@ -91,9 +91,6 @@ class Planner:
     ) -> None:
         if objective not in OBJECTIVES:
             raise UnknownNameError("objective", objective, OBJECTIVES, key="--objective")
-        if scenario.workload.lengths is not None:
-            told = "plans of sequences of unequal length are not searched; state some, and run, compare or sweep them"
-            raise InputError(told, key="workload.lengths")
         self.clock = Clock()
         self.budget_s = budget_s
         self.limits = Limits.of(limits, serves=False)
@@ -109,6 +106,8 @@ class Planner:
 
     def _batch(self, scenario: Scenario, stated: bool) -> int:
         """Sequences of a step: those stated, or those of the first stated plan, or one replica a GPU."""
+        if self.question.work.unequal.tokens:
+            return len(self.question.work.unequal.tokens)
         dp = scenario.plans[0].degrees(self.question.cluster.gpus)["dp"] if stated else self.question.cluster.gpus
         return scenario.workload.batch_of(dp)
 
@@ -123,6 +122,11 @@ class Planner:
             Time ran out before any plan that keeps them was found.
         """
         further = [self._why, self._limits, self._sensitivity, self._front]
+        if self.question.work.unequal.tokens:  # no other batch or length has the same sequences
+            further = [self._why, self._front]
+            if points is not None:
+                told = "has one longest length; --map is of sequences that are all as long"
+                raise InputError(told, key="workload.lengths")
         if points is not None:
             further.append(lambda: self._map(points))
         return self._answer(self._stated, self._best, *further)
@@ -270,7 +274,7 @@ class Planner:
         """The scenario with one of its plans, whose replicas divide the batch among them."""
         answer = self.answer
         dp = keys.degrees(self.question.cluster.gpus)["dp"]
-        if answer.batch % dp:
+        if answer.batch % dp and not self.question.work.unequal.tokens:
             raise InputError(f"{dp} replicas do not divide the batch of {answer.batch} sequences")
         workload = answer.scenario.workload.with_sequences(answer.batch // dp)
         return answer.scenario.model_copy(update={"workload": workload, "plans": (keys,), "offers": ()})

@@ -94,10 +94,24 @@ class Searches:
     def look_up(self, scenario: Scenario) -> Question:
         """Everything a scenario names; its plans are judged one by one later."""
         any_plan, workload = type(scenario.plans[0])(name="any"), scenario.workload
+        if workload.lengths is not None:
+            return self._unequal(scenario)
         if workload.global_batch is not None:  # which this plan need not divide
             workload = workload.with_sequences(1)
         bare = scenario.model_copy(update={"plans": (any_plan,), "workload": workload})
         return look_up(bare, self.library.lookups)
+
+    def _unequal(self, scenario: Scenario) -> Question:
+        """The same, of sequences of unequal length: with a plan that they can be dealt to, shared or whole."""
+        plan_type = type(scenario.plans[0])
+        shared, whole = (
+            scenario.model_copy(update={"plans": (plan_type.model_validate({"name": "any"} | keys),)})
+            for keys in ({"sp": "auto"}, {})
+        )
+        try:
+            return look_up(shared, self.library.lookups)
+        except InputError:
+            return look_up(whole, self.library.lookups)
 
     def resized(self, nodes: int) -> Scenario:
         """The scenario on so many nodes; raises InputError where they have no fabric."""

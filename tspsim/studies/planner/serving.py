@@ -8,6 +8,7 @@ so that the largest batch that keeps the limits, and has room, is the best of a 
 
 from __future__ import annotations
 
+import bisect
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -46,6 +47,8 @@ _OF_LOAD = {
 #: Batches are looked for among powers of two and, between the last that keeps the limits and the first that does not,
 #: so many steps finer.
 REFINEMENTS = 3
+#: The key of a plan whose weights lie on hosts.
+WEIGHTS = "offload_weights"
 #: Stated batches that a search doubles at most.
 MOST_BATCH = 1 << 20
 
@@ -191,6 +194,9 @@ class ServingPlanner:
                 if self.progress is not None:
                     self.progress(f"{answer.simulated} plans simulated", number / len(self.candidates))
                 self._try(keys)
+            if not (answer.known or answer.simulated):
+                for keys in self.candidates:
+                    self._with_weights_away(keys)
         except KeyboardInterrupt:
             answer.interrupted, answer.complete = True, False
         known = sorted(answer.known, key=lambda served: (-self.merit(served.result), served.name))
@@ -236,6 +242,30 @@ class ServingPlanner:
             self.answer.stated += (served,)
         if all(limit.holds(served.result) for limit in self.limits):
             self.answer.known.append(served)
+
+    def _with_weights_away(self, keys: dict[str, Any]) -> None:
+        """A plan that has no room, with weights of the fewest layers on the hosts that leave it some."""
+        try:
+            question = self._question({**keys, WEIGHTS: 1})
+            most = max(question.job(question.plans[0]).chunk_sizes)
+            if not self._has_room({**keys, WEIGHTS: most}):
+                return
+        except InputError:
+            return
+        least = bisect.bisect_left(range(1, most), True, key=lambda layers: self._has_room({**keys, WEIGHTS: layers}))
+        self._try({**keys, WEIGHTS: least + 1})
+
+    def _has_room(self, keys: dict[str, Any]) -> bool:
+        """Whether a plan has room for the stated batch, or where that is free for one sequence."""
+        question = self._question(keys)
+        load, dp = question.work.load, question.plans[0].dp
+        batch = 1 if self.free_batch else -(-self.sequences // dp) if load.batch else 0
+        return self._refused(amount(question, batch, -(-self.prompts // dp))) is None
+
+    def _question(self, keys: dict[str, Any]) -> Question:
+        plan = PlanKeys.model_validate({**keys, "name": name_of(keys, self.question.cluster.gpus)})
+        plan = plan.model_copy(update={"recomputation": self.question.work.step.recomputation})
+        return self.library.look_up(self.scenario.model_copy(update={"plans": (plan,), "offers": ()}))
 
     def _asked(self, plan: PlanKeys, batch: int | None) -> Scenario:
         """The scenario of one plan at its batch, as it may be written."""

@@ -41,6 +41,7 @@ from ...parallel import (
 from ...parallel.activation_store import ACTIVATION_STORES, WIDE
 from ...parallel.choices import legal, schedules_of
 from ...parallel.dispatch import DISPATCHES, OVERLAPS
+from ...parallel.lengths import OF_LENGTHS
 from ...parallel.pipeline import ORDERS
 from ...parallel.recomputed import ATTENTION, CHEAP, FULL, KEPT, Partly
 
@@ -49,6 +50,8 @@ RECOMPUTATION = (KEPT, ATTENTION, CHEAP, FULL)
 MOVABLE = ("sp", "pp")
 #: Characters of a plan's name in a scenario.
 LONGEST_NAME = 60
+#: Tokens a rank of sequences of unequal length, over what the longest leaves each where most share it.
+ROOMS = (1, 2, 4)
 #: Tokens of a sequence that a shard has at least.
 LEAST_TOKENS = 512
 
@@ -83,11 +86,14 @@ def plan_keys(plan: Plan) -> dict[str, Any]:
     keys |= {axis: plan.degree(axis) for axis in (*scheme_axes(), "pp", "ep") if plan.degree(axis) > 1}
     for name in SWITCHES:
         value = getattr(plan, name)
-        if value != getattr(Plan, name) or name in ("recomputation", "micro_batch"):
+        always = name == "recomputation" or (name == "micro_batch" and value is not None)
+        if value != getattr(Plan, name) or always:
             keys[name] = value
     if plan.recomputed is not None:
         keys["recomputation"] = plan.recomputation_keys
-    keys |= {name: getattr(plan, name) for name in ("activation_store", "offload_layers") if getattr(plan, name)}
+    stored = ("activation_store", "offload_layers", "offload_weights")
+    keys |= {name: getattr(plan, name) for name in stored if getattr(plan, name)}
+    keys |= {name: plan.options[name] for name in OF_LENGTHS if name in plan.options}
     keys |= {name: plan.value(name) for name in plan.chosen}
     if plan.rail_axes:
         keys["placement"] = {"node": list(plan.node_axes), "rails": list(plan.rail_axes)}
@@ -114,7 +120,9 @@ def name_of(plan: Plan) -> str:
     chosen of the schedule (``g2p4``: two groups of heads, the MLP gathered in four pieces; ``g2r``: by several rings),
     ``zb`` for zero-bubble, ``xe`` where tokens travel to each of their experts and ``xl`` where they do so at the
     links' rate, ``sh`` where shared experts run beside that, and after ``@`` the axes laid across nodes. ``Z3/8``:
-    groups of eight ranks divide it. A name that grows too long leaves out dp, which follows from the others.
+    groups of eight ranks divide it. Of sequences of unequal length ``auto`` says that each is shared by the ranks it
+    needs, and ``r8192`` how many tokens a rank takes. A name that grows too long leaves out dp, which follows from the
+    others.
 
     >>> from tspsim.parallel import Plan
     >>> name_of(Plan("", {"tp": 4, "sp": 2, "dp": 16}, exchange="ring", zero=1, micro_batch=2, recomputation="full"))
@@ -122,12 +130,15 @@ def name_of(plan: Plan) -> str:
     """
     axes = [axis for axis in (*scheme_axes(), "pp", "ep") if plan.degree(axis) > 1]
     degrees = [f"{axis.upper()}{plan.degree(axis)}" for axis in axes]
+    degrees += ["auto"] if plan.options.get("dynamic_sp") else []
     if plan.vpp > 1:
         degrees = [f"{degree}x{plan.vpp}" if degree.startswith("PP") else degree for degree in degrees]
     words = ["-".join([*degrees, f"DP{plan.dp}"])]
-    words += [method.word or method.name] if (method := method_of(plan)).name else []
+    method = CONTEXT_METHODS.get(plan.exchange) if plan.options.get("dynamic_sp") else method_of(plan)
+    words += [method.word or method.name] if method.name else []
     words += [f"Z{plan.zero}" + (f"/{plan.shard_group}" if plan.shard_group else "")] if plan.zero else []
     words += [f"mb{plan.micro_batch}"] if plan.micro_batch else []
+    words += [f"r{plan.options['rank_tokens']}"] if "rank_tokens" in plan.options else []
     words += [_WORDS.get(plan.recomputation, plan.recomputation) + (plan.recomputed.word if plan.recomputed else "")]
     words += [f"a:{plan.activation_store}"] if plan.activation_store else []
     words += [f"off{plan.offload_layers}"] if plan.offload_layers else []
@@ -171,6 +182,9 @@ class Space:
     def families(self) -> Iterator[Job]:
         """Every choice of degrees, micro-batch, recomputation and exchange, as the job of its simplest plan."""
         training = self.work.step.trains
+        if self.work.unequal.tokens:
+            yield from self._unequal_families()
+            return
         for degrees in self.degrees():
             lone = Plan("", degrees)
             sequences = self.batch // lone.dp
@@ -196,6 +210,35 @@ class Space:
                             yield replace(job, plan=replace(job.plan, expert_dispatch=dispatch))
                         break
 
+    def _unequal_families(self) -> Iterator[Job]:
+        """Of sequences of unequal length: shared by as many ranks as each needs, by a fixed number, or by none; as many
+        tokens a rank as the longest leaves each, or twice and four times as many."""
+        longest, training = max(self.work.unequal.tokens), self.work.step.trains
+        for degrees in self.degrees():
+            lone = Plan("", degrees)
+            if not SCHEMES.get(lone.scheme).unequal:
+                continue
+            work = replace(self.work, replicas=lone.dp)
+            for shared in (True, False) if lone.sp == 1 and lone.dp > 1 else (False,):
+                most = lone.token_shards * (lone.dp if shared else 1)
+                least = -(-longest // most)
+                rooms = [least * times for times in ROOMS if least * times * lone.token_shards <= longest or times == 1]
+                methods = CONTEXT_METHODS.names() if lone.sp > 1 else self._shared_exchanges(shared)
+                for room, exchange, recomputation in itertools.product(
+                    rooms, methods, (KEPT, FULL) if training else (KEPT,)
+                ):
+                    options = {"rank_tokens": room} | ({"dynamic_sp": True} if shared else {})
+                    plan = Plan("", degrees, exchange=exchange, recomputation=recomputation, options=options)
+                    job = Job(self.model, located(plan, self.cluster.gpus, self.cluster.gpus_per_node), work)
+                    if legal(job):
+                        yield job
+
+    @staticmethod
+    def _shared_exchanges(shared: bool) -> tuple[str, ...]:
+        """Of sequences that some ranks share: the usual one, and those that hide by themselves."""
+        hiding = tuple(each.name for each in CONTEXT_METHODS.values() if each.overlaps and each.name != Plan.exchange)
+        return (Plan.exchange, *(hiding if shared else ()))
+
     def degrees(self) -> Iterator[dict[str, int]]:
         """Ranks on every axis; of schemes with as many the one that has more axes first."""
         gpus, none = self.cluster.gpus, dict.fromkeys(mesh_axes(), 1)
@@ -211,7 +254,7 @@ class Space:
                 break
             for sizes, scheme in spreads:
                 replica = pp * math.prod(sizes)
-                if gpus % replica or self.batch % (gpus // replica):
+                if gpus % replica or (self.batch % (gpus // replica) and not self.work.unequal.tokens):
                     continue
                 degrees = {**none, **dict(zip(scheme.axes, sizes, strict=True)), "pp": pp, "dp": gpus // replica}
                 if degrees[scheme.token_axis] == 1 or degrees[scheme.token_axis] * LEAST_TOKENS <= self.work.sequence:
@@ -247,8 +290,9 @@ class Space:
         experts = self.model.experts is not None
         overlaps = [each.name for each in OVERLAPS.values() if not (each.micro_batches or each.halves)]
         orders = tuple(each.name for each in ORDERS.values() if each.searched)
+        lengths = {"sp": ("auto too",), "rank_tokens": ("one, two and four times the least",)}
         return {
-            "micro_batch": (),
+            **(lengths if self.work.unequal.tokens else {"micro_batch": ()}),
             "recomputation": (*RECOMPUTATION, "the fewest layers in full") if self.work.step.trains else (),
             "exchange": (),
             "sequence_regions": (),
@@ -322,9 +366,9 @@ class Space:
                 plan = replace(layout.plan, zero=zero, shard_group=group)
                 named = replace(plan, name=name_of(plan))
                 job, mesh = replace(layout.job, plan=named), layout.mesh
+                if (group is not None or job.unequal) and not legal(job):
+                    continue
                 if group is not None:
-                    if not legal(job):
-                        continue
                     mesh = self._grouped(plan)
                 yield Candidate(job, mesh, (*layout.order, zero, number))
 

@@ -1,0 +1,90 @@
+"""Memory in the middle that adds what is written to it: every rank writes, then reads (FengHuang, Li et al. 2025,
+arXiv:2511.10753).
+
+GPUs of a node reach a pool of memory over a link each, of b bytes/s either way. A collective is a write of all ranks, a
+barrier, and a read: of n bytes among N ranks, with the pool's latency l for a write as for a read,
+
+    all-reduce       write n, read n                    2n/b + 2l          the same for 8 ranks and for 72
+    all-gather       write n/N, read others' n(N - 1)/N  n/b + 2l
+    reduce-scatter   write n, read n/N                  (1 + 1/N)·n/b + 2l
+    all-to-all       write and read n(N - 1)/N          2n(N - 1)/(N·b) + 2l
+    broadcast, and a message between two ranks          2n/b + 2l
+
+A ring of N ranks over links as fast moves 2n(N - 1)/N a rank in both directions at once: the pool moves no fewer bytes
+in less time, it takes two steps instead of 2(N - 1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ..kinds import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE_SCATTER, RING_SHIFT, CollectiveKind
+from .algorithm import ALGORITHMS, CollectiveAlgorithm
+from .choices import Candidate, Line
+from .exchange import ExpertExchange
+from .schedule import Group, Schedule, on_links
+
+
+def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
+    """In one node with a pool: bytes that every rank writes and reads for one byte of payload, one after the other."""
+    if group.cluster.node.memory_pool is None or len(group.members) > 1:
+        return []
+    own = 1.0 / group.size
+    written, read = {
+        ALL_REDUCE: (1.0, 1.0),
+        REDUCE_SCATTER: (1.0, own),
+        ALL_GATHER: (own, 1.0 - own),
+        ALL_TO_ALL: (1.0 - own, 1.0 - own),
+        BROADCAST: (0.0, 1.0),
+        RING_SHIFT: (1.0, 1.0),
+    }[kind]
+    writes = np.full(group.size, written)
+    if kind.rooted:
+        writes[list(group.ranks).index(group.source)] = 1.0
+    return _written_and_read(group, writes, np.full(group.size, read))
+
+
+def message(group: Group) -> Candidate:
+    """From the group's first rank to its other one."""
+    (schedule,) = _written_and_read(group, np.array([1.0, 0.0]), np.array([0.0, 1.0]))
+    return _candidate(group, schedule, "point_to_point")
+
+
+def _written_and_read(group: Group, writes: np.ndarray, reads: np.ndarray) -> list[Schedule]:
+    layout = group.cluster.layout
+    node, local = np.divmod(np.array(group.ranks), layout.gpus)
+    up = node * layout.node_links + local
+    links, load = np.concatenate([up, up + layout.gpus]), np.concatenate([writes, reads])
+    order = np.argsort(links)
+    links, load = links[order][load[order] > 0.0], load[order][load[order] > 0.0]
+    if np.isin(links, layout.dead).any():
+        return []
+    schedule = on_links(group, "in_memory", links, load, node_steps=2)
+    # Reads begin when all is written: the shorter of the two comes on top of the busiest link's time.
+    rate = 1.0 / float((schedule.busy_s / schedule.load).max())
+    return [replace(schedule, own_s=min(float(writes.max()), float(reads.max())) / rate)]
+
+
+def _candidate(group: Group, schedule: Schedule, name: str) -> Candidate:
+    pool = group.cluster.node.memory_pool
+    assert pool is not None
+    return Candidate(name, schedule, Line(2.0 * pool.latency.value, schedule.fluid_s))
+
+
+class InMemory(CollectiveAlgorithm):
+    """The pool's own latency takes the place of a library's."""
+
+    def choices(
+        self, group: Group, kind: CollectiveKind, library: str | None, exchange: ExpertExchange | None
+    ) -> list[Candidate]:
+        return [_candidate(group, schedule, self.name) for schedule in self.schedules(group, kind)]
+
+
+KINDS = tuple(
+    [kind.name for kind in (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, BROADCAST, ALL_TO_ALL, RING_SHIFT)]
+)
+ALGORITHM = ALGORITHMS.register(
+    InMemory("in_memory", KINDS, "every rank writes to a pool that adds, and reads from it", build)
+)
