@@ -31,9 +31,10 @@ from typing import NamedTuple
 import simpy
 
 import tspsim
+from tspsim.costs import Costs
 from tspsim.engine.core import Submission
 from tspsim.parallel import Plan, build_mesh
-from tspsim.simulation import Costs, Question, look_up, run
+from tspsim.simulation import Question, look_up, run
 
 SCENARIO = "tsp-vs-tpsp-1024-mi300x"
 PLANS = ("TSP8-published", "TP8")

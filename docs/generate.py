@@ -18,6 +18,7 @@ import pages
 
 import tspsim
 from tspsim.bound import bounds
+from tspsim.costs import Costs
 from tspsim.model import load_model
 from tspsim.network import collective, load_cluster
 from tspsim.operators import Attention, Gemm, Operator
@@ -35,7 +36,7 @@ from tspsim.parallel import (
     scheme_of,
 )
 from tspsim.result import Result
-from tspsim.simulation import Costs, look_up, run, scheduled
+from tspsim.simulation import look_up, run, scheduled
 
 DOCS = Path(__file__).parent
 HEADLINE = "tsp-vs-tpsp-1024-mi300x"

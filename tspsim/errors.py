@@ -83,6 +83,12 @@ class UnreachableError(InfeasibleError):
     """Dead links leave no way between two GPUs that have to exchange data."""
 
 
+def is_ctrl_c(error: BaseException) -> bool:
+    """Whether Ctrl-C came where a library makes an error of its own of it: pydantic does while it builds a class, and
+    while a part writes itself."""
+    return isinstance(error.__cause__, KeyboardInterrupt) or "KeyboardInterrupt:" in str(error)
+
+
 def did_you_mean(name: object, known: Iterable[str], limit: int = 12) -> str:
     """`` (did you mean 'x'?)`` when something is near, otherwise the list of what is allowed."""
     names = list(known)

@@ -48,7 +48,7 @@ class Mesh:
         """All groups along an axis: shape (number of groups, size of the axis), members in axis order."""
         dimensions = [self.axes.index(part) for part in self.parts(axis)]
         moved = np.moveaxis(self.ranks, dimensions, list(range(-len(dimensions), 0)))
-        return moved.reshape(-1, int(np.prod([self.ranks.shape[d] for d in dimensions], dtype=np.int64)))
+        return moved.reshape(-1, prod(self.ranks.shape[d] for d in dimensions))
 
     @cached_property
     def key(self) -> Hashable:

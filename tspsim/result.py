@@ -132,7 +132,7 @@ class PlanResult:
     dead_links
         ``(source, target)`` of every link of the cluster that carries nothing because it is dead.
     checkpoint
-        Of a plan that writes checkpoints what one is and costs (:func:`tspsim.simulation.checkpoint_of`).
+        Of a plan that writes checkpoints what one is and costs (:func:`tspsim.checkpointing.checkpoint_of`).
     inference
         Of a serving step what its users see (:mod:`tspsim.inference`).
     draws

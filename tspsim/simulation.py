@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import inference, metrics
+from .checkpointing import checkpoint_notes, checkpoint_of, held_s, spread_over, without_checkpoint
+from .costs import Costs
 from .description import (
     cost_of,
     dead_links,
@@ -26,12 +28,8 @@ from .engine.assignment import Assignment
 from .engine.core import Interference, Submission, no_collection
 from .engine.steady import execute
 from .errors import InputError, UnreachableError
-from .hardware import Device
 from .mesh import Mesh
-from .network import host_bandwidth
-from .operators import Operator
 from .parallel import (
-    CHECKPOINTS,
     Job,
     Plan,
     axes_of,
@@ -40,21 +38,20 @@ from .parallel import (
     peak_memory,
     scheme_axes,
     scheme_of,
-    state_copies,
     write_program,
 )
-from .parallel.stack import Stack
 from .paths import LowerBound
 from .program import Program
 from .question import Lookups, Question, look_up
-from .result import Memory, PlanResult, Range, RankClass, Result
+from .result import Memory, PlanResult, RankClass, Result
 from .scenario import Scenario, load
 from .statements import bottleneck, defaults_in_words, notes_of, unexplained
+from .step_run import StepRun
 from .tuning import kernels_s, tuned
 from .units import percent
 from .variation import DRAWS, drawn, pace
 
-__all__ = ["Costs", "Lookups", "Question", "look_up", "run", "run_plan", "simulate"]
+__all__ = ["Lookups", "Question", "look_up", "run", "run_plan", "simulate"]
 
 Progress = Callable[[str, float], None]
 
@@ -114,16 +111,6 @@ def admitted(question: Question, job: Job) -> Admission:
     room = capacity.capacity_of(job, visible) if job.step.serves else None
     error = room.refusal(capacity.kept_by(job)) if room is not None else None
     return Admission(memory, room, error or (None if memory.fits else too_large(memory)))
-
-
-@dataclass(frozen=True)
-class StepRun:
-    """A plan's step that ran: ``makespan_s`` is all of it, ``between_s`` of that passes between two steps."""
-
-    submission: Submission
-    makespan_s: float
-    between_s: float
-    parts: metrics.Breakdown
 
 
 @no_collection()
@@ -247,121 +234,10 @@ def _run_job(question: Question, job: Job, *, every_rank: bool, costs: Costs | N
     )
 
 
-def without_checkpoint(job: Job) -> Job:
-    """The job in a step that writes none."""
-    return replace(job, plan=replace(job.plan, checkpoint=None, checkpoint_rate=None, checkpoint_every=1))
-
-
-def held_s(question: Question, job: Job, plain: StepRun) -> float:
-    """Seconds from a step's begin in which its checkpoint's copies wait for the file of the one before, once every
-    checkpoint does as the one before did: between two lie a copy and a file at least, for a host has room for one."""
-    way, file_s = CHECKPOINTS.get(job.plan.checkpoint or ""), state_copies.file_s(job)
-    copy_s = state_copies.copied_bytes(job) / host_bandwidth(question.cluster.node)
-    others_s = (job.plan.checkpoint_every - 1) * plain.makespan_s
-    if way.holds_file:
-        return 0.0
-    if way.holds_copy:
-        return max(0.0, file_s - others_s - plain.makespan_s)
-    if file_s + copy_s <= others_s + plain.makespan_s:
-        return 0.0
-    timeline = plain.submission.timeline
-    updates = timeline.labelled(lambda label: label.name == "optimizer step", bool)
-    behind_s = plain.makespan_s - float(timeline.columns()["start_s"][updates].max(initial=0.0))
-    return max(0.0, file_s - others_s - behind_s)
-
-
-def checkpoint_of(question: Question, job: Job, plain: StepRun, step: StepRun) -> dict[str, float]:
-    """What a checkpoint is and what it costs: seconds that it holds a step up, beside that step without it; bytes of a
-    GPU and a host; seconds of the copies alone, of the file system, and what of the stall is for the file before."""
-    copied, stall_s = state_copies.copied_bytes(job), max(0.0, step.makespan_s - plain.makespan_s)
-    copy_s = copied / host_bandwidth(question.cluster.node)
-    waited_s = job.held_s
-    if waited_s and not CHECKPOINTS.get(job.plan.checkpoint or "").holds_copy:
-        waited_s = copy_s + state_copies.file_s(job) - job.plan.checkpoint_every * plain.makespan_s
-    return {
-        "stall_s": stall_s,
-        "step_without_s": plain.makespan_s,
-        "bytes_per_gpu": copied,
-        "bytes_per_host": copied * question.cluster.gpus_per_node,
-        "copy_s": copy_s,
-        "file_s": state_copies.file_s(job),
-        "back_pressure_s": min(waited_s, stall_s),
-    }
-
-
-def spread_over(plain: StepRun, stall_s: float, steps: int) -> StepRun:
-    """The mean of some steps, one of which is held up."""
-    more_s = stall_s / steps
-    exposed = dict(plain.parts.exposed_s) | {"copy_out": more_s}
-    return replace(plain, makespan_s=plain.makespan_s + more_s, parts=replace(plain.parts, exposed_s=exposed))
-
-
-def checkpoint_notes(written: Mapping[str, float]) -> Iterator[str]:
-    if not written:
-        return
-    file = f", {written['file_s']:.3g} s to the file system" if written["file_s"] else ""
-    yield (
-        f"a checkpoint is {written['bytes_per_gpu'] / 1e9:.3g} GB a GPU ({written['bytes_per_host'] / 1e9:.3g} GB of "
-        f"every host's memory), {written['copy_s']:.3g} s to the host alone{file}; it holds a step of "
-        f"{written['step_without_s']:.3g} s up for {written['stall_s']:.3g} s"
-    )
-    if written["back_pressure_s"]:
-        yield f"{written['back_pressure_s']:.3g} s of that until the file of the checkpoint before is written"
-
-
 def scheduled(question: Question, plan: Plan) -> Job:
     """A plan's job with what its schedule leaves open chosen for the machine (:mod:`tspsim.tuning`)."""
     job = question.job(plan)
     return replace(job, plan=tuned(job, question.on(plan).cluster, question.device))
-
-
-class Costs:
-    """The device's estimates as plain seconds for the engine, remembering how uncertain each family was.
-
-    ``scales`` multiply the time of a kernel family (by :attr:`Operator.kind`), to ask what an error of it would do.
-    """
-
-    def __init__(self, device: Device, scales: Mapping[str, float] | None = None) -> None:
-        self.device = device
-        self.scales = scales or {}
-        self._spread: dict[str, list[float]] = {}
-        #: Low and high factor of the transfers that :meth:`weigh` has seen, nine times of ten.
-        self.transfers = (1.0, 1.0)
-
-    def __call__(self, operator: Operator) -> float:
-        estimate = self.device.time(operator)
-        spread = self._spread.setdefault(operator.kind, [0.0, 0.0, 0.0])
-        for index, value in enumerate((estimate.low, estimate.seconds, estimate.high)):
-            spread[index] += value
-        return float(estimate.seconds) * self.scales.get(operator.kind, 1.0)
-
-    def errors(self) -> dict[str, tuple[float, float]]:
-        """Low and high factor of every family asked so far, nine times of ten."""
-        return {family: (low / middle, high / middle) for family, (low, middle, high) in self._spread.items()}
-
-    def weigh(self, submission: Submission) -> None:
-        """Remember how uncertain this run's transfers are: the ranges of all, by the time each takes."""
-        uses, instances = submission.system.uses(), submission.system.instances
-        used = [(each.traffic, uses[channel] * each.traffic.alone_s) for each, channel in instances]
-        total = sum([seconds for _, seconds in used])
-        if total > 0.0:
-            low, high = (sum([getattr(t, end) * seconds for t, seconds in used]) / total for end in ("low", "high"))
-            self.transfers = (low, high)
-
-    def range_of(self, tokens: float, makespan_s: float, parts: metrics.Breakdown, stack: Stack) -> Range:
-        """One common factor a kernel family, one for transfers, one for software; independent, to first order."""
-        faster, slower = ((makespan_s * (1.0 - factor)) ** 2 for factor in stack.spread)
-        errors = self.errors()
-        for family, seconds in parts.compute_s.items():
-            low, high = errors[family]
-            faster += (seconds * (1.0 - low)) ** 2
-            slower += (seconds * (high - 1.0)) ** 2
-        exposed, (low, high) = sum(parts.exposed_s.values()), self.transfers
-        low_s = makespan_s - (faster + (exposed * (1.0 - low)) ** 2) ** 0.5
-        high_s = makespan_s + (slower + (exposed * (high - 1.0)) ** 2) ** 0.5
-        software = f", one for the stack {stack.name}" if stack.spread != (1.0, 1.0) else ""
-        basis = f"90 %: one factor a kernel family{software} and one for exposed transfers (residuals), independent"
-        return Range(tokens / high_s, tokens / low_s, basis)
 
 
 def run(

@@ -7,6 +7,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import PydanticSerializationError
 
+from .errors import is_ctrl_c
+
 
 class Strict(BaseModel):
     """Frozen, and no key that nobody reads."""
@@ -19,6 +21,6 @@ class Strict(BaseModel):
         try:
             return super().model_dump(**how)
         except PydanticSerializationError as error:
-            if isinstance(error.__cause__, KeyboardInterrupt):
+            if is_ctrl_c(error):
                 raise KeyboardInterrupt from None
             raise

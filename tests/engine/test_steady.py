@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tspsim import simulation
+from tspsim.costs import Costs
 from tspsim.engine import steady
 from tspsim.engine.assignment import Assignment, content
 from tspsim.engine.core import DeadlockError, Interference, Submission
@@ -22,7 +23,7 @@ from tspsim.network import Cluster
 from tspsim.parallel import build_mesh
 from tspsim.program import Compute, Instruction, Launch, Program, Repeat, Tokens
 from tspsim.scenario import load
-from tspsim.simulation import Costs, look_up
+from tspsim.simulation import look_up
 
 
 @pytest.fixture(autouse=True)

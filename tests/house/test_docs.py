@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import doctest
 import re
-from itertools import product
+import tomllib
+from itertools import pairwise, product
 from pathlib import Path
 from types import ModuleType
 
@@ -58,6 +59,18 @@ def test_every_relative_link_resolves(page: Path) -> None:
 def test_every_page_can_be_reached_from_the_index() -> None:
     linked = {target.partition("#")[0] for target in LINK.findall((DOCS / "index.md").read_text(encoding="utf-8"))}
     assert {page.name for page in DOCS.glob("*.md")} - linked == {"index.md"}
+
+
+def test_the_rooms_of_the_architecture_are_those_of_the_contract() -> None:
+    """Every module or room of the import contract in the table, each on a floor not below one that it may import."""
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    layers = next(each["layers"] for each in tools["importlinter"]["contracts"] if each["id"] == "floors")
+    table = re.findall(r"^\| (\d) \| (.+?) \|", (DOCS / "architecture.md").read_text(encoding="utf-8"), re.MULTILINE)
+    floors = {name.strip("`/"): int(floor) for floor, names in table for name in names.split(", ")}
+    allowed = [[name.strip() for name in re.split("[:|]", layer)] for layer in layers]
+    assert sorted(floors) == sorted(name for layer in allowed for name in layer)
+    heights = [[floors[name] for name in layer] for layer in allowed]
+    assert all(min(above) >= max(below) for above, below in pairwise(heights))
 
 
 def test_the_two_commands_of_the_readme_are_exact() -> None:

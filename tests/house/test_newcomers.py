@@ -18,11 +18,12 @@ import tspsim
 from tspsim import schema
 from tspsim.bound import bounds
 from tspsim.cli import main
+from tspsim.costs import Costs
 from tspsim.errors import InputError
 from tspsim.parallel import CONTEXT_METHODS, SCHEMES, build_mesh, peak_memory, scheme_of
 from tspsim.paths import LowerBound
 from tspsim.question import look_up
-from tspsim.simulation import Costs, run_plan, scheduled
+from tspsim.simulation import run_plan, scheduled
 from tspsim.studies.planner.space import Space, plan_keys
 
 ROOT = Path(tspsim.__file__).parent.parent

@@ -12,6 +12,7 @@ from helpers.engine import grid, play, program, question
 
 import tspsim
 from tspsim import operators, registry
+from tspsim.costs import Costs
 from tspsim.errors import TspsimError
 from tspsim.hardware import Device, Estimate, load_device, pricer, pricers
 from tspsim.model.layer import LayerShard
@@ -28,7 +29,6 @@ from tspsim.operators import (
     Sharding,
 )
 from tspsim.program import Compute
-from tspsim.simulation import Costs
 
 LORA = {"rank": 16}
 TRAINED: dict[str, Any] = {"cluster": "hgx-b200-8", "pass_": "training", "sequence": 4096}

@@ -9,6 +9,7 @@ import pytest
 from helpers.engine import architecture, model_file
 
 import tspsim
+from tspsim.costs import Costs
 from tspsim.errors import InputError
 from tspsim.network import host_bandwidth, load_cluster
 from tspsim.parallel import CHECKPOINTS, build_mesh
@@ -16,7 +17,7 @@ from tspsim.paths import LowerBound
 from tspsim.question import look_up
 from tspsim.result import PlanResult
 from tspsim.scenario.project import Failures
-from tspsim.simulation import Costs, scheduled
+from tspsim.simulation import scheduled
 from tspsim.studies.purchase.checkpoints import Cost
 
 MODEL = architecture(1024, layers=4, heads=8, kv_heads=4, vocab=4096)
@@ -122,6 +123,15 @@ def test_every_schedule_writes_them_folded_as_every_rank_and_above_its_bound(
     mesh = build_mesh(job.plan, question.cluster.gpus, 8)
     bound = LowerBound(question.cluster, Costs(device), max(device.peak_flops_per_s.values()), device.compute_slowdown)
     assert bound.step_s(job, mesh) <= folded.step_time_s * (1 + 1e-9)
+
+
+def test_what_a_step_s_own_copies_expose_stays_beside_the_checkpoint_s(tmp_path: Path) -> None:
+    keys = {"checkpoint": "staged", "checkpoint_rate": "1 GB/s", "checkpoint_every": 5, "offload_layers": 4}
+    both, offloads = run(tmp_path, keys, {"offload_layers": 4})
+    exposed = both.breakdown_s["exposed_communication"]
+    idle = both.breakdown_s["bubble"] + both.breakdown_s["idle"]
+    assert offloads.breakdown_s["exposed_communication"]["copy_out"] > 0.0
+    assert both.breakdown_s["compute"] + sum(exposed.values()) + idle == pytest.approx(both.step_time_s, rel=1e-12)
 
 
 def test_all_ranks_together_write_the_state_once(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from helpers.engine import LATENT, architecture, latent, model_file, moe, questi
 import tspsim
 from tspsim import schema
 from tspsim.bound import bounds
+from tspsim.costs import Costs
 from tspsim.errors import InputError
 from tspsim.model import Architecture, load_model
 from tspsim.model.formats import WeightClass
@@ -23,7 +24,7 @@ from tspsim.parallel.decode import DecodeExchange
 from tspsim.parallel.served import dealt, layer_weight_bytes
 from tspsim.paths import LowerBound
 from tspsim.question import look_up
-from tspsim.simulation import Costs, run_plan, scheduled
+from tspsim.simulation import run_plan, scheduled
 
 KI = 1024
 #: KV heads fewer than ranks, as many, and one latent for all.

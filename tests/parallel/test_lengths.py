@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 import tspsim
 from tspsim.bound import bounds
+from tspsim.costs import Costs
 from tspsim.errors import InputError
 from tspsim.parallel import build_mesh
 from tspsim.parallel.lengths import Dealt, Groups, dealt
 from tspsim.paths import LowerBound
 from tspsim.question import look_up
 from tspsim.result import PlanResult
-from tspsim.simulation import Costs
 
 MODEL = architecture(512, layers=2, heads=8, kv_heads=4, vocab=1024)
 #: From so short that a rank has dozens to one that all share.

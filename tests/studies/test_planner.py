@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import tspsim
 from tspsim.cli import main
+from tspsim.costs import Costs
 from tspsim.errors import InfeasibleError, InputError
 from tspsim.parallel import peak_memory, scheme_of
 from tspsim.paths import tasks as longest
@@ -25,7 +26,7 @@ from tspsim.question import Question, look_up
 from tspsim.report.plan import yaml_of
 from tspsim.result import PlanResult
 from tspsim.scenario import Plan as PlanKeys
-from tspsim.simulation import Costs, run_plan
+from tspsim.simulation import run_plan
 from tspsim.studies.executors import Here, Processes
 from tspsim.studies.front import front_of
 from tspsim.studies.planner import Planner, load_planned, read_budget, read_map

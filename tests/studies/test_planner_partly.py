@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import tspsim
+from tspsim.costs import Costs
 from tspsim.parallel import build_mesh, peak_memory, scheme_of
 from tspsim.parallel.recomputed import Partly
 from tspsim.paths import LowerBound
 from tspsim.question import look_up
-from tspsim.simulation import Costs, scheduled, step_of
+from tspsim.simulation import scheduled, step_of
 from tspsim.studies.planner.space import Candidate, Space
 
 ASKED = {

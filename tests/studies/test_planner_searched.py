@@ -13,12 +13,13 @@ import yaml
 
 import tspsim
 from tspsim.cli import main
+from tspsim.costs import Costs
 from tspsim.errors import InfeasibleError, InputError
 from tspsim.parallel import Plan
 from tspsim.paths import LowerBound
 from tspsim.question import look_up
 from tspsim.report.plan import sure
-from tspsim.simulation import Costs, run_plan
+from tspsim.simulation import run_plan
 from tspsim.studies.planner import Planner, ServingPlanner
 from tspsim.studies.planner.clock import Clock, Deadline
 from tspsim.studies.planner.limit import Limits

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import click
 
-from ..errors import TspsimError, printable, shorten
+from ..errors import TspsimError, is_ctrl_c, printable, shorten
 from .commands import cli
 from .completion import asked_by_shell
 
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _silence_stdout()
         return _fail(f"{error.filename or 'standard output'}: {error.strerror or type(error).__name__}", 2)
     except Exception as error:
-        if _is_ctrl_c(error):
+        if is_ctrl_c(error):
             return _fail("interrupted", INTERRUPTED)
         if os.environ.get("TSPSIM_TRACEBACK"):
             raise
@@ -67,12 +67,6 @@ def _invoke(arguments: list[str]) -> int:
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
     return 0
-
-
-def _is_ctrl_c(error: Exception) -> bool:
-    """Whether Ctrl-C came where a library makes an error of its own of it: pydantic does while it builds a class, and
-    while a part writes itself."""
-    return isinstance(error.__cause__, KeyboardInterrupt) or "KeyboardInterrupt:" in str(error)
 
 
 def _fail(message: str, code: int) -> int:

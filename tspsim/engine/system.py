@@ -14,6 +14,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, count
+from math import prod
 from typing import ClassVar
 
 import numpy as np
@@ -44,8 +45,7 @@ from .timeline import Labels
 class Instance:
     """One group's use of a template; ``copies`` components have the same. ``ranks`` of a message: sender, receiver.
 
-    ``detoured``: dead links make it use other links than it would; ``engines``: copy engines move it, which take
-    nothing from kernels, nor kernels from them.
+    ``detoured``: dead links make it use other links than it would.
     """
 
     template: int
@@ -55,7 +55,6 @@ class Instance:
     shares: tuple[float, ...]
     copies: int
     detoured: bool = False
-    engines: bool = False
 
 
 #: Class of every rank, of every instance, and whether ranks are only nearly alike (:func:`alike`).
@@ -355,8 +354,7 @@ def mesh_components(mesh: Mesh, axes: Sequence[str]) -> NDArray[np.int64]:
     """Ranks that differ only in ``axes``: shape (components, ranks of one), alike in order."""
     used = [mesh.axes.index(axis) for axis in axes]
     moved = np.moveaxis(mesh.ranks, used, list(range(mesh.ranks.ndim - len(used), mesh.ranks.ndim)))
-    size = int(np.prod([mesh.ranks.shape[dimension] for dimension in used], dtype=np.int64))
-    return moved.reshape(-1, size)
+    return moved.reshape(-1, prod([mesh.ranks.shape[dimension] for dimension in used]))
 
 
 def distinct_components(
@@ -378,7 +376,7 @@ def template_instances(
     if template.is_copy:
         for rank in component.tolist():
             traffic = copied(cluster, rank, template)
-            yield Instance(index, False, (rank,), traffic, link_shares(cluster, traffic), copies, engines=True)
+            yield Instance(index, False, (rank,), traffic, link_shares(cluster, traffic), copies)
         return
     per_node, per_node_links = cluster.gpus_per_node, cluster.layout.node_links
     numbers = dict.fromkeys(mesh.group_of(template.axis)[component].tolist())
@@ -564,7 +562,7 @@ def channel_of(instance: Instance, number: int, devices: tuple[Device, ...]) -> 
         traffic.fluid_s,
         {},
         traffic.fluid_s / busiest if busiest > 0.0 else 1.0,
-        () if instance.engines or traffic.apart else devices,
+        () if traffic.apart else devices,
         traffic.algorithm.replace("_", " ") + " round dead links" * instance.detoured,
         parties=2 if instance.is_message else len(devices),
     )

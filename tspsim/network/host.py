@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .cluster import Cluster
-from .collectives.traffic import NOTHING, Traffic
+from .collectives.traffic import Traffic
 from .specs import NodeSpec
 
 #: Share of its link's bandwidth that copies between a GPU and its host reach: 50 to 55 of PCIe 5's 63 GB/s are what
@@ -30,16 +30,16 @@ def host_copy(cluster: Cluster, gpu: int, size_bytes: float, direction: str) -> 
     1.0
     """
     if size_bytes <= 0:
-        return NOTHING
+        return Traffic("none", 0.0, 0.0, (), (), apart=True)
     node, layout = cluster.node, cluster.layout
     seconds = size_bytes / host_bandwidth(node)
     if node.host_memory is not None or cluster.fabric is None:
-        return Traffic("host_link", 0.0, seconds, (), ())
+        return Traffic("host_link", 0.0, seconds, (), (), apart=True)
     link = layout.host_start + 2 * gpu + (direction == "in")
     stretch = cluster.node.host_link.bandwidth.value / float(cluster.bandwidth_bytes_per_s[link])
-    return Traffic("host_link", 0.0, seconds * stretch, (link,), (float(size_bytes),))
+    return Traffic("host_link", 0.0, seconds * stretch, (link,), (float(size_bytes),), apart=True)
 
 
 def waiting(seconds: float) -> Traffic:
     """What goes on to a store, or comes from one, over nothing that is shared in the cluster."""
-    return Traffic("store", seconds, 0.0, (), ())
+    return Traffic("store", seconds, 0.0, (), (), apart=True)

@@ -100,6 +100,8 @@ DISPATCHES.register(
 )
 
 
+#: Bytes of an element in fp8 with a scale of four bytes for each 128 elements.
+SCALED_FP8 = 1.0 + 4.0 / 128.0
 #: As ``ranks``, tokens on their way to experts in fp8 with a scale for each 128 elements, gradients on theirs too; sums
 #: come back in bf16 (DeepSeek-V3, arXiv:2412.19437, §3.3.3).
 DISPATCHES.register(
@@ -107,7 +109,7 @@ DISPATCHES.register(
         "ranks_fp8",
         distinct_ranks,
         phases=("dispatch", "combine"),
-        element_bytes=1.0 + 4.0 / 128.0,
+        element_bytes=SCALED_FP8,
         eight_bits=True,
         searched=False,
         word="x8",
@@ -120,7 +122,7 @@ DISPATCHES.register(
         "low_latency",
         distinct_ranks,
         phases=("dispatch_low_latency", "combine_low_latency"),
-        element_bytes=1.0 + 4.0 / 128.0,
+        element_bytes=SCALED_FP8,
         trains=False,
     )
 )

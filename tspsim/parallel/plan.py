@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import gcd
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import InputError
 from ..model import Architecture
@@ -17,12 +17,8 @@ from .pipeline import ORDERS, PipelineOrder
 from .recomputed import Partly
 from .registries import SCHEMES, scheme_name
 
-if TYPE_CHECKING:
-    pass
-
 #: The axis of ranks that gather an expert's slices.
 SLICES = "expert slices"
-
 
 
 @dataclass(frozen=True)

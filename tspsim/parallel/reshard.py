@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 
 from ..registry import Registry
 
@@ -74,10 +75,7 @@ class Way:
             layout.generate_tp,
             layout.tp // layout.generate_tp,
         )
-        found = 1
-        for axis, size in zip(AXES, sizes, strict=True):
-            found *= size if axis in self.axes else 1
-        return found
+        return prod(size for axis, size in zip(AXES, sizes, strict=True) if axis in self.axes)
 
 
 WAYS: Registry[Way] = Registry("way to reshard", "tspsim.reshard_ways")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from ..steps import FORWARD, Task
 from .builder import ProgramBuilder
@@ -33,9 +34,7 @@ def file_s(job: Job) -> float:
     plan = job.plan
     if plan.checkpoint_rate is None:
         return 0.0
-    ranks = 1
-    for axis in (*job.scheme.axes, "dp"):
-        ranks *= plan.degree(axis)
+    ranks = prod(plan.degree(axis) for axis in (*job.scheme.axes, "dp"))
     return ranks * sum(most_bytes(job, range(plan.pp))) / plan.checkpoint_rate
 
 

@@ -155,7 +155,7 @@ class ProgramCosts:
 
     def range_of(self, work: Work) -> tuple[float, float]:
         """Low and high factor of a step's seconds, nine times of ten: one a kernel family, one for exposed transfers,
-        one for the stack and one for the engine's host, independent (:meth:`tspsim.simulation.Costs.range_of`).
+        one for the stack and one for the engine's host, independent (:meth:`tspsim.costs.Costs.range_of`).
 
         They are common to all steps of a kind, so that a run whose steps take as much less, or more, is at the end of
         its range.

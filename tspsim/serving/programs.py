@@ -10,6 +10,7 @@ from functools import cached_property
 from math import hypot
 
 from .. import inference, metrics
+from ..costs import Costs
 from ..hardware.pricers import price
 from ..mesh import Mesh
 from ..operators import Operator, Role
@@ -18,7 +19,7 @@ from ..parallel.serving_engine import Captured
 from ..parallel.stack import Stack
 from ..program import Program
 from ..question import Question
-from ..simulation import Costs, run, scheduled
+from ..simulation import run, scheduled
 from ..steps import DECODE_STEP, MIXED_STEP, PREFILL_STEP, VERIFY_STEP, Load, Piece, Speculation, Step
 from .chain import Chain, Exchanges, Walker
 from .flat import Thing, things_of

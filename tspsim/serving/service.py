@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,6 +9,7 @@ from typing import Protocol
 import simpy
 from simpy.core import EmptySchedule
 
+from ..engine.core import no_collection
 from ..errors import TspsimError
 from .log import StepLog
 from .replicas import Notice, Serves
@@ -135,16 +135,11 @@ class Service:
         self.desk.open(self.env, self._end, every_step=self._every_step)
         self.source.begin(self.env, self.desk.take)
         interrupted = False
-        collecting = gc.isenabled()
-        # Millions of small objects and no garbage cycles: the collector would only look for what is not there.
-        gc.disable()
-        try:
-            self._serve()
-        except KeyboardInterrupt:
-            interrupted = True
-        finally:
-            if collecting:
-                gc.enable()
+        with no_collection():
+            try:
+                self._serve()
+            except KeyboardInterrupt:
+                interrupted = True
         replicas = self.desk.named_replicas
         return Outcome(
             self.source.requests,

@@ -24,6 +24,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .. import simulation
+from ..costs import Costs
 from ..errors import InfeasibleError, InputError, UnknownNameError
 from ..result import PlanResult
 from ..scenario import Scenario
@@ -288,7 +289,7 @@ def offer_of(
 ) -> Offer:
     """Simulate one plan of a scenario and take its step apart.
 
-    Kernel families have the ranges of the device's fits (:meth:`tspsim.simulation.Costs.errors`), transfers that of the
+    Kernel families have the ranges of the device's fits (:meth:`tspsim.costs.Costs.errors`), transfers that of the
     network's anchors. The price is the scenario's, which has no doubt, or the device's on ``basis``, ranging over all
     bases of its file.
 
@@ -300,7 +301,7 @@ def offer_of(
         The plan does not fit.
     """
     question = simulation.look_up(choose(scenario, [plan]), lookups or simulation.Lookups())
-    costs = simulation.Costs(question.device)
+    costs = Costs(question.device)
     answer = simulation.run_plan(question, question.plans[0], costs=costs)
     if not answer.ran:
         raise InfeasibleError(f"{plan}: {answer.error}")
@@ -308,7 +309,7 @@ def offer_of(
 
 
 def offer_from(
-    question: simulation.Question, answer: PlanResult, costs: simulation.Costs, *, name: str, basis: str = "neocloud"
+    question: simulation.Question, answer: PlanResult, costs: Costs, *, name: str, basis: str = "neocloud"
 ) -> Offer:
     """A plan that ran, with the ``costs`` it ran at."""
     device, errors = question.device.name, costs.errors()
@@ -389,7 +390,7 @@ def rerun(scenario: Scenario, plan: str, values: Mapping[str, float]) -> float:
         raise UnknownNameError("factor", unknown[0], (*FAMILIES, TRANSFERS))
     transfers = values.get(TRANSFERS, 1.0)
     scales = {family: values.get(family, 1.0) / transfers for family in FAMILIES}
-    answer = simulation.run_plan(question, question.plans[0], costs=simulation.Costs(question.device, scales))
+    answer = simulation.run_plan(question, question.plans[0], costs=Costs(question.device, scales))
     if not answer.ran:
         raise InfeasibleError(f"{plan}: {answer.error}")
     return answer.step_time_s * transfers

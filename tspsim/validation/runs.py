@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tspsim import catalog
+from tspsim.costs import Costs
 from tspsim.errors import InputError
 from tspsim.model import Architecture
 from tspsim.network.load import usual_node
@@ -24,7 +25,7 @@ from tspsim.parallel import peak_memory, scheme_of
 from tspsim.parallel.memory import stage_memory
 from tspsim.parallel.recomputed import ATTENTION, CHEAP, FULL, KEPT, Partly
 from tspsim.scenario import load
-from tspsim.simulation import Costs, Question, admitted, look_up, scheduled, step_of
+from tspsim.simulation import Question, admitted, look_up, scheduled, step_of
 
 from .devices import LOOKUPS
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from ...costs import Costs
 from ...description import too_large
 from ...errors import InfeasibleError, InputError, TspsimError, UnknownNameError
 from ...network import Cluster
@@ -14,7 +15,7 @@ from ...parallel import Job, build_mesh, located, peak_memory, scheme_of
 from ...result import Memory, PlanResult
 from ...scenario import Plan as PlanKeys
 from ...scenario import Scenario
-from ...simulation import Costs, run_plan, scheduled
+from ...simulation import run_plan, scheduled
 from .. import uncertainty
 from ..executors import executor_of
 from ..front import front_of

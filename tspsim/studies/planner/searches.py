@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ...costs import Costs
 from ...errors import InputError
 from ...network import Cluster
 from ...parallel import Captured
@@ -12,7 +13,6 @@ from ...question import Question, look_up
 from ...result import PlanResult
 from ...scenario import ClusterInline, Scenario
 from ...scenario.cluster import Island
-from ...simulation import Costs
 from ..query import Library
 from .branch import Search
 from .clock import NEVER, Deadline

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...bound import plan_bound
+from ...costs import Costs
 from ...description import describe_cluster, describe_model, provenance
 from ...errors import InfeasibleError, InputError, UnknownNameError
 from ...parallel import capacity, scheme_axes
@@ -22,7 +23,7 @@ from ...question import Question
 from ...result import SCHEMA_VERSION, PlanResult
 from ...scenario import Plan as PlanKeys
 from ...scenario import Scenario
-from ...simulation import Costs, run_plan, scheduled
+from ...simulation import run_plan, scheduled
 from ...statements import defaults_in_words
 from ..front import front_of
 from ..query import Library
