@@ -87,7 +87,7 @@ def _scheme(job: Job, axis: str) -> None:
 
 def _unequal(job: Job) -> None:
     """Sequences of unequal length: keys that are theirs alone, and what is not built beside them."""
-    plan, own = job.plan, ("dynamic_sp", "rank_tokens", "deal")
+    plan, own = job.plan, ("dynamic_sp", "rank_tokens", "deal", "padded")
     if not job.unequal:
         stated = next((name for name in own if name in plan.options), None)
         if stated is not None:
@@ -235,6 +235,8 @@ def _adapters(job: Job) -> None:
 
 def _pipeline(job: Job) -> None:
     plan, chunks = job.plan, job.plan.pp * job.plan.vpp
+    if job.training and job.order.waits:
+        raise plan.refusal("schedule", f"{plan.schedule} is of passes without a backward; use 1f1b")
     if not job.unequal and job.work.sequences % job.sequences:
         raise plan.refusal(
             "micro_batch", f"{job.sequences} does not divide the {job.work.sequences} sequences of a replica"

@@ -93,6 +93,8 @@ class Groups:
         Longer sequences are shared by 2, 4, 8, … of them.
     multiple
         Tokens of a sequence are padded to a multiple of so many a rank.
+    padded
+        And to the longest of the step, as where a batch is one tensor.
     """
 
     count: int
@@ -100,6 +102,7 @@ class Groups:
     room: int | None
     grows: bool
     multiple: Callable[[int], int]
+    padded: bool = False
 
 
 class Dealt(NamedTuple):
@@ -154,6 +157,7 @@ def dealt(
         ``sp`` or ``dp``.
     """
     facts = (groups.count, groups.shards, groups.room, groups.grows)
+    lengths = (max(lengths),) * len(lengths) if groups.padded else lengths
     sizes = [2**power for power in range(groups.count.bit_length())] if groups.grows else [1]
     return _dealt(model, lengths, causal, deal, facts, tuple(groups.multiple(groups.shards * size) for size in sizes))
 
@@ -212,7 +216,9 @@ def told(dealt: Dealt, unequal: Unequal, shards: int) -> Iterator[str]:
         f"replica of up to {dealt.room:,} tokens a rank"
     )
     if dealt.padded > unequal.total:
-        yield f"shards of equal size pad {unequal.total:,} tokens to {dealt.padded:,}; rates count the former"
+        alike = len({each for packs in dealt.packs for pack in packs for each in pack.tokens}) == 1
+        why = "to be as long as the longest pads" if alike else "shards of equal size pad"
+        yield f"{why} {unequal.total:,} tokens to {dealt.padded:,}; rates count the former"
     shared = {ranks: count for ranks, count in dealt.ranks_of_sequences.items() if ranks > shards}
     if shared:
         yield "long sequences are shared: " + ", ".join(f"{count} by {ranks} ranks" for ranks, count in shared.items())
