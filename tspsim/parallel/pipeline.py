@@ -241,8 +241,8 @@ ORDERS.register(
         word="zb",
     )
 )
-#: Hand-over as in pipelines before non-blocking ones (EnergonAI: Du et al. 2022, arXiv:2209.02341). With f for a stage, x
-#: for a message, m micro-batches, p stages of equal work:
+#: Hand-over as in pipelines before non-blocking ones (EnergonAI: Du et al. 2022, arXiv:2209.02341). With f for a stage,
+#: x for a message, m micro-batches, p stages of equal work:
 #:     without waiting  p·f + (p − 1)·x + (m − 1)·max(f, x)
 #:     blocking         p·f + (p − 1)·x + (m − 1)·(f + 2x) where stages lie between others, f + x with two of them
 ORDERS.register(
