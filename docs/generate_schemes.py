@@ -10,7 +10,7 @@ it is written as well (``reports/pages/schemes-worth.html``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -21,6 +21,7 @@ import pages
 import tspsim
 from tspsim.errors import InputError
 from tspsim.report.worth import write
+from tspsim.studies.expert_pools import expert_pools
 
 PAGE = Path(__file__).parent / "schemes-worth.md"
 DEVICES = ("mi300x", "mi355x", "h100", "b200")
@@ -62,6 +63,11 @@ class Entry:
     nodes: int = 1
     fabric: str | None = None
     further: Keys = field(default_factory=dict)
+    #: Keys of the question beside cluster, workload and plans.
+    asked: Keys = field(default_factory=dict)
+    #: The scheme's rate on a device, and its rival's, where they are no plans of one question.
+    computed: Callable[[str], float | None] | None = None
+    rival: Callable[[str], float | None] | None = None
     devices: tuple[str, ...] = field(default=DEVICES)
 
 
@@ -76,6 +82,37 @@ ISLANDS: Keys = {
 UNEQUAL: Keys = {
     key: value for key, value in tspsim.load("pipette-mapping").to_dict()["cluster"].items() if key == "measured"
 }
+ITERATION: Keys = {key: value for key, value in tspsim.load("rlhf-70b-mi300x").to_dict().items() if key == "loop"}
+REACHED: Keys = {"tp": 8, "pp": 2, "zero": 1}
+DECODING: Keys = {"model": "deepseek-v2", "pass": "decode", "batch": 24, "context": 4 * KI}
+UNEVEN: Keys = {"model": "llama-3.1-8b", "pass": "forward", "sequence": 8 * KI, "global_batch": 64,
+                "lengths": {"kind": "lognormal", "median": 1024, "sigma": 1.0, "floor": 64}}  # fmt: skip
+PATHS: Keys = {"model": "llama-3.1-70b", "pass": "decode", "batch": 1, "context": 120 * KI}
+
+
+def agents(device: str, reader: str) -> float | None:
+    """Output tokens/s of the shipped agents, their prompts read on a node of one device, answers on one of another."""
+    asked = tspsim.load("agents-b200-reads-mi355x-writes", [f"cluster.device={device}"])
+    plan = asked.plan("B200 reads")
+    pools = plan.pools
+    assert pools is not None and pools.prefill.cluster is not None
+    other = pools.prefill.cluster.model_copy(update={"device": reader})
+    pools = pools.model_copy(update={"prefill": pools.prefill.model_copy(update={"cluster": other})})
+    asked = asked.model_copy(update={"plans": (plan.model_copy(update={"pools": pools}),)})
+    (answer,) = tspsim.simulate(asked).plans
+    return answer.tokens_per_s if answer.ran else None
+
+
+def pooled(device: str) -> float | None:
+    """Tokens/s of DeepSeek-V2 with experts on two of four nodes, one micro-batch or two."""
+    cluster = {"device": device, "nodes": 4, "fabric": "rails-400g"}
+    work = {key: value for key, value in DECODING.items() if key not in ("pass", "batch")}
+    try:
+        return max(expert_pools(cluster, work, expert_gpus=16, batch=768, micro_batches=m).tokens_per_s for m in (1, 2))
+    except InputError:
+        return None
+
+
 ENTRIES = (
     Entry(
         "TASP", "tsp-8b forward, 64Ki, 8 ranks", {"sp": 8, "exchange": "ring", "context_transport": "multi_ring"}, SP8,
@@ -200,8 +237,18 @@ ENTRIES = (
         {"model": "qwen3-30b-a3b", "pass": "decode", "batch": 2, "context": 4 * KI,
          "routing": {"load": "zipf", "skew": 0.3}},
         "4.7× over SGLang, 2.2× over MegaScale-Infer a GPU (pools of 8 H100, DeepSeek-V2)",
-        "fewer distinct experts on the fullest rank; the published factors are of pools, which are not built",
+        "fewer distinct experts on the fullest rank; the published factors are of pools (below)",
         "few tokens beside many experts, room for copies",
+    ),
+    Entry(
+        "Janus' pools", "DeepSeek-V2 decode, 768 × 4Ki, 4 nodes, experts on two of them", {},
+        {"EP32 by a library": {"dp": 32, "ep": 32},
+         "EP32, small messages": {"dp": 32, "ep": 32, "expert_dispatch": "low_latency"},
+         "EP32, attention over TP8": {"tp": 8, "dp": 4, "ep": 32, "workload": {"batch": 192}}},
+        DECODING,
+        "4.7× over SGLang, 2.2× over MegaScale-Infer a GPU (32 H100)",
+        "experts read once for all tokens; wide groups do that too, and no half waits ([pools](experts.md#pools))",
+        "pools that scale apart; a closed form over kernels and links", nodes=4, fabric="rails-400g", computed=pooled,
     ),
     Entry(
         "Speculative MoE", "Qwen3-30B-A3B prefill, 8Ki a GPU, EP8, 62 % of choices local",
@@ -274,6 +321,72 @@ ENTRIES = (
         "a long tail of lengths", nodes=2, fabric="rails-400g",
     ),
     Entry(
+        "Padding removed (EnergonAI)", "Llama-3.1-8B forward, 64 sequences around 1Ki, up to 8Ki",
+        {"rank_tokens": 8 * KI},
+        {"padded": {"rank_tokens": 8 * KI, "padded": True}, "SP8, padded": {"sp": 8, "padded": True},
+         "TP8, padded": {"tp": 8, "rank_tokens": 8 * KI, "padded": True}}, UNEVEN,
+        "−37 % latency (TP) over FasterTransformer, all of EnergonAI",
+        "products take B·max over Σ; nothing at equal lengths; any packed batch has it",
+        "lengths that differ within a batch",
+    ),
+    Entry(
+        "Hand-over without waiting (EnergonAI)", "Llama-3.1-70B forward, 8 GPUs, PP8, 32 × 2Ki",
+        {"pp": 8, "micro_batch": 1}, {"blocking": {"pp": 8, "micro_batch": 1, "schedule": "blocking"},
+                                      "TP2-PP4": {"tp": 2, "pp": 4, "micro_batch": 1}, "TP8": {"tp": 8}},
+        {"model": "llama-3.1-70b", "pass": "forward", "sequence": 2 * KI, "sequences_per_replica": 32},
+        "+10 % scaling of a pipeline", "max(f, x) a micro-batch instead of f + 2x; every framework has it today",
+        "messages that take long beside a stage",
+    ),
+    Entry(
+        "HybridFlow", "an iteration of RL, Llama-3.1-70B, 1Ki rollouts, 16 nodes, TP8-PP2 trains, TP4 generates",
+        {**REACHED, "rollout": {"tp": 4}},
+        {"nodes apart that wait": {**REACHED, "rollout": {"tp": 4, "nodes": 4}},
+         "everyone gathers": {**REACHED, "rollout": {"tp": 4, "way": "everyone"}},
+         "generated as trained": {**REACHED, "rollout": {"tp": 8, "pp": 2}}},
+        {"model": "llama-3.1-70b", "pass": "training", "sequence": 2 * KI, "stack": "megatron-core"},
+        "1.53 to 20.57× over DeepSpeed-Chat, OpenRLHF and NeMo-Aligner (abstract)",
+        "all GPUs work on every part; the reshard is 1 % of an iteration ([iterations](reinforcement-learning.md))",
+        "memory for both layouts", nodes=16, fabric="rails-400g", asked=ITERATION,
+    ),
+    Entry(
+        "Agents over two kinds", "32 agents of six turns, Llama-3.1-70B fp8; B200 reads prompts, this one writes", {},
+        {"two nodes of this one": {}}, {},
+        "3 to 4× the value of a dollar, B200 and Gaudi 3 over H100 (secondary sources)",
+        "the better reader's time on the reader's part ([agents](serving.md#agents-over-unlike-machines))",
+        "NICs between them, prompts that grow", computed=lambda device: agents(device, "b200"),
+        rival=lambda device: agents(device, device),
+    ),
+    Entry(
+        "ParaThinker", "Llama-3.1-70B decode, TP8, eight paths of 4Ki behind 116Ki, tokens of all",
+        {"tp": 8, "workload": {"streams": {"count": 8, "branch": 4 * KI}}},
+        {"eight requests, TP8": {"tp": 8, "workload": {"batch": 8}},
+         "eight requests, TP4": {"tp": 4, "dp": 2, "workload": {"batch": 4}}}, PATHS,
+        "eight paths cost 7.1 % of latency", "(W + k·(C − b + P·b)) / (W + k·C): the prompt is read once",
+        "answers worth joining, long prompts beside short paths",
+    ),
+    Entry(
+        "Hogwild!", "the same, eight streams in one cache", {"tp": 8, "workload": {"streams": {"count": 8,
+                                                                                      "shared_cache": True}}},
+        {"eight requests, TP8": {"tp": 8, "workload": {"batch": 8}},
+         "eight requests, TP4": {"tp": 4, "dp": 2, "workload": {"batch": 4}}}, PATHS,
+        "–", "one cache is read once for all streams", "work that streams can divide",
+    ),
+    Entry(
+        "ParScale", "Llama-3.1-8B decode, a sequence of 4Ki a GPU, eight caches for one better token",
+        {"dp": 8, "workload": {"streams": {"count": 8}}}, {"one stream": {"dp": 8}},
+        {"model": "llama-3.1-8b", "pass": "decode", "batch": 1, "context": 4 * KI},
+        "22× less memory and 6× less latency than as many more parameters",
+        "at most (W + P·K) / (W + K) of the time for one token", "**another model**, whose tokens are worth more",
+    ),
+    Entry(
+        "Weights of four bits (Tilus)", "Llama-3.1-70B decode, TP8, 16 × 4Ki", {"tp": 8, "workload":
+                                                                             {"precision": {"weights": "int4"}}},
+        {"bf16": {"tp": 8}, "fp8": {"tp": 8, "workload": {"precision": {"weights": "fp8"}}}},
+        {"model": "llama-3.1-70b", "pass": "decode", "batch": 16, "context": 4 * KI},
+        "1.75× Triton, 1.03× Marlin (kernels of other libraries)",
+        "linears take w/16 of their bytes; attention, sums and launches stay", "a model that bears it",
+    ),
+    Entry(
         "Overlapped checkpoints", "Llama-3.1-70B training, TP8, ZeRO 1, 16 nodes, one every second step at 200 GB/s",
         {"tp": 8, "zero": 1, "checkpoint": "overlapped", **EVERY_SECOND},
         {"written first": {"tp": 8, "zero": 1, "checkpoint": "synchronous", **EVERY_SECOND},
@@ -332,12 +445,19 @@ ENTRIES = (
 def rate(device: str, entry: str, plan: str) -> float | None:
     """Tokens/s of the machine; None where the plan does not fit or run."""
     (asked,) = (each for each in ENTRIES if each.name == entry)
-    keys = asked.plan if plan == asked.name else asked.rivals[plan]
+    if plan == asked.name and asked.computed is not None:
+        return asked.computed(device)
+    if asked.rival is not None:
+        return asked.rival(device)
+    keys = dict(asked.plan if plan == asked.name else asked.rivals[plan])
+    # A plan or a rival may change the workload: bits of weights, streams, a batch.
+    workload = asked.workload | keys.pop("workload", {})
     cluster: Keys = {"device": device, "nodes": asked.nodes}
     if asked.fabric is not None:
         cluster["fabric"] = asked.fabric
     cluster |= asked.further
-    question = {"name": "worth", "cluster": cluster, "workload": asked.workload, "plans": [{"name": plan, **keys}]}
+    plans = [{"name": plan, **keys}]
+    question = {"name": "worth", "cluster": cluster, "workload": workload, "plans": plans, **asked.asked}
     try:
         (answer,) = tspsim.simulate(question).plans
     except InputError:

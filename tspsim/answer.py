@@ -1,4 +1,5 @@
-"""One question and its answer: a single step, or with ``traffic`` the requests that a service answers."""
+"""One question and its answer: a single step, with ``traffic`` the requests that a service answers, with ``loop`` an
+iteration of reinforcement learning."""
 
 from __future__ import annotations
 
@@ -43,6 +44,10 @@ def simulate(
         The scenario is wrong: a degree that divides nothing, an unknown name, ….
     """
     asked = scenario if isinstance(scenario, Scenario) else load(scenario)
+    if asked.loop is not None:
+        from .loop.answer import answer as iterations
+
+        return iterations(look_up(asked), progress=progress)
     if asked.traffic is None:
         return simulation.simulate(asked, every_rank=every_rank, progress=progress)
     from .serving.answer import answer
@@ -52,6 +57,10 @@ def simulate(
 
 def run_plan(question: Question, plan: Plan) -> PlanResult:
     """One plan of a question that was looked up."""
+    if question.scenario.loop is not None:
+        from .loop.iteration import run_plan as iterate
+
+        return iterate(question, plan)
     if question.scenario.traffic is None:
         return simulation.run_plan(question, plan)
     from .serving.answer import serve_plan

@@ -227,6 +227,8 @@ def bounds(question: Question | Scenario) -> Bounds:
     if question.scenario.traffic is not None:
         problem = "ceilings are of one step; state `workload.pass` and how much it is, and leave traffic out"
         raise InputError(problem, key="traffic")
+    if question.scenario.loop is not None:
+        raise InputError("ceilings are of one step; leave loop out and state how much it is", key="loop")
     work, model, device = question.work, question.model, question.device
     return Bounds(
         scenario=question.scenario.name,

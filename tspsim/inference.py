@@ -67,6 +67,7 @@ def answer(job: Job, step_s: float, room: Capacity) -> dict[str, Any]:
         said["time_per_output_token_s"] = step_s / load.advance
         said["tokens_per_s_per_user"] = load.advance / step_s
         said["output_tokens_per_s"] = job.plan.dp * load.batch * load.advance / step_s
-    longest = max(tokens for tokens, _ in capacity.kept_by(job))
-    said["capacity"] = capacity.answer(room, longest, load.streams.caches)
+    kept = *load.kept, *load.decoding()
+    longest = max(queries + context for queries, context, _ in kept)
+    said["capacity"] = capacity.answer(room, longest, load.streams)
     return said

@@ -129,7 +129,7 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
     cluster = cluster_of(scenario, lookups)
     workload = scenario.workload
     entry = scenario.plans[0]
-    replicas = 1 if entry.pools is not None else entry.degrees(cluster.gpus)["dp"]
+    replicas = 1 if entry.pools is not None else entry.degrees(cluster.gpus - own_gpus(entry, cluster))["dp"]
     try:
         stack = lookups.load_stack(workload.stack)
     except UnknownNameError as error:
@@ -178,9 +178,10 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
             plans.append(first_of_pools(scenario, entry, cluster, lookups))
             continue
         recomputation, recomputed = entry.remade
+        gpus = cluster.gpus - own_gpus(entry, cluster)
         plan = Plan(
             entry.name,
-            entry.degrees(cluster.gpus),
+            entry.degrees(gpus),
             **{name: getattr(entry, name) for name in (*SWITCHES, *OTHERS) if name != "recomputation"},
             recomputation=recomputation,
             recomputed=recomputed,
@@ -193,14 +194,23 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         )
         if not workload.lengths:
             workload.sequences_of(plan.dp, plan.name)
-        plans.append(located(with_choices(plan, entry).owned(model), cluster.gpus, cluster.gpus_per_node))
+        plans.append(located(with_choices(plan, entry).owned(model), gpus, cluster.gpus_per_node))
     question = Question(
         scenario, cluster, device, model, work, tuple(plans), workload.global_batch, stack.provenance(), others
     )
     for plan, entry in zip(plans, scenario.plans, strict=True):
-        if entry.pools is None:
+        if entry.pools is None and scenario.loop is None:  # how much a loop's steps are is known by its parts
             question.job(plan).check()
     return question
+
+
+def own_gpus(entry: PlanKeys, cluster: Cluster) -> int:
+    """GPUs that generate alone, of a plan of a loop; raises InputError where none are left to train."""
+    nodes = entry.rollout.nodes if entry.rollout is not None else None
+    if nodes is not None and nodes >= cluster.nodes:
+        told = f"{nodes} of {cluster.nodes} nodes leave none to train; use fewer, or leave nodes out"
+        raise InputError(told, key=f"plans.{entry.name}.rollout.nodes")
+    return (nodes or 0) * cluster.gpus_per_node
 
 
 def first_of_pools(scenario: Scenario, entry: PlanKeys, cluster: Cluster, lookups: Lookups) -> Plan:

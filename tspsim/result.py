@@ -138,6 +138,9 @@ class PlanResult:
     draws
         Of a plan whose paths are drawn: policy, seeds, and ``step_time_s`` at 5, 50 and 95 % of them; the plan's own
         numbers are those of the draw at 50 % (:mod:`tspsim.draws`).
+    loop
+        Of an iteration of reinforcement learning its parts (:mod:`tspsim.loop`). Then a *step* is the whole iteration,
+        and ``tokens_per_step`` are those of all prompts and answers; links and timeline are those of one update.
     serving
         Of requests served: waits, rates, caches, money (:mod:`tspsim.serving.metrics`). Then a *step* is the whole run:
         ``step_time_s`` is its wall, ``tokens_per_step`` are the outputs, and ``tokens_per_s`` is outputs a second.
@@ -173,6 +176,7 @@ class PlanResult:
     checkpoint: Mapping[str, float] = field(default_factory=dict)
     inference: Mapping[str, Any] = field(default_factory=dict)
     draws: Mapping[str, Any] = field(default_factory=dict)
+    loop: Mapping[str, Any] = field(default_factory=dict)
     serving: Mapping[str, Any] = field(default_factory=dict)
     curve: tuple[Mapping[str, Any], ...] = ()
     runs: tuple[Any, ...] = field(default=(), repr=False, compare=False)
@@ -258,6 +262,7 @@ class PlanResult:
             **({"checkpoint": dict(self.checkpoint)} if self.checkpoint else {}),
             **({"inference": dict(self.inference)} if self.inference else {}),
             **({"draws": dict(self.draws)} if self.draws else {}),
+            **({"loop": dict(self.loop)} if self.loop else {}),
         }
 
 
@@ -418,6 +423,7 @@ def flat(plan: Mapping[str, Any]) -> dict[str, Cell]:
     cells |= {f"compute_{family}_s": seconds for family, seconds in plan["compute_by_kind_s"].items()}
     cells |= {f"exposed_{kind}_s": seconds for kind, seconds in exposed.items()}
     cells |= _served(plan.get("inference", {}))
+    cells |= {name: value for name, value in plan.get("loop", {}).items() if isinstance(value, int | float)}
     return cells | _costs(plan["cost"])
 
 

@@ -27,7 +27,7 @@ from .draws import median_draw
 from .engine.assignment import Assignment
 from .engine.core import Interference, Submission, no_collection
 from .engine.steady import execute
-from .errors import UnreachableError
+from .errors import InputError, UnreachableError
 from .mesh import Mesh
 from .parallel import (
     Job,
@@ -138,7 +138,14 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
 
     Where switches draw paths (:mod:`tspsim.network.routing`), every draw runs, at the schedule chosen for the first;
     the answer is the draw of the median step, and says between which the others lie.
+
+    Raises
+    ------
+    InputError
+        The scenario asks for iterations of a loop, which no single step answers.
     """
+    if question.scenario.loop is not None:
+        raise InputError("is of whole iterations; leave it out of a single step", key="loop")
     asked = question.on(plan)
     routings = asked.cluster.routing.draws() if asked.cluster.layout.draws else (asked.cluster.routing,)
     if len(routings) == 1:

@@ -62,6 +62,7 @@ def _check_scenario(source: str, overrides: tuple[str, ...]) -> None:
 
 def _asked(scenario: Scenario) -> tuple[list[str], list[tuple[str, Memory]]]:
     """What is asked of which machine, and every plan with its memory."""
+    from ..loop.parts import Parts
     from ..parallel import peak_memory, scheme_of
     from ..question import look_up
     from ..result import Memory
@@ -83,7 +84,8 @@ def _asked(scenario: Scenario) -> tuple[list[str], list[tuple[str, Memory]]]:
         return [*lines, "  the best plan is searched for when it is run"], []
     width = max(len(plan.name) for plan in question.plans)
     for plan in question.plans:
-        job = scheduled(question, plan)
+        updated = question if scenario.loop is None else Parts(question, plan.name).trained(workload.model)
+        job = scheduled(updated, plan if scenario.loop is None else updated.plans[0])
         memory = Memory(peak_memory(job, scheme_of(job.plan).residency), question.device.visible_memory_bytes)
         used = f"{gib(memory.peak_bytes)} of {gib(memory.capacity_bytes)}"
         fits = "fits" if memory.fits else "does not fit"

@@ -182,10 +182,20 @@ class ProgramBuilder:
         stream = f"send {axis}" + (" down" if way < 0 else "")
         return self._message(axis, size_bytes, name, tuple(after), wrap, to=offset, source=None, stream=stream)
 
-    def receive(self, axis: str, offset: int, size_bytes: float, name: str, *, wrap: bool, way: int = 1) -> int:
+    def receive(
+        self,
+        axis: str,
+        offset: int,
+        size_bytes: float,
+        name: str,
+        *,
+        after: Iterable[int] = (),
+        wrap: bool,
+        way: int = 1,
+    ) -> int:
         """What the rank ``offset`` positions before sends."""
         stream = f"receive {axis}" + (" down" if way < 0 else "")
-        return self._message(axis, size_bytes, name, (), wrap, to=None, source=-offset, stream=stream)
+        return self._message(axis, size_bytes, name, tuple(after), wrap, to=None, source=-offset, stream=stream)
 
     def _message(
         self,

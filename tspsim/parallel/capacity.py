@@ -16,7 +16,7 @@ from math import prod
 from typing import Any
 
 from ..model.attention import CacheUse
-from ..steps import PREFILL_STEP, Load
+from ..steps import PREFILL_STEP, Load, Streams
 from ..steps.batch import dealt
 from ..units import gib
 from . import served
@@ -195,9 +195,10 @@ def activation_bytes(job: Job, visible_bytes: float, chunks: Sequence[Chunk]) ->
     return max(layers, engine.logit_bytes.value * job.model.vocab * sequences)
 
 
-def answer(capacity: Capacity, context: int, caches: int = 1) -> dict[str, Any]:
-    """The entry ``capacity`` of a plan: bytes a GPU, and what they hold of sequences of a context, with so many caches
-    each."""
+def answer(capacity: Capacity, context: int, streams: Streams) -> dict[str, Any]:
+    """The entry ``capacity`` of a plan: bytes a GPU, and what they hold of sequences of a context, with the caches of
+    their streams each."""
+    caches = streams.read(context) / context if streams.branches else streams.caches
     low, high = (each / caches for each in capacity.sessions_range(context))
     budget = capacity.budget
     return {
@@ -207,5 +208,5 @@ def answer(capacity: Capacity, context: int, caches: int = 1) -> dict[str, Any]:
         "sessions": capacity.sessions(context) / caches,
         "sessions_range": [low, high],
         "tokens": capacity.tokens(context),
-        "longest_context": capacity.longest_context(caches),
+        "longest_context": capacity.longest_context(streams.caches),
     }

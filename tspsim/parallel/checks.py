@@ -141,6 +141,7 @@ def _serving(job: Job) -> None:
     if job.scheme.whole is None:
         can = " or ".join(each.axes[0] for each in SCHEMES.values() if each.whole is not None)
         raise plan.refusal(job.scheme.axes[0], f"{job.scheme.summary} does not run a {title}; use {can}")
+    _branches(job)
     load = work.load
     prompts = (row.query_tokens + row.context_tokens for row in load.kept)
     longest = {"context": max(load.contexts, default=0), "sequence": max(prompts, default=0)}
@@ -153,6 +154,21 @@ def _serving(job: Job) -> None:
         can = " or ".join(each.name for each in DRAFTS.values() if each.available(model))
         told = f"{drafts.draft} drafts with modules for further tokens, and {model.name} has none; use {can}"
         raise InputError(told, key="workload.speculation.draft")
+
+
+def _branches(job: Job) -> None:
+    """Streams behind a shared context are attended by ranks that hold all of it, of kinds that keep tokens."""
+    plan = job.plan
+    if not job.work.load.streams.branches:
+        return
+    if job.scheme.context(plan).ranks > 1 or job.scheme.folds:
+        told = "contexts that branches share are not divided by their tokens: use tp, pp and dp alone"
+        raise plan.refusal(job.scheme.axes[0], told)
+    kinds = {job.model.attention_of(block) for block in job.model.blocks}
+    kept_whole = sorted(kind.name for kind in kinds if not kind.divides_context)
+    if kept_whole:
+        told = f"branches of {kept_whole[0]} attention, which does not merge parts of a context, are not built"
+        raise InputError(told, key="workload.streams.branch")
 
 
 def _documents(job: Job, chunk: int) -> None:
@@ -227,6 +243,8 @@ def _adapters(job: Job) -> None:
 
 def _pipeline(job: Job) -> None:
     plan, chunks = job.plan, job.plan.pp * job.plan.vpp
+    if job.training and job.order.waits:
+        raise plan.refusal("schedule", f"{plan.schedule} is of passes without a backward; use 1f1b")
     if not job.unequal and job.work.sequences % job.sequences:
         raise plan.refusal(
             "micro_batch", f"{job.sequences} does not divide the {job.work.sequences} sequences of a replica"

@@ -226,7 +226,7 @@ class Job:
         halves, regions = (2 if plan.partition == "zigzag" else 1), plan.tp if plan.sequence_regions else 1
         groups = Groups(
             plan.dp, plan.token_shards, options.get("rank_tokens"), bool(options.get("dynamic_sp")),
-            lambda ranks: ranks * regions * (halves if ranks > 1 else 1),
+            lambda ranks: ranks * regions * (halves if ranks > 1 else 1), bool(options.get("padded")),
         )  # fmt: skip
         try:
             return dealt(self.model, work.unequal.tokens, work.causal, options.get("deal", "work"), groups)

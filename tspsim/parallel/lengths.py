@@ -48,7 +48,7 @@ class Unequal(NamedTuple):
 #: A plan's key: tokens from which on a sequence's activations go to the host (``offload_layers``).
 OFFLOAD_FROM = "offload_from"
 #: Keys of plans of sequences of unequal length alone.
-OF_LENGTHS = ("dynamic_sp", "rank_tokens", "deal", OFFLOAD_FROM)
+OF_LENGTHS = ("dynamic_sp", "padded", "rank_tokens", "deal", OFFLOAD_FROM)
 #: Of sequences that are all as long.
 ALIKE = Unequal(())
 
@@ -109,6 +109,8 @@ class Groups:
         Longer sequences are shared by 2, 4, 8, … of them.
     multiple
         Tokens of a sequence are padded to a multiple of so many a rank.
+    padded
+        And to the longest of the step, as where a batch is one tensor.
     """
 
     count: int
@@ -116,6 +118,7 @@ class Groups:
     room: int | None
     grows: bool
     multiple: Callable[[int], int]
+    padded: bool = False
 
 
 class Dealt(NamedTuple):
@@ -170,6 +173,7 @@ def dealt(
         ``sp`` or ``dp``.
     """
     facts = (groups.count, groups.shards, groups.room, groups.grows)
+    lengths = (max(lengths),) * len(lengths) if groups.padded else lengths
     sizes = [2**power for power in range(groups.count.bit_length())] if groups.grows else [1]
     return _dealt(model, lengths, causal, deal, facts, tuple(groups.multiple(groups.shards * size) for size in sizes))
 
@@ -228,7 +232,9 @@ def told(dealt: Dealt, unequal: Unequal, shards: int) -> Iterator[str]:
         f"replica of up to {dealt.room:,} tokens a rank"
     )
     if dealt.padded > unequal.total:
-        yield f"shards of equal size pad {unequal.total:,} tokens to {dealt.padded:,}; rates count the former"
+        alike = len({each for packs in dealt.packs for pack in packs for each in pack.tokens}) == 1
+        why = "to be as long as the longest pads" if alike else "shards of equal size pad"
+        yield f"{why} {unequal.total:,} tokens to {dealt.padded:,}; rates count the former"
     shared = {ranks: count for ranks, count in dealt.ranks_of_sequences.items() if ranks > shards}
     if shared:
         yield "long sequences are shared: " + ", ".join(f"{count} by {ranks} ranks" for ranks, count in shared.items())

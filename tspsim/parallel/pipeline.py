@@ -179,6 +179,9 @@ class PipelineOrder:
         stage keeps when they are most, in closed form; None: its tasks are walked.
     both_ways
         Micro-batches enter at both ends: a stage holds two chunks, its own and that of the stage opposite.
+    waits
+        Stages hand over as they compute: one sends when it has computed, receives when it has nothing to compute, and
+        does nothing else meanwhile. Of passes without a backward, whose messages all go one way.
     searched
         A search for plans looks at it.
     word
@@ -193,6 +196,7 @@ class PipelineOrder:
     splits_backward: bool = False
     kept: Callable[[int, int, int, Sequence[float]], tuple[int, ...]] | None = None
     both_ways: bool = False
+    waits: bool = False
     searched: bool = True
     word: str = ""
 
@@ -245,6 +249,15 @@ ORDERS.register(
         splits_backward=True,
         kept=kept_one_forward_one_backward,
         word="zb",
+    )
+)
+#: Hand-over as in pipelines before non-blocking ones (EnergonAI: Du et al. 2022, arXiv:2209.02341). With f for a stage,
+#: x for a message, m micro-batches, p stages of equal work:
+#:     without waiting  p·f + (p − 1)·x + (m − 1)·max(f, x)
+#:     blocking         p·f + (p − 1)·x + (m − 1)·(f + 2x) where stages lie between others, f + x with two of them
+ORDERS.register(
+    PipelineOrder(
+        "blocking", one_forward_one_backward, kept=kept_one_forward_one_backward, waits=True, searched=False
     )
 )
 

@@ -107,4 +107,4 @@ def cache_uses(job: Job, chunks: Sequence[Chunk]) -> Counter[CacheUse]:
 def sequences_of(job: Job) -> tuple[tuple[int, int, int], ...]:
     """All sequences of a replica as they are at the end of a step."""
     load = job.work.load
-    return *load.kept, *load.decoding()
+    return *load.kept, *load.caches()

@@ -386,7 +386,9 @@ class Writer:
         builder, wrap = self.builder, self.wraps(chunk)
         builder.part = "pipeline"
         name, way = f"{what} to the next stage", chunk.way
-        builder.send("pp", offset, self.message_bytes, name, after=after, wrap=wrap, way=way)
+        sent = builder.send("pp", offset, self.message_bytes, name, after=after, wrap=wrap, way=way)
+        if self.job.order.waits:
+            builder.compute(f"{what} sent", after=[sent])
 
     def wraps(self, chunk: Chunk) -> bool:
         """Whether messages of a chunk go round the stages; those the other way along them then meet their own kind
@@ -398,7 +400,8 @@ class Writer:
         builder, job = self.builder, self.job
         builder.part = "pipeline"
         name, wrap = f"{what} received", self.wraps(chunk)
-        got = builder.receive("pp", offset, self.message_bytes, name, wrap=wrap, way=chunk.way)
+        free = [builder.compute("nothing else to do")] if job.order.waits else []
+        got = builder.receive("pp", offset, self.message_bytes, name, after=free, wrap=wrap, way=chunk.way)
         if job.plan.tp > 1 and not job.plan.sequence_regions:
             whole = self.message_bytes * job.plan.tp
             got = builder.collective("all_gather", "tp", whole, f"gather {what}", after=[got])

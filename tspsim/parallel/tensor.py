@@ -526,6 +526,7 @@ SERVING_OPTIONS = (
 #: Keys of steps whose sequences differ in length.
 LENGTH_OPTIONS = (
     Option("dynamic_sp", StrictBool, None, "sp: auto; long sequences are shared by 2, 4, 8, ... ranks of dp"),
+    Option("padded", StrictBool, None, "sequences of unequal length are padded to the longest of the step"),
     Option("rank_tokens", PositiveCount, None, "tokens a rank takes at once; default: the longest over all its ranks"),
     Option("deal", DEALS, None, "what replicas get even shares of; default: work"),
     Option(

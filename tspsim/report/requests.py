@@ -163,6 +163,16 @@ def sentences(plan: PlanResult) -> Iterator[str]:
         yield f"Caches hold {compact(room, 'tokens')}{sessions}; at most {full(point)} are used."
     if point["prefix_hit_share"]:
         yield f"{percent(point['prefix_hit_share'], decimals=1)} of prompt tokens were in a cache."
+    if point.get("tasks"):
+        yield of_tasks(point["tasks"])
     if plan.cost.get("usd_per_million_tokens"):
         yield f"A million output tokens cost ${price(point)}."
     yield f"{plan.bottleneck[:1].upper()}{plan.bottleneck[1:]}."
+
+
+def of_tasks(told: Mapping[str, Any]) -> str:
+    """What agents' tasks took, and where the time went."""
+    parts = {"models": told["model_s"], "tools": told["tool_s"], "waits for workers": told["tool_wait_s"]}
+    where = ", ".join(f"{name} {seconds(each)}" for name, each in parts.items() if each)
+    busy = f"; workers are busy {percent(told['worker_share'], decimals=0)}" if told["worker_share"] else ""
+    return f"A task of {told['turns']} turns takes {seconds(told['task_s']['mean'])}: {where}{busy}."

@@ -14,6 +14,7 @@ from pydantic import (
 )
 
 from ..errors import InputError, shorten
+from .loop import Rollout
 from .pools import EngineOptions, Pools
 from .routing import RoutingChoice
 from .section import Name, Section, refuse
@@ -26,7 +27,7 @@ __all__ = ["Placement", "Plan"]
 #: Keys of plans that serve requests; a plan that states none has none in its plain data.
 SERVING = ("router", "engine", "speculation", "tiers", "pools")
 #: Keys that a plan's plain data has where they are stated.
-WHERE_STATED = (*SERVING, "routing")
+WHERE_STATED = (*SERVING, "routing", "rollout")
 #: An entry of ``plans`` that is searched for, and what it is called then.
 BEST = "best"
 
@@ -68,6 +69,7 @@ class Plan(Spread):
     pools: Pools | None = Field(
         None, description="of requests: prompts are read and answers written on different GPUs; degrees stand there"
     )
+    rollout: Rollout | None = Field(None, description="of a loop: how it generates; the plan's own keys train")
 
     @field_validator("name")
     @classmethod

@@ -12,6 +12,7 @@ from ..errors import UnknownNameError, did_you_mean, shorten
 from ..steps import STEPS
 from ..units import Usd, UsdPerHour, UsdPerKilowattHour, in_si
 from .cluster import ClusterChoice, ClusterInline, Faults
+from .loop import Loop
 from .plan import BEST, SERVING, Plan
 from .project import Parts, Project
 from .section import Name, Prose, Section, refuse
@@ -52,6 +53,7 @@ class Scenario(Section):
     cluster: ClusterChoice = Field(description="the first offer's when left out")
     workload: Workload
     traffic: Traffic | None = Field(None, description="requests to be served; without it a scenario is one step")
+    loop: Loop | None = Field(None, description="reinforcement learning around the training step")
     plans: Annotated[tuple[Plan, ...], Field(min_length=1, max_length=MOST_PLANS)]
     prices: Prices = Prices()
     offers: Annotated[tuple[Offer, ...], Field(max_length=MOST_PLANS)] = Field((), description="what could be bought")
@@ -109,6 +111,42 @@ class Scenario(Section):
             if stated is not None:
                 told = f"{stated} is of a scenario with traffic; leave it out of a single step"
                 raise refuse(f"plan '{plan.name}': {told}")
+        return self
+
+    @model_validator(mode="after")
+    def _plans_loop(self) -> Scenario:
+        """Rollouts stand beside a loop alone, and a loop beside what it goes around: a training step."""
+        if self.loop is None:
+            rolls = next((plan for plan in self.plans if plan.rollout is not None), None)
+            if rolls is not None:
+                raise refuse(f"plan '{rolls.name}': rollout is of a scenario with loop; leave it out of a single step")
+            return self
+        if self.traffic is not None:
+            raise refuse("traffic and loop are two questions; leave one out")
+        work = self.workload
+        if not STEPS.get(work.pass_).trains:
+            raise refuse(f"loop goes around a training step; workload.pass is {work.pass_}")
+        counts = ("global_batch", "sequences_per_replica", "lengths", "document", "multi_token", "adapters")
+        usual = Workload.model_fields
+        beside = next((key for key in counts if getattr(work, key) != usual[key].default), None)
+        if beside is not None:
+            raise refuse(f"workload.{beside} is not of a loop, which says what is trained on; leave it out")
+        clusters = (self.cluster, *(offer.cluster for offer in self.offers))
+        if any(isinstance(each, ClusterInline) and each.variation is not None for each in clusters):
+            raise refuse("cluster.variation is of single steps; leave it out beside loop")
+        for plan in self.plans:
+            if plan.rollout is None:
+                raise refuse(f"plan '{plan.name}': a loop needs to know how it generates; state rollout: {{tp: …}}")
+            wrong = next((key for key in ("routing", "checkpoint") if getattr(plan, key) is not None), None)
+            wrong = wrong or ("ep" if max(plan.ep, plan.rollout.ep) > 1 else None)
+            if wrong is not None:
+                raise refuse(f"plan '{plan.name}': {wrong} is not built beside loop; leave it out")
+            inline = self.cluster if isinstance(self.cluster, ClusterInline) else None
+            uneven = inline is not None and (inline.islands or inline.measured or self.faults != Faults())
+            if plan.rollout.nodes is not None and uneven:
+                raise refuse(f"plan '{plan.name}': rollout.nodes are cut off a cluster whose nodes are alike")
+            if plan.rollout.ahead and plan.rollout.nodes is None:
+                raise refuse(f"plan '{plan.name}': rollout.ahead needs nodes of its own; state rollout.nodes")
         return self
 
     @model_validator(mode="after")
@@ -215,9 +253,8 @@ class Scenario(Section):
         for plan in data["plans"]:
             if plan.get("expert_balance") == Plan.model_fields["expert_balance"].default.policy:
                 del plan["expert_balance"]
-        return {
-            key: in_si(value) for key, value in data.items() if value or key not in ("offers", "project", "traffic")
-        }
+        seldom = ("offers", "project", "traffic", "loop")
+        return {key: in_si(value) for key, value in data.items() if value or key not in seldom}
 
 
 def _wrong(cls: type[Scenario], place: tuple[str, ...], error: Any, value: object) -> ValidationError:

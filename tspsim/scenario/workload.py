@@ -234,6 +234,16 @@ class StreamsSpec(Section):
         False, description="true: all read and write one cache and each puts out a token; false: each has its own, "
         "and all together put out one"
     )  # fmt: skip
+    branch: PositiveCount | None = Field(
+        None, description="tokens of each stream's own behind a context that all share and a step reads once; then "
+        "each puts out a token"
+    )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _one_form(self) -> StreamsSpec:
+        if self.branch is not None and self.shared_cache:
+            raise refuse("branch and shared_cache are two forms of streams; leave one out")
+        return self
 
 
 class Workload(Section):
@@ -364,6 +374,15 @@ class Workload(Section):
         return self
 
     @model_validator(mode="after")
+    def _branches_behind_something(self) -> Workload:
+        branch = self.streams.branch if self.streams else None
+        contexts = self.context if isinstance(self.context, tuple) else (self.context,)
+        short = next((each for each in contexts if each is not None and branch is not None and each <= branch), None)
+        if short is not None:
+            raise refuse(f"streams.branch: {branch} tokens of a context of {short} leave none to share; use fewer")
+        return self
+
+    @model_validator(mode="after")
     def _types_of_its_step(self) -> Workload:
         if isinstance(self.precision, PrecisionSpec) and not STEPS.get(self.pass_).serves:
             serving = [each.name for each in STEPS.values() if each.serves]
@@ -382,5 +401,5 @@ class Workload(Section):
             batch=self.batch or 0,
             contexts=contexts,
             speculation=self.speculation.speculation() if self.speculation else None,
-            streams=Streams(self.streams.count, self.streams.shared_cache) if self.streams else Streams(),
+            streams=Streams(**self.streams.model_dump()) if self.streams else Streams(),
         )

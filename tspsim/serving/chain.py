@@ -51,12 +51,15 @@ class Exchanges:
 
     def seconds(self, asked: Collective | SendReceive, stage: int) -> float:
         """Of a collective of a stage, or its message to the next, in a program that is a chain."""
-        if isinstance(asked, SendReceive):
-            found = self.message_s(asked.axis, asked.size_bytes, stage)
-        else:
-            found = self.collective_s(asked, stage) if self.members(asked.axis) > 1 else 0.0
+        found = self.known_s(asked, stage)
         assert found is not None
         return found
+
+    def known_s(self, asked: Collective | SendReceive, stage: int) -> float | None:
+        """The same in any program; None where it is no chain for that."""
+        if isinstance(asked, SendReceive):
+            return self.message_s(asked.axis, asked.size_bytes, stage)
+        return self.collective_s(asked, stage) if self.members(asked.axis) > 1 else 0.0
 
     def collective_s(self, asked: Collective, stage: int) -> float | None:
         """Of one collective; None where its groups get in each other's way."""

@@ -233,7 +233,7 @@ def shape_of(mixed: Mixed, kind: Kind) -> Shape | None:
         parts.append(part)
     few = programs.things_of(job)
     short = layout.found_in(first, few)
-    if short is None:
+    if short is None or any(not programs.has_time(few[index]) for index in short.where):
         return None
     if not mixed.serial:
         priced = programs.walked(job)

@@ -14,7 +14,8 @@ from .metrics import Waits, measure
 from .runs import ServingRun
 from .service import Outcome, Service
 from .spread import MOST_AGAIN, Typical, factors
-from .traffic import Clients
+from .tasks import tasks
+from .traffic import Book, Clients
 
 Progress = Callable[[float], None]
 #: Growth of waits over the time in which requests come, from which on a queue only grows.
@@ -101,7 +102,7 @@ def measured(deployment: Deployment, traffic: Traffic, waits: Waits, outcome: Ou
     """The entry ``serving`` of a run."""
     length = int((waits.prompt_tokens + waits.output_tokens).mean()) if len(waits) else 1
     drafts = deployment.drafts
-    return measure(
+    told = measure(
         waits,
         outcome.logs,
         gpus=deployment.gpus,
@@ -110,6 +111,11 @@ def measured(deployment: Deployment, traffic: Traffic, waits: Waits, outcome: Ou
         bounds=traffic.bounds(deployment.question.scenario.workload.model),
         tokens_a_gap=drafts.accepted if drafts else 1.0,
     )
+    if not traffic.prefix.calls_tools or not isinstance(outcome.requests, Book):
+        return told
+    prices = deployment.bill.usd_per_gpu_hour
+    found = tasks(outcome.requests, traffic.prefix.tool_workers, deployment.gpus, prices)
+    return told | ({"tasks": found} if found else {})
 
 
 def engine_s(typical: Typical, waits: Waits, outcome: Outcome) -> dict[str, float]:

@@ -200,6 +200,11 @@ class StepPrograms:
             self._operators_s[captured] = lru_cache(MOST_OPERATORS)(cost)
         return self._operators_s[captured]
 
+    def has_time(self, thing: Thing) -> bool:
+        """Whether its seconds are known without the engine: transfers whose groups share links unevenly have none."""
+        what, stage = thing
+        return isinstance(what, Operator) or self._walker.exchanges.known_s(what, stage) is not None
+
     def _price(self, operator: Operator) -> float:
         return float(price(self.question.device, operator).seconds)
 

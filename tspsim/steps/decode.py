@@ -22,8 +22,8 @@ class DecodeStep(ServingStep):
 
     def passes(self, load: Load, stages: int) -> tuple[Batch, ...]:
         rows = load.decoding(self.in_flight(load, stages))
-        # What streams with caches of their own put out is one hidden state before the head (ParScale, §2).
-        outputs = -(-sum(row.tokens for row in rows) // load.streams.caches)
+        # What streams put out together is one hidden state before the head (ParScale, §2).
+        outputs = -(-sum(row.tokens for row in rows) * load.streams.outputs // load.streams.count)
         return (Batch(rows, outputs=outputs),)
 
     def counted(self, load: Load) -> float:

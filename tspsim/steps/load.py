@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from ..model.attention import MOST_DECODED
 from .batch import Row, dealt
 
 
@@ -41,10 +42,19 @@ class Streams:
         arXiv:2505.10475, §2: P learned prefixes, last hidden states summed with learned weights). True: all write in
         one cache and read it, and each puts out a token (Hogwild! Inference, Rodionov et al. 2025, arXiv:2504.06261,
         §3).
+    branch
+        Of caches of their own the last so many tokens are each one's: what lies before is one context of all, which a
+        step reads once, and each puts out a token (ParaThinker, Wen et al. 2025, arXiv:2509.04475: paths behind one
+        prompt). None: nothing is shared.
+
+    While bytes decide, with W bytes of weights and k of a token's keys and values, over a context of C tokens
+
+        time(P) / time(1) = (W + k·read(P)) / (W + k·C),    read = P·C (ParScale), C (Hogwild!), C − b + P·b (branches)
     """
 
     count: int = 1
     shared_cache: bool = False
+    branch: int | None = None
 
     @property
     def caches(self) -> int:
@@ -55,6 +65,47 @@ class Streams:
     def queries(self) -> int:
         """Tokens that pass over each cache in a step."""
         return self.count if self.shared_cache else 1
+
+    @property
+    def branches(self) -> bool:
+        """Whether several streams share a context before what is their own."""
+        return self.branch is not None and self.count > 1
+
+    @property
+    def outputs(self) -> int:
+        """Tokens that a step puts out for a sequence: joined ones are one."""
+        return self.count if self.shared_cache or self.branches else 1
+
+    def read(self, context: int) -> int:
+        """Tokens of caches that a step reads for a sequence of so long a context."""
+        return sum(tokens * count for tokens, count in self.kept(context))
+
+    def kept(self, context: int) -> tuple[tuple[int, int], ...]:
+        """``(tokens, how many)`` that a sequence of so long a context keeps.
+
+        >>> Streams(8, branch=512).kept(4096), Streams(8, branch=512).read(4096)
+        (((3584, 1), (512, 8)), 7680)
+        """
+        if self.branch is None or self.count == 1:
+            return ((context, self.caches),)
+        return ((context - self.branch, 1), (self.branch, self.count))
+
+    def apart(self, rows: tuple[tuple[int, int, int], ...]) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
+        """Rows of branches as what each attends of its own, and as what those of a sequence attend together, as many as
+        a decode kernel takes at once.
+
+        >>> Streams(8, branch=512).apart(((1, 4095, 16),))[1]
+        (Row(query_tokens=8, context_tokens=3576, sequences=2),)
+        """
+        own, shared = [], []
+        for queries, context, sequences in rows:
+            before = max(0, context + queries - (self.branch or 0))
+            groups = -(-self.count * queries // MOST_DECODED)
+            together = -(-self.count // groups) * queries
+            own.append(Row(queries, context - before, sequences))
+            if before > together:
+                shared.append(Row(together, before - together, groups * -(-sequences // self.count)))
+        return tuple(own), tuple(shared)
 
 
 class Piece(NamedTuple):
@@ -97,6 +148,7 @@ class Load:
             length = f"{contexts[0]:,}" + (f" to {contexts[-1]:,}" if len(contexts) > 1 else "")
             drafts = f", {self.speculation.tokens} drafts each" if self.speculation else ""
             streams = f" in {self.streams.count} streams each" if self.streams.count > 1 else ""
+            streams += f", the last {self.streams.branch:,} tokens apart," if self.streams.branch and streams else ""
             said.append(f"{self.batch} sequences{streams} at {length} tokens{drafts}")
         return " and ".join(said)
 
@@ -108,7 +160,7 @@ class Load:
     @property
     def advance(self) -> float:
         """Tokens that a sequence which decodes gets of a step, mean."""
-        return self.speculation.accepted if self.speculation else float(self.streams.queries)
+        return self.speculation.accepted if self.speculation else float(self.streams.outputs)
 
     def decoding(self, parts: int = 1) -> tuple[Row, ...]:
         """Rows of its decoding sequences, longest first; where they are dealt to ``parts`` in turn, those of the part
@@ -129,6 +181,15 @@ class Load:
             rows.append((Row(size, self.cached + start, self.prompts), start + size == self.prompt))
             start += size
         return rows
+
+    def caches(self) -> tuple[Row, ...]:
+        """Of decoding sequences, as they are at the end of the step: a context that branches share is one."""
+        rows = self.decoding()
+        if not self.streams.branches:
+            return rows
+        own, shared = self.streams.apart(rows)
+        once = -(-self.streams.count // MOST_DECODED)
+        return (*own, *(Row(0, context + queries, count // once) for queries, context, count in shared))
 
     @property
     def kept(self) -> tuple[Row, ...]:

@@ -50,6 +50,8 @@ class Asked:
         Warm-up requests end before the others are sent.
     spacing_s
         Of a closed loop: between the first requests of two clients.
+    tools
+        ``think_s`` are calls of tools, which wait for one of ``tool_workers`` (None: there is no limit).
     """
 
     arrival_s: Floats | None
@@ -63,6 +65,8 @@ class Asked:
     cool_down: int = 0
     pauses: bool = False
     spacing_s: float = 0.0
+    tools: bool = False
+    tool_workers: int | None = None
 
     def __len__(self) -> int:
         return len(self.prompt_tokens)
@@ -142,4 +146,6 @@ def draw(
         cool_down,
         pauses,
         arrivals.spacing_s,
+        prefix.calls_tools,
+        prefix.tool_workers,
     )

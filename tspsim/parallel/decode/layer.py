@@ -14,12 +14,12 @@ from ...model.attention import decoded, prefilled
 from ...model.attention.base import Rows
 from ...model.layer import LayerShard
 from ...model.serving import ServingLayer
-from ...operators import Gemm, Operator
+from ...operators import Gemm, MemoryBound, Operator, Role
 from .. import expert, expert_serving
 from ..builder import ProgramBuilder
 from ..job import Job
 from ..residual import residual_of
-from .exchange import Partial, exchange_of
+from .exchange import FP32, Partial, exchange_of
 from .share import ContextShare, in_heads
 
 #: Of a token's mean squares of Q and of K over all heads, in fp32.
@@ -103,7 +103,9 @@ def attend(
     kind, rows = layer.attention_kind, job.rows
     own = replace(layer, shards=share.own)
     if share.ranks == 1:
-        return [builder.compute("attention", *kind.attend(own, rows), after=after)]
+        branches = job.work.load.streams.branches
+        kernels = attend_branches(job, own) if branches else kind.attend(own, rows)
+        return [builder.compute("attention", *kernels, after=after)]
     prompts, decodes = prefilled(rows), decoded(rows)
     if prompts:
         hand_on_entries(builder, Partial(share, layer, prompts), after)
@@ -111,6 +113,19 @@ def attend(
     if decodes:
         after = exchange_of(job).attend(builder, Partial(share, layer, decodes), after)
     return after
+
+
+def attend_branches(job: Job, own: ServingLayer) -> tuple[Operator, ...]:
+    """Streams' own tokens, each by itself; the context before them once for all streams of a sequence; and both parts'
+    outputs merged by their log-sum-exps. Of a window, which ends in branches sooner or later, each reads its own."""
+    kind = own.attention_kind
+    if own.kind.window:
+        return kind.attend(own, job.rows)
+    apart, together = job.work.load.streams.apart(job.rows)
+    heads, (_, width) = own.model.heads // own.shards, kind.merged(own.model)
+    size = job.tokens * heads * (3 * width * own.activation_bytes + 2 * FP32)
+    merge = MemoryBound("add", size, job.tokens, name="merge branches", role=Role.MERGE)
+    return *kind.attend(own, together), *kind.attend(own, apart), merge
 
 
 def gather_cached(builder: ProgramBuilder, job: Job, layer: ServingLayer, share: ContextShare) -> list[int]:

@@ -86,7 +86,9 @@ def kicker(view: View) -> str:
     if model:
         parts.append(str(model))
     step, load = view.step, view.load
-    if step is not None:
+    if view.result.scenario.get("loop"):
+        parts.append("iterations of reinforcement learning")
+    elif step is not None:
         parts.append(step.title)
     if load is not None:
         replicas = max((plan.degrees.get("dp", 1) for plan in view.plans), default=1)

@@ -98,6 +98,13 @@ def _hits(_: Served, run: Run) -> tuple[str, str]:
     return (percent(float(share)) if share else "–"), ""
 
 
+def _tasks(_: Served, run: Run) -> tuple[str, str]:
+    told = run.metrics.get("tasks")
+    if not told:
+        return "–", ""
+    return seconds(told["task_s"]["mean"]), f"tools {seconds(told['tool_s'])}"
+
+
 def _memory(served: Served, _: Run) -> tuple[str, str]:
     memory = served.plan.memory
     if not memory.capacity_bytes:
@@ -116,6 +123,7 @@ COLUMNS = (
     Column("Cache at its peak", _cache),
     Column("Preemptions", _put_back),
     Column("Found in caches", _hits),
+    Column("A task", _tasks),
     Column("Memory a GPU", _memory),
 )
 

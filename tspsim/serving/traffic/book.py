@@ -23,6 +23,8 @@ class Book(Sequence[Request]):
         Seconds of every request; nan where it has not come to that.
     preemptions, cached_tokens
         Of every request.
+    tool_wait_s
+        Of every turn, that the tool before it waited for a worker.
     """
 
     def __init__(self, asked: Asked) -> None:
@@ -34,6 +36,7 @@ class Book(Sequence[Request]):
         self.end_s = np.full(count, np.nan)
         self.preemptions = np.zeros(count, dtype=np.int32)
         self.cached_tokens = np.zeros(count, dtype=np.int64)
+        self.tool_wait_s = np.zeros(count)
         self._under_way: dict[int, Request] = {}
 
     def open(self, number: int, arrival_s: float) -> Request:

@@ -11,6 +11,7 @@ from ...traffic import Asked
 from ..clock import after
 from ..requests import Request
 from .book import Book
+from .workers import Workers
 
 Send = Callable[[Request], None]
 
@@ -47,6 +48,7 @@ class Clients:
     def begin(self, env: simpy.Environment, send: Send) -> None:
         """Send what comes at the start, and arrange for what comes at known times."""
         self._env, self._send = env, send
+        self._workers = Workers(env, self._asked.tool_workers) if self._asked.tools else None
         self._start(0, self._first or self._conversations)
 
     def ended(self, request: Request) -> None:
@@ -54,7 +56,7 @@ class Clients:
         self.book.close(request)
         following = request.number + 1
         if following % self._asked.turns and following < len(self._asked):
-            after(self._env, float(self._asked.think_s[following]), lambda: self._turn(following))
+            self._think(following)
             return
         self._under_way -= 1
         if self._backlog:
@@ -64,6 +66,19 @@ class Clients:
             self._converse(self._next - 1)
         elif not self._under_way and not self._coming and self._next == self._until < self._conversations:
             self._start(self._until, self._conversations)
+
+    def _think(self, following: int) -> None:
+        """What lies between a turn and the next: somebody thinks, or a tool is called and waits for a worker."""
+        seconds = float(self._asked.think_s[following])
+        if self._workers is None:
+            after(self._env, seconds, lambda: self._turn(following))
+            return
+        called_s = self._env.now
+
+        def begun() -> None:
+            self.book.tool_wait_s[following] = self._env.now - called_s
+
+        self._workers.run(seconds, begun, lambda: self._turn(following))
 
     @property
     def _closed(self) -> bool:

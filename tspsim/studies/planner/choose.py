@@ -45,6 +45,8 @@ def planner_of(
     InputError
         What is asked is not of this kind of scenario.
     """
+    if scenario.loop is not None:
+        raise InputError("plans are searched for single steps and for requests; leave loop out", key="loop")
     whole = scenario
     scenario, stated, own = searched_apart(scenario, stated)
     limits = (*own, *limits)

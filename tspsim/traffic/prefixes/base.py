@@ -45,6 +45,16 @@ class Prefixes(Kind):
         """Whether a cache could meet anything again."""
         return True
 
+    @property
+    def calls_tools(self) -> bool:
+        """Whether a tool runs between the turns of a conversation, for as long as :meth:`think_s` says."""
+        return False
+
+    @property
+    def tool_workers(self) -> int | None:
+        """Calls of tools that run at once; None: no limit."""
+        return None
+
     def needs(self, trace: Trace | None) -> str | None:
         """What is wrong with it beside a trace, or without one; None where nothing is."""
         return None

@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
-from ...units import PositiveNumber, Seconds
-from ..kind import Floats, Ints
-from ..traces import Trace
-from .base import Prefixes, Shared
-from .share import BLOCK_TOKENS
+from ...units import Seconds
+from ..kind import Floats
+from .base import Prefixes
+from .conversing import Conversing
 
 
-class Turns(Prefixes):
+class Turns(Conversing):
     """Conversations of ``turns`` requests; the next turn is sent after a think time.
 
     The lengths of prompts are those of what is new in a turn; arrivals are those of conversations.
     """
 
     name = "turns"
-    turns: Annotated[PositiveNumber, Field(le=10_000)] = Field(description="requests of a conversation")
     think: Seconds = Field(0.0, description="from a turn's last token to the next turn, mean")
     think_kind: Literal["fixed", "exponential"] = Field("fixed", description="how think times are spread")
-
-    @property
-    def turns_each(self) -> int:  # type: ignore[override]
-        return self.turns
-
-    def prompts(self, prompt_tokens: Ints, output_tokens: Ints) -> Ints:
-        said = _by_turn(prompt_tokens + output_tokens, self.turns)
-        before = np.cumsum(said, axis=1) - said
-        return (before + _by_turn(prompt_tokens, self.turns)).ravel()[: len(prompt_tokens)]
-
-    def share(
-        self, random: np.random.Generator, prompt_tokens: Ints, output_tokens: Ints, trace: Trace | None
-    ) -> Shared:
-        return Conversations(prompt_tokens, self.turns)
 
     def think_s(self, random: np.random.Generator, count: int) -> Floats:
         if self.think_kind == "exponential":
@@ -49,29 +33,6 @@ class Turns(Prefixes):
             " in the mean" if self.think_kind == "exponential" else ""
         )
         return f"conversations of {self.turns:,} turns, each sent {pause}, with all that was said as its prompt"
-
-
-def _by_turn(tokens: Ints, turns: int) -> Ints:
-    """One row a conversation; the last is filled up with zeros."""
-    padded = np.zeros(-(-len(tokens) // turns) * turns, dtype=np.int64)
-    padded[: len(tokens)] = tokens
-    return padded.reshape(-1, turns)
-
-
-class Conversations(Shared):
-    """Requests in order of conversations; blocks are those of each one's text."""
-
-    block_tokens = BLOCK_TOKENS
-
-    def __init__(self, prompt_tokens: Ints, turns: int) -> None:
-        self._prompt_tokens, self._turns = prompt_tokens, turns
-
-    def blocks(self, number: int) -> tuple[int, ...]:
-        first = (number // self._turns) << 32
-        return tuple(range(first, first + int(self._prompt_tokens[number]) // self.block_tokens))
-
-    def conversation(self, number: int) -> int | None:
-        return number // self._turns
 
 
 Prefixes.registry.register(Turns)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tspsim.errors import InputError
+from tspsim.loop.reshard import WAYS, reshard
 from tspsim.network import collective, load_cluster
-from tspsim.studies.reshard import WAYS, reshard
 
 M = 140e9
 NODES = "h100-2x8"

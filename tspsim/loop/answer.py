@@ -1,0 +1,68 @@
+"""From a scenario with a loop to its answer: every plan's iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ..description import describe_cluster, describe_model, provenance
+from ..question import Question
+from ..result import Result
+from ..statements import defaults_in_words
+from .iteration import run_plan
+
+Progress = Callable[[str, float], None]
+
+
+def answer(question: Question, *, progress: Progress | None = None) -> Result:
+    """Every plan's iteration, in the scenario's order.
+
+    Parameters
+    ----------
+    question
+        Looked up; its scenario has a loop.
+    progress
+        Called with a plan's name and the share of plans done before it.
+
+    Raises
+    ------
+    InputError
+        A part is wrong: degrees that divide nothing, rollouts longer than what they are packed into.
+    """
+    results = []
+    for index, plan in enumerate(question.plans):
+        if progress is not None:
+            progress(plan.name, index / len(question.plans))
+        results.append(run_plan(question, plan))
+    return Result(
+        scenario=question.scenario.to_dict() | {"model": describe_model(question.model)},
+        cluster=describe_cluster(question.cluster, question.device),
+        plans=tuple(results),
+        provenance=tuple(provenance(question)),
+        defaults=(*question.scenario.in_words(), *in_words(question), *defaults_in_words(question, question.plans)),
+        unexplained=UNEXPLAINED,
+        asked=question.scenario,
+    )
+
+
+def in_words(question: Question) -> Iterator[str]:
+    """What an iteration is, as sentences."""
+    loop = question.scenario.loop
+    assert loop is not None
+    yield (
+        f"A step is one iteration: {loop.rollouts:,} rollouts, prompts {loop.prompt.in_words()}, answers "
+        f"{loop.output.in_words()} (`loop`, seed {loop.seed}), all asked at once; its tokens are those of both."
+    )
+    read = ", ".join(f"{role} ({model})" for role, model in loop.forwards.items()) or "no model"
+    trained = ", ".join(("actor", *(f"{role} ({model})" for role, model in loop.updates.items())))
+    yield f"Forwards over them, with the plan's degrees: {read} (`loop.forwards`)."
+    yield f"Trained on them in {loop.mini_batches} steps: {trained} (`loop.updates`, `loop.mini_batches`)."
+    yield "Training's state stays on its GPUs while they generate; caches get what is left of the engine's share."
+
+
+#: What the model knowingly leaves out.
+UNEXPLAINED = (
+    "Tools, verifiers and scripts that judge rollouts on hosts; samples of one prompt that share its cache.",
+    "Loading, logging and the controller between parts; checkpoints of the loop.",
+    "State that is moved to hosts while a GPU generates, and engines that start again.",
+    "Where packed rollouts end: a sequence is attended as one, a little more attention than theirs.",
+)

@@ -1,0 +1,342 @@
+"""One iteration of one plan: what each part takes, and what they take together.
+
+On the same GPUs parts follow each other,
+
+    T = rollout + reshard + Σ forwards + mini-batches · Σ updates,
+
+with the longest rollout ending the first. With nodes of its own generation waits for the update and the update for it,
+which takes as long on fewer GPUs each; ``ahead``, with rollouts of the weights before, T = max(rollout, forwards +
+updates) + fetch. Nothing overlaps besides.
+
+Memory: the training state of every model stays on its GPUs while they generate, and caches get what is left of the
+engine's share. Weights that a reshard leaves in place are kept once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from ..description import cost_of, too_large
+from ..errors import InputError
+from ..network import KINDS
+from ..parallel import Plan
+from ..parallel.reshard import WAYS, Layout
+from ..question import Question
+from ..result import Memory, PlanResult, Range
+from ..serving.answer import deployment_of, longest_request
+from ..serving.points import Point, point
+from ..simulation import run_plan as run_step
+from ..units import duration, gib, percent
+from .parts import Parts
+from .reshard import Reshard, fetched, gathered, layout_of
+
+#: Parts of memory that are alive from step to step.
+STAYS = ("weights", "gradients", "optimizer_state")
+
+
+class _RefusedError(Exception):
+    """A part cannot run; the text says which, and why."""
+
+
+@dataclass
+class Iteration:
+    """The parts of one plan, each run when it is asked for."""
+
+    parts: Parts
+    question: Question
+    _steps: dict[tuple[str, bool], PlanResult] = field(default_factory=dict)
+
+    def step(self, model: str, *, trains: bool) -> PlanResult:
+        """An update's or a forward's answer; a model that several read is simulated once."""
+        key = model, trains
+        if key not in self._steps:
+            asked = self.parts.trained(model) if trains else self.parts.read(model)
+            found = run_step(asked, asked.plans[0])
+            if not found.ran:
+                what = "an update" if trains else "a forward"
+                raise _RefusedError(f"{what} of {model}: {found.error}")
+            self._steps[key] = found
+        return self._steps[key]
+
+    @cached_property
+    def actor(self) -> PlanResult:
+        return self.step(self.parts.scenario.workload.model, trains=True)
+
+    @cached_property
+    def updates(self) -> dict[str, PlanResult]:
+        """By role, the actor first: one mini-batch each."""
+        others = {role: self.step(model, trains=True) for role, model in self.parts.loop.updates.items()}
+        return {"actor": self.actor, **others}
+
+    @cached_property
+    def forwards(self) -> dict[str, PlanResult]:
+        return {role: self.step(model, trains=False) for role, model in self.parts.loop.forwards.items()}
+
+    # --- weights and memory ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def weights(self) -> Reshard:
+        """From training to generation."""
+        parts, rollout, keys = self.parts, self.parts.rollout, self.parts.keys
+        work, key = parts.scenario.workload, f"plans.{parts.name}.rollout"
+        size = self.question.model.parameters * work.optimizer.weights
+        training, shards = parts.cluster.gpus - parts.own, weight_shards(parts.trained(work.model))
+        pieces = weight_shards(parts.generated())
+        if parts.own:
+            at = Layout(keys.pp, shards, training // (keys.pp * shards), rollout.pp, pieces)
+            return fetched(parts.cluster, size, at, parts.own)
+        try:
+            at = layout_of(training, shards, keys.pp, pieces, rollout.pp)
+        except InputError as error:
+            raise InputError(error.message, key=key) from None
+        among = WAYS.get(rollout.way).ranks(at)
+        if keys.zero == 3 and among != training:
+            told = f"with zero: 3 all GPUs hold parts, and {rollout.way} gathers among {among}"
+            raise InputError(f"{told} of {training}; use way: everyone, or another zero", key=f"{key}.way")
+        return gathered(parts.cluster, size, at, rollout.way)
+
+    @cached_property
+    def others_bytes(self) -> float:
+        """Of a GPU that trains: what stays of all models but the actor."""
+        trained = sum(_stays(found) for role, found in self.updates.items() if role != "actor")
+        read = {role: found for role, found in self.forwards.items() if role not in self.updates}
+        return trained + sum(found.memory.parts["weights"] for found in read.values())
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Of a GPU that trains, at the actor's update."""
+        own = self.actor.memory
+        more = {"other_models": self.others_bytes} if self.others_bytes else {}
+        return Memory({**own.parts, **more}, own.capacity_bytes)
+
+    @cached_property
+    def resident_bytes(self) -> float:
+        """Of a GPU that generates: what training keeps there beside the weights that it generates with."""
+        if self.parts.own:
+            return 0.0
+        reused = self.actor.memory.parts["weights"] if not self.weights.beside_bytes else 0.0
+        return _stays(self.actor) + self.others_bytes - min(reused, self.weights.held_bytes)
+
+    @cached_property
+    def rolled(self) -> Point:
+        """All rollouts, with caches in what training leaves."""
+        asked = self.parts.generated()
+        deployment = deployment_of(asked, asked.plans[0])
+        if not deployment.memory.fits:
+            raise _RefusedError(f"generation: {too_large(deployment.memory)}")
+        budget, resident = deployment.memory.parts["kv_cache"], self.resident_bytes
+        peak = self.weights.held_bytes + resident
+        if not self.parts.own and peak > deployment.memory.capacity_bytes:
+            told = f"the reshard holds {gib(self.weights.held_bytes)} of weights beside {gib(resident)} of training"
+            raise _RefusedError(f"{told}, of {gib(deployment.memory.capacity_bytes)} a GPU")
+        if resident:
+            room = deployment.costs.capacity_tokens
+            left = None if room is None else int(room * max(0.0, 1.0 - resident / max(budget, 1.0)))
+            if left is not None:
+                asked = self.parts.generated(left)
+                deployment = deployment_of(asked, asked.plans[0])
+        error = deployment.refusal(longest_request(deployment, self.parts.traffic))
+        if error is not None:
+            beside = f" (training keeps {gib(resident)} of a GPU)" if resident else ""
+            raise _RefusedError(f"generation: {error}{beside}")
+        self.busy = deployment.costs.breakdown
+        return point(deployment, self.parts.traffic)
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def seconds(self) -> dict[str, float]:
+        """Of every part, in their order."""
+        steps = self.parts.loop.mini_batches
+        return {
+            "rollout": float(self.rolled.run.metrics["wall_s"]),
+            "reshard": self.weights.seconds,
+            **{f"forward of {role}": found.step_time_s for role, found in self.forwards.items()},
+            **{f"update of {role}": steps * found.step_time_s for role, found in self.updates.items()},
+        }
+
+    def total(self, factors: Mapping[str, float] | None = None) -> float:
+        """Of the iteration, with parts longer or shorter by factors."""
+        taken = {name: each * (factors or {}).get(name, 1.0) for name, each in self.seconds.items()}
+        trained = sum(each for name, each in taken.items() if name not in ("rollout", "reshard"))
+        if self.parts.rollout.ahead:
+            return max(taken["rollout"], trained) + taken["reshard"]
+        return taken["rollout"] + taken["reshard"] + trained
+
+    def ends(self) -> tuple[float, float]:
+        """Seconds between which an iteration lies nine times of ten, where errors of all parts go together."""
+        low, high = {}, {}
+        for group, word in ((self.forwards, "forward of"), (self.updates, "update of")):
+            for role, found in group.items():
+                assert found.range is not None
+                low[f"{word} {role}"] = found.tokens_per_s / found.range.high
+                high[f"{word} {role}"] = found.tokens_per_s / found.range.low
+        ends = self.rolled.run.ranges.get("output_tokens_per_s")
+        rate = float(self.rolled.run.metrics["output_tokens_per_s"])
+        if ends is not None and min(ends) > 0.0:
+            low["rollout"], high["rollout"] = rate / ends[1], rate / ends[0]
+        return self.total(low), self.total(high)
+
+    def breakdown(self) -> tuple[dict[str, Any], dict[str, float]]:
+        """Where the time goes, mean over GPUs, and computing by family; rollouts are told by their typical step."""
+        gpus = self.parts.cluster.gpus
+        training, generating = (gpus - self.parts.own) / gpus, (self.parts.own or gpus) / gpus
+        compute: dict[str, float] = {}
+        exposed = {"reshard": self.seconds["reshard"]}
+        bubble = 0.0
+
+        def add(into: dict[str, float], name: str, seconds: float) -> None:
+            into[name] = into.get(name, 0.0) + seconds
+
+        steps = self.parts.loop.mini_batches
+        every = [(found, 1) for found in self.forwards.values()] + [(found, steps) for found in self.updates.values()]
+        for found, times in every:
+            scale = times * training
+            for kind, seconds in found.compute_by_kind_s.items():
+                add(compute, kind, scale * seconds)
+            for kind, seconds in found.breakdown_s["exposed_communication"].items():
+                add(exposed, kind, scale * seconds)
+            bubble += scale * float(found.breakdown_s["bubble"])
+        engine = self.rolled.run.metrics["engine_s"]
+        typical = self.rolled.typical
+        for kinds, step in ((("decode",), typical.decode), (("mixed", "prefill"), typical.reading)):
+            busy = generating * sum(engine[kind] for kind in kinds)
+            told = self.busy(step) if step is not None else {}
+            told = {name: each for name, each in told.items() if name not in ("host", "idle")}
+            whole = sum(told.values())
+            for name, seconds in told.items():
+                into, kind = (exposed, name) if name in KINDS.names() else (compute, "generation")
+                add(into, kind, busy * seconds / whole)
+        idle = self.total() - sum(compute.values()) - sum(exposed.values()) - bubble
+        shown = {
+            "compute": sum(compute.values()),
+            "exposed_communication": dict(sorted(exposed.items())),
+            "bubble": bubble,
+            "idle": max(0.0, idle),
+        }
+        return shown, dict(sorted(compute.items()))
+
+
+def weight_shards(question: Question) -> int:
+    """Ranks of a stage that share the weights of a question's only plan."""
+    job = question.job(question.plans[0])
+    return job.scheme.residency.weight_shards(job)
+
+
+def _stays(found: PlanResult) -> float:
+    return sum(found.memory.parts.get(name, 0.0) for name in STAYS)
+
+
+def run_plan(question: Question, plan: Plan) -> PlanResult:
+    """One plan of a question with a loop: its iteration, or why it cannot run."""
+    parts, model = Parts(question, plan.name), question.scenario.workload.model
+    trained = parts.trained(model)
+    actor = run_step(trained, trained.plans[0])
+    one = Iteration(parts, question, {(model, True): actor})
+    try:
+        if not actor.ran:
+            raise _RefusedError(str(actor.error))
+        if not one.memory.fits:
+            raise _RefusedError(too_large(one.memory))
+        total, (low_s, high_s) = one.total(), one.ends()
+    except _RefusedError as refused:
+        return replace(actor, error=str(refused))
+    shown, compute = one.breakdown()
+    tokens = parts.tokens
+    flops = sum(
+        times * found.mfu * found.step_time_s * found.gpus
+        for group, times in ((one.forwards, 1), (one.updates, parts.loop.mini_batches))
+        for found in group.values()
+    )
+    peak = question.peak_of(question.work.precision) / question.cluster.gpus
+    flops += parts.read(question.scenario.workload.model).work.flops_per_token(question.model) * tokens / peak
+    low, high = tokens / high_s, tokens / low_s
+    basis = "90 %: the ranges of all parts, taken together; transfers of weights have none"
+    return replace(
+        actor,
+        memory=one.memory,
+        settings={**actor.settings, "rollout": parts.rollout.model_dump(mode="json")},
+        step_time_s=total,
+        tokens_per_step=tokens,
+        gpus=question.cluster.gpus,
+        mfu=flops / (total * question.cluster.gpus),
+        breakdown_s=shown,
+        compute_by_kind_s=compute,
+        cost=cost_of(question, total, tokens),
+        range=Range(low, high, basis),
+        bottleneck=bottleneck(one),
+        notes=(*notes(one), *actor.notes),
+        loop=entry(one),
+    )
+
+
+def entry(one: Iteration) -> dict[str, Any]:
+    """``loop`` of the plan's JSON."""
+    metrics, weights = one.rolled.run.metrics, one.weights
+    seconds = one.seconds
+    return {
+        "parts_s": dict(seconds),
+        "rollout_s": seconds["rollout"],
+        "reshard_s": seconds["reshard"],
+        "forwards_s": sum(each for name, each in seconds.items() if name.startswith("forward of")),
+        "updates_s": sum(each for name, each in seconds.items() if name.startswith("update of")),
+        "way": "fetch" if one.parts.own else one.parts.rollout.way,
+        "reshard_received_bytes": weights.received_bytes,
+        "reshard_held_bytes": weights.held_bytes,
+        "resident_bytes": one.resident_bytes,
+        "generating_gpus": one.parts.own or one.parts.cluster.gpus,
+        "training_gpus": one.parts.cluster.gpus - one.parts.own,
+        "rollouts": one.parts.loop.rollouts,
+        "output_tokens": metrics["output_tokens"],
+        "output_tokens_per_s": metrics["output_tokens_per_s"],
+        "rollout_idle_share": metrics["engine_s"]["idle"] / seconds["rollout"],
+        "packed_sequences": one.parts.sequences,
+        "preemptions": metrics["preemptions"],
+    }
+
+
+#: What parts are called together.
+GROUPS = {"rollout": "rollouts", "reshard": "weights on their way", "forward": "forwards", "update": "updates"}
+
+
+def bottleneck(one: Iteration) -> str:
+    """What an iteration is made of, in a sentence, largest part first."""
+    total, grouped = one.total(), dict.fromkeys(GROUPS.values(), 0.0)
+    for name, each in one.seconds.items():
+        grouped[GROUPS[name.split()[0]]] += each
+    ranked = sorted(((name, each) for name, each in grouped.items() if each), key=lambda item: -item[1])
+    told = ", ".join(f"{name} {duration(each)} ({percent(each / total, decimals=0)})" for name, each in ranked)
+    beside = "; rollouts are made beside forwards and updates" if one.parts.rollout.ahead else ""
+    return f"an iteration of {duration(total)} is {told}{beside}"
+
+
+def notes(one: Iteration) -> Iterator[str]:
+    """What a reader should know of the parts."""
+    parts, weights, metrics = one.parts, one.weights, one.rolled.run.metrics
+    told = ", ".join(f"{name} {duration(each)}" for name, each in one.seconds.items() if each)
+    yield f"parts: {told}"
+    how = "each GPU that generates fetches" if parts.own else f"{parts.rollout.way}: every GPU receives"
+    if weights.received_bytes:
+        held = f", holds {gib(weights.held_bytes)} at most" if not parts.own else ""
+        yield f"{how} {gib(weights.received_bytes)} of weights in {duration(weights.seconds)}{held}"
+    else:
+        yield "generation uses the weights where training keeps them: nothing moves"
+    idle = metrics["engine_s"]["idle"] / one.seconds["rollout"]
+    if idle > IDLE:
+        yield f"engines wait {percent(idle, decimals=0)} of the rollouts for the longest ones"
+    if metrics["preemptions"]:
+        yield f"caches ran full: {metrics['preemptions']:,} times a rollout lost its cache and was read again"
+    steps, sequence = parts.loop.mini_batches, parts.scenario.workload.sequence
+    trained = one.actor.tokens_per_step * steps
+    more = trained / parts.tokens - 1.0
+    packed = f"rollouts of {parts.tokens:,} tokens are packed into {parts.sequences:,} sequences of {sequence:,}"
+    yield f"{packed}; updates work on {percent(more, decimals=1)} more" if more > ROUNDED else packed
+    if parts.own and not parts.rollout.ahead:
+        yield "generation and training wait for each other; with rollout.ahead they work on two batches at once"
+
+
+#: Shares from which on it is said that engines wait, and that updates are padded.
+IDLE, ROUNDED = 0.05, 0.01

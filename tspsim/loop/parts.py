@@ -1,0 +1,164 @@
+"""The parts of an iteration as scenarios of their own.
+
+Rollouts are packed: Σ (prompt + output) tokens are trained in ⌈Σ / S⌉ sequences of the workload's S tokens, each
+attended as a whole. Every mini-batch has as many, rounded up to what replicas and micro-batches take.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from ..errors import InputError
+from ..network import Cluster
+from ..question import Lookups, Question, look_up, own_gpus, replica_of
+from ..scenario import Plan, Scenario
+from ..scenario.loop import Loop, Rollout
+from ..scenario.traffic import Traffic
+from ..scenario.workload import Workload
+from ..traffic import ARRIVALS
+
+#: Keys of a plan that a forward pass has no use for.
+OF_TRAINING = (
+    "name", "rollout", "recomputation", "activation_store", "offload_layers", "zero", "shard_group",
+    "secondary_shard", "weight_wire", "gradient_wire", "checkpoint_rate", "checkpoint_every",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Parts:
+    """One plan of a question with a loop.
+
+    Attributes
+    ----------
+    question
+        Looked up, of the whole cluster.
+    name
+        Of the plan.
+    """
+
+    question: Question
+    name: str
+
+    @property
+    def scenario(self) -> Scenario:
+        return self.question.scenario
+
+    @property
+    def loop(self) -> Loop:
+        assert self.scenario.loop is not None
+        return self.scenario.loop
+
+    @property
+    def keys(self) -> Plan:
+        return self.scenario.plan(self.name)
+
+    @property
+    def rollout(self) -> Rollout:
+        assert self.keys.rollout is not None
+        return self.keys.rollout
+
+    @cached_property
+    def own(self) -> int:
+        """GPUs that generate alone."""
+        return own_gpus(self.keys, self.question.cluster)
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.question.cluster
+
+    @cached_property
+    def tokens(self) -> int:
+        """Of all prompts and answers.
+
+        Raises
+        ------
+        InputError
+            A rollout is longer than the sequences that they are packed into, or than the model's positions.
+        """
+        asked = self.traffic.draw(self.question.model.max_context or None)
+        whole = asked.prompt_tokens + asked.output_tokens
+        longest, sequence = int(whole.max()), self.scenario.workload.sequence
+        if longest > sequence:
+            told = f"a rollout of {longest:,} tokens does not fit sequences of {sequence:,}"
+            raise InputError(f"{told}; use longer ones, or state a cap", key="workload.sequence")
+        return int(whole.sum())
+
+    @cached_property
+    def traffic(self) -> Traffic:
+        """All prompts at once."""
+        loop = self.loop
+        return Traffic(
+            arrivals=ARRIVALS.get("at_once")(),
+            prompt=loop.prompt,
+            output=loop.output,
+            requests=loop.rollouts,
+            seed=loop.seed,
+        )
+
+    # --- what is trained and read ---------------------------------------------------------------------------------
+
+    @cached_property
+    def sequences(self) -> int:
+        """That rollouts are packed into."""
+        return -(-self.tokens // self.scenario.workload.sequence)
+
+    def batch(self, replicas: int, steps: int) -> int:
+        """Sequences of one of so many equal steps, as replicas and micro-batches take them."""
+        unit = replicas * (self.keys.micro_batch or 1)
+        return -(-self.sequences // (steps * unit)) * unit
+
+    def work(self, batch: int, **others: Any) -> Workload:
+        """The workload of a step on ``batch`` packed sequences."""
+        return self.scenario.workload.model_copy(update={"global_batch": batch, **others})
+
+    def trained(self, model: str) -> Question:
+        """A step of the optimizer on one mini-batch."""
+        plan = self.keys.model_copy(update={"rollout": None})
+        return self._ask(self.work(self.batch(self._replicas(plan), self.loop.mini_batches), model=model), plan)
+
+    def read(self, model: str) -> Question:
+        """A forward over all rollouts, with the plan's degrees."""
+        keys = self.keys
+        stated = {key: getattr(keys, key) for key in keys.model_fields_set | _further(keys) if key not in OF_TRAINING}
+        plan = Plan(name=self.name, **{"micro_batch": 1, **stated, "recomputation": "none"})
+        return self._ask(self.work(self.batch(self._replicas(plan), 1), model=model, pass_="forward"), plan)
+
+    def _replicas(self, plan: Plan) -> int:
+        return plan.degrees(self.cluster.gpus - self.own)["dp"]
+
+    # --- what is generated ----------------------------------------------------------------------------------------
+
+    def generated(self, kv_tokens: int | None = None) -> Question:
+        """The engines that answer all prompts; ``kv_tokens``: of each one's cache, where it is not the stack's rule."""
+        loop, rollout = self.loop, self.rollout
+        options = {"kv_tokens": kv_tokens} if kv_tokens is not None else {}
+        plan = Plan(name=self.name, **rollout.degree_keys, engine={**rollout.engine, **options})
+        work = Workload.model_validate(
+            {
+                "model": self.scenario.workload.model,
+                "pass": "decode",
+                "batch": 1,
+                "context": 1,
+                "stack": loop.stack,
+                "precision": loop.precision,
+            }
+        ).model_copy(update={"runtime_reserve": self.scenario.workload.runtime_reserve})
+        return self._ask(work, plan, self.traffic, self.own or self.cluster.gpus)
+
+    def _ask(
+        self, work: Workload, plan: Plan, traffic: Traffic | None = None, gpus: int | None = None
+    ) -> Question:
+        """One part on the first so many GPUs (default: those that train) as a question of its own."""
+        alone = self.scenario.model_copy(
+            update={"workload": work, "plans": (plan,), "traffic": traffic, "loop": None, "offers": (), "project": None}
+        )
+        wanted = gpus or self.cluster.gpus - self.own
+        part = self.cluster if wanted == self.cluster.gpus else replica_of(self.cluster, wanted)
+        return look_up(alone, replace(Lookups(), build_cluster=lambda *_: part, load_cluster=lambda _: part))
+
+
+def _further(keys: Plan) -> set[str]:
+    """Keys of registered objects that a plan states."""
+    return set(keys.model_extra or {})

@@ -1,0 +1,46 @@
+"""The parts of an iteration of reinforcement learning, where a scenario asks for whole ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tspsim.report.numbers import seconds
+from tspsim.report.view import View
+from tspsim.units import compact, gib, percent
+
+from .section import Section
+
+TEMPLATE = """
+<div class="scroll"><table>
+  <thead><tr><th scope="col">Plan</th>{% for name in columns %}<th scope="col">{{ name }}</th>{% endfor %}</tr></thead>
+  <tbody>{% for row in rows %}<tr><th scope="row">{{ row.name }}</th>{% for cell in row.cells %}
+  <td>{{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody>
+</table></div>
+<p class="small">Parts follow each other, but where generation runs ahead on GPUs of its own. Below, the timeline
+and the use of links are those of one update.</p>
+"""
+
+
+def build(view: View) -> dict[str, Any] | None:
+    """A row a plan that ran: every part, what moves between training and generation, and what engines put out."""
+    shown = [plan for plan in view.ran if plan.loop]
+    if not shown:
+        return None
+    parts = list(dict.fromkeys(name for plan in shown for name in plan.loop["parts_s"]))
+    rows = []
+    for plan in shown:
+        told = plan.loop
+        cells = [seconds(told["parts_s"][name]) if name in told["parts_s"] else "–" for name in parts]
+        moved = told["reshard_received_bytes"]
+        cells += [
+            seconds(plan.step_time_s),
+            f"{gib(moved)} by {told['way']}" if moved else "nothing",
+            compact(told["output_tokens_per_s"]),
+            percent(told["rollout_idle_share"], decimals=0),
+        ]
+        rows.append({"name": plan.name, "cells": cells})
+    more = ["iteration", "weights a GPU receives", "generated tokens/s", "engines wait"]
+    return {"columns": [*parts, *more], "rows": rows}
+
+
+SECTION = Section("iteration", "One iteration", build, TEMPLATE, short="Iteration")

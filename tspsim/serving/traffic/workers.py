@@ -1,0 +1,49 @@
+"""Workers that run agents' tools: so many calls at once, others wait in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import simpy
+
+from ..clock import after
+
+
+class Workers:
+    """Parameters
+    ----------
+    count
+        Calls that run at once; None: no limit.
+
+    Attributes
+    ----------
+    busy_s
+        Seconds of all calls that were begun.
+    """
+
+    def __init__(self, env: simpy.Environment, count: int | None) -> None:
+        self.env, self._free = env, count
+        self._waiting: deque[tuple[float, Callable[[], None], Callable[[], None]]] = deque()
+        self.busy_s = 0.0
+
+    def run(self, seconds: float, begun: Callable[[], None], ended: Callable[[], None]) -> None:
+        """A call of so many seconds, as soon as a worker is free; both are told."""
+        if self._free == 0:
+            self._waiting.append((seconds, begun, ended))
+            return
+        if self._free is not None:
+            self._free -= 1
+        self._begin(seconds, begun, ended)
+
+    def _begin(self, seconds: float, begun: Callable[[], None], ended: Callable[[], None]) -> None:
+        self.busy_s += seconds
+        begun()
+        after(self.env, seconds, lambda: self._end(ended))
+
+    def _end(self, ended: Callable[[], None]) -> None:
+        if self._waiting:
+            self._begin(*self._waiting.popleft())
+        elif self._free is not None:
+            self._free += 1
+        ended()
