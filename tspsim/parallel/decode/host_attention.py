@@ -18,7 +18,7 @@ whose best share has both sides equal:
 
 A GPU's memory is read ten to a hundred times as fast as its part of the host's: the share that costs no time is a few
 per cent, and what is bought is room for caches. Neither latencies of copies nor wake-ups of the host's threads are
-counted.
+counted, nor the way of a prompt's cache to the host. Prompts are attended by the device.
 """
 
 from __future__ import annotations
@@ -119,8 +119,6 @@ def refused(job: Job) -> Refusal:
     plan, model = job.plan, job.model
     if not share(plan):
         return None
-    if not job.work.load.batch:
-        return KEY, "is of sequences that decode, and the step has none"
     if not job.work.host_reads_bytes_per_s:
         return KEY, "needs a node whose host's memory bandwidth is known (`host_reads` in its file)"
     if model.latent or model.indexing or model.linear or model.compressed:
