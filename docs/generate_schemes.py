@@ -243,8 +243,8 @@ ENTRIES = (
     Entry(
         "Janus' pools", "DeepSeek-V2 decode, 768 × 4Ki, 4 nodes, experts on two of them", {},
         {"EP32 by a library": {"dp": 32, "ep": 32},
-         "EP32, small messages": {"dp": 32, "ep": 32, "expert_dispatch": "low_latency"},
-         "EP32, attention over TP8": {"tp": 8, "dp": 4, "ep": 32, "workload": {"batch": 192}}},
+         "EP32 by small messages": {"dp": 32, "ep": 32, "expert_dispatch": "low_latency"},
+         "EP32 with TP8": {"tp": 8, "dp": 4, "ep": 32, "workload": {"batch": 192}}},
         DECODING,
         "4.7× over SGLang, 2.2× over MegaScale-Infer a GPU (32 H100)",
         "experts read once for all tokens; wide groups do that too, and no half waits ([pools](experts.md#pools))",

@@ -55,6 +55,7 @@ def test_every_scheme_has_its_row(script: ModuleType) -> None:
     [("TASP", "mi300x"), ("TokenRing", "b200"), ("Ladder residual", "mi355x"), ("Fused sums (Flux)", "h100"),
      ("LLEP", "b200"), ("EPLB", "mi300x"), ("Helix", "h100"),
      ("Tutel's degree", "h100"), ("Tutel's parallelism", "h100"), ("Janus' scheduler", "b200"),
+     ("Janus' pools", "h100"), ("ParaThinker", "b200"), ("Padding removed (EnergonAI)", "mi300x"),
      ("Speculative MoE", "mi355x"), ("ExFlow", "mi300x"), ("Fused sums by copy engines", "mi355x")],
 )  # fmt: skip
 def test_a_cell_of_every_kind_says_what_the_package_says(script: ModuleType, name: str, device: str) -> None:

@@ -43,4 +43,4 @@ def build(view: View) -> dict[str, Any] | None:
     return {"columns": [*parts, *more], "rows": rows}
 
 
-SECTION = Section("iteration", "One iteration", build, TEMPLATE, short="Iteration")
+SECTION = Section("iteration", "One iteration", build, TEMPLATE, short="Loop")
