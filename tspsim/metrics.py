@@ -90,7 +90,8 @@ def of_rank(
     """Compute by family, exposed communication by kind, and idle time of one rank."""
     computing = np.array([label.is_compute for label in kinds.labels], dtype=bool)[which]
     compute: dict[str, float] = {}
-    seconds = np.bincount(which[computing], weights=(end_s - start_s)[computing], minlength=len(kinds.labels)).tolist()
+    taken = shared(start_s[computing], end_s[computing])
+    seconds = np.bincount(which[computing], weights=taken, minlength=len(kinds.labels)).tolist()
     for label, taken_s in zip(kinds.labels, seconds, strict=True):
         for family, alone_s in label.parts_s if label.alone_s > 0.0 and taken_s > 0.0 else ():
             compute[family] = compute.get(family, 0.0) + taken_s * (alone_s / label.alone_s)
@@ -101,6 +102,22 @@ def of_rank(
     seconds, idle_s = claimed(open_, (start_s[moving], end_s[moving], kind), len(names))
     exposed = {name: each_s for name, each_s in zip(names, seconds, strict=True) if each_s is not None}
     return compute, exposed, idle_s
+
+
+def shared(start_s: Floats, end_s: Floats) -> Floats:
+    """Seconds of spans; while several run (on streams beside each other), each has its part of the time.
+
+    >>> shared(np.array([0.0, 1.0, 5.0]), np.array([2.0, 3.0, 6.0]))
+    array([1.5, 1.5, 1. ])
+    """
+    order = np.argsort(start_s, kind="stable")
+    if not np.any(np.maximum.accumulate(end_s[order])[:-1] > start_s[order][1:]):
+        return end_s - start_s
+    edges, place = np.unique(np.concatenate([start_s, end_s]), return_inverse=True)
+    begins, ends = np.split(place, 2)
+    running = np.cumsum(np.bincount(begins, minlength=len(edges)) - np.bincount(ends, minlength=len(edges)))
+    passed = np.concatenate([[0.0], np.cumsum(np.diff(edges) / np.maximum(running[:-1], 1))])
+    return np.asarray(passed[ends] - passed[begins])
 
 
 def claimed(

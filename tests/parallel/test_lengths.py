@@ -117,6 +117,14 @@ def test_shared_sequences_alone_pay_for_gathers(tmp_path: Path) -> None:
     assert plan.communication_bytes_per_layer["total"] == pytest.approx(lacked / 8, rel=1e-9)
 
 
+def test_of_layers_made_again_in_part_the_step_lies_between_none_and_all(tmp_path: Path) -> None:
+    again = ("none", {"what": "full", "layers": 1}, "full")
+    for shared in ({"sp": "auto", "rank_tokens": 1024}, {"sp": "auto"}):
+        plans = [{**shared, "recomputation": what} for what in again]
+        none, some, all_ = [each.step_time_s for each in run(tmp_path, LONG_TAIL, *plans)]
+        assert none < some < all_
+
+
 @pytest.mark.parametrize("pass_", ["forward", "training"])
 @pytest.mark.parametrize(
     "keys",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.bounds import check_below
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tspsim.bound import Bounds, bounds, most_together
@@ -107,20 +107,27 @@ DEGREES: list[dict[str, Any]] = [
     {"tp": 2, "sp": 8},
 ]
 
+#: Training in fp8 moves bf16 weights.
+PRECISIONS = ["bf16", "fp8"]
+
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@example("b200-2x8", "llama-3.1-8b", "training", "fp8", 1024, 1, {"tsp": 8})
 @given(
     cluster=st.sampled_from(["mi300x-2x8", "mi355x-2x8", "h100-2x8", "b200-2x8"]),
     model=st.sampled_from(["tsp-8b", "llama-3.1-8b", "qwen3-8b"]),
     pass_=st.sampled_from(["forward", "training"]),
+    precision=st.sampled_from(PRECISIONS),
     sequence=st.sampled_from([1024, 4096, 32768]),
     count=st.integers(1, 4),
     degrees=st.sampled_from(DEGREES),
 )
 def test_no_plan_passes_its_bound(
-    cluster: str, model: str, pass_: str, sequence: int, count: int, degrees: dict[str, Any]
+    cluster: str, model: str, pass_: str, precision: str, sequence: int, count: int, degrees: dict[str, Any]
 ) -> None:
-    workload = {"model": model, "pass": pass_, "sequence": sequence, "sequences_per_replica": count}
+    workload = {
+        "model": model, "pass": pass_, "precision": precision, "sequence": sequence, "sequences_per_replica": count
+    }  # fmt: skip
     question = {"name": "any", "cluster": cluster, "workload": workload, "plans": [{"name": "P", **degrees}]}
     check_below(bounds(load(question)), simulate(load(question)))
 

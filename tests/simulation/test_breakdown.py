@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import tspsim
 from tspsim.engine.core import Interference, Submission
 from tspsim.mesh import Mesh
-from tspsim.metrics import breakdown, claimed, gaps, layer_period_s
+from tspsim.metrics import breakdown, claimed, gaps, layer_period_s, shared
 from tspsim.model import load_model
 from tspsim.network import collective as traffic_of
 from tspsim.network import load_cluster, point_to_point
@@ -142,6 +142,26 @@ def test_gaps_and_what_they_lie_between_make_up_the_whole(spans: list[tuple[int,
     ends = zip(*gaps(start_s, end_s, until), strict=True)
     open_ = {tick for start, end in ends for tick in range(int(start), int(end))}
     assert covered | open_ == set(range(until)) and not covered & open_
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=6))
+def test_while_several_kernels_run_each_has_its_part_of_the_time(spans: list[tuple[int, int]]) -> None:
+    start_s, end_s = np.array([(min(pair), max(pair)) for pair in spans], dtype=float).reshape(-1, 2).T
+    running = [int(((start_s <= tick) & (tick < end_s)).sum()) for tick in range(20)]
+    parts = [sum(1 / running[tick] for tick in range(*map(int, ends))) for ends in zip(start_s, end_s, strict=True)]
+    assert shared(start_s, end_s) == pytest.approx(parts)
+
+
+def test_kernels_beside_others_add_up_to_their_step() -> None:
+    """Gradients that travel in four bits are cast beside the backward's own kernels."""
+    scenario = {
+        "name": "casts",
+        "cluster": {"device": "b200", "nodes": 1},
+        "workload": {"model": "tsp-8b", "pass": "training", "sequence": 4096},
+        "plans": [{"name": "P", "tp": 2, "zero": 3, "secondary_shard": 4, "gradient_wire": "int4"}],
+    }
+    (plan,) = tspsim.simulate(scenario).plans
+    assert total_s(plan.breakdown_s) == pytest.approx(plan.step_time_s, rel=1e-12)
 
 
 @given(

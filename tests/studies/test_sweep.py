@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet
 import pytest
@@ -14,6 +15,7 @@ from helpers.sweeps import run_sweep, write_catalog
 import tspsim
 from tspsim.cli import main
 from tspsim.errors import InputError, UnknownNameError
+from tspsim.scenario import ClusterInline
 from tspsim.studies import Sweep
 from tspsim.studies.query import Library
 from tspsim.studies.store import Store
@@ -119,6 +121,35 @@ def test_the_key_is_the_content_of_the_question(catalog: Path, tmp_path: Path) -
     assert key_of(f"workload.model={copy}") == same
     others = [key_of(one) for one in ("workload.sequence=4Ki", "plans.TP2.tp=4", "prices.gpu_hour=1 USD/h")]
     assert len({same, *others}) == 4
+
+
+#: Of every key of a cluster another value than the first one's.
+OTHER_CLUSTERS: dict[str, Any] = {
+    "device": "h100",
+    "nodes": 4,
+    "fabric": "rails-400g",
+    "node": "torus-4x4",
+    "gpus_per_node": 4,
+    "oversubscription": 4,
+    "library": "RCCL graph",
+    "islands": [{"nodes": 1, "fabric": "rails-400g"}, {"nodes": 1, "fabric": "rails-200g"}],
+    "measured": {"unit": "GB/s", "rows": [[0, 20], [20, 0]]},
+    "routing": "planned",
+    "faults": {"slow_gpus": [{"gpu": 0, "factor": 1.2}]},
+    "variation": {"gpu": "2 %", "seed": 0},
+}
+
+
+def test_the_key_follows_every_key_of_a_cluster(catalog: Path) -> None:
+    assert OTHER_CLUSTERS.keys() == ClusterInline.model_fields.keys()
+    first = {"device": "mi300x", "nodes": 2, "fabric": "fat-tree-400g"}
+    faults = [{"links": [{"between": [0, 1], "factor": each}]} for each in (0.25, 0.5)]
+    faults += [{"dead": ["node1/nic3"]}]
+    varied = [{"step": "1 %", "seed": 0}, {"gpu": "2 %", "seed": 1}, {"gpu": "3 %", "seed": 0}]
+    others = [{key: value} for key, value in OTHER_CLUSTERS.items()]
+    others += [*({"faults": each} for each in faults), *({"variation": each} for each in varied)]
+    keys = {key_of("cluster=" + json.dumps(first | each)) for each in ({}, *others)}
+    assert len(keys) == 1 + len(others)
 
 
 def test_the_key_follows_the_catalog_and_the_version(catalog: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,9 +45,10 @@ class Job:
     #: Which pass of a serving step is meant; None: the one with most tokens.
     pass_index: int | None = None
     #: Of sequences of unequal length: whose micro-batches are meant (None: those of the replica that has most of them),
-    #: and which of them (None: the one with most tokens a rank).
+    #: and which of them (None: the one with most tokens a rank), which those of its replica go with.
     replica: int | None = None
     pack: Pack | None = None
+    beside: tuple[Pack, ...] = ()
     #: Seconds of a step in which its checkpoint waits until the one before is in its file.
     held_s: float = 0.0
 
@@ -56,7 +57,7 @@ class Job:
         """Bytes of a weight element as it is kept and moved: while training the optimizer's, else the precision's."""
         if self.training and self.work.adapters is None:
             return self.work.optimizer.weights
-        return DTYPE_BYTES[self.work.precision]
+        return self.work.weight_bytes or DTYPE_BYTES[self.work.precision]
 
     @property
     def activation_bytes(self) -> float:
@@ -238,6 +239,8 @@ class Job:
     @cached_property
     def packs(self) -> tuple[Pack, ...]:
         """A replica's micro-batches of sequences of unequal length."""
+        if self.beside:
+            return self.beside
         return max(self.dealt.packs, key=len) if self.replica is None else self.dealt.packs[self.replica]
 
     @cached_property
@@ -257,9 +260,7 @@ class Job:
             together = {plan.token_axis: plan.node_ranks(group_axis(ranks)) if plan.together else pack.ranks}
             own = {name: value for name, value in plan.options.items() if name != "dynamic_sp"}
             plan = replace(plan, degrees=degrees, together=together, options=own)
-        found = replace(self, plan=plan, pack=pack)
-        found.__dict__["packs"] = self.packs
-        return found
+        return replace(self, plan=plan, pack=pack, beside=self.packs)
 
     def every_pack(self) -> Iterator[Job]:
         """The job in every micro-batch of any replica, those that are alike once."""

@@ -46,7 +46,8 @@ class Work:
     With ``adapters`` the model itself is frozen, and kept in ``precision`` alone. ``stack`` is the software. A serving
     step has a ``load`` and weights and cache in ``formats``; its ``precision`` is the type of its fastest products.
     ``unequal`` are the sequences of all ``replicas`` where they differ in length; ``sequence`` is then the longest.
-    ``host_bytes_per_s`` joins a GPU and its host's memory, each way (0: not known).
+    ``host_bytes_per_s`` joins a GPU and its host's memory, each way (0: not known). ``weight_bytes`` of a weight
+    element are those of the training whose forward this is (0: those of ``precision``).
     """
 
     pass_: str
@@ -66,6 +67,7 @@ class Work:
     unequal: Unequal = ALIKE
     replicas: int = 1
     host_bytes_per_s: float = 0.0
+    weight_bytes: float = 0.0
 
     @cached_property
     def step(self) -> Step:
@@ -100,7 +102,8 @@ class Work:
         """One forward of one micro-batch, or of one pass of a serving step."""
         if self.step.serves:
             return replace(self, load=replace(self.load, chunk=None))
-        return replace(self, pass_=FORWARD_STEP.name, sequences=sequences)
+        kept = self.optimizer.weights if self.step.trains and self.adapters is None else self.weight_bytes
+        return replace(self, pass_=FORWARD_STEP.name, sequences=sequences, weight_bytes=kept)
 
     @property
     def counted_tokens(self) -> float:

@@ -97,6 +97,8 @@ class Library:
         document["cluster"] = self._digest(asked.cluster, _cluster_content)  # slow links among it, but not slow GPUs
         if asked.scenario.faults.slow_gpus:
             document["slow_gpus"] = [slow.model_dump() for slow in asked.scenario.faults.slow_gpus]
+        if asked.scenario.variation is not None:
+            document["variation"] = asked.scenario.variation.model_dump()
         if asked.others:
             document["others"] = [
                 (each.first, each.gpus, self._digest(each.device, _device_content)) for each in asked.others
