@@ -223,7 +223,7 @@ def cache_notes(job: Job) -> Iterator[str]:
     if share.attended > 1 and any(use.shared_token_bytes for use in uses):
         yield f"keys of the indexer stand whole on {share.attended} ranks"
     padding = sum(queries * count for each in job.passes for queries, _, count in each.rows)
-    asked = sum(each.tokens for each in job.step.passes(job.work.load, job.plan.pp))
+    asked = sum(each.tokens for each in job.forwards)
     if padding > asked:
         yield f"{asked:,} tokens run as {padding:,}, the next captured size"
 

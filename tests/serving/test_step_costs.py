@@ -291,6 +291,22 @@ def test_curves_cells_and_lines_do_not_depend_on_what_was_asked_before() -> None
         np.testing.assert_allclose(line(float(n)), stairs(n), rtol=0.05)
 
 
+@pytest.mark.parametrize("model", ["kimi-k2.6", "deepseek-v3.2", "gpt-oss-120b"])
+def test_one_step_costs_to_the_bit_what_the_first_of_a_run_does(model: str) -> None:
+    cost, draw = costs(model), random.Random(5)
+    for _ in range(200):
+        batch = draw.choice([1, 2, 7, 16, 40, 64, 100, 200])
+        others = [draw.choice([draw.randint(1, 900), draw.randint(1, 60_000)])] * (batch - 1)
+        work = Work((), [*others, draw.randint(1, 60_000)])
+        assert cost.seconds([work]) == cost.decode_ends_s([work], 1)[0] == cost.decode_ends_s([work], 3)[0]
+
+
+def test_a_curve_at_one_number_is_to_the_bit_what_it_is_in_an_array() -> None:
+    curve, draw = Curve(lambda x: 0.1 + x**1.3 / 7.0 + (x > 700) * 3.0, bends=(700, 701)), random.Random(2)
+    numbers = [1.0, 2.0, 699.5, 700.0, 701.0, 1024.0, *(draw.uniform(1.0, 5000.0) for _ in range(500))]
+    assert [curve.at(number) for number in numbers] == curve(np.array(numbers)).tolist()
+
+
 def test_a_steady_state_in_closed_form() -> None:
     """More sequences, longer prompts and shorter answers never make a token faster; without prompts it is a step."""
     cost = costs("kimi-k2.6")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from ..operators import Attention, Gemm, LatentPrefill
@@ -72,4 +72,4 @@ class ServingLayer(LayerShard):
         return WeightClass.SHARED if self.kind.experts else WeightClass.DENSE
 
     def _as(self, part: WeightClass, product: Gemm) -> Gemm:
-        return replace(product, dtype=self.formats.multiplied(part), weight_dtype=self.formats.read(part))
+        return product.read_as(self.formats.multiplied(part), self.formats.read(part))

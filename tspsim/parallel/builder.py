@@ -392,7 +392,11 @@ class ProgramBuilder:
             index = self._put(instruction)
         else:
             issued = self._put(Launch(f"issue {instruction.name}", host_s, instruction.part, instruction.layer))
-            index = self._put(replace(instruction, after=(*instruction.after, issued)))
+            waits = (*instruction.after, issued)
+            if isinstance(instruction, Compute):
+                index = self._put(instruction.at(instruction.layer, waits))
+            else:
+                index = self._put(replace(instruction, after=waits))
         if isinstance(instruction, SendReceive) and instruction.to is None:
             # Frameworks wait for what a stage before sends before they issue what uses it: a host gets a task ahead of
             # the device, and no further.

@@ -101,7 +101,7 @@ def _serving_experts(job: Job) -> None:
         raise plan.refusal("expert_overlap", "micro_batches hides exchanges behind a backward; use two_batches")
     if plan.hiding.halves and (job.replicates_tokens or plan.ep == 1):
         raise plan.refusal("expert_overlap", "two_batches hides exchanges with experts of other replicas; set ep")
-    if plan.hiding.halves and any(batch.sequences < 2 for batch in job.step.passes(job.work.load, plan.pp)):
+    if plan.hiding.halves and any(batch.sequences < 2 for batch in job.forwards):
         raise plan.refusal("expert_overlap", "two_batches needs two sequences in every pass")
 
 

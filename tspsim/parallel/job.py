@@ -84,11 +84,15 @@ class Job:
         """Whether a serving step's engine launches all kernels of the pass as one graph."""
         return self.capture is Captured.WHOLE
 
+    @cached_property
+    def forwards(self) -> tuple[Batch, ...]:
+        """What passes the model in a serving step, as it is."""
+        return self.step.passes(self.work.load, self.plan.pp)
+
     @property
     def host_s(self) -> float:
         """Seconds of a serving step's host, beside launches, that its device waits for: once a pass."""
-        passes = self.step.passes(self.work.load, self.plan.pp)
-        return sum(self.work.stack.engine.host_s(batch.sequences) + self.between_s for batch in passes)
+        return sum(self.work.stack.engine.host_s(batch.sequences) + self.between_s for batch in self.forwards)
 
     @property
     def between_s(self) -> float:
@@ -100,8 +104,7 @@ class Job:
     @property
     def hidden_host_s(self) -> float:
         """Seconds of it that run beside the device: the step takes them at least."""
-        passes = self.step.passes(self.work.load, self.plan.pp)
-        return sum(self.work.stack.engine.hidden_s(batch.sequences) for batch in passes)
+        return sum(self.work.stack.engine.hidden_s(batch.sequences) for batch in self.forwards)
 
     @property
     def replica_axis(self) -> str:
@@ -283,7 +286,7 @@ class Job:
     def passes(self) -> tuple[Batch, ...]:
         """Forwards of a serving step, padded as its engine does, or halves of them that take turns; none of others."""
         engine = self.work.stack.engine
-        passes = self.step.passes(self.work.load, self.plan.pp)
+        passes = self.forwards
         if self.plan.hiding.halves:
             passes = tuple(half for batch in passes for half in batch.halves)
         filled = [engine.filled(tuple(batch.rows), self.work.load.queries) for batch in passes]

@@ -217,7 +217,8 @@ class Decodes:
         """Of a step; in what order the things of a chain of one stage stand is found out at the first of its kind."""
         programs = self.programs
         job = programs.decoding(contexts)
-        captured, passes = job.capture, job.step.passes(job.work.load, 1)
+        captured = job.capture
+        passes = job.forwards if self._stages == 1 else job.step.passes(job.work.load, 1)
         # In a pass that is padded what depends on its tokens differs from what depends on those that are sampled.
         kind = captured, passes[0].tokens == job.tokens
         if kind not in self._layouts:

@@ -263,7 +263,7 @@ class StepPrograms:
         makespan_s = submission.makespan_s
         seconds = makespan_s + inference.host_s(job, inference.period_s(job, submission), makespan_s)
         found = costs.range_of(1.0, seconds, metrics.breakdown(submission), stack)
-        sequences = sum(batch.sequences for batch in job.step.passes(job.work.load, job.plan.pp))
+        sequences = sum(batch.sequences for batch in job.forwards)
         host_s, (least_s, most_s) = stack.engine.host_s(sequences), stack.engine.host_range_s(sequences)
         faster = hypot(seconds - 1.0 / found.high, host_s - least_s)
         slower = hypot(1.0 / found.low - seconds, most_s - host_s)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .costs import ProgramCosts
 from .log import Kind, StepLog
@@ -44,11 +46,14 @@ class Typical:
     @classmethod
     def of(cls, waits: Waits, logs: Sequence[StepLog], lanes: int) -> Typical:
         """Means over time: sequences of a step, and tokens in their caches."""
-        columns = [np.concatenate([log.column(name) for log in logs]) for name in ("start_s", "end_s", "kind")]
-        lasted, kind = columns[1] - columns[0], columns[2]
-        sequences, chunks, steps = (
-            np.concatenate([log.column(name) for log in logs]) for name in ("sequences", "chunk_tokens", "steps")
-        )
+
+        def column(name: str) -> NDArray[Any]:
+            """Of all engines; of one alone it is no second copy."""
+            found = [log.column(name) for log in logs]
+            return found[0] if len(found) == 1 else np.concatenate(found)
+
+        lasted, kind = column("end_s") - column("start_s"), column("kind")
+        sequences, chunks, steps = map(column, ("sequences", "chunk_tokens", "steps"))
         seconds = {each.name.lower(): float(lasted[kind == each].sum()) for each in Kind}
         outputs, prompts = waits.output_tokens, waits.prompt_tokens
         held = int(((prompts + outputs / 2) * outputs).sum() / outputs.sum()) if len(waits) else 1
