@@ -166,9 +166,10 @@ def test_no_bound_exceeds_the_simulated_step(data: st.DataObject, model: str) ->
     layout = data.draw(st.sampled_from(list(space.layouts(staged))))
     plan = data.draw(st.sampled_from(list(space.plans(layout))))
     bound = bounds_of(question)
+    pipeline = [(layout.plan.vpp, layout.plan.order)]
     found = {
-        "floor": bound.floor_s(family),
-        "compute": bound.compute_s(family),
+        "floor": bound.floor_s(family, pipeline),
+        "compute": bound.compute_s(family, pipeline),
         "even": bound.even_s(staged.job, staged.mesh),
         "rough": bound.rough_s(layout.job, layout.mesh),
         "outline": bound.outline_s(layout.job, layout.mesh),

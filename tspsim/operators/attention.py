@@ -13,6 +13,9 @@ from .products import Gemm
 #: it and writes a probability (backward: reads that, its gradient, writes the score's), dropout another and a mask.
 SCORE_BYTES = {"forward": {"softmax": 4.0, "dropout": 5.0}, "backward": {"softmax": 6.0, "dropout": 5.0}}
 
+#: Tokens of a context whose attention hardly feels how it begins and ends, and pieces and heads that fill any device.
+LONG, MANY = 2**20, 16
+
 
 @quick
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,15 @@ class Attention(Operator):
         more = f" + {len(self.segments) - 3} more" if len(self.segments) > 3 else ""
         mask = "causal" if self.causal else "full"
         return f"{pieces}{more} {mask}, {self.heads}/{self.kv_heads} heads of {self.head_dim} {self.dtype}"
+
+    @property
+    def at_best(self) -> tuple[Operator, ...]:
+        """Long contexts, so many that every unit always has a block: with and without a mask, heads grouped and not."""
+        return tuple(
+            Attention(((LONG, LONG),) * MANY, MANY, kv_heads, self.head_dim, causal, self.dtype, self.direction)
+            for kv_heads in (MANY // 2, MANY)
+            for causal in (False, True)
+        )
 
     def inside_documents(self, tokens: int) -> Attention:
         """Queries of whole documents see their own."""

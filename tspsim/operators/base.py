@@ -137,6 +137,12 @@ class Operator(ABC):
         """Experts of this rank that it multiplies one by one where a framework has no grouped product; mostly none."""
         return 0
 
+    @property
+    def at_best(self) -> tuple[Operator, ...]:
+        """Calls of which one does as many FLOPs a second as any call that does the same work for other queries: how
+        fast it can be, however tokens and heads are cut. None where nobody knows."""
+        return ()
+
     def inside_documents(self, tokens: int) -> Operator:
         """The same where packed documents of so many tokens do not see each other."""
         return self

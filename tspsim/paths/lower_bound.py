@@ -21,16 +21,18 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..engine.assignment import counted
 from ..engine.steady import SIMULATED_ITERATIONS
 from ..mesh import Mesh
 from ..network import Cluster, ExpertExchange, collective, host_copy, point_to_point
-from ..operators import Operator, Role
+from ..operators import Operator
 from ..parallel import SWITCHES, Job, choices_of, method_of, scheme_axes, scheme_of, switches_of
 from ..parallel.choices import legal, schedules_of
 from ..parallel.lengths import WORK
-from ..parallel.pipeline import Chunk
+from ..parallel.pipeline import Chunk, PipelineOrder
+from ..parallel.recomputed import KEPT
 from ..parallel.step import Writer, write_program
 from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
@@ -42,6 +44,15 @@ from .walk import RECEIVE, SEND, Layers, TimedInstruction, TimedTask
 ROUNDING = 1.0 - 1e-9
 #: Number of a micro-batch that is neither the first nor the last.
 MIDDLE = -1
+#: What even the longest call loses at its beginning and end, generously.
+BEST_RATE = 1.01
+#: Seconds of one micro-batch's kernels through a whole model, shape (4,): outside its layers, in all of them, in one,
+#: and in one's forward; of layers that differ in the quickest.
+Kernels = NDArray[np.float64]
+#: Those of no schedule at all.
+NO_SCHEDULE = np.full(4, math.inf)
+#: Chunks a stage of a pipeline, and its order.
+Shape = tuple[int, PipelineOrder]
 
 
 @dataclass(frozen=True)
@@ -82,72 +93,146 @@ class LowerBound:
     ) -> None:
         self.cluster, self.cost, self.peak, self.slowdown = cluster, cost, peak_flops_per_s, slowdown
         self._seconds: dict[Operator, float] = {}
-        self._floors: dict[Hashable, float] = {}
+        self._rates: dict[Operator, float] = {}
+        self._floors: dict[Hashable, Kernels] = {}
+        self._least: dict[Hashable, Kernels] = {}
         self._moves: dict[Hashable, tuple[float, Floats]] = {}
         self._parts: dict[Hashable, Part] = {}
         self._mixed = mixed
-        self._compute: dict[Hashable, float] = {}
+        self._compute: dict[Hashable, Kernels] = {}
+        self._outside: dict[Hashable, float] = {}
 
-    def floor_s(self, family: Job) -> float:
-        """Kernels of a step alone, attention at the device's peak: it depends on tokens, not on how shards meet."""
+    def floor_s(self, family: Job, pipelines: Sequence[Shape] = ()) -> float:
+        """Kernels of a step alone where nothing is made again, attention as fast as it is on any shape: that depends on
+        tokens, not on how shards meet.
+
+        Parameters
+        ----------
+        pipelines
+            Those that the family may have, of which the one with the least bubble counts; none: not asked.
+        """
         if family.unequal:
             return self.dealt_s(family)
-        family = family.least_again
-        plan, work = family.plan, family.work
+        family = family.making(KEPT).least_again
+        plan = family.plan
         scheme, method = scheme_of(plan), method_of(plan)
         divided = tuple(plan.degree(axis) for axis in scheme.axes if axis != scheme.token_axis or not scheme.usual)
         exchange = (method.floor_like or method.name) or plan.exchange
         experts = (plan.degree("ep"), plan.expert_dispatch, plan.expert_pieces, plan.expert_shards)
-        key = (family.tokens, scheme.name, divided, experts, plan.recomputation, plan.activation_store, exchange)
+        key = (family.tokens, scheme.name, divided, experts, plan.activation_store, exchange)
         if key not in self._floors:
             whole = replace(plan, degrees={**plan.degrees, "pp": 1}, vpp=1, exchange=exchange, zero=0)
             self._floors[key] = self._least_of_schedules(replace(family, plan=whole), self._least_s)
-        return work.sequences // family.sequences * self._floors[key] / plan.pp * ROUNDING
+        return self._in_pipeline(family, self._floors[key], pipelines)
 
-    def _least_of_schedules(self, family: Job, seconds: Callable[[Job], float]) -> float:
-        """The least kernels of all schedules. What one chooses for attention and for the MLP is asked apart: kernels of
-        one do not depend on the other."""
-        least_s = math.inf
-        every = (job for job in schedules_of(family, self.cluster.layout.mesh) if legal(job))
-        for _, jobs in itertools.groupby(every, _stated):
-            first, *others = jobs
-            base_s = found_s = seconds(first)
-            of_attention = {name for choice in choices_of(first.plan) for name in choice.first}
-            of_mlp = [name for name in switches_of(first.plan) if name not in of_attention]
-            for fixed in (of_mlp, sorted(of_attention)):
-                alike = [job for job in others if _switches(job, fixed) == _switches(first, fixed)]
-                found_s += min([0.0, *(seconds(job) - base_s for job in alike)])
-            least_s = min(least_s, found_s)
-        return least_s
-
-    def _least_s(self, job: Job) -> float:
-        """Kernels of one micro-batch through a whole model, attention at the device's peak."""
-        return sum(
-            times * (operator.flops / self.peak if operator.role is Role.ATTENTION else self._operator_s(operator))
-            for step, times in self._model_kernels(job)
-            for operator in step.operators
-        )
-
-    def _model_kernels(self, job: Job) -> Iterator[tuple[Compute, int]]:
-        """Kernels of one micro-batch through a whole model on one stage, and how often each runs. Of layers of several
-        kinds one of each is written."""
-        chunk = job.chunks(0)[0]
-        pieces = [(chunk, 1)]
-        if self._mixed:
-            outside = replace(chunk, layers=0)
-            pieces = [(outside, 1), *((Chunk(first, 1, False, False), count) for first, count in _kinds(job))]
-        for kind in job.step.kinds(job.order):
-            for piece, count in pieces:
-                program = _write(job, 0, piece, Task(kind, MIDDLE, 0))
-                yield from ((step, count * times) for step, times in _kernels(program))
-
-    def compute_s(self, family: Job) -> float:
+    def compute_s(self, family: Job, pipelines: Sequence[Shape] = ()) -> float:
         """The kernels of a step alone, spread evenly over the stages, of the schedule that has the least; needs no
         mesh. Regions divide the norms, and pieces of a product may run a little faster than the whole."""
         if family.unequal:
             return self.dealt_s(family)
-        least_s = self._least_of_schedules(family.least_again, self._model_s)
-        return family.micro_batches * least_s / family.plan.pp * ROUNDING
+        family = family.least_again
+        whole = replace(family, plan=replace(family.plan, degrees={**family.plan.degrees, "pp": 1}, vpp=1, zero=0))
+        key = _signature(whole)
+        if key not in self._least:
+            self._least[key] = self._least_of_schedules(whole, self._model_kernels_s)
+        return self._in_pipeline(family, self._least[key], pipelines)
+
+    def partly_s(self, job: Job) -> float:
+        """:meth:`compute_s` of one plan of which some layers are made again, those besides."""
+        kernels, plan = self._model_kernels_s(job), job.plan
+        again_s = 0.0
+        if plan.recomputed is not None and not self._mixed:
+            made = [sum(what == plan.recomputation for what in plan.recomputed.what(plan.recomputation, layers))
+                    for layers in job.chunk_sizes]
+            all_of_it = self._model_kernels_s(job.making(plan.recomputation))
+            again_s = max(0.0, float(all_of_it[2] - kernels[2])) * sum(made)
+        return job.micro_batches * (float(kernels[0] + kernels[1]) + again_s) / plan.pp * ROUNDING
+
+    def _in_pipeline(self, family: Job, kernels: Kernels, pipelines: Sequence[Shape]) -> float:
+        """Micro-batches one after the other, evenly over the stages; or through the last stage, as in
+        :meth:`rough_s`, of the pipeline that lets it wait least."""
+        outside_s, layers_s, layer_s, forward_s = kernels.tolist()
+        pp, layers, count = family.plan.pp, family.model.layers, family.micro_batches
+        bubbles = [0.0] if pp == 1 or not pipelines else []
+        for vpp, order in pipelines if pp > 1 else ():
+            turn_s = forward_s if order.splits_backward else layer_s
+            bubbles.append(0.0 if order.both_ways else (pp - 1) * (layers // (pp * vpp)) * turn_s)
+        last_s = count * (layers // pp) * layer_s + min(bubbles)
+        least_s: float = max(count * (outside_s + layers_s) / pp, last_s)
+        return least_s * ROUNDING
+
+    def _least_of_schedules(self, family: Job, seconds: Callable[[Job], Kernels]) -> Kernels:
+        """The least kernels of all schedules. What one chooses for attention and for the MLP is asked apart: kernels of
+        one do not depend on the other."""
+        least: Kernels | None = None
+        every = (job for job in schedules_of(family, self.cluster.layout.mesh) if legal(job))
+        for _, jobs in itertools.groupby(every, _stated):
+            first, *others = jobs
+            base = found = seconds(first)
+            of_attention = {name for choice in choices_of(first.plan) for name in choice.first}
+            of_mlp = [name for name in switches_of(first.plan) if name not in of_attention]
+            for fixed in (of_mlp, sorted(of_attention)):
+                alike = [job for job in others if _switches(job, fixed) == _switches(first, fixed)]
+                saved = np.zeros(len(base))
+                for job in alike:
+                    saved = np.minimum(saved, seconds(job) - base)
+                found = found + saved
+            least = found if least is None else np.minimum(least, found)
+        return NO_SCHEDULE if least is None else least
+
+    def _least_s(self, job: Job) -> Kernels:
+        """Kernels of one micro-batch through a whole model, attention at its best rate."""
+        return self._summed(job, self._least_operator_s)
+
+    def _outside_s(self, job: Job) -> float:
+        """Kernels of one micro-batch that are in no layer: embedding and head."""
+        job = job.least_again
+        key = _signature(job)
+        if key in self._compute:
+            return float(self._compute[key][0])
+        if key not in self._outside:
+            whole = replace(job.plan, degrees={**job.plan.degrees, "pp": 1}, vpp=1, stage_layers=(), zero=0)
+            alone = replace(job, plan=whole)
+            pieces = [(replace(alone.chunks(0)[0], layers=0), 1)]
+            self._outside[key] = float(self._of_pieces(alone, pieces, self._operator_s)[0])
+        return self._outside[key]
+
+    def _model_kernels_s(self, job: Job) -> Kernels:
+        """The same by where they are."""
+        job = job.least_again
+        key = _signature(job)
+        if key not in self._compute:
+            whole = replace(job.plan, degrees={**job.plan.degrees, "pp": 1}, vpp=1, stage_layers=(), zero=0)
+            self._compute[key] = self._summed(replace(job, plan=whole), self._operator_s)
+        return self._compute[key]
+
+    def _summed(self, job: Job, seconds: Callable[[Operator], float]) -> Kernels:
+        """Kernels of one micro-batch through a whole model on one stage. Of layers of several kinds one of each is
+        written."""
+        chunk = job.chunks(0)[0]
+        if not self._mixed:
+            return self._of_pieces(job, [(chunk, 1)], seconds)
+        kinds = [(Chunk(first, 1, False, False), count) for first, count in _kinds(job)]
+        return self._of_pieces(job, [(replace(chunk, layers=0), 1), *kinds], seconds)
+
+    def _of_pieces(
+        self, job: Job, pieces: Sequence[tuple[Chunk, int]], seconds: Callable[[Operator], float]
+    ) -> Kernels:
+        """Kernels of some chunks, each so many times."""
+        outside_s = layers_s = 0.0
+        both_s, forward_s = [0.0] * len(pieces), [0.0] * len(pieces)
+        for kind in job.step.kinds(job.order):
+            for number, (piece, count) in enumerate(pieces):
+                for body, times in _bodies(_write(job, 0, piece, Task(kind, MIDDLE, 0))):
+                    body_s = sum(seconds(each) for step in body if isinstance(step, Compute) for each in step.operators)
+                    if times != piece.layers:
+                        outside_s += count * times * body_s
+                        continue
+                    layers_s += count * times * body_s
+                    both_s[number] += body_s
+                    forward_s[number] += body_s if kind == FORWARD else 0.0
+        of_layers = slice(len(pieces) > 1, None)
+        return np.array([outside_s, layers_s, min(both_s[of_layers]), min(forward_s[of_layers])])
 
     def instructions(self, job: Job, mesh: Mesh) -> int:
         """About how many a simulation runs: those of every stage's layers, of every shard whose program differs; of
@@ -174,16 +259,6 @@ class LowerBound:
         turns = job.micro_batches if plan.pp > 1 else min(job.micro_batches, SIMULATED_ITERATIONS)
         return steps * turns * shards
 
-    def _model_s(self, job: Job) -> float:
-        """Kernels of one micro-batch through the whole model."""
-        job = job.least_again
-        key = _signature(job)
-        if key not in self._compute:
-            whole = replace(job.plan, degrees={**job.plan.degrees, "pp": 1}, vpp=1, stage_layers=(), zero=0)
-            alone = replace(job, plan=whole)
-            self._compute[key] = sum(times * self._kernel_s(step) for step, times in self._model_kernels(alone))
-        return self._compute[key]
-
     def _kernel_s(self, kernel: Compute) -> float:
         return sum(self._operator_s(operator) for operator in kernel.operators)
 
@@ -191,6 +266,16 @@ class LowerBound:
         if operator not in self._seconds:
             self._seconds[operator] = self.cost(operator)
         return self._seconds[operator]
+
+    def _least_operator_s(self, operator: Operator) -> float:
+        """A kernel's time; of one whose shape another way to cut the tokens would change what it takes at the best rate
+        of any shape."""
+        at_best = operator.at_best
+        if not at_best:
+            return self._operator_s(operator)
+        if at_best[0] not in self._rates:
+            self._rates[at_best[0]] = max(each.flops / self._operator_s(each) for each in at_best) * BEST_RATE
+        return operator.flops / min(self.peak, self._rates[at_best[0]])
 
     def even_s(self, job: Job, mesh: Mesh) -> float:
         """Layers with what their kernels surely wait for, spread evenly over the stages, without a bubble."""
@@ -213,7 +298,8 @@ class LowerBound:
         scheme, longest_s = scheme_of(job.plan), 0.0
         for replica in range(job.plan.dp):
             program = write_program(scheme, job, {"dp": replica})
-            longest_s = max(longest_s, sum(times * self._kernel_s(step) for step, times in _kernels(program)))
+            every = [(step, times) for body, times in _bodies(program) for step in body if isinstance(step, Compute)]
+            longest_s = max(longest_s, sum(times * self._kernel_s(step) for step, times in every))
         return longest_s * ROUNDING
 
     def rough_s(self, job: Job, mesh: Mesh) -> float:
@@ -232,9 +318,7 @@ class LowerBound:
         """A step without bubble; one layer between two others, forward and back; the same without weights put off."""
         every = [(count, parts) for count, parts in self._layers_of_each_kind(job, mesh)]
         inside_s = sum(count * sum(part.busy.end_s for part in parts) for count, parts in every)
-        kernels_s = sum(count * sum(part.busy.compute_s for part in parts) for count, parts in every)
-        # Embedding and head: kernels of the whole model that are in no layer.
-        outside_s = max(0.0, self._model_s(job) - kernels_s)
+        outside_s = self._outside_s(job)
         even_s = job.micro_batches * (inside_s + outside_s) / job.plan.pp
         # Which kinds of layer a stage has is not asked: the quickest.
         layer_s = min(sum(part.busy.end_s for part in parts) for _, parts in every)
@@ -421,13 +505,10 @@ def _write(job: Job, stage: int, chunk: Chunk, visit: Task) -> Program:
     return writer.builder.program()
 
 
-def _kernels(program: Program) -> Iterator[tuple[Compute, int]]:
-    """The compute instructions of a program, and how often each runs."""
+def _bodies(program: Program) -> Iterator[tuple[Sequence[Instruction], int]]:
+    """Instructions of a program that run as often, and how often."""
     for item in program.items:
-        body, times = (item.body, item.times) if isinstance(item, Repeat) else ((item,), 1)
-        for step in body:
-            if isinstance(step, Compute):
-                yield step, times
+        yield (item.body, item.times) if isinstance(item, Repeat) else ((item,), 1)
 
 
 def _kinds(job: Job) -> list[tuple[int, int]]:

@@ -120,7 +120,9 @@ def lead_of(job: Job, step: int) -> int:
 
 def setting_out(job: Job, step: int) -> list[int]:
     """Steps whose blocks set out at this one."""
-    return [later for later in range(step + 1, job.plan.sp) if later - lead_of(job, later) == step]
+    ahead = {1, *([job.plan.node_ranks("sp")] if job.plan.context_transport == "multi_ring" else [])}
+    near = (step + steps for steps in sorted(ahead) if step + steps < job.plan.sp)
+    return [later for later in near if later - lead_of(job, later) == step]
 
 
 def bring_context(builder: ProgramBuilder, job: Job, step: int, size_bytes: float, name: str, after: list[int]) -> int:

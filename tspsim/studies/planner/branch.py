@@ -11,13 +11,15 @@ from __future__ import annotations
 import contextlib
 import heapq
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any, TypeVar
 
 from ...errors import UnreachableError
 from ...parallel import Job, peak_memory, scheme_of
-from ...parallel.recomputed import FULL, KEPT
+from ...parallel.memory import stage_memory
+from ...parallel.pipeline import PipelineOrder
 from ...paths import LowerBound
 from ...result import PlanResult
 from .clock import NEVER, Deadline
@@ -27,8 +29,14 @@ from .space import Candidate, Space
 ROUND = 4
 #: Plans that take longer to simulate than this many instructions wait until the others are done.
 QUICK = 400_000
-#: Seconds of processor time that an instruction takes to simulate, about.
-INSTRUCTION_S = 2e-5
+#: Seconds of processor time that a simulation takes to begin, and that one of its instructions does, about.
+BEGIN_S, INSTRUCTION_S = 0.2, 2e-5
+#: Share of the time after which a search whose plans have not come out on top looks for any.
+FIRST_SHARE = 0.3
+#: Number, chunks a stage and schedule of a family's pipeline.
+PipelineKey = tuple[int, int, str]
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 #: Share of the effort for a side that cannot win.
 HOPELESS = 0.5
 
@@ -115,12 +123,15 @@ class Search:
     least_s: float = 0.0
     known: dict[str, Found] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
-    #: Families, the floors of some by their number, bytes by identity, and what those that time was too short for
-    #: cannot undercut.
+    #: Families, the floors of some by their number, bytes by identity, what else was made of them with what it was made
+    #: of, and what those that time was too short for cannot undercut.
     listed: list[Job] = field(default_factory=list)
     floors: dict[int, float] = field(default_factory=dict)
-    needed: dict[int, float] = field(default_factory=dict)
+    needed: dict[Hashable, tuple[float, Job]] = field(default_factory=dict)
+    made: dict[Hashable, tuple[Any, object]] = field(default_factory=dict)
     unseen_s: float = math.inf
+    #: How much longer simulations have taken than was thought.
+    pace: float = 1.0
     all_listed: bool = False
 
     def best(
@@ -131,6 +142,7 @@ class Search:
         admit: Callable[[Job], bool] = lambda job: True,
         below_s: float = math.inf,
         most_rounds: float = math.inf,
+        at_once: int = ROUND,
         gap: float = 0.0,
     ) -> Best:
         """The fastest plans.
@@ -148,6 +160,8 @@ class Search:
         most_rounds
             Rounds after which to stop though something better may be left; plans that are slow to simulate are then
             not looked at.
+        at_once
+            Plans that are simulated between two looks at the bounds.
         gap
             The best is good enough when nothing that is left is better by more than this share.
         """
@@ -160,9 +174,12 @@ class Search:
             if gap and len(best) >= count:
                 limit_s = min(limit_s, best[0].step_s / (1.0 + gap))
             if first_look:
-                first_look, batch = False, frontier.dive(ROUND) or frontier.take(ROUND, limit_s)
+                first_look, soon = False, self.deadline.nearer(FIRST_SHARE)
+                batch = frontier.take(at_once, limit_s, until=soon) or frontier.dive(at_once)
+            elif most_rounds > 0:
+                batch = frontier.take(at_once, limit_s, slow=most_rounds == math.inf)
             else:
-                batch = frontier.take(ROUND, limit_s, slow=most_rounds == math.inf) if most_rounds > 0 else []
+                batch = []
             most_rounds -= 1
             if not batch:
                 complete = frontier.next_bound_s >= limit_s or frontier.next_bound_s == math.inf
@@ -222,25 +239,79 @@ class Search:
                 if self.deadline.passed:
                     self.unseen_s = self.least_s
                     return
-                self.floors[number] = self.bound.floor_s(family)
+                self.floors[number] = self.bound.floor_s(family, self.shapes(family, self.space.pipelines(family)))
             yield self.floors[number], family
         self.all_listed = True
 
-    def family_bytes(self, family: Job) -> float:
-        """What no plan of a family that was listed can undercut: one micro-batch, residual streams cut where they can
-        be."""
-        if id(family) not in self.needed:
-            plan = replace(family.plan, sequence_regions=family.plan.tp > 1)
-            if family.training and plan.recomputation == KEPT:  # of some layers everything may be made again
-                plan = replace(plan, recomputation=FULL)
-            alone = replace(family.work, sequences=family.sequences)
-            self.needed[id(family)] = least_bytes(replace(family, plan=plan, work=alone))
-        return self.needed[id(family)]
+    def roomy(self, family: Job, room_bytes: float) -> tuple[PipelineKey, ...]:
+        """The pipelines with which some plan of a family may fit."""
+        return tuple(each for each in self.space.pipelines(family) if self.least_bytes(family, each) <= room_bytes)
+
+    def least_bytes(self, family: Job, pipeline: PipelineKey) -> float:
+        """What no plan of a family with this pipeline can undercut on the first stage, which keeps most: residual
+        streams cut where they can be, without what exchanges keep, which a schedule decides."""
+        key = (id(family), pipeline)
+        if key not in self.needed:
+            _, vpp, schedule = pipeline
+            plan = replace(family.plan, sequence_regions=family.plan.tp > 1, vpp=vpp, schedule=schedule)
+            job, residency = without_gathered(replace(family, plan=plan)), scheme_of(plan).residency
+            exchanged = {each.part for each in residency.buffers(job)}
+            parts = stage_memory(job, residency, 0)
+            least = total({name: size for name, size in parts.items() if name not in exchanged})
+            self.needed[key] = least, family  # which stays what its number says
+        return self.needed[key][0]
+
+    def shapes(self, family: Job, pipelines: Iterable[PipelineKey]) -> tuple[tuple[int, PipelineOrder], ...]:
+        """Chunks a stage and order of pipelines of a family."""
+        return tuple(
+            (vpp, replace(family.plan, vpp=vpp, schedule=schedule).order) for _, vpp, schedule in pipelines
+        )
+
+    def staged(self, family: Job) -> list[tuple[float, Candidate]]:
+        """A family's schedules within a stage that reach all its ranks, each with what its step cannot undercut."""
+        found = []
+        for staged in self.space.within_stage(family):
+            with contextlib.suppress(UnreachableError):  # dead links cut its ranks off from each other
+                found.append((self.bound.even_s(staged.job, staged.mesh), staged))
+        return found
+
+    def layouts(self, staged: Candidate) -> list[tuple[float, Candidate]]:
+        """Its pipelines, each with the same."""
+        return [(self.bound.rough_s(each.job, each.mesh), each) for each in self.space.layouts(staged)]
+
+    def outline_s(self, layout: Candidate) -> float:
+        return self.bound.outline_s(layout.job, layout.mesh)
+
+    def outline_of(self, thinner: Candidate, layout: Candidate) -> float:
+        """The same of a layout's plan that keeps less: found once for all whose replicas divide other things."""
+        plan = thinner.plan
+        key = ("outline_of", id(layout), plan.recomputed, plan.offload_layers, plan.activation_store)
+        if key not in self.made:
+            self.made[key] = self.outline_s(thinner), layout
+        found: float = self.made[key][0]
+        return found
+
+    def plans(self, layout: Candidate) -> list[tuple[float, Candidate]]:
+        """Its plans with the memory that they need."""
+        return [(memory_bytes(each.job), each) for each in self.space.plans(layout)]
+
+    def step_s(self, candidate: Candidate) -> float:
+        return self.bound.step_s(candidate.job, candidate.mesh)
+
+    def once(self, what: Callable[[Given], Made], of: Given) -> Made:
+        """What a function makes of something that was listed, made once: further questions find it."""
+        key = (what.__name__, id(of))
+        if key not in self.made:
+            self.made[key] = what(of), of
+        made: Made = self.made[key][0]
+        return made
 
     def _fits(self, found: Found, free_bytes: float, admit: Callable[[Job], bool]) -> bool:
         return found.headroom_bytes >= free_bytes and admit(found.candidate.job)
 
     def _answers(self, batch: Sequence[tuple[float, Candidate]], frontier: Frontier) -> Iterable[Found]:
+        instructions = sum(self.bound.instructions(each.job, each.mesh) for _, each in batch)
+        before_s = self.deadline.now()
         try:
             answers = self.simulate([candidate for _, candidate in batch])
         except Interrupted as interrupted:
@@ -248,6 +319,8 @@ class Search:
                 if answer is not None and answer.ran:
                     self.known[candidate.name] = Found(candidate, answer, bound_s)
             raise
+        thought_s = len(batch) * BEGIN_S + instructions * INSTRUCTION_S
+        self.pace = max(self.pace, (self.deadline.now() - before_s) / thought_s)
         for (bound_s, candidate), answer in zip(batch, answers, strict=True):
             if answer is None:
                 frontier.put_back(bound_s, candidate)
@@ -259,11 +332,24 @@ class Search:
                 self.tally.failed += 1
 
 
-def least_bytes(job: Job) -> float:
-    """What a plan's memory cannot undercut, whatever its replicas divide: with all of it divided, nothing gathered."""
-    job = replace(job, plan=replace(job.plan, zero=3 if job.training else 0))
-    parts = peak_memory(job, scheme_of(job.plan).residency)
+def without_gathered(job: Job) -> Job:
+    """The job with all divided that replicas can divide."""
+    return replace(job, plan=replace(job.plan, zero=3 if job.training else 0))
+
+
+def total(parts: Mapping[str, float]) -> float:
+    """Bytes of memory, but for weights that are gathered."""
     return sum(parts.values()) - parts.get("gathered_weights", 0.0)
+
+
+def layout_bytes(layout: Candidate) -> float:
+    """What no plan of a layout can undercut, whatever its replicas divide: with all of it divided, nothing gathered."""
+    return total(peak_memory(without_gathered(layout.job), scheme_of(layout.plan).residency))
+
+
+def memory_bytes(job: Job) -> float:
+    """What a plan's fullest rank needs."""
+    return sum(peak_memory(job, scheme_of(job.plan).residency).values())
 
 
 def _rank(found: Found) -> tuple[float, tuple[int, ...], str]:
@@ -290,11 +376,14 @@ class Frontier:
         """No plan that is left is faster."""
         return min([self._late_s, self._search.unseen_s, *(heap[0][0] for heap in (self._heap, self._slow) if heap)])
 
-    def take(self, count: int, limit_s: float, *, slow: bool = True) -> list[tuple[float, Candidate]]:
+    def take(
+        self, count: int, limit_s: float, *, slow: bool = True, until: Deadline | None = None
+    ) -> list[tuple[float, Candidate]]:
         """The next plans to simulate, those that may be faster than ``limit_s``; none when time is over.
 
         Those that are slow to simulate come last, and only if ``slow``.
         """
+        deadline = until or self._search.deadline
         taken: list[tuple[float, Candidate]] = []
         planned_s = 0.0
         heaps = (self._heap, self._slow) if slow else (self._heap,)
@@ -302,7 +391,7 @@ class Frontier:
             heap = next((each for each in heaps if each and each[0][0] < limit_s), None)
             if heap is None or (heap is self._slow and taken):
                 break
-            if self._search.deadline.passed:
+            if deadline.passed:
                 return taken
             bound_s, tick, entry = heapq.heappop(heap)
             if not isinstance(entry, Candidate):
@@ -314,16 +403,18 @@ class Frontier:
             instructions = self._search.bound.instructions(entry.job, entry.mesh)
             if heap is self._heap and instructions > self._quick:
                 heapq.heappush(self._slow, (bound_s, tick, entry))
-            elif (planned_s := planned_s + instructions * INSTRUCTION_S) > self._search.deadline.left_s:
-                planned_s -= instructions * INSTRUCTION_S
+                continue
+            takes_s = self._search.pace * (BEGIN_S + instructions * INSTRUCTION_S)
+            if planned_s + takes_s > self._search.deadline.left_s:
                 self._late_s = min(self._late_s, bound_s)
-            else:
-                taken.append((bound_s, entry))
+                continue
+            planned_s += takes_s
+            taken.append((bound_s, entry))
         return taken
 
     def dive(self, count: int) -> list[tuple[float, Candidate]]:
-        """The most promising plan of each of the most promising sets: a first look, for where time runs out before
-        plans come out on top."""
+        """The most promising plan of each of the most promising sets, quick ones alone: for where time runs out
+        before plans come out on top."""
         whole, found = self._heap, list[tuple[float, Candidate]]()
         while whole and len(found) < count and not self._search.deadline.passed:
             self._heap = [heapq.heappop(whole)]
@@ -352,49 +443,57 @@ class Frontier:
 
     def _fits(self, job: Job) -> bool:
         """Whether a plan's memory is within the limit."""
-        return sum(peak_memory(job, scheme_of(job.plan).residency).values()) <= self._room_bytes
+        return memory_bytes(job) <= self._room_bytes
 
     def _kernels(self, family: Job, bound_s: float) -> None:
-        """A family with all its kernels, unless not even one micro-batch fits."""
-        if self._search.family_bytes(family) > self._room_bytes:
-            self._search.tally.too_large += 1
+        """A family with all its kernels."""
+        search = self._search
+        closer_s = max(bound_s, search.bound.compute_s(family, search.shapes(family, search.space.pipelines(family))))
+        self._push(closer_s, partial(self._roomy, family))
+
+    def _roomy(self, family: Job, bound_s: float) -> None:
+        """A family with the pipelines that may fit."""
+        search = self._search
+        pipelines = search.roomy(family, self._room_bytes)
+        if not pipelines:
+            search.tally.too_large += 1
             return
-        closer_s = max(bound_s, self._search.bound.compute_s(family))
-        self._push(closer_s, partial(self._within_stage, family))
+        closer_s = max(bound_s, search.bound.compute_s(family, search.shapes(family, pipelines)))
+        self._push(closer_s, partial(self._within_stage, family, frozenset(number for number, _, _ in pipelines)))
 
-    def _within_stage(self, family: Job, bound_s: float) -> None:
+    def _within_stage(self, family: Job, pipelines: frozenset[int], bound_s: float) -> None:
         """A family's schedules within a stage, with what its kernels wait for."""
-        for staged in self._search.space.within_stage(family):
-            closer_s = max(bound_s, self._search.bound.even_s(staged.job, staged.mesh))
-            self._push(closer_s, partial(self._layouts, staged))
+        for even_s, staged in self._search.once(self._search.staged, family):
+            self._push(max(bound_s, even_s), partial(self._layouts, staged, pipelines))
 
-    def _layouts(self, staged: Candidate, bound_s: float) -> None:
+    def _layouts(self, staged: Candidate, pipelines: frozenset[int], bound_s: float) -> None:
         """Its pipelines, each with its bubble."""
-        for layout in self._search.space.layouts(staged):
-            closer_s = max(bound_s, self._search.bound.rough_s(layout.job, layout.mesh))
-            self._search.tally.bounded += 1
-            self._push(closer_s, partial(self._outline, layout))
+        for rough_s, layout in self._search.once(self._search.layouts, staged):
+            if layout.order[-1] in pipelines:
+                self._search.tally.bounded += 1
+                self._push(max(bound_s, rough_s), partial(self._outline, layout))
 
     def _outline(self, layout: Candidate, bound_s: float) -> None:
         """A layout with its whole pipeline; to ask first whether it may fit is cheap."""
-        if least_bytes(layout.job) > self._room_bytes:
+        if self._search.once(layout_bytes, layout) > self._room_bytes:
             self._search.tally.too_large += 1
             return
-        closer_s = max(bound_s, self._search.bound.outline_s(layout.job, layout.mesh))
+        closer_s = max(bound_s, self._search.once(self._search.outline_s, layout))
         self._push(closer_s, partial(self._plans, layout))
 
     def _plans(self, layout: Candidate, bound_s: float) -> None:
         """The plans of a layout that fit; those that only spare memory where another has the same program are left."""
         fitting: set[Hashable] = set()
-        for candidate in self._search.space.plans(layout):
+        for needed_bytes, candidate in self._search.once(self._search.plans, layout):
             zero, group = candidate.plan.zero, candidate.plan.shard_group
             # ZeRO 2 runs what ZeRO 1 runs.
             if zero == 2 and (1, group) in fitting:
                 continue
-            if not self._fits(candidate.job):
+            if needed_bytes > self._room_bytes:
                 for thinner in self._search.space.thinner(candidate, self._fits):
                     fitting.add((zero, group, thinner.name))
-                    self._push(bound_s, partial(self._plan, thinner))
+                    again_s = self._search.bound.partly_s(thinner.job)
+                    self._push(max(bound_s, again_s), partial(self._thinner, thinner, layout))
                 continue
             fitting.add((zero, group))
             if group is None:
@@ -404,7 +503,12 @@ class Frontier:
         if not fitting:
             self._search.tally.too_large += 1
 
+    def _thinner(self, candidate: Candidate, layout: Candidate, bound_s: float) -> None:
+        """A plan that keeps less than its layout, with its whole pipeline."""
+        closer_s = max(bound_s, self._search.outline_of(candidate, layout))
+        self._push(closer_s, partial(self._plan, candidate))
+
     def _plan(self, candidate: Candidate, bound_s: float) -> None:
         """A plan with what its replicas say to each other."""
-        closer_s = max(bound_s, self._search.bound.step_s(candidate.job, candidate.mesh))
+        closer_s = max(bound_s, self._search.once(self._search.step_s, candidate))
         self._push(closer_s, candidate)

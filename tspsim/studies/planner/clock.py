@@ -41,6 +41,10 @@ class Deadline:
     def passed(self) -> bool:
         return self.left_s < 0.0
 
+    def nearer(self, share: float) -> Deadline:
+        """When that share of what is left is over."""
+        return Deadline(self.now() + share * self.left_s, self.now) if self.at_s < math.inf else self
+
 
 #: No end.
 NEVER = Deadline()

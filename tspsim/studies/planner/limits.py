@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from ...errors import InputError
 from ...network import Cluster
-from ...parallel import Job, Plan, peak_memory, scheme_of
+from ...parallel import Job, Plan, scheme_of
 from ...parallel.choices import legal
+from ...parallel.memory import stage_memory
+from .branch import memory_bytes
 from .clock import NEVER, Deadline
-from .space import Space, name_of
+from .space import LEAST_TOKENS, Space, name_of
 
 #: No model is asked about a longer sequence.
 LONGEST_SEQUENCE = 2**30
@@ -49,9 +51,13 @@ class Limits:
     fewest_nodes: tuple[int, Lean] | None
 
 
-def memory_bytes(job: Job) -> float:
-    """What a job's fullest rank needs."""
-    return sum(peak_memory(job, scheme_of(job.plan).residency).values())
+def bytes_up_to(room_bytes: float, job: Job) -> float:
+    """What a job's fullest rank needs, or where the first stage alone needs more than there is what that needs."""
+    if job.plan.pp > 1:
+        first = sum(stage_memory(job, scheme_of(job.plan).residency, 0).values())
+        if first > room_bytes:
+            return first
+    return memory_bytes(job)
 
 
 def leanest(
@@ -72,8 +78,8 @@ def leanest(
     return best
 
 
-def lean_jobs(space: Space) -> Iterator[Job]:
-    """Legal plans among which that of least memory is."""
+def lean_jobs(space: Space, *, checked: bool = True) -> Iterator[Job]:
+    """Legal plans among which that of least memory is, or with ``checked`` off those that may be legal."""
     step = space.work.step
     if space.work.unequal.tokens:
         families = (family for family in space.families() if family.plan.recomputation == step.recomputation)
@@ -102,7 +108,7 @@ def lean_jobs(space: Space) -> Iterator[Job]:
                 zero=zero,
             )
             job = Job(space.model, plan, work)
-            if legal(job):
+            if not checked or legal(job):
                 yield job
 
 
@@ -112,62 +118,70 @@ def limits(
     """Search the three limits; ``resized`` makes the cluster of so many nodes. Raises TimeoutError after the
     deadline."""
 
-    def in_time(job: Job) -> float:
+    def needed(job: Job) -> float:
         if deadline.passed:
             raise TimeoutError
-        return memory_bytes(job)
+        return bytes_up_to(room_bytes, job)
 
     def fits(tried: Space) -> Lean | None:
-        found = leanest(tried, room_bytes, in_time)
+        found = leanest(tried, room_bytes, needed)  # how much too large is not asked
         return found if found is not None and found.bytes <= room_bytes else None
 
-    def needed(length: int) -> Callable[[Job], float]:
-        """Memory of a plan at a length: what did not fit at a shorter one does not fit."""
-
-        def of(job: Job) -> float:
-            key = (tuple(job.plan.degrees.items()), job.plan.exchange, job.plan.sequence_regions, job.plan.zero)
-            if refused.get(key, length + 1) <= length:
-                return math.inf
-            found = in_time(job)
-            if found > room_bytes:
-                refused[key] = min(length, refused.get(key, length))
-            return found
-
-        return of
-
-    refused: dict[Hashable, int] = {}
-
-    def of_length(sequence: int) -> Lean | None:
-        asked = replace(space, work=replace(space.work, sequence=sequence))
-        found = leanest(asked, room_bytes, needed(sequence))
-        return found if found is not None and found.bytes <= room_bytes else None
-
-    return Limits(longest(space, of_length), largest_batch(space, room_bytes), fewest(space, fits, resized))
+    return Limits(
+        longest(space, room_bytes, needed), largest_batch(space, room_bytes, needed), fewest(space, fits, resized)
+    )
 
 
-def longest(space: Space, fits: Callable[[int], Lean | None]) -> tuple[int, Lean] | None:
-    """Doubling, then halving the step: memory grows with the sequence under every plan.
+def longest(
+    space: Space, room_bytes: float, needed: Callable[[Job], float] = memory_bytes
+) -> tuple[int, Lean] | None:
+    """Plan by plan, those with most token shards first. Memory grows with the sequence under every plan, so that one
+    look tells whether a plan goes further than the best so far; if it does, doubling, then halving the step.
 
-    Lengths are multiples of the largest power of two that divides the sequence asked about, so that the same degrees
-    divide them.
+    Lengths are multiples of the largest power of two that divides the sequence asked about, and no shorter; where
+    nothing fits that, multiples of the half, quarter, … of it.
     """
     asked = space.work.sequence
-    step = asked & -asked
-    best = fits(asked)
-    reached = asked
-    while best is None and step > 1:  # shorter ones: the largest half, quarter, … that fits
-        step //= 2
-        reached, best = step, fits(step)
+    step, least = asked & -asked, asked
+    anywhere = replace(space, work=replace(space.work, sequence=LONGEST_SEQUENCE), _pipelines={})
+    every = sorted(enumerate(lean_jobs(anywhere, checked=False)), key=lambda each: -each[1].plan.token_shards)
+    best: tuple[int, Lean] | None = None
+    number = 0
+    while best is None and step:
+        for index, job in every:
+            # Of two that go as far the first.
+            beyond = least if best is None else best[0] + (step if index > number else 0)
+            found = _furthest(job, step, beyond, room_bytes, needed)
+            if found is not None:
+                best, number = found, index
+        step, least = step // 2, step // 2
+    return best
+
+
+def _furthest(
+    job: Job, step: int, least: int, room_bytes: float, needed: Callable[[Job], float]
+) -> tuple[int, Lean] | None:
+    """The longest sequence of at least ``least`` tokens, a multiple of ``step``, with which a plan fits; None where it
+    fits none."""
+    shards = job.plan.token_shards
+    grid = math.lcm(step, 2 * shards if shards > 1 else 1)
+
+    def fits(length: int) -> Lean | None:
+        tried = replace(job, work=replace(job.work, sequence=length))
+        if length > LONGEST_SEQUENCE or not legal(tried):
+            return None
+        lean = Lean(tried, needed(tried))
+        return lean if lean.bytes <= room_bytes else None
+
+    first = max(least, shards * LEAST_TOKENS if shards > 1 else 1)
+    reached = -(-first // grid) * grid
+    best = fits(reached)
     if best is None:
         return None
-    stride = step
-    while reached + stride <= LONGEST_SEQUENCE:
-        found = fits(reached + stride)
-        if found is None:
-            break
-        reached, best = reached + stride, found
-        stride *= 2
-    while stride > step:
+    stride = grid
+    while (found := fits(reached + stride)) is not None:
+        reached, best, stride = reached + stride, found, 2 * stride
+    while stride > grid:
         stride //= 2
         found = fits(reached + stride)
         if found is not None:
@@ -175,7 +189,9 @@ def longest(space: Space, fits: Callable[[int], Lean | None]) -> tuple[int, Lean
     return reached, best
 
 
-def largest_batch(space: Space, room_bytes: float) -> tuple[int, Lean] | None:
+def largest_batch(
+    space: Space, room_bytes: float, needed: Callable[[Job], float] = memory_bytes
+) -> tuple[int, Lean] | None:
     """The most sequences at once: replicas times the largest micro-batch that fits, over all degrees."""
     best: tuple[int, Lean] | None = None
     for job in lean_jobs(replace(space, batch=space.cluster.gpus)):
@@ -184,7 +200,7 @@ def largest_batch(space: Space, room_bytes: float) -> tuple[int, Lean] | None:
         def alone(size: int, job: Job = job) -> Lean:
             plan, work = replace(job.plan, micro_batch=size), replace(job.work, sequences=size)
             grown = replace(job, plan=plan, work=work)
-            return Lean(grown, memory_bytes(grown))
+            return Lean(grown, needed(grown))
 
         # Nothing to gain unless it beats the best so far.
         size = (best[0] // dp + 1) if best is not None else 1
@@ -216,7 +232,7 @@ def fewest(
             cluster = space.cluster if nodes == most else resized(nodes)
         except InputError:
             continue
-        found = fits(replace(space, cluster=cluster, _placed={}, _meshes={}))
+        found = fits(space.on(cluster))
         if found is not None:
             return nodes, found
     return None

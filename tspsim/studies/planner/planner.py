@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -24,7 +25,7 @@ from .answer import Ahead, Planned, Stated
 from .branch import Best, Found, Interrupted, Search
 from .clock import NEVER, Clock, Deadline
 from .limit import Limits
-from .limits import Lean, leanest, limits
+from .limits import Lean, bytes_up_to, lean_jobs, leanest, limits
 from .map_search import search_map
 from .scheme_map import Points
 from .searches import Searches
@@ -35,13 +36,15 @@ from .workers import Simulators, scenario_of
 
 #: What a plan may be chosen by.
 OBJECTIVES = ("tokens_per_s", "tokens_per_dollar", "memory_headroom")
-#: Shares of a GPU's memory that plans of the front leave free, at least; and rounds of simulations for each.
+#: Shares of a GPU's memory that plans of the front leave free, at least; and simulations for each at most.
 FREE_SHARES = (0.25, 0.5)
-FREE_ROUNDS = 1
+FREE_ROUNDS = 4
 #: Shares of the time there is at which the search for the best, what follows from it, and everything ends.
-SEARCH_SHARE, DETAIL_SHARE, WHOLE_SHARE = 0.6, 0.85, 0.95
+SEARCH_SHARE, DETAIL_SHARE, WHOLE_SHARE = 0.75, 0.88, 0.95
 #: The best is good enough when nothing that is left is better by more than this share; not where time is no matter.
 CLOSE_ENOUGH = 0.01
+#: Instructions of a simulation that is over at once; plans that are looked at for such a one.
+EASY, FEW = 20_000, 16
 #: Plans to come, as far as the number of processes is concerned.
 MANY = 100
 #: Called with a sentence and the share that is done.
@@ -153,6 +156,11 @@ class Planner:
             self.executor.close(now=not finished)
         return answer
 
+    @property
+    def _gap(self) -> float:
+        """By what share a plan that was not simulated may be better."""
+        return 0.0 if self.budget_s is None else CLOSE_ENOUGH
+
     def _deadline(self, share: float) -> Deadline:
         return NEVER if self.budget_s is None else Deadline(share * self.budget_s, self.clock.spent_s)
 
@@ -242,7 +250,7 @@ class Planner:
                 if result is not None and result.ran:
                     self._know(search, self._stated_candidate(asked[keys.name], keys), result)
         if not search.known:
-            simplest = self._simplest(search.space)
+            simplest = self._simplest(search)
             (result,) = self.simulators.ask([scenario_of(answer.scenario, simplest)], anyway=True)
             if result is not None and result.ran:
                 self._know(search, simplest, result)
@@ -264,10 +272,21 @@ class Planner:
         stated = keys.model_dump(mode="json", exclude_unset=True, exclude_none=True)
         return Candidate(job, mesh, (), stated)
 
-    def _simplest(self, space: Space) -> Candidate:
-        """The first plan that fits, as a candidate."""
-        cluster, job = space.cluster, self.lean.job
-        plan = located(replace(job.plan, name=self.lean.name), cluster.gpus, cluster.gpus_per_node)
+    def _simplest(self, search: Search) -> Candidate:
+        """The first plan that fits, or where that takes long to simulate the one of the next few that takes least."""
+        room_bytes = search.capacity_bytes
+        fitting = (job for job in lean_jobs(search.space) if bytes_up_to(room_bytes, job) <= room_bytes)
+        tried: list[tuple[int, Candidate]] = []
+        for job in itertools.islice(fitting, FEW):
+            candidate = self._candidate(search.space, job)
+            tried.append((search.bound.instructions(candidate.job, candidate.mesh), candidate))
+            if tried[-1][0] <= EASY:
+                return candidate
+        return min(tried, key=lambda each: each[0])[1]
+
+    def _candidate(self, space: Space, job: Job) -> Candidate:
+        cluster = space.cluster
+        plan = located(replace(job.plan, name=name_of(job.plan)), cluster.gpus, cluster.gpus_per_node)
         return Candidate(replace(job, plan=plan), build_mesh(plan, cluster.gpus, cluster.gpus_per_node), ())
 
     def _at_batch(self, keys: PlanKeys) -> Scenario:
@@ -295,7 +314,7 @@ class Planner:
                     below_s=below_s,
                     free_bytes=self.limits.floor("memory_free"),
                     admit=self._admits,
-                    gap=0.0 if self.budget_s is None else CLOSE_ENOUGH,
+                    gap=self._gap,
                 )
                 self._take(best, weight)
         self._conclude()
@@ -375,7 +394,14 @@ class Planner:
                 self.progress(f"the fastest plan that leaves {100 * share:.0f} % of the memory free", 0.75)
             if search.deadline.passed:
                 break
-            search.best(1, free_bytes=share * search.capacity_bytes, admit=self._admits, most_rounds=FREE_ROUNDS)
+            search.best(
+                1,
+                free_bytes=share * search.capacity_bytes,
+                admit=self._admits,
+                most_rounds=FREE_ROUNDS,
+                at_once=1,
+                gap=self._gap,
+            )
         known = [found for each in self.found.values() for found in each.known.values() if self._keeps(found)]
         self.answer.front = tuple(self._front_of(known))
         self.answer.simulated = len(known)
@@ -420,4 +446,4 @@ class Planner:
             if self._deadline(DETAIL_SHARE).passed:
                 return
             search = self.searches.search(place.nodes, place.batch, place.sequence, deadline=deadline)
-            answer.sensitivity += (ranked((*answer.best, *answer.front), place, search),)
+            answer.sensitivity += (ranked((*answer.best, *answer.front), place, search, self._gap),)

@@ -54,25 +54,30 @@ def places(cluster: Cluster, sequence: int, batch: int) -> Iterator[Place]:
         yield Place("double the nodes", cluster.nodes * 2, sequence, batch)
 
 
-def ranked(plans: Iterable[Found], place: Place, search: Search) -> Sensitivity:
-    """The plans there, or where none of them runs the best that a round of simulations finds."""
-    tried: list[tuple[float, str, Candidate]] = []
+def ranked(plans: Iterable[Found], place: Place, search: Search, gap: float = 0.0) -> Sensitivity:
+    """The plans there, or where none of them runs the best that a round of simulations finds.
+
+    The first is simulated, and of the others those that may be faster by more than ``gap`` than what was.
+    """
+    tried: list[tuple[bool, float, str, Candidate]] = []
     unfit = []
-    for found in {each.candidate.name: each for each in plans}.values():
+    for number, found in enumerate({each.candidate.name: each for each in plans}.values()):
         candidate = adapted(found.candidate.job, search.space, search.capacity_bytes)
         if candidate is None:
             unfit.append(found.candidate.name)
         else:
-            tried.append((search.bound.step_s(candidate.job, candidate.mesh), candidate.name, candidate))
+            bound_s = search.bound.step_s(candidate.job, candidate.mesh)
+            tried.append((number > 0, bound_s, candidate.name, candidate))
     ran: list[tuple[str, float]] = []
-    for bound_s, name, candidate in sorted(tried, key=lambda each: each[:2]):
-        if ran and bound_s >= min(step_s for _, step_s in ran):
+    for _, bound_s, name, candidate in sorted(tried, key=lambda each: each[:3]):
+        if ran and bound_s * (1.0 + gap) >= min(step_s for _, step_s in ran):
             continue  # cannot be the fastest there
         answer = search.simulate([candidate])[0]
         if answer is not None and answer.ran:
             ran.append((name, answer.step_time_s))
     if not ran:
-        ran = [(each.candidate.name, each.step_s) for each in search.best(1, most_rounds=1).plans]
+        found_there = search.best(1, most_rounds=1, gap=gap).plans
+        ran = [(each.candidate.name, each.step_s) for each in found_there]
     ranking = tuple(sorted(ran, key=lambda each: each[1]))
     return Sensitivity(place.what, place.nodes, place.sequence, place.batch, ranking, tuple(unfit))
 

@@ -42,7 +42,7 @@ from ...parallel.activation_store import ACTIVATION_STORES, WIDE
 from ...parallel.choices import legal, schedules_of
 from ...parallel.dispatch import DISPATCHES, OVERLAPS
 from ...parallel.lengths import OF_LENGTHS
-from ...parallel.pipeline import ORDERS
+from ...parallel.pipeline import ORDERS, Pipeline
 from ...parallel.recomputed import ATTENTION, CHEAP, FULL, KEPT, Partly
 
 RECOMPUTATION = (KEPT, ATTENTION, CHEAP, FULL)
@@ -173,6 +173,11 @@ class Space:
     batch: int
     _placed: dict[Hashable, list[tuple[tuple[str, ...], Mesh]]] = field(default_factory=dict, repr=False)
     _meshes: dict[Hashable, Mesh] = field(default_factory=dict, repr=False)
+    _pipelines: dict[Hashable, tuple[tuple[int, int, str], ...]] = field(default_factory=dict, repr=False)
+
+    def on(self, cluster: Cluster) -> Space:
+        """The plans of the same model and batch on another cluster."""
+        return Space(self.model, self.work, cluster, self.batch)
 
     @cached_property
     def divisors(self) -> tuple[int, ...]:
@@ -190,25 +195,24 @@ class Space:
             sequences = self.batch // lone.dp
             work = replace(self.work, sequences=sequences)
             sizes = [size for size in range(1, sequences + 1) if sequences % size == 0]
-            every = itertools.product(
-                self.expert_degrees(self.cluster.gpus // lone.pp),
-                sizes,
-                RECOMPUTATION if training else RECOMPUTATION[:1],
-                self.exchanges(lone),
-            )
-            for ep, size, recomputation, exchange in every:
-                if math.gcd(size, lone.sp) > 1:
-                    continue
-                spread = {**degrees, "ep": ep}
-                plan = Plan("", spread, exchange=exchange, recomputation=recomputation, micro_batch=size)
-                plan = located(plan, self.cluster.gpus, self.cluster.gpus_per_node)
-                # Experts spread beside tensor parallelism need sequence regions.
-                for regions in (False, True) if ep > 1 and lone.tp > 1 else (False,):
-                    job = Job(self.model, replace(plan, sequence_regions=regions), work)
-                    if legal(job):
-                        for dispatch in self.dispatches(ep):
-                            yield replace(job, plan=replace(job.plan, expert_dispatch=dispatch))
-                        break
+            gpus, per_node = self.cluster.gpus, self.cluster.gpus_per_node
+            for ep in self.expert_degrees(gpus // lone.pp):
+                placed = located(Plan("", {**degrees, "ep": ep}), gpus, per_node)
+                every = itertools.product(sizes, RECOMPUTATION if training else RECOMPUTATION[:1], self.exchanges(lone))
+                for size, recomputation, exchange in every:
+                    if math.gcd(size, lone.sp) > 1:
+                        continue
+                    plan = replace(placed, exchange=exchange, recomputation=recomputation, micro_batch=size)
+                    # Experts spread beside tensor parallelism need sequence regions.
+                    for regions in (False, True) if ep > 1 and lone.tp > 1 else (False,):
+                        job = Job(self.model, replace(plan, sequence_regions=regions) if regions else plan, work)
+                        if legal(job):
+                            for dispatch in self.dispatches(ep):
+                                told = job if dispatch == plan.expert_dispatch else replace(
+                                    job, plan=replace(job.plan, expert_dispatch=dispatch)
+                                )
+                                yield told
+                            break
 
     def _unequal_families(self) -> Iterator[Job]:
         """Of sequences of unequal length: shared by as many ranks as each needs, by a fixed number, or by none; as many
@@ -318,13 +322,26 @@ class Space:
 
     def layouts(self, staged: Candidate) -> Iterator[Candidate]:
         """Every pipeline around that."""
-        for number, (vpp, schedule) in enumerate(self._pipelines(staged.job)):
+        for number, vpp, schedule in self.pipelines(staged.job):
             job = replace(staged.job, plan=replace(staged.plan, vpp=vpp, schedule=schedule))
             if number == 0 or legal(job):
                 yield Candidate(job, staged.mesh, (*staged.order, number))
 
-    def _pipelines(self, family: Job) -> Iterator[tuple[int, str]]:
-        """Chunks a stage and schedule; where layers can be cut into equal chunks, only such cuts."""
+    def pipelines(self, family: Job) -> tuple[tuple[int, int, str], ...]:
+        """Number, chunks a stage and schedule of every pipeline that a family's degrees and micro-batches allow; where
+        layers can be cut into equal chunks, only such cuts. The first is always there."""
+        plan, count, splits = family.plan, family.micro_batches, family.scheme.layer_weights is not None
+        key = (plan.pp, plan.schedule, count, family.training, splits)
+        if key not in self._pipelines:
+            found = []
+            for number, (vpp, name) in enumerate(self._cuts(family)):
+                order = replace(plan, vpp=vpp, schedule=name).order
+                if not number or order.check(Pipeline(plan.pp, vpp, count, splits)) is None:
+                    found.append((number, vpp, name))
+            self._pipelines[key] = tuple(found)
+        return self._pipelines[key]
+
+    def _cuts(self, family: Job) -> Iterator[tuple[int, str]]:
         usual = family.plan.schedule
         yield 1, usual
         layers, pp = self.model.layers, family.plan.pp
