@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -93,15 +93,12 @@ def search_of(question: Question, batch: int, asked: list[str] | None = None) ->
     return Search(space, bounds_of(question), question.device.visible_memory_bytes, simulate)
 
 
-def plans_of(space: Space) -> list[Candidate]:
+def plans_of(space: Space) -> Iterator[Candidate]:
     """Every plan of a space."""
-    return [
-        plan
-        for family in space.families()
-        for staged in space.within_stage(family)
-        for layout in space.layouts(staged)
-        for plan in space.plans(layout)
-    ]
+    for family in space.families():
+        for staged in space.within_stage(family):
+            for layout in space.layouts(staged):
+                yield from space.plans(layout)
 
 
 # --- the walk ---------------------------------------------------------------------------------------------------
@@ -234,7 +231,7 @@ def test_bounds_hold_for_experts_and_for_a_stack_whose_host_takes_time(stack: st
 def test_every_plan_of_a_space_is_legal_holds_the_batch_and_can_be_written_down(model: str) -> None:
     question = question_of(scenario(model))
     space = Space(question.model, question.work, question.cluster, 16)
-    plans = plans_of(space)
+    plans = list(plans_of(space))
     assert len({plan.name for plan in plans}) == len(plans) > 500
     for candidate in plans[:: len(plans) // 60]:
         plan = candidate.plan
@@ -250,7 +247,8 @@ def test_a_dense_model_has_no_expert_groups_and_a_name_tells_plans_apart(model: 
     question = question_of(scenario(model))
     space = Space(question.model, question.work, question.cluster, 16)
     assert {job.plan.degree("ep") for job in space.families()} == {1}
-    assert name_of(plans_of(space)[0].plan) == plans_of(space)[0].name
+    first = next(plans_of(space))
+    assert name_of(first.plan) == first.name
 
 
 # --- the search -------------------------------------------------------------------------------------------------
