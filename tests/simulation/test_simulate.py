@@ -39,7 +39,11 @@ from tspsim.studies.planner.query import searched_apart
 #: Runs of thousands of GPUs in pipelines, which take many seconds each; their claims: test_published_runs.py.
 LARGE_RUNS = ("llama-3-405b-", "deepseek-v3-2048-h800")
 LARGE = {name for name in catalog.names("scenarios") if name.startswith(LARGE_RUNS)}
-SCENARIOS = sorted(name for name in catalog.names("scenarios") if name not in LARGE and load(name).traffic is None)
+SCENARIOS = sorted(
+    name
+    for name, asked in ((name, load(name)) for name in catalog.names("scenarios") if name not in LARGE)
+    if asked.traffic is None and asked.loop is None
+)
 HEADLINE = "tsp-vs-tpsp-1024-mi300x"
 NAMES = ["TSP8", "TP8", "TP4-SP2", "TP2-SP4", "SP8", "TSP8-published"]
 
