@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 import tspsim
+from tspsim import catalog
 from tspsim.bound import bounds
 from tspsim.errors import InputError
 from tspsim.network import collective, host_bandwidth, load_cluster, point_to_point
 
-NODES = Path(tspsim.__file__).parent.parent / "topologies" / "nodes"
 POOL = load_cluster("h200-pool-72")
 RATE = host_bandwidth(POOL.node)
 LATENCY = 1e-6
@@ -62,7 +62,7 @@ def told(cluster: Any, pass_: str = "decode", **plan: Any) -> Any:
 
 
 def pool(folder: Path, rate: str) -> dict[str, Any]:
-    facts = yaml.safe_load((NODES / "h200-pool-72.yaml").read_text(encoding="utf-8"))
+    facts = yaml.safe_load(catalog.locate("nodes", "h200-pool-72").read_text(encoding="utf-8"))
     facts["link"]["bandwidth"]["value"] = rate
     path = folder / f"pool-{rate.split()[0]}.yaml"
     path.write_text(yaml.safe_dump(facts), encoding="utf-8")
@@ -92,7 +92,7 @@ def test_copies_share_the_link_with_collectives() -> None:
 
 
 def test_a_pool_is_at_the_end_of_every_link(tmp_path: Path) -> None:
-    facts = yaml.safe_load((NODES / "h200-pool-72.yaml").read_text(encoding="utf-8"))
+    facts = yaml.safe_load(catalog.locate("nodes", "h200-pool-72").read_text(encoding="utf-8"))
     facts["intra"], facts["link"]["per_gpu"] = "full_mesh", 71
     path = tmp_path / "mesh.yaml"
     path.write_text(yaml.safe_dump(facts), encoding="utf-8")
