@@ -133,6 +133,14 @@ ENTRIES = (
         "–", "queries are twice as heavy as keys and values of four heads", "as above; never with grouped queries",
     ),
     Entry(
+        "Ring Self-Attention", "tsp-8b forward, 64Ki, 8 ranks",
+        {"sp": 8, "exchange": "ring", "context_transport": "ring", "overlap": False},
+        {"TP8": {"tp": 8}, **SP8}, {"model": "tsp-8b", **FORWARD},
+        "13.7× the batch, 3.0× the length of TP (64 × P100)",
+        "memory is what it was for: no rank holds all tokens; each later exchange has that and hides hops besides",
+        "nothing; it came first",
+    ),
+    Entry(
         "TSP", "Llama-3.1-70B prefill, 128Ki, 8 GPUs", {"tsp": 8},
         {"TSP8-published": {"tsp": 8, "tsp_schedule": "published"}, "TP8": {"tp": 8}, "TP4-SP2": {"tp": 4, "sp": 2},
          "SP8": {"sp": 8, "exchange": "ring", "context_transport": "multi_ring"},
@@ -171,6 +179,10 @@ ENTRIES = (
         "1.22× (the same)", "one sum instead of two", "**another model**",
     ),
     Entry(
+        "No communication", "the same", {"tp": 8, "residual": "desync"}, TP8, TENSOR,
+        "the upper end of its plots", "no sums at all: what any overlap of them can reach", "**another model**",
+    ),
+    Entry(
         "Fused sums (Flux)", "the same", {"tp": 8, "overlap": "fused"}, TP8, TENSOR,
         "1.66× prefill over unfused (L20 and A100 over PCIe)",
         "max(C, W) and a slice; most of the published ratio is a faster transport than NCCL's there",
@@ -204,6 +216,15 @@ ENTRIES = (
         "2.2× at 384 GPUs (V100, 100 to 800 Gb/s)",
         "a quarter of the bytes between nodes, but every byte crosses the node as well",
         "a thin fabric, few tokens a GPU, gradients in four bits", nodes=16, fabric="rails-400g",
+    ),
+    Entry(
+        "Secondary shards (hpZ)", "the same", {"zero": 3, "secondary_shard": 8},
+        {"ZeRO3": {"zero": 3}, "HSDP": {"zero": 3, "shard_group": 8},
+         "TP8, ZeRO1": {"tp": 8, "zero": 1, "overlap": True}},
+        {"model": "llama-3.1-70b", "pass": "training", "sequence": KI},
+        "a part of ZeRO++ and of Frontier's three levels (1.7× over ZeRO++, 384 dies of MI250X)",
+        "backwards gather inside a node: two thirds of the bytes between nodes",
+        "room for a second copy of the weights in a node", nodes=16, fabric="rails-400g",
     ),
     Entry(
         "Tutel's degree", "gpt-oss-120b forward, EP8, 64Ki tokens a GPU, in four parts",
