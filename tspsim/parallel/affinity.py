@@ -77,24 +77,16 @@ def stay_rates(routing: Routing, experts: int, ranks: int, nodes: int) -> tuple[
         every = np.arange(experts)
         found.append((float(flow[where, every].sum()), float(inside[where // each, every].sum())))
         visited = visited @ follow
-    ranks_, nodes_ = np.mean(found, axis=0).tolist()
-    return ranks_, nodes_
+    own, near = (float(np.mean(shares)) for shares in zip(*found, strict=True))
+    return own, near
 
 
-@lru_cache(maxsize=256)
 def stay_rate(routing: Routing, experts: int, ranks: int) -> float:
-    """p: of all tokens and layers, those whose next expert is on their own rank.
+    """p, experts placed on ranks at once: as on a single node.
 
     >>> round(stay_rate(Routing(affinity=0.6), 16, 4), 3)
     0.7
     >>> round(stay_rate(Routing(), 16, 4), 3)
     0.25
     """
-    follow, where = transitions(routing, experts), np.repeat(np.arange(ranks), experts // ranks)
-    visited, found = routing.assigned_shares(experts), []
-    for _ in range(LAYERS):
-        flow = np.array([(visited * (where == rank)) @ follow for rank in range(ranks)])
-        where = placed(flow)
-        found.append(float(flow[where, np.arange(experts)].sum()))
-        visited = visited @ follow
-    return float(np.mean(found))
+    return stay_rates(routing, experts, ranks, 1)[0]

@@ -16,6 +16,8 @@ the others' copies as many leave it as chance has it, and what crosses nodes is 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...model import Experts
 from ..affinity import stay_rate, stay_rates
 from ..dispatch import DISPATCHES, ExpertDispatch, NodeShares, distinct_ranks
@@ -29,10 +31,7 @@ def left(routing: Routing, experts: Experts, ranks: int) -> tuple[float, float]:
     >>> isclose(left(Routing(affinity=0.0), Experts(16, 1, 64), 4)[0], 1.0), left(Routing(), Experts(16, 1, 64), 4)[1]
     (True, 0.0)
     """
-    stays, reached = stay_rate(routing, experts.count, ranks), distinct_ranks(ranks, experts)
-    usual = reached * (1.0 - 1.0 / ranks)
-    there = reached - stays - (1.0 - stays) * (reached - 1.0) / (ranks - 1.0)
-    return there / usual, (reached - 1.0) / usual
+    return left_by_nodes(routing, experts, ranks, 1)[:2]
 
 
 def note(routing: Routing, experts: Experts, ranks: int) -> str:
@@ -60,30 +59,18 @@ def note_by_nodes(routing: Routing, experts: Experts, ranks: int) -> str:
     return f"{placed}; every rank keeps the contexts of {ranks} replicas"
 
 
+_AT_ONCE = ExpertDispatch(
+    "staying",
+    distinct_ranks,
+    trains=False,
+    searched=False,
+    word="xs",
+    assumption="every rank keeps the contexts of all sequences of its expert group",
+    left=left,
+    note=note,
+    everywhere=True,
+)
 STAYING_BY_NODES = DISPATCHES.register(
-    ExpertDispatch(
-        "staying_by_nodes",
-        distinct_ranks,
-        trains=False,
-        searched=False,
-        word="xn",
-        assumption="every rank keeps the contexts of all sequences of its expert group",
-        left=left,
-        by_nodes=left_by_nodes,
-        note=note_by_nodes,
-        everywhere=True,
-    )
+    replace(_AT_ONCE, name="staying_by_nodes", word="xn", by_nodes=left_by_nodes, note=note_by_nodes)
 )
-STAYING = DISPATCHES.register(
-    ExpertDispatch(
-        "staying",
-        distinct_ranks,
-        trains=False,
-        searched=False,
-        word="xs",
-        assumption="every rank keeps the contexts of all sequences of its expert group",
-        left=left,
-        note=note,
-        everywhere=True,
-    )
-)
+STAYING = DISPATCHES.register(_AT_ONCE)
