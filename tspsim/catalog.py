@@ -19,7 +19,7 @@ import os
 import pickle
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
@@ -176,6 +176,34 @@ def load(kind: Kind, name_or_path: str | Path, type_: type[Model]) -> Model:
     """Locate, read and validate one entry; raises :class:`~tspsim.errors.InputError` with the place."""
     path = locate(kind, name_or_path)
     return validate(read_yaml(path), type_, file=str(path))
+
+
+def load_announced(
+    kind: Kind, name: str | Path, type_: type[Model], stated: type[BaseModel], lender: Callable[[Any], str]
+) -> Model:
+    """A file of hardware; one that says ``announced: true`` states less, and what it leaves out is as a measured one
+    has it (``stated.completed``), whose name ``lender`` tells.
+
+    Raises
+    ------
+    InputError
+        The file is wrong, or lends from one that was not measured either.
+    """
+    path, what = locate(kind, name), kind.removesuffix("s")
+    data, file = read_yaml(path), str(path)
+    if data.get("announced") is not True:
+        return validate(data, type_, file=file)
+    found: Any = validate(data, stated, file=file)
+    measured = lender(found)
+    if measured == found.name:
+        raise InputError(f"an announced {what} cannot be like itself; name a measured one", file=file, key="like")
+    try:
+        like: Any = load_announced(kind, measured, type_, stated, lender)
+    except InputError as error:
+        raise error.at(file=file, key="like") from None
+    if like.announced:
+        raise InputError(f"'{measured}' is announced itself; name a measured {what}", file=file, key="like")
+    return validate(found.completed(like), type_, file=file)
 
 
 def validate(data: object, type_: type[Model], *, file: str | None = None) -> Model:

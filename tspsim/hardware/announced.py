@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tspsim import catalog
-from tspsim.errors import InputError
 from tspsim.strict import Strict
 from tspsim.units import BytesPerSecond, FlopsPerSecond, Hertz, PositiveBytes, PositiveCount, Watts
 
@@ -86,18 +85,6 @@ def load_spec(name: str | Path) -> DeviceSpec:
     InputError
         The file is wrong, or an announced device is like one that was not measured either.
     """
-    path = catalog.locate("devices", name)
-    data, file = catalog.read_yaml(path), str(path)
-    if data.get("announced") is not True:
-        return catalog.validate(data, DeviceSpec, file=file)
-    stated = catalog.validate(data, AnnouncedDevice, file=file)
-    lender = stated.like or LATEST_MEASURED[stated.vendor]
-    if lender == stated.name:
-        raise InputError("an announced device cannot be like itself; name a measured one", file=file, key="like")
-    try:
-        like = load_spec(lender)
-    except InputError as error:
-        raise error.at(file=file, key="like") from None
-    if like.announced:
-        raise InputError(f"'{lender}' is announced itself; name a measured device", file=file, key="like")
-    return catalog.validate(stated.completed(like), DeviceSpec, file=file)
+    return catalog.load_announced(
+        "devices", name, DeviceSpec, AnnouncedDevice, lambda stated: stated.like or LATEST_MEASURED[stated.vendor]
+    )

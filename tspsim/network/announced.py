@@ -12,7 +12,6 @@ from typing import Any, Literal
 from pydantic import Field
 
 from .. import catalog
-from ..errors import InputError
 from ..strict import Strict
 from ..units import BytesPerSecond, PositiveCount, Seconds
 from .specs import CollectivesSpec, Considered, HostLinkSpec, LinkSpec, NodeSpec, Sourced
@@ -105,17 +104,4 @@ def load_node(name: str) -> NodeSpec:
     InputError
         The file is wrong, or an announced node is like one that was not measured either.
     """
-    path = catalog.locate("nodes", name)
-    data, file = catalog.read_yaml(path), str(path)
-    if data.get("announced") is not True:
-        return catalog.validate(data, NodeSpec, file=file)
-    stated = catalog.validate(data, AnnouncedNode, file=file)
-    if stated.like == stated.name:
-        raise InputError("an announced node cannot be like itself; name a measured one", file=file, key="like")
-    try:
-        like = load_node(stated.like)
-    except InputError as error:
-        raise error.at(file=file, key="like") from None
-    if like.announced:
-        raise InputError(f"'{stated.like}' is announced itself; name a measured node", file=file, key="like")
-    return catalog.validate(stated.completed(like), NodeSpec, file=file)
+    return catalog.load_announced("nodes", name, NodeSpec, AnnouncedNode, lambda stated: stated.like)
