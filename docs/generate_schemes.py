@@ -48,6 +48,13 @@ TP8: Mapping[str, Keys] = {
 }
 
 
+DIVIDED: Mapping[str, Keys] = {
+    "ZeRO3": {"zero": 3},
+    "HSDP": {"zero": 3, "shard_group": 8},
+    "TP8, ZeRO1": {"tp": 8, "zero": 1, "overlap": True},
+}
+
+
 @dataclass(frozen=True)
 class Entry:
     """A scheme on one question: its plan, and rivals that know nothing of it, the naive one first."""
@@ -87,6 +94,8 @@ REACHED: Keys = {"tp": 8, "pp": 2, "zero": 1}
 DECODING: Keys = {"model": "deepseek-v2", "pass": "decode", "batch": 24, "context": 4 * KI}
 UNEVEN: Keys = {"model": "llama-3.1-8b", "pass": "forward", "sequence": 8 * KI, "global_batch": 64,
                 "lengths": {"kind": "lognormal", "median": 1024, "sigma": 1.0, "floor": 64}}  # fmt: skip
+LONG_TAIL: Keys = {"model": "llama-3.1-8b", "pass": "training", "sequence": 128 * KI, "global_batch": 256,
+                   "lengths": {"kind": "lognormal", "median": 1024, "sigma": 2.0, "floor": 128}}  # fmt: skip
 PATHS: Keys = {"model": "llama-3.1-70b", "pass": "decode", "batch": 1, "context": 120 * KI}
 
 
@@ -210,18 +219,14 @@ ENTRIES = (
     Entry(
         "ZeRO++", "Llama-3.1-70B training, 1Ki tokens a GPU, 16 nodes",
         {"zero": 3, "secondary_shard": 8, "weight_wire": "int8", "gradient_wire": "int4"},
-        {"ZeRO3": {"zero": 3}, "HSDP": {"zero": 3, "shard_group": 8},
-         "TP8, ZeRO1": {"tp": 8, "zero": 1, "overlap": True}},
-        {"model": "llama-3.1-70b", "pass": "training", "sequence": KI},
+        DIVIDED, {"model": "llama-3.1-70b", "pass": "training", "sequence": KI},
         "2.2× at 384 GPUs (V100, 100 to 800 Gb/s)",
         "a quarter of the bytes between nodes, but every byte crosses the node as well",
         "a thin fabric, few tokens a GPU, gradients in four bits", nodes=16, fabric="rails-400g",
     ),
     Entry(
         "Secondary shards (hpZ)", "the same", {"zero": 3, "secondary_shard": 8},
-        {"ZeRO3": {"zero": 3}, "HSDP": {"zero": 3, "shard_group": 8},
-         "TP8, ZeRO1": {"tp": 8, "zero": 1, "overlap": True}},
-        {"model": "llama-3.1-70b", "pass": "training", "sequence": KI},
+        DIVIDED, {"model": "llama-3.1-70b", "pass": "training", "sequence": KI},
         "a part of ZeRO++ and of Frontier's three levels (1.7× over ZeRO++, 384 dies of MI250X)",
         "backwards gather inside a node: two thirds of the bytes between nodes",
         "room for a second copy of the weights in a node", nodes=16, fabric="rails-400g",
@@ -335,8 +340,7 @@ ENTRIES = (
         {"SP16 round a ring": {"sp": 16, "exchange": "ring", "rank_tokens": 8 * KI, "zero": 1},
          "SP16, gather": {"sp": 16, "rank_tokens": 8 * KI, "zero": 1},
          "SP16, Ulysses": {"sp": 16, "exchange": "ulysses", "rank_tokens": 8 * KI, "zero": 1}},
-        {"model": "llama-3.1-8b", "pass": "training", "sequence": 128 * KI, "global_batch": 256,
-         "lengths": {"kind": "lognormal", "median": 1024, "sigma": 2.0, "floor": 128}},
+        LONG_TAIL,
         "3.9 to 7.9× (ByteScale, up to 2Mi tokens, over CP of 64 to 256)",
         "short sequences exchange nothing; the published rival cuts 4Ki tokens into 64 shards",
         "a long tail of lengths", nodes=2, fabric="rails-400g",
@@ -426,8 +430,7 @@ ENTRIES = (
          "Dynamic CP, 16Ki": {"sp": "auto", "rank_tokens": 16 * KI, "zero": 1},
          "Dynamic CP, 8Ki, 16 layers in full": {"sp": "auto", "rank_tokens": 8 * KI, "zero": 1,
                                                 "recomputation": {"what": "full", "layers": 16}}},
-        {"model": "llama-3.1-8b", "pass": "training", "sequence": 128 * KI, "global_batch": 256,
-         "lengths": {"kind": "lognormal", "median": 1024, "sigma": 2.0, "floor": 128}},
+        LONG_TAIL,
         "2.01 of 3.89× (ByteScale's ablation: 1.59 without, 3.69 with balance as well)",
         "nothing is made again; copies hide behind the square of a length",
         "long sequences, and memory for what stays", nodes=2, fabric="rails-400g",

@@ -191,8 +191,7 @@ class LowerBound:
         if key in self._compute:
             return float(self._compute[key][0])
         if key not in self._outside:
-            whole = replace(job.plan, degrees={**job.plan.degrees, "pp": 1}, vpp=1, stage_layers=(), zero=0)
-            alone = replace(job, plan=whole)
+            alone = _on_one_stage(job)
             pieces = [(replace(alone.chunks(0)[0], layers=0), 1)]
             self._outside[key] = float(self._of_pieces(alone, pieces, self._operator_s)[0])
         return self._outside[key]
@@ -202,8 +201,7 @@ class LowerBound:
         job = job.least_again
         key = _signature(job)
         if key not in self._compute:
-            whole = replace(job.plan, degrees={**job.plan.degrees, "pp": 1}, vpp=1, stage_layers=(), zero=0)
-            self._compute[key] = self._summed(replace(job, plan=whole), self._operator_s)
+            self._compute[key] = self._summed(_on_one_stage(job), self._operator_s)
         return self._compute[key]
 
     def _summed(self, job: Job, seconds: Callable[[Operator], float]) -> Kernels:
@@ -503,6 +501,12 @@ def _write(job: Job, stage: int, chunk: Chunk, visit: Task) -> Program:
     writer = Writer(scheme_of(job.plan), job, {"pp": stage})
     writer.visit(visit, chunk)
     return writer.builder.program()
+
+
+def _on_one_stage(job: Job) -> Job:
+    """The job without pipeline and divided state."""
+    whole = replace(job.plan, degrees={**job.plan.degrees, "pp": 1}, vpp=1, stage_layers=(), zero=0)
+    return replace(job, plan=whole)
 
 
 def _bodies(program: Program) -> Iterator[tuple[Sequence[Instruction], int]]:

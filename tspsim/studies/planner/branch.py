@@ -123,11 +123,10 @@ class Search:
     least_s: float = 0.0
     known: dict[str, Found] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
-    #: Families, the floors of some by their number, bytes by identity, what else was made of them with what it was made
-    #: of, and what those that time was too short for cannot undercut.
+    #: Families, the floors of some by their number, what else was made of them with what it was made of, and what those
+    #: that time was too short for cannot undercut.
     listed: list[Job] = field(default_factory=list)
     floors: dict[int, float] = field(default_factory=dict)
-    needed: dict[Hashable, tuple[float, Job]] = field(default_factory=dict)
     made: dict[Hashable, tuple[Any, object]] = field(default_factory=dict)
     unseen_s: float = math.inf
     #: How much longer simulations have taken than was thought.
@@ -250,16 +249,16 @@ class Search:
     def least_bytes(self, family: Job, pipeline: PipelineKey) -> float:
         """What no plan of a family with this pipeline can undercut on the first stage, which keeps most: residual
         streams cut where they can be, without what exchanges keep, which a schedule decides."""
-        key = (id(family), pipeline)
-        if key not in self.needed:
+
+        def least() -> float:
             _, vpp, schedule = pipeline
             plan = replace(family.plan, sequence_regions=family.plan.tp > 1, vpp=vpp, schedule=schedule)
             job, residency = without_gathered(replace(family, plan=plan)), scheme_of(plan).residency
             exchanged = {each.part for each in residency.buffers(job)}
             parts = stage_memory(job, residency, 0)
-            least = total({name: size for name, size in parts.items() if name not in exchanged})
-            self.needed[key] = least, family  # which stays what its number says
-        return self.needed[key][0]
+            return total({name: size for name, size in parts.items() if name not in exchanged})
+
+        return self._remembered(("least_bytes", id(family), pipeline), family, least)
 
     def shapes(self, family: Job, pipelines: Iterable[PipelineKey]) -> tuple[tuple[int, PipelineOrder], ...]:
         """Chunks a stage and order of pipelines of a family."""
@@ -286,10 +285,7 @@ class Search:
         """The same of a layout's plan that keeps less: found once for all whose replicas divide other things."""
         plan = thinner.plan
         key = ("outline_of", id(layout), plan.recomputed, plan.offload_layers, plan.activation_store)
-        if key not in self.made:
-            self.made[key] = self.outline_s(thinner), layout
-        found: float = self.made[key][0]
-        return found
+        return self._remembered(key, layout, lambda: self.outline_s(thinner))
 
     def plans(self, layout: Candidate) -> list[tuple[float, Candidate]]:
         """Its plans with the memory that they need."""
@@ -300,9 +296,12 @@ class Search:
 
     def once(self, what: Callable[[Given], Made], of: Given) -> Made:
         """What a function makes of something that was listed, made once: further questions find it."""
-        key = (what.__name__, id(of))
+        return self._remembered((what.__name__, id(of)), of, lambda: what(of))
+
+    def _remembered(self, key: Hashable, of: object, make: Callable[[], Made]) -> Made:
+        """What is made under a key with the identity of something, which is kept beside it so that its number stays."""
         if key not in self.made:
-            self.made[key] = what(of), of
+            self.made[key] = make(), of
         made: Made = self.made[key][0]
         return made
 
