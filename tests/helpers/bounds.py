@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from tspsim.bound import Bounds
-from tspsim.result import Result
+from typing import Any
+
+import pytest
+
+import tspsim
+from tspsim.bound import Bounds, bounds
+from tspsim.costs import Costs
+from tspsim.parallel import build_mesh
+from tspsim.paths import LowerBound
+from tspsim.question import look_up
+from tspsim.result import PlanResult, Result
 
 
 def check_below(ceilings: Bounds, result: Result) -> None:
@@ -13,3 +22,17 @@ def check_below(ceilings: Bounds, result: Result) -> None:
         if simulated.ran:
             assert simulated.tokens_per_s <= plan.tokens_per_s, plan.name
             assert simulated.block_forward_tokens_per_s <= plan.block_tokens_per_s, plan.name
+
+
+def check_step(scenario: dict[str, Any]) -> PlanResult:
+    """A plan on eight GPUs: folded as every rank, not faster than its ceilings, nor than any bound of its step."""
+    folded, full = tspsim.simulate(scenario), tspsim.simulate(scenario, every_rank=True)
+    assert folded.plans[0].step_time_s == pytest.approx(full.plans[0].step_time_s, rel=1e-12)
+    check_below(bounds(tspsim.load(scenario)), folded)
+    question = look_up(tspsim.load(scenario))
+    job, device = question.job(question.plans[0]), question.device
+    mesh = build_mesh(job.plan, 8, 8)
+    bound = LowerBound(question.cluster, Costs(device), max(device.peak_flops_per_s.values()), device.compute_slowdown)
+    least_s = [bound.floor_s(job), bound.compute_s(job), bound.rough_s(job, mesh), bound.step_s(job, mesh)]
+    assert 0 < max(least_s) <= folded.plans[0].step_time_s
+    return folded.plans[0]
