@@ -107,8 +107,7 @@ def layout_of(gpus: int, tp: int, pp: int, generate_tp: int, generate_pp: int) -
 
 def gathered(cluster: Cluster, weight_bytes: float, at: Layout, way: str) -> Reshard:
     """Weights of so many bytes gathered by a way on all GPUs of a cluster, tensor shards being neighbours."""
-    sizes = (at.dp, at.generate_pp, at.pp // at.generate_pp, at.generate_tp, at.tp // at.generate_tp)
-    mesh = Mesh(AXES, np.arange(cluster.gpus).reshape(sizes))
+    mesh = Mesh(AXES, np.arange(cluster.gpus).reshape(at.sizes))
     chosen = WAYS.get(way)
     ranks, held, seconds = chosen.ranks(at), weight_bytes * chosen.held(at), 0.0
     if ranks > 1:

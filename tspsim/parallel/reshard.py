@@ -36,6 +36,12 @@ class Layout:
     generate_tp: int
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """Of every dimension in :data:`AXES`."""
+        stages, shards = self.generate_pp, self.generate_tp
+        return self.dp, stages, self.pp // stages, shards, self.tp // shards
+
+    @property
     def replica(self) -> int:
         """Ranks that share the weights while training."""
         return self.pp * self.tp
@@ -68,14 +74,7 @@ class Way:
 
     def ranks(self, layout: Layout) -> int:
         """Of one group."""
-        sizes = (
-            layout.dp,
-            layout.generate_pp,
-            layout.pp // layout.generate_pp,
-            layout.generate_tp,
-            layout.tp // layout.generate_tp,
-        )
-        return prod(size for axis, size in zip(AXES, sizes, strict=True) if axis in self.axes)
+        return prod(size for axis, size in zip(AXES, layout.sizes, strict=True) if axis in self.axes)
 
 
 WAYS: Registry[Way] = Registry("way to reshard", "tspsim.reshard_ways")
