@@ -40,8 +40,8 @@ class Plan:
         Megatron's sequence regions: reduce-scatter and all-gather around the norms instead of an all-reduce.
     overlap
         Exchanges run beside compute. None is the scheme's own default: on for TSP and for the ring exchange, whose
-        reason to exist it is; off for TP's reductions and for gathers. ``fused``: TP's products and sums meet in slices
-        of one kernel.
+        reason to exist it is; off for TP's reductions and for gathers. ``fused``: TP's products and sums, and exchanges
+        with experts, meet in slices of one kernel.
     overlap_chunks
         Pieces a tensor-parallel reduction or a context gather is cut into when it is overlapped.
     recomputation

@@ -20,7 +20,7 @@ from ..model.layer import LayerShard, gradients
 from ..operators import Gemm, Operator
 from ..steps import STEPS, Step
 from ..units import PositiveCount
-from . import expert, fused
+from . import expert, expert_fused, fused
 from .builder import WHOLE, ProgramBuilder, Slice
 from .choice import Choice, Option
 from .context import method_of
@@ -424,6 +424,7 @@ def notes(job: Job) -> Iterator[str]:
 def check(job: Job) -> Refusal:
     plan = job.plan
     refused_key = check_groups(job) or refused_exchange(job) or check_residual(job) or host_attention.refused(job)
+    refused_key = refused_key or expert_fused.check(job)
     if refused_key is not None:
         return refused_key
     if job.step.serves and job.token_shards == 1:
