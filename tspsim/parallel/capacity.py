@@ -168,7 +168,7 @@ def budget_of(job: Job, visible_bytes: float, chunks: Sequence[Chunk]) -> Budget
 
 
 #: Parts of the ledger that are no activations.
-OTHERS = ("weights", "kv_cache", "logits", "runtime_reserve")
+OTHERS = ("weights", "kv_cache", "logits", "runtime_reserve", "expert_pool")
 
 
 def activation_bytes(job: Job, visible_bytes: float, chunks: Sequence[Chunk]) -> float:

@@ -9,6 +9,7 @@ from ..operators import DTYPE_BYTES
 from ..steps import STEPS
 from .balance import BALANCES, BUSIEST
 from .pipeline import Refusal
+from .plan import EXPERT_POOL
 
 if TYPE_CHECKING:
     from .job import Job
@@ -99,7 +100,7 @@ def _serving_experts(job: Job) -> None:
         raise plan.refusal("ep", f"{plan.ep} ranks cannot be taken from tp {plan.tp} x dp {plan.dp}, tp whole")
     if plan.hiding.micro_batches:
         raise plan.refusal("expert_overlap", "micro_batches hides exchanges behind a backward; use two_batches")
-    if plan.hiding.halves and (job.replicates_tokens or plan.ep == 1):
+    if plan.hiding.halves and (job.replicates_tokens or plan.ep == 1) and EXPERT_POOL not in plan.options:
         raise plan.refusal("expert_overlap", "two_batches hides exchanges with experts of other replicas; set ep")
     if plan.hiding.halves and any(batch.sequences < 2 for batch in job.forwards):
         raise plan.refusal("expert_overlap", "two_batches needs two sequences in every pass")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..errors import InputError
 from ..mesh import Mesh
 from .lengths import sequence_groups
-from .plan import WEIGHT_LEVELS, WEIGHT_SHARD, Plan
+from .plan import EXPERT_POOL, WEIGHT_LEVELS, WEIGHT_SHARD, Plan
 from .registries import mesh_axes
 
 
@@ -103,6 +103,7 @@ def located(plan: Plan, gpus: int, gpus_per_node: int) -> Plan:
     axes = [plan.token_axis] if plan.token_shards > 1 else []
     axes += sequence_groups(plan.options, plan.dp)
     axes += ["ep"] if plan.ep > 1 and plan.dispatch.by_nodes is not None else []
+    axes += ["dp"] if EXPERT_POOL in plan.options else []
     if not axes:
         return plan
     mesh = build_mesh(plan, gpus, gpus_per_node)

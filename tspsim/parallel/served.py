@@ -20,6 +20,7 @@ from . import weight_offload
 from .job import Job
 from .ledger import Buffer, Lifetime
 from .pipeline import Chunk
+from .plan import EXPERT_POOL
 
 
 def state(job: Job, weight_shards: int, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
@@ -52,6 +53,8 @@ def layer_weight_bytes(job: Job, weight_shards: int, block: Block) -> float:
     formats, parameters = job.work.formats, dict(job.model.class_parameters(block))
     projected, shared = projected_by_all(job, block), job.scheme.context(job.plan)
     routed = parameters.pop(WeightClass.EXPERTS, 0)
+    if EXPERT_POOL in job.plan.options:
+        routed = 0  # on other GPUs
     copies = job.expert_loads.further_experts * job.model.expert_parameters if routed and job.plan.ep > 1 else 0.0
     total = (routed / job.expert_ranks + copies) * formats.weight_bytes(WeightClass.EXPERTS)
     for part, count in parameters.items():

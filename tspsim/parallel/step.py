@@ -23,6 +23,7 @@ from .job import Job
 from .lengths import group_axis
 from .memory import Kept
 from .pipeline import Chunk, spread_over
+from .plan import EXPERT_POOL
 from .recomputed import FULL, INSIDE, KEPT
 from .scheme import Scheme, WholeTokens
 
@@ -65,6 +66,7 @@ class Writer:
         names += [f"replica {job.replica}"] if job.unequal else []
         names += [f"{plan.token_axis} {self.position}"] if job.token_shards > 1 else []
         names += [f"ep {coordinates['ep']}"] if "ep" in coordinates else []
+        names += [f"dp {coordinates['dp']}"] if EXPERT_POOL in plan.options and coordinates else []
         self.chunks = job.chunks(self.stage)
         shards = scheme.shards(job)
         self.kinds = {

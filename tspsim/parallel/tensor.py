@@ -20,12 +20,12 @@ from ..model.layer import LayerShard, gradients
 from ..operators import Gemm, Operator
 from ..steps import STEPS, Step
 from ..units import PositiveCount
-from . import expert, expert_fused, fused, shard_levels
+from . import expert, expert_fused, fused, served, shard_levels
 from .builder import ProgramBuilder
 from .choice import Choice, Option
 from .context import method_of
 from .context.method import refused
-from .decode import ContextShare, host_attention
+from .decode import ContextShare, expert_pool, host_attention
 from .decode.sharing import exchange_buffers, exchanged_bytes, refused_exchange
 from .fused import TRANSPORT, Cut, copied
 from .job import Job
@@ -33,7 +33,7 @@ from .ledger import Buffer, Lifetime
 from .lengths import DEALS, OFFLOAD_FROM, sequence_groups, told
 from .memory import Residency
 from .pipeline import Refusal
-from .plan import WEIGHT_SHARD, Plan
+from .plan import POOL_NODE, WEIGHT_SHARD, Plan
 from .recompute import cheap_again, heads_again
 from .registries import CONTEXT_METHODS, DECODE_EXCHANGES, SCHEMES
 from .residual import RESIDUALS, STANDARD, residual_of
@@ -90,7 +90,25 @@ def head(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
 
 def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
     """A layer of a serving step, all tokens on every rank of ``tp``."""
-    return host_attention.serve_parts(builder, job, layer, "tp")
+    if expert_pool.in_pool(builder, job):
+        return expert_pool.serve(builder, job, layer)
+    return host_attention.serve_parts(builder, expert_pool.attend_for_all(job), layer, "tp")
+
+
+def embed_served(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
+    """The table of a serving step's tokens, where they are attended."""
+    if expert_pool.in_pool(builder, job):
+        expert_pool.elsewhere(builder)
+    else:
+        embed(builder, expert_pool.attend_for_all(job), layer)
+
+
+def head_served(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
+    """The head of a serving step, where its tokens are attended."""
+    if expert_pool.in_pool(builder, job):
+        expert_pool.elsewhere(builder)
+    else:
+        sampled_head(builder, expert_pool.attend_for_all(job), layer, "tp")
 
 
 def head_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
@@ -247,7 +265,9 @@ def context(plan: Plan) -> ContextShare:
         return ContextShare("kvp", kvp, heads // kvp, heads // kvp, heads, usual="all_to_all")
     if dcp > 1:
         return ContextShare("dcp", dcp, heads, heads // dcp, heads)
-    copies = plan.ep if plan.dispatch.everywhere else 1
+    copies: float = plan.ep if plan.dispatch.everywhere else 1
+    if expert_pool.size(plan):
+        copies = plan.dp / max(1, expert_pool.attending(plan))
     whole = ContextShare("sp" if plan.sp > 1 else "", plan.sp, heads, heads, heads, copies=copies)
     return host_attention.with_hosts(whole, plan)
 
@@ -258,6 +278,8 @@ def groups(plan: Plan) -> Mapping[str, Mapping[str, int]]:
     share = context(plan)
     contexts = {share.axis: {"tp": share.ranks}} if share.axis in ("dcp", "kvp") else {}
     weights = {WEIGHT_SHARD: {"dp": plan.options[WEIGHT_SHARD]}} if WEIGHT_SHARD in plan.options else {}
+    if expert_pool.size(plan) and plan.node_ranks("dp") > 1:
+        weights[POOL_NODE] = {"dp": plan.node_ranks("dp")}
     return contexts | weights | sequence_groups(plan.options, plan.dp)
 
 
@@ -302,6 +324,7 @@ def notes(job: Job) -> Iterator[str]:
     """That the plan's model is another one, what hosts attend, and how sequences of unequal length were dealt."""
     residual = residual_of(job.plan)
     yield from host_attention.notes(job)
+    yield from expert_pool.notes(job)
     if residual.note:
         yield residual.note
     if job.unequal:
@@ -311,7 +334,7 @@ def notes(job: Job) -> Iterator[str]:
 def check(job: Job) -> Refusal:
     plan = job.plan
     refused_key = check_groups(job) or refused_exchange(job) or check_residual(job) or host_attention.refused(job)
-    refused_key = refused_key or expert_fused.check(job) or shard_levels.check(job)
+    refused_key = refused_key or expert_fused.check(job) or shard_levels.check(job) or expert_pool.check(job)
     if refused_key is not None:
         return refused_key
     if job.step.serves and job.token_shards == 1:
@@ -397,6 +420,9 @@ def buffers(job: Job) -> Iterator[Buffer]:
     if job.token_shards > 1 or not job.step.serves:
         yield from method_of(job.plan).buffers(job)
     yield from exchange_buffers(job)
+    if expert_pool.size(job.plan):
+        chunks = job.chunks(0)
+        yield from expert_pool.buffers(job, served.weight_bytes(job, 1, chunks) + served.cache_bytes(job, chunks))
 
 
 #: Keys of steps that decode.
@@ -410,6 +436,7 @@ SERVING_OPTIONS = (
         None,
         "of decoding sequences, those that hosts keep the caches of and attend",
     ),
+    expert_pool.OPTION,
 )
 #: Keys of steps whose sequences differ in length.
 LENGTH_OPTIONS = (
@@ -450,7 +477,7 @@ SCHEME = SCHEMES.register(
             buffers=buffers,
             logit_shards=lambda job: job.plan.tp,
         ),
-        whole=WholeTokens(embed, serve, partial(sampled_head, axis="tp")),
+        whole=WholeTokens(embed_served, serve, head_served),
         context=context,
         whole_ranks=lambda job: job.plan.tp,
         groups=groups,

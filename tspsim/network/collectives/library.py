@@ -20,6 +20,7 @@ from . import (
     custom_all_reduce,
     in_memory,
     multi_ring,  # noqa: F401  (each registers)
+    pools,  # noqa: F401
     ring,  # noqa: F401
     tree,  # noqa: F401
     two_level,  # noqa: F401

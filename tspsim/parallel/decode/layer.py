@@ -19,6 +19,7 @@ from .. import expert, expert_serving
 from ..builder import ProgramBuilder
 from ..job import Job
 from ..residual import residual_of
+from . import expert_pool
 from .exchange import FP32, Partial, exchange_of
 from .share import ContextShare, in_heads
 
@@ -169,6 +170,9 @@ def mlp(
     tokens = job.tokens
     products: tuple[Operator, ...] = (layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens))
     if layer.kind.experts:
+        if expert_pool.size(job.plan):
+            done = expert_pool.send(builder, job, layer, after, shared_experts(builder, job, layer, axis))
+            return done[0], done
         if job.plan.ep > 1 and not job.replicates_tokens:
             done = expert_serving.serve(builder, job, layer, after, shared_experts(builder, job, layer, axis))
             return done[0], done

@@ -26,7 +26,7 @@ class ContextShare:
     usual
         The exchange of plans that name none.
     copies
-        Replicas whose sequences a rank keeps all of.
+        Replicas whose sequences a rank keeps all of, or as many as it attends of where others attend none.
     hosts
         Part of the sequences whose caches hosts keep.
     """
@@ -38,7 +38,7 @@ class ContextShare:
     own: int = 1
     sequences: int = 1
     usual: str = "tree"
-    copies: int = 1
+    copies: float = 1
     hosts: float = 0.0
 
     @property

@@ -1,0 +1,70 @@
+"""Messages between two pools of GPUs: every GPU of the first to one of each node of the second, and sums back.
+
+A group's first ``root`` ranks are the first pool (0: half of them), the others the second. There, each of m GPUs sends
+its rows to every node of the second once, to a GPU of it in turn; back, each of a node's GPUs sends every GPU of the
+first its part of the sums. Messages are one-sided writes (RDMA): a route's latency once, the rate that messages reach
+on its links, no compute units. ``size_bytes`` counts what a rank of the group receives on the mean (Janus, arXiv
+2512.13525, as second-hand notes have it: few large messages, one relay a node).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..kinds import KINDS, CollectiveKind
+from .algorithm import ALGORITHMS, CollectiveAlgorithm
+from .choices import Candidate, Line
+from .exchange import ExpertExchange
+from .schedule import Group, Schedule, scheduled
+
+TO_POOL, FROM_POOL = (
+    KINDS.register(CollectiveKind(name, "what a rank receives on the mean", keeps_own=False, rooted=True))
+    for name in ("to_pool", "from_pool")
+)
+
+
+def messages(group: Group, kind: CollectiveKind) -> tuple[list[int], list[int]]:
+    """Sources and destinations, all with as many bytes."""
+    first = group.root or group.size // 2
+    senders, nodes = group.ranks[:first], dict[int, list[int]]()
+    for gpu in group.ranks[first:]:
+        nodes.setdefault(gpu // group.cluster.gpus_per_node, []).append(gpu)
+    pairs = [
+        (sender, relay)
+        for members in nodes.values()
+        for number, sender in enumerate(senders)
+        for relay in (members if kind is FROM_POOL else [members[number % len(members)]])
+    ]
+    there, back = [sender for sender, _ in pairs], [relay for _, relay in pairs]
+    return (back, there) if kind is FROM_POOL else (there, back)
+
+
+def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
+    """All messages at once."""
+    if group.size < 2:
+        return []
+    source, destination = messages(group, kind)
+    load = group.size / len(source)
+    return [scheduled(group, "point_to_point", source, destination, load, node_steps=1)]
+
+
+@dataclass(frozen=True)
+class Messages(CollectiveAlgorithm):
+    """The latency of the longest route takes the place of a library's."""
+
+    def choices(
+        self, group: Group, kind: CollectiveKind, library: str | None, exchange: ExpertExchange | None
+    ) -> list[Candidate]:
+        found = []
+        for each in self.schedules(group, kind):
+            routes = group.cluster.layout_of(group.ranks).routes(*messages(group, kind))
+            alone = np.where(routes >= 0, np.asarray(group.cluster.latency_s)[routes], 0.0)
+            found.append(Candidate(self.name, each, Line(float(alone.sum(axis=1).max()), each.fluid_s), apart=True))
+        return found
+
+
+ALGORITHM = ALGORITHMS.register(
+    Messages("pool_messages", (TO_POOL.name, FROM_POOL.name), "one-sided messages between two pools of GPUs", build)
+)

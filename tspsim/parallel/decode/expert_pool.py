@@ -1,0 +1,196 @@
+"""Attention on some GPUs, experts on others (Janus, arXiv 2512.13525, second-hand notes; MegaScale-Infer).
+
+``expert_pool`` GPUs, whole nodes of them, keep the routed experts and nothing else; the others attend.
+
+Of G replicas of one GPU the last n are the pool; the sequences of all G are attended by the first m = G − n, G/m of a
+replica's each. A layer with experts, of B tokens in all:
+
+    attention GPU   attention, norm │ rows to every node of the pool │ shared experts │ ◂ sums │ add
+    expert GPU      ▸ rows │ gathered inside the node │ router, choice, products of B tokens │ summed inside │ ▸ sums
+
+Messages are one-sided and take NICs (:mod:`tspsim.network.collectives.pools`); layers without experts, tables and head
+are the first pool's. With T_a, T_e of the two and T_c one way that is T_a + T_e + 2·T_c a layer, less what shared
+experts hide (``expert_overlap``). ``two_batches`` takes two halves in turn: at best max(2·T_a, 2·T_e) of a half's, and
+what of T_a + T_e + 2·T_c is more (:mod:`tspsim.studies.expert_pools` has that closed form, for any number of parts).
+
+Memory is that of the fuller kind of GPU: all weights but experts with G/m of the caches, or n-ths of the experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ...model.formats import WeightClass
+from ...model.layer import LayerShard
+from ...model.serving import ServingLayer
+from ...units import PositiveCount
+from ..choice import Option
+from ..expert import Shared
+from ..expert_rows import load_of, routed_shard, touched_experts
+from ..interleave import EXCHANGE
+from ..ledger import Buffer, Lifetime
+from ..pipeline import Refusal
+from ..plan import EXPERT_POOL, POOL_NODE
+
+if TYPE_CHECKING:
+    from ..builder import ProgramBuilder
+    from ..job import Job
+    from ..plan import Plan
+
+OPTION = Option(
+    EXPERT_POOL,
+    PositiveCount,
+    None,
+    "of a decoding step: GPUs, the last ones and whole nodes, that keep experts alone; the others attend for all",
+)
+#: Streams of rows on their way and of sums, where no kernel of the rank waits for them.
+ROWS, SUMS, BACK = "rows to pool", "sums in pool", "sums from pool"
+
+
+def size(plan: Plan) -> int:
+    """GPUs of the pool; 0: there is none."""
+    return int(plan.options.get(EXPERT_POOL, 0))
+
+
+def attending(plan: Plan) -> int:
+    """GPUs that attend."""
+    return plan.dp - size(plan)
+
+
+def in_pool(builder: ProgramBuilder, job: Job) -> bool:
+    """Whether the program that is written is of the pool's GPUs."""
+    return size(job.plan) > 0 and builder.coordinates.get("dp", 0) >= attending(job.plan)
+
+
+def of_all(job: Job, ranks: int) -> Job:
+    """The job of one of ``ranks`` GPUs that share all replicas' sequences evenly."""
+    rows = tuple((queries, context, -(-count * job.plan.dp // ranks)) for queries, context, count in job.rows)
+    found = job.of_rows(rows)
+    found.__dict__["batch"] = replace(found.batch, outputs=-(-job.batch.head_tokens * job.plan.dp // ranks))
+    return found
+
+
+def attend_for_all(job: Job) -> Job:
+    """The job as an attention GPU has it; without a pool the job."""
+    return of_all(job, attending(job.plan)) if size(job.plan) else job
+
+
+def elsewhere(builder: ProgramBuilder) -> list[int]:
+    """What the pool's GPUs do of a part that is none of theirs."""
+    return [builder.compute("of the other pool")]
+
+
+def rows_bytes(job: Job, tokens: int) -> float:
+    """Of so many tokens."""
+    return tokens * job.model.hidden * job.activation_bytes
+
+
+def mean_bytes(job: Job, tokens: int) -> float:
+    """What a GPU receives of an exchange of all ``tokens`` on the mean: every node of the pool gets them, or sends."""
+    nodes = size(job.plan) // job.plan.node_ranks("dp")
+    return rows_bytes(job, tokens) * nodes / job.plan.dp
+
+
+def serve(builder: ProgramBuilder, job: Job, layer: LayerShard) -> list[int]:
+    """One layer of the pool's GPUs, in a program of their own."""
+    builder.part = "mlp"
+    if not layer.kind.experts:
+        return elsewhere(builder)
+    first, tokens = attending(job.plan), job.tokens * job.plan.dp
+    rows, moved = rows_bytes(job, tokens), mean_bytes(job, tokens)
+    came = builder.collective("to_pool", "dp", moved, "rows to experts", root=first, stream=ROWS)
+    inside = job.plan.node_ranks("dp") > 1
+    here = came
+    if inside:
+        here = builder.collective("all_gather", POOL_NODE, rows, "rows in node", after=[came], stream=EXCHANGE)
+    pool, experts = pooled(job), job.model.experts
+    routed = routed_shard(pool, tokens)
+    assert experts is not None
+    pairs = tokens * experts.topk / pool.plan.ep * load_of(pool, None)
+    fused = routed.fused(tokens, pairs, touched_experts(pool, tokens, None))
+    done = builder.compute("experts", routed.router(tokens), routed.choose(tokens), fused, after=[here])
+    if inside:
+        done = builder.collective("reduce_scatter", POOL_NODE, rows, "sum in node", after=[done], stream=SUMS)
+    return [builder.collective("from_pool", "dp", moved, "sums of experts", root=first, after=[done], stream=BACK)]
+
+
+def send(
+    builder: ProgramBuilder, job: Job, layer: ServingLayer, after: list[int], shared: Shared | None
+) -> list[int]:
+    """The experts' part of a layer on an attention GPU, of ``job`` the rows that it attends; when all is done."""
+    first, beside = attending(job.plan), job.plan.hiding.shared_beside
+    moved = mean_bytes(job, job.tokens * first)
+    normed = builder.compute("norm", layer.norm(job.tokens), after=after)
+    done = shared([normed]) if shared and not beside else []
+    sent = builder.collective(
+        "to_pool", "dp", moved, "rows to experts", root=first, after=[normed, *done], stream=ROWS
+    )
+    if shared and beside:
+        done = shared([normed])
+    back = builder.collective(
+        "from_pool", "dp", moved, "sums of experts", root=first, after=[sent], stream=EXCHANGE
+    )
+    return [builder.compute("add", layer.add(job.tokens), after=[back, *done])]
+
+
+def pooled(job: Job) -> Job:
+    """The job as one expert group over the pool's GPUs has it."""
+    ranks = size(job.plan)
+    plan = replace(job.plan, degrees={"dp": ranks, "ep": ranks}, options={}, together={})
+    return replace(of_all(job, ranks), plan=plan)
+
+
+def expert_bytes(job: Job) -> float:
+    """Bytes of experts on a GPU of the pool."""
+    model, pool = job.model, pooled(job)
+    assert model.experts is not None
+    layers = sum(bool(block.experts) for block in model.blocks)
+    own = model.experts.count / pool.plan.ep + pool.expert_loads.further_experts
+    return layers * own * model.expert_parameters * job.work.formats.weight_bytes(WeightClass.EXPERTS)
+
+
+def buffers(job: Job, kept_bytes: float) -> Iterator[Buffer]:
+    """What the pool's GPUs keep more than the others, which have ``kept_bytes``; and rows on their way."""
+    if size(job.plan):
+        yield Buffer("expert_pool", max(0.0, expert_bytes(job) - kept_bytes), Lifetime.STEP)
+        yield Buffer("workspace", 2.0 * rows_bytes(job, job.tokens * job.plan.dp), Lifetime.LAYER)
+
+
+def check(job: Job) -> Refusal:
+    """What it needs, and what it is not built for."""
+    plan, experts, ranks = job.plan, job.model.experts, size(job.plan)
+    if not ranks:
+        return None
+    if not job.step.serves or job.work.load.prompts or job.drafts:
+        return EXPERT_POOL, "is of steps that decode, without prompts and drafts"
+    if experts is None:
+        return EXPERT_POOL, f"{ranks} keep experts, but {job.model.name} has none; leave it out"
+    beside = next((axis for axis in ("tp", "sp", "pp", "ep") if plan.degree(axis) > 1), None)
+    if beside is not None:
+        told = f"beside {EXPERT_POOL} is not built: every GPU is a replica, or of the pool"
+        return beside, f"{plan.degree(beside)} {told}"
+    if plan.node_order or plan.node_axes or plan.rail_axes:
+        return "placement", f"beside {EXPERT_POOL} is not built: the last GPUs are the pool"
+    near = plan.together.get("dp", 0)
+    if ranks >= plan.dp or not near or ranks % near or plan.dp % near:
+        return EXPERT_POOL, f"{ranks} of {plan.dp} GPUs: both pools take whole nodes" + (f" of {near}" if near else "")
+    if experts.count % ranks:
+        return EXPERT_POOL, f"{ranks} does not divide the {experts.count} experts of {job.model.name}"
+    if any(count * plan.dp % attending(plan) for batch in job.passes for _, _, count in batch.rows):
+        counts = f"{sum(batch.sequences for batch in job.passes)} sequences a replica"
+        return EXPERT_POOL, f"{attending(plan)} attending GPUs do not divide {counts} of {plan.dp} replicas"
+    for key in ("host_attention", "dcp", "kvp", "overlap"):
+        if plan.options.get(key) or (key == "overlap" and plan.overlap):
+            return key, f"beside {EXPERT_POOL} is not built; leave one out"
+    if plan.offload_weights:
+        return "offload_weights", f"beside {EXPERT_POOL} is not built; leave one out"
+    return None
+
+
+def notes(job: Job) -> Iterator[str]:
+    """Which GPUs do what."""
+    if size(job.plan):
+        first = attending(job.plan)
+        yield f"GPUs 0 to {first - 1} attend, {first} to {job.plan.dp - 1} keep experts (`{EXPERT_POOL}`)"
