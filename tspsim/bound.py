@@ -23,6 +23,7 @@ import numpy as np
 from .errors import InputError
 from .network import host_link_bytes_per_s
 from .parallel import Job, axes_of, build_mesh, peak_memory, scheme_of, write_program
+from .parallel.decode import host_caches
 from .parallel.memory import arriving_bytes, residual_tokens
 from .program import Compute
 from .result import SCHEMA_VERSION, Memory
@@ -309,7 +310,7 @@ def served_bound(question: Question, job: Job) -> PlanBound:
     whole = Floor(
         work.tokens_per_replica * work.flops_per_token(job.model) / flops_per_s,
         cold_bytes(job) / device.hbm_bytes_per_s,
-        max(passes * job.model.layers * links_s, len(job.passes) * arriving_s(question, job)),
+        max(passes * job.model.layers * links_s, len(job.passes) * arriving_s(question, job), caches_s(question, job)),
     )
     one = job.one_forward()
     block = Floor(
@@ -324,6 +325,11 @@ def served_bound(question: Question, job: Job) -> PlanBound:
 def arriving_s(question: Question, job: Job) -> float:
     """Seconds that one forward's weights from the host's memory take on their link at least."""
     return arriving_bytes(job) / host_link_bytes_per_s(question.cluster.node) if job.plan.offload_weights else 0.0
+
+
+def caches_s(question: Question, job: Job) -> float:
+    """The same of a serving step's caches."""
+    return host_caches.arriving_bytes(job) / host_link_bytes_per_s(question.cluster.node)
 
 
 def cold_bytes(job: Job) -> float:

@@ -55,6 +55,15 @@ ENTRIES = (
         "prompts that long, or nothing else that fits",
     ),
     Entry(
+        "Caches from the host (FlexGen)", "the same question as of APEX below, those caches copied to the GPU instead",
+        {"tp": 8, "host_caches": 0.0625}, {"TP8": {"tp": 8}, "attended by hosts": {"tp": 8, "host_attention": 0.0625}},
+        {"model": "llama-3.1-70b", "pass": "decode", "batch": 64, "context": 8 * KI},
+        "batches that do not fit (FlexGen); 93 % less local memory with a pool (FengHuang)",
+        "room for 1.07 times the sequences, no speed: a link of the host carries 1/80 of HBM's bytes "
+        "([table](memory-tiers.md))",
+        "GPUs with little memory; or a pool whose links are as fast as memory",
+    ),
+    Entry(
         "Host attention (APEX)", "Llama-3.1-70B decode, TP8, 64 × 8Ki, a sixteenth of the sequences on hosts",
         {"tp": 8, "host_attention": 0.0625}, {"TP8": {"tp": 8}},
         {"model": "llama-3.1-70b", "pass": "decode", "batch": 64, "context": 8 * KI},

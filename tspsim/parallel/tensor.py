@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -25,7 +26,7 @@ from .builder import ProgramBuilder
 from .choice import Choice, Option
 from .context import method_of
 from .context.method import refused
-from .decode import ContextShare, expert_pool, host_attention
+from .decode import ContextShare, expert_pool, host_attention, host_caches
 from .decode.sharing import exchange_buffers, exchanged_bytes, refused_exchange
 from .fused import TRANSPORT, Cut, copied
 from .job import Job
@@ -269,6 +270,8 @@ def context(plan: Plan) -> ContextShare:
     if expert_pool.size(plan):
         copies = plan.dp / max(1, expert_pool.attending(plan))
     whole = ContextShare("sp" if plan.sp > 1 else "", plan.sp, heads, heads, heads, copies=copies)
+    if host_caches.share(plan):
+        return replace(whole, hosts=host_caches.share(plan))
     return host_attention.with_hosts(whole, plan)
 
 
@@ -325,6 +328,7 @@ def notes(job: Job) -> Iterator[str]:
     residual = residual_of(job.plan)
     yield from host_attention.notes(job)
     yield from expert_pool.notes(job)
+    yield from host_caches.notes(job)
     if residual.note:
         yield residual.note
     if job.unequal:
@@ -335,6 +339,7 @@ def check(job: Job) -> Refusal:
     plan = job.plan
     refused_key = check_groups(job) or refused_exchange(job) or check_residual(job) or host_attention.refused(job)
     refused_key = refused_key or expert_fused.check(job) or shard_levels.check(job) or expert_pool.check(job)
+    refused_key = refused_key or host_caches.refused(job)
     if refused_key is not None:
         return refused_key
     if job.step.serves and job.token_shards == 1:
@@ -420,6 +425,9 @@ def buffers(job: Job) -> Iterator[Buffer]:
     if job.token_shards > 1 or not job.step.serves:
         yield from method_of(job.plan).buffers(job)
     yield from exchange_buffers(job)
+    if host_caches.share(job.plan):
+        layers = [job.layer(job.plan.tp, block) for block in dict.fromkeys(job.model.blocks)]
+        yield from host_caches.buffers(job, layers, job.plan.tp)
     if expert_pool.size(job.plan):
         chunks = job.chunks(0)
         yield from expert_pool.buffers(job, served.weight_bytes(job, 1, chunks) + served.cache_bytes(job, chunks))
@@ -437,6 +445,12 @@ SERVING_OPTIONS = (
         "of decoding sequences, those that hosts keep the caches of and attend",
     ),
     expert_pool.OPTION,
+    Option(
+        host_caches.KEY,
+        Annotated[float, Field(gt=0, lt=1)],
+        None,
+        "of decoding sequences, those whose caches lie in the host's memory or a pool, and come ahead of attention",
+    ),
 )
 #: Keys of steps whose sequences differ in length.
 LENGTH_OPTIONS = (

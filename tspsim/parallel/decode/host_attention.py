@@ -25,15 +25,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import floor
 from typing import TYPE_CHECKING
 
-from ...model.attention import decoded
 from ...model.attention.base import Rows, tokens_of
 from ...model.layer import LayerShard
 from ...model.serving import ServingLayer
 from ..pipeline import Refusal
 from ..residual import STANDARD, residual_of
+from .elsewhere import cache_bytes, parted
 from .layer import mlp, project, serve_layer, share_of, sum_rows
 from .share import ContextShare
 
@@ -51,27 +50,6 @@ STREAM, RETURN = "host attention", "outputs from host"
 def share(plan: Plan) -> float:
     """Of decoding sequences, those whose caches hosts keep."""
     return float(plan.options.get(KEY, 0.0))
-
-
-def parted(rows: Rows, share: float) -> tuple[Rows, Rows]:
-    """Rows of the device, and of the hosts: whole sequences of those that decode.
-
-    >>> parted(((512, 0, 1), (1, 4096, 10)), 0.25)
-    (((512, 0, 1), (1, 4096, 8)), ((1, 4096, 2),))
-    """
-    decodes, here, away = decoded(rows), [], []
-    for row in rows:
-        queries, context, count = row
-        gone = floor(count * share + 1e-9) if row in decodes else 0
-        here += [(queries, context, count - gone)] if count > gone else []
-        away += [(queries, context, gone)] if gone else []
-    return tuple(here), tuple(away)
-
-
-def cache_bytes(layer: ServingLayer, shards: int, rows: Rows) -> float:
-    """Bytes of some sequences' caches in one layer, of a rank's heads."""
-    use = layer.attention_kind.cache(layer.model, layer.kind, layer.formats.cache)
-    return sum(count * use.rank_bytes(queries + context, shards) for queries, context, count in rows)
 
 
 def crossing_bytes(layer: ServingLayer, rows: Rows) -> tuple[float, float]:

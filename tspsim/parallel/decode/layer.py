@@ -19,7 +19,7 @@ from .. import expert, expert_serving
 from ..builder import ProgramBuilder
 from ..job import Job
 from ..residual import residual_of
-from . import expert_pool
+from . import expert_pool, host_caches
 from .exchange import FP32, Partial, exchange_of
 from .share import ContextShare, in_heads
 
@@ -41,7 +41,9 @@ def serve_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, axis: str)
     share = share_of(job, layer)
     before = gather_cached(builder, job, layer, share)
     entered, projected = project(builder, job, layer, share, axis, before)
-    attended = attend(builder, job, layer, share, [projected])
+    here = host_caches.bring(builder, job, layer, share.attended)
+    attended = attend(builder, job, layer, share, [projected, *here])
+    host_caches.attended(builder, job, layer, share.attended, attended[0])
     output = replace(layer, shards=share.own)
     done = builder.compute("output projection", *layer.attention_kind.leave(output, job.rows), after=attended)
     residual = residual_of(job.plan)

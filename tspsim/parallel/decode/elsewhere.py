@@ -1,0 +1,30 @@
+"""Whole sequences whose caches are not on the device, and the bytes of them."""
+
+from __future__ import annotations
+
+from math import floor
+
+from ...model.attention import decoded
+from ...model.attention.base import Rows
+from ...model.serving import ServingLayer
+
+
+def parted(rows: Rows, share: float) -> tuple[Rows, Rows]:
+    """Rows of the device, and of the hosts: whole sequences of those that decode.
+
+    >>> parted(((512, 0, 1), (1, 4096, 10)), 0.25)
+    (((512, 0, 1), (1, 4096, 8)), ((1, 4096, 2),))
+    """
+    decodes, here, away = decoded(rows), [], []
+    for row in rows:
+        queries, context, count = row
+        gone = floor(count * share + 1e-9) if row in decodes else 0
+        here += [(queries, context, count - gone)] if count > gone else []
+        away += [(queries, context, gone)] if gone else []
+    return tuple(here), tuple(away)
+
+
+def cache_bytes(layer: ServingLayer, shards: int, rows: Rows) -> float:
+    """Bytes of some sequences' caches in one layer, of a rank's heads."""
+    use = layer.attention_kind.cache(layer.model, layer.kind, layer.formats.cache)
+    return sum(count * use.rank_bytes(queries + context, shards) for queries, context, count in rows)

@@ -1,0 +1,124 @@
+"""Caches of some sequences in the host's memory, or in a pool of memory, copied to the device ahead of their attention
+(FlexGen, Sheng et al. 2023; FengHuang's pool, Li et al. 2025, arXiv:2511.10753, whose caches are paged in a tensor
+ahead).
+
+``host_caches: φ`` keeps so many of the decoding sequences there. In every layer their keys and values come over the
+link on a stream of their own, into one of two buffers, once the attention of the layer before the last has left it;
+attention of all sequences is one call and waits for them; what the step adds to them goes back. With K bytes of a
+layer's caches that are away on a rank, b of the link and C the kernels of a layer, n layers take
+
+    K/b + (n - 1)·max(C, K/b) + C.
+
+The device's own memory is 60 to 150 times as fast as a host's link, so a layer hides little of it: room, not speed. Of
+a pool whose links carry what memory does it costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ...model.layer import LayerShard
+from ...model.serving import ServingLayer
+from ..ledger import Buffer, Lifetime
+from ..pipeline import Refusal
+from .elsewhere import cache_bytes, parted
+
+if TYPE_CHECKING:
+    from ...model.attention.base import Rows
+    from ..builder import ProgramBuilder
+    from ..job import Job
+    from ..plan import Plan
+
+#: The key of a plan, and the stream that caches come on.
+KEY, STREAM = "host_caches", "caches from host"
+#: Layers whose caches a rank has room for: one that is attended, and one that comes.
+BUFFERS = 2
+
+
+def share(plan: Plan) -> float:
+    """Of decoding sequences, those whose caches are away."""
+    return float(plan.options.get(KEY, 0.0))
+
+
+def away(job: Job) -> Rows:
+    """The rows of a pass whose caches are."""
+    return parted(job.rows, share(job.plan))[1] if share(job.plan) else ()
+
+
+def bring(builder: ProgramBuilder, job: Job, layer: ServingLayer, shards: int) -> list[int]:
+    """Copy a layer's caches of those; what its attention waits for."""
+    size = cache_bytes(layer, shards, away(job))
+    if not size:
+        return []
+    came = builder.copy("in", size, "caches from host", stream=STREAM)
+    builder.buffers(STREAM, BUFFERS, 1).fill(0, came)
+    return [came]
+
+
+def attended(builder: ProgramBuilder, job: Job, layer: ServingLayer, shards: int, kernel: int) -> None:
+    """Their room is free once ``kernel`` is over, and what it added to them goes back."""
+    rows = away(job)
+    if not cache_bytes(layer, shards, rows):
+        return
+    builder.buffers(STREAM, BUFFERS, 1).used(0, kernel)
+    before = tuple((0, context, count) for _, context, count in rows)
+    added = cache_bytes(layer, shards, rows) - cache_bytes(layer, shards, before)
+    if added > 0.0:
+        builder.copy("out", added, "new entries to host", after=[kernel])
+
+
+def arriving_bytes(job: Job) -> float:
+    """Bytes of a step's caches that come to a rank of the stage that gets most."""
+    if not share(job.plan):
+        return 0.0
+    shards = job.scheme.context(job.plan).attended
+    passes = [away(job.at(index)) for index in range(len(job.passes))]
+
+    def stage_bytes(stage: int) -> float:
+        kinds = job.blocks(job.chunks(stage))
+        return sum(
+            count * cache_bytes(layer, shards, rows)
+            for block, count in kinds.items()
+            for rows in passes
+            if isinstance(layer := job.layer(shards, block), ServingLayer)
+        )
+
+    return max(stage_bytes(stage) for stage in range(job.plan.pp))
+
+
+def buffers(job: Job, layers: Sequence[LayerShard], shards: int) -> Iterator[Buffer]:
+    """Room for two layers' caches."""
+    if share(job.plan):
+        widest = max(cache_bytes(each, shards, away(job)) for each in layers if isinstance(each, ServingLayer))
+        yield Buffer("cache_buffers", BUFFERS * widest, Lifetime.STEP)
+
+
+def refused(job: Job) -> Refusal:
+    """What it is not built for."""
+    plan, model = job.plan, job.model
+    if not share(plan):
+        return None
+    if not job.work.host_bytes_per_s:
+        return KEY, "needs a node whose link to its host's memory is known"
+    if model.linear or model.compressed or model.indexing:
+        return KEY, f"is built for caches that a step reads whole; {model.name} keeps others"
+    if job.drafts or job.work.load.streams.branches:
+        return KEY, "is not built for drafts and branches; leave one out"
+    beside = next((key for key in ("dcp", "kvp", "expert_pool", "host_attention") if plan.options.get(key, 0)), None)
+    beside = beside or ("sp" if plan.sp > 1 else None) or ("offload_weights" if plan.offload_weights else None)
+    if beside is not None:
+        return beside, f"beside {KEY} is not built; leave one out"
+    if plan.hiding.halves:
+        return "expert_overlap", f"{plan.expert_overlap} beside {KEY} is not built; leave one out"
+    return None
+
+
+def notes(job: Job) -> Iterator[str]:
+    """How much comes every step, and how long that takes at best."""
+    size = arriving_bytes(job) if job.step.serves else 0.0
+    if size:
+        yield (
+            f"{size / 1e9:,.3g} GB of caches a GPU come from the host's memory every step, in "
+            f"{1e3 * size / job.work.host_bytes_per_s:,.3g} ms at best (`{KEY}`)"
+        )
