@@ -22,7 +22,7 @@ import numpy as np
 
 from .errors import InputError
 from .network import host_link_bytes_per_s
-from .parallel import Job, axes_of, build_mesh, peak_memory, scheme_of, write_program
+from .parallel import Job, axes_of, build_mesh, peak_memory, scheme_of, weight_peers, write_program
 from .parallel.decode import host_caches
 from .parallel.memory import arriving_bytes, residual_tokens
 from .program import Compute
@@ -323,8 +323,14 @@ def served_bound(question: Question, job: Job) -> PlanBound:
 
 
 def arriving_s(question: Question, job: Job) -> float:
-    """Seconds that one forward's weights from the host's memory take on their link at least."""
-    return arriving_bytes(job) / host_link_bytes_per_s(question.cluster.node) if job.plan.offload_weights else 0.0
+    """Seconds that one forward's weights from the host's memory, or from neighbours, take on their links at least."""
+    node = question.cluster.node
+    if not job.plan.offload_weights:
+        return 0.0
+    if weight_peers.peers(job.plan):
+        links = node.link.bandwidth.value * node.link.per_gpu + host_link_bytes_per_s(node)
+        return arriving_bytes(job) * (1.0 - weight_peers.kept(job.plan)) / links
+    return arriving_bytes(job) / host_link_bytes_per_s(node)
 
 
 def caches_s(question: Question, job: Job) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from .metrics import Breakdown
 from .model.formats import WeightClass
-from .parallel import SCHEMES, Job, Plan, Work, choices_of, scheme_of, usual_method
+from .parallel import SCHEMES, Job, Plan, Work, choices_of, scheme_of, usual_method, weight_peers
 from .parallel.memory import arriving_bytes
 from .question import Question
 from .scenario.workload import SpeculationSpec
@@ -200,6 +200,13 @@ def notes_of(job: Job) -> tuple[str, ...]:
 def arriving_note(job: Job) -> str:
     """What weights from the host's memory cost at least."""
     size, times = arriving_bytes(job), f" {job.micro_batches} times" if job.micro_batches > 1 else ""
+    ranks = weight_peers.peers(job.plan)
+    if ranks:
+        theirs = gib(size * (1.0 - 1.0 / ranks))
+        return (
+            f"{theirs} of weights a GPU come from {ranks - 1} of its neighbours each forward{times}; a layer's hide "
+            "behind enough tokens (`weight_peers`)"
+        )
     seconds = size / job.work.host_bytes_per_s
     return (
         f"{gib(size)} of weights a GPU come from the host's memory each forward, in {seconds * 1e3:,.3g} ms at best"

@@ -55,6 +55,16 @@ ENTRIES = (
         "prompts that long, or nothing else that fits",
     ),
     Entry(
+        "Weights from neighbours (EnergonAI)",
+        "Llama-3.1-70B prefill, two GPUs a replica, four replicas, 2Ki each, all layers among the four",
+        {"tp": 2, "offload_weights": 80, "weight_peers": 4},
+        {"from the hosts": {"tp": 2, "offload_weights": 80}, "TP2": {"tp": 2}, "TP4": {"tp": 4}, "TP8": {"tp": 8}},
+        {"model": "llama-3.1-70b", "pass": "prefill", "sequence": 2 * KI, "sequences_per_replica": 1},
+        "larger models than memory holds, over NVLink instead of PCIe (abstract; no figure of its own)",
+        "a gather hides where (1 − 1/p)·W/b is below the kernels of the layers between",
+        "replicas side by side, prompts; room is all it gives",
+    ),
+    Entry(
         "Caches from the host (FlexGen)", "the same question as of APEX below, those caches copied to the GPU instead",
         {"tp": 8, "host_caches": 0.0625}, {"TP8": {"tp": 8}, "attended by hosts": {"tp": 8, "host_attention": 0.0625}},
         {"model": "llama-3.1-70b", "pass": "decode", "batch": 64, "context": 8 * KI},

@@ -21,7 +21,7 @@ from ..model import Block
 from ..model.layer import LayerShard
 from ..operators import MemoryBound
 from ..steps import FORWARD, Task
-from . import shard_levels, weight_arrivals, weight_offload
+from . import shard_levels, weight_arrivals, weight_offload, weight_peers
 from .adapters import Halves
 from .builder import ProgramBuilder
 from .expert_rows import routed_shard
@@ -174,6 +174,7 @@ def state(job: Job, share: OwnedParameters, chunks: Sequence[Chunk]) -> Iterator
     weights = kept("weights", owned, job.weight_bytes, 3 if job.training else inf)
     yield weights._replace(size_bytes=weights.size_bytes - sum(gone.values())) if gone else weights
     yield from weight_offload.buffers(share.layer_bytes(block) for block in gone)
+    yield from weight_peers.buffers(plan, gone.values())
     if not job.training:
         return
     second = sum(held.parameters / held.secondary for held in owned if held.secondary)

@@ -21,6 +21,8 @@ from .registries import SCHEMES, scheme_name
 SLICES = "expert slices"
 #: The axis of ranks of an expert group that share a node.
 EXPERT_NODE = "expert node"
+#: The key of replicas that keep weights among them, and their axis.
+WEIGHT_PEERS = "weight_peers"
 #: The key of GPUs that keep experts alone, and the axis of those of a node.
 EXPERT_POOL, POOL_NODE = "expert_pool", "expert pool node"
 #: The axis of neighbours that divide weights, and the key of a plan that says how many; across them inside the group

@@ -16,7 +16,7 @@ from ..model.formats import WeightClass
 from ..model.serving import ServingLayer
 from ..operators import AbsorbProduct, Gemm, Operator
 from ..steps.batch import dealt
-from . import weight_offload
+from . import weight_offload, weight_peers
 from .job import Job
 from .ledger import Buffer, Lifetime
 from .pipeline import Chunk
@@ -28,6 +28,8 @@ def state(job: Job, weight_shards: int, chunks: Sequence[Chunk]) -> Iterator[Buf
     yield Buffer("weights", weight_bytes(job, weight_shards, chunks), Lifetime.STEP)
     gone = weight_offload.away(job, chunks)
     yield from weight_offload.buffers(layer_weight_bytes(job, weight_shards, block) for block in gone)
+    sizes = (count * layer_weight_bytes(job, weight_shards, block) for block, count in gone.items())
+    yield from weight_peers.buffers(job.plan, sizes)
     yield Buffer("kv_cache", cache_bytes(job, chunks), Lifetime.STEP)
 
 

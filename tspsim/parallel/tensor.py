@@ -21,7 +21,7 @@ from ..model.layer import LayerShard, gradients
 from ..operators import Gemm, Operator
 from ..steps import STEPS, Step
 from ..units import PositiveCount
-from . import expert, expert_fused, fused, served, shard_levels
+from . import expert, expert_fused, fused, served, shard_levels, weight_peers
 from .builder import ProgramBuilder
 from .choice import Choice, Option
 from .context import method_of
@@ -34,7 +34,7 @@ from .ledger import Buffer, Lifetime
 from .lengths import DEALS, OFFLOAD_FROM, sequence_groups, told
 from .memory import Residency
 from .pipeline import Refusal
-from .plan import POOL_NODE, WEIGHT_SHARD, Plan
+from .plan import POOL_NODE, WEIGHT_PEERS, WEIGHT_SHARD, Plan
 from .recompute import cheap_again, heads_again
 from .registries import CONTEXT_METHODS, DECODE_EXCHANGES, SCHEMES
 from .residual import RESIDUALS, STANDARD, residual_of
@@ -283,6 +283,8 @@ def groups(plan: Plan) -> Mapping[str, Mapping[str, int]]:
     weights = {WEIGHT_SHARD: {"dp": plan.options[WEIGHT_SHARD]}} if WEIGHT_SHARD in plan.options else {}
     if expert_pool.size(plan) and plan.node_ranks("dp") > 1:
         weights[POOL_NODE] = {"dp": plan.node_ranks("dp")}
+    if weight_peers.peers(plan):
+        weights[WEIGHT_PEERS] = {"dp": weight_peers.peers(plan)}
     return contexts | weights | sequence_groups(plan.options, plan.dp)
 
 
@@ -339,7 +341,7 @@ def check(job: Job) -> Refusal:
     plan = job.plan
     refused_key = check_groups(job) or refused_exchange(job) or check_residual(job) or host_attention.refused(job)
     refused_key = refused_key or expert_fused.check(job) or shard_levels.check(job) or expert_pool.check(job)
-    refused_key = refused_key or host_caches.refused(job)
+    refused_key = refused_key or host_caches.refused(job) or weight_peers.check(job)
     if refused_key is not None:
         return refused_key
     if job.step.serves and job.token_shards == 1:
@@ -466,6 +468,7 @@ OPTIONS = (
     *SERVING_OPTIONS,
     *LENGTH_OPTIONS,
     shard_levels.OPTION,
+    Option(WEIGHT_PEERS, weight_peers.TYPE, None, weight_peers.SUMMARY),
     TRANSPORT,
     Option("residual", RESIDUALS, None, "how blocks hang on the residual stream; all but standard are other models"),
 )

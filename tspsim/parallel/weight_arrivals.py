@@ -1,11 +1,13 @@
-"""Copies of weights from the host and back, written into a program (:mod:`tspsim.parallel.weight_offload`)."""
+"""Weights from the host, or from neighbours, written into a program (:mod:`tspsim.parallel.weight_offload`)."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
 
+from . import weight_peers
 from .builder import ProgramBuilder
+from .plan import WEIGHT_PEERS
 from .weight_offload import BUFFERS
 
 #: Stream of copies to a rank. Where activations come back beside them all share the stream of copies to the host.
@@ -24,7 +26,11 @@ class Arrivals:
         builder.part = "weights"
         free = [self._uses[0] - builder.length] if len(self._uses) == BUFFERS else []
         stream = "" if beside_activations else STREAM
-        self._copy = builder.copy("in", size_bytes, "weights from host", after=free, stream=stream)
+        if weight_peers.peers(builder.plan):
+            name = "weights from neighbours"
+            self._copy = builder.collective("all_gather", WEIGHT_PEERS, size_bytes, name, after=free, stream=STREAM)
+        else:
+            self._copy = builder.copy("in", size_bytes, "weights from host", after=free, stream=stream)
         return self._copy
 
     def hold(self, builder: ProgramBuilder) -> int:

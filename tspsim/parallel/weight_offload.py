@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ..model import Block
+from . import weight_peers
 from .ledger import Buffer, Lifetime
 from .pipeline import Chunk, spread_over
 
@@ -63,7 +64,7 @@ def refused(job: Job) -> tuple[str, str] | None:
     key = "offload_weights"
     if layers > most:
         return key, f"{layers} are more than the {most} layers of a chunk; use at most {most}"
-    if not job.work.host_bytes_per_s:
+    if not job.work.host_bytes_per_s and not weight_peers.peers(plan):
         return key, "needs a node whose link to its host's memory is known"
     if job.scheme.folds:
         return key, f"is not built where weights travel between ranks; use {plan.token_axis} 1 with tp, sp or dp"
