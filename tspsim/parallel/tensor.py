@@ -341,7 +341,7 @@ def check(job: Job) -> Refusal:
     plan = job.plan
     refused_key = check_groups(job) or refused_exchange(job) or check_residual(job) or host_attention.refused(job)
     refused_key = refused_key or expert_fused.check(job) or shard_levels.check(job) or expert_pool.check(job)
-    refused_key = refused_key or host_caches.refused(job) or weight_peers.check(job)
+    refused_key = refused_key or host_caches.refused(job) or weight_peers.check(job.plan, training=job.training)
     if refused_key is not None:
         return refused_key
     if job.step.serves and job.token_shards == 1:

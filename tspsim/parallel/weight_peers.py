@@ -24,7 +24,6 @@ from .pipeline import Refusal
 from .plan import WEIGHT_PEERS
 
 if TYPE_CHECKING:
-    from .job import Job
     from .plan import Plan
 
 #: What a stated value must be.
@@ -48,14 +47,14 @@ def buffers(plan: Plan, sizes: Iterable[float]) -> Iterator[Buffer]:
         yield Buffer("weights_for_neighbours", kept(plan) * sum(sizes), Lifetime.STEP)
 
 
-def check(job: Job) -> Refusal:
+def check(plan: Plan, *, training: bool) -> Refusal:
     """What it needs."""
-    plan, ranks = job.plan, job.plan.options.get(WEIGHT_PEERS, 0)
+    ranks = plan.options.get(WEIGHT_PEERS, 0)
     if not ranks:
         return None
     if not plan.offload_weights:
         return WEIGHT_PEERS, f"{ranks} keep the layers of offload_weights; state how many these are"
-    if job.training:
+    if training:
         return WEIGHT_PEERS, "is of steps that keep weights as they are; training divides them by zero: 3"
     if plan.dp % ranks:
         return WEIGHT_PEERS, f"{ranks} does not divide the {plan.dp} replicas"
