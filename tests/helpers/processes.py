@@ -1,12 +1,16 @@
-"""Processes of their own for tests."""
+"""Processes of their own for tests, and what a process meets at its edges, for commands that run in this one."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 
 def heed_interrupts() -> None:
@@ -26,3 +30,25 @@ def wait_until_busy_for(process: subprocess.Popen[str], seconds: float) -> None:
         if int(fields[11]) + int(fields[12]) >= ticks:  # in user mode and in the kernel
             return
         time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def without_reader() -> Iterator[TextIO]:
+    """A pipe whose reader has gone, to be written to."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    stream = os.fdopen(writing, "w", encoding="utf-8")
+    yield stream
+    with contextlib.suppress(BrokenPipeError):
+        stream.close()
+
+
+@contextlib.contextmanager
+def files_limited_to(size_bytes: int) -> Iterator[None]:
+    """Files may not grow past this, as on a disk that is almost full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
