@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import resource
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
+from unittest.mock import patch
+
+import tspsim
 
 
 def heed_interrupts() -> None:
@@ -52,3 +57,18 @@ def files_limited_to(size_bytes: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def said_in_any_process(script: str, *arguments: str) -> str:
+    """What a script prints here, after whatever was asked in this process before, and with its own hash seed in another
+    process too; ``helpers`` can be imported in both."""
+    folders = [str(Path(tspsim.__file__).parents[1]), str(Path(__file__).parents[1])]
+    paths = os.pathsep.join([*folders, *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONHASHSEED": "4242", "PYTHONPATH": paths}
+    command = [sys.executable, "-c", script, *arguments]
+    there = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    here = io.StringIO()
+    with contextlib.redirect_stdout(here), patch.object(sys, "argv", ["-c", *arguments]):
+        exec(compile(script, "<script>", "exec"), {"__name__": "__main__"})
+    assert here.getvalue() == there
+    return there
