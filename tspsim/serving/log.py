@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from array import array
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Kind(IntEnum):
@@ -99,4 +101,6 @@ class StepLog:
 
     def to_frame(self) -> pd.DataFrame:
         """All columns."""
+        import pandas as pd
+
         return pd.DataFrame({name: self.column(name) for name in self.COLUMNS})
