@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import tspsim
 from tspsim.engine import system
+from tspsim.engine.channels import constrain
 from tspsim.engine.folding import refine
-from tspsim.engine.system import constrain
 from tspsim.mesh import Mesh
 from tspsim.network import build_cluster, load_cluster, point_to_point
 from tspsim.network import collective as traffic_of

@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-
 from ..calibration import UNMEASURED, Factors
 from ..kinds import CollectiveKind
 from .between import across

@@ -1,10 +1,10 @@
 """Groups that stand alike: what one of them does to its links, another does to the links of its own nodes and leaves.
 
 Nodes are alike, and where flows choose among equal paths by the number of the NIC they go to, so are leaf switches: a
-schedule depends on which ranks of each node take part, on which nodes share a leaf, and on which spine each NIC's number
-picks. Groups that agree in these are one group under other numbers of nodes and leaves, and their links the same under
-other numbers. Numbers are given in ascending order, so that links stay in theirs, and every sum is that of the same
-numbers in the same order.
+schedule depends on which ranks of each node take part, on which nodes share a leaf, and on which spine each NIC's
+number picks. Groups that agree in these are one group under other numbers of nodes and leaves, and their links the same
+under other numbers. Numbers are given in ascending order, so that links stay in theirs, and every sum is that of the
+same numbers in the same order.
 """
 
 from __future__ import annotations
