@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 
+import numpy as np
+
 from ..network.fluid import Channel
-from .instances import Instance
+from .instances import Instance, Integers, Uses, segments, used_links
 from .ranks import Device
 
 
@@ -19,28 +21,48 @@ def connect(
     known: dict[int, Channel] = {}
     ends: list[tuple[Device, int, int]] = []
     channels: list[Channel] = []
-    users: dict[int, dict[int, float]] = {}
+    numbers = {device.number for device in device_of.values()}
     for instance, cls in zip(instances, instance_class, strict=True):
         if cls == len(channels):
             channels.append(channel_of(instance, cls, tuple(dict.fromkeys(device_of[rank] for rank in instance.ranks))))
-        for link, share in zip(instance.traffic.links, instance.shares, strict=True):
-            by_channel = users.setdefault(link, {})
-            by_channel[cls] = by_channel.get(cls, 0.0) + share
         # A message is known to its sender by half 0 of its key, to its receiver by half 1; a collective only by half 0.
         for half, rank in enumerate(instance.ranks):
-            device = device_of[rank]
-            if device.number == rank:
+            if rank in numbers:
+                device = device_of[rank]
                 key = 2 * instance.template + (half if instance.is_message else 0)
                 ends.append((device, key, cls))
                 if key in device.channels:
                     known[cls] = device.channels[key]
-    constrain(channels, users)
+    constrain(channels, users_of(used_links(instances), np.array(instance_class, dtype=np.int64)))
     for cls, channel in known.items():
         channel.become(channels[cls])
         channels[cls] = channel
     for device, key, cls in ends:
         device.channels[key] = channels[cls]
     return channels
+
+
+def users_of(uses: Uses, instance_class: Integers) -> dict[int, dict[int, float]]:
+    """Link → the share of it that each class of instances takes; of links that the same take in the same shares one."""
+    if not len(uses.link):
+        return {}
+    # Sums of one link and class, in the order of the uses.
+    cls = instance_class[uses.instance]
+    width = int(instance_class.max()) + 1
+    distinct, where = np.unique(uses.link * width + cls, return_inverse=True)
+    total = np.bincount(where, weights=uses.share)
+    link, cls = np.divmod(distinct, width)
+    begins, ends = segments(link)
+    _, first = np.unique(uses.link, return_index=True)
+    order = np.argsort(first)
+    pairs = np.stack([cls, total.view(np.int64)], axis=1)
+    found: dict[bytes, tuple[int, int]] = {}
+    for begin, end in zip(begins[order].tolist(), ends[order].tolist(), strict=True):
+        found.setdefault(pairs[begin:end].tobytes(), (begin, end))
+    return {
+        int(link[begin]): dict(zip(cls[begin:end].tolist(), total[begin:end].tolist(), strict=True))
+        for begin, end in found.values()
+    }
 
 
 def channel_of(instance: Instance, number: int, devices: tuple[Device, ...]) -> Channel:

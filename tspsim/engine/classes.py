@@ -6,6 +6,7 @@ import operator
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import ClassVar
 
 import numpy as np
@@ -13,8 +14,10 @@ from numpy.typing import NDArray
 
 from ..network import Cluster
 from ..network.sharing import Solutions
-from .folding import number, refine
-from .instances import Instance
+from .folding import number, refined
+from .instances import Instance, Integers, Uses, segments, used_links
+
+Floats = NDArray[np.float64]
 
 #: Class of every rank, of every instance, and whether ranks are only nearly alike (:func:`alike`).
 Classes = tuple[list[int], list[int], bool]
@@ -112,29 +115,62 @@ def told_apart(
     Links of the same bandwidth that the same instances use in the same shares are told from each other by nothing: they
     are one vertex, with their number in its colour.
     """
-    bandwidth = cluster.links.bandwidth_bytes_per_s
-    vertex = {rank: index for index, (rank, _) in enumerate(members)}
+    first_instance, first_link = len(members), len(members) + len(instances)
     colours: list[tuple[object, ...]] = [("rank", int(kinds[rank]), copies) for rank, copies in members]
-    users: dict[int, list[tuple[int, float]]] = {}
-    for index, instance in enumerate(instances):
-        colours.append(("instance", instance.template, instance.traffic.latency_s, instance.traffic.fluid_s))
-        for link, share in zip(instance.traffic.links, instance.shares, strict=True):
-            if link < links:
-                users.setdefault(link, []).append((index, share))
-    twins: dict[tuple[tuple[int, float], ...], Counter[float]] = {}
-    for link, using in users.items():
-        twins.setdefault(tuple(using), Counter())[float(bandwidth[link])] += 1
-    colours += [("links", *sorted(rates.items())) for rates in twins.values()]
-    edges: list[list[tuple[object, int]]] = [[] for _ in colours]
-    for index, instance in enumerate(instances, len(members)):
-        for position, rank in enumerate(instance.ranks):
-            label = ("end", position) if instance.is_message else ("member", 0)
-            edges[index].append((label, vertex[rank]))
-            edges[vertex[rank]].append((label, index))
-    for there, pattern in enumerate(twins, len(members) + len(instances)):
-        for user, share in pattern:
-            edges[len(members) + user].append((("share", share), there))
-            edges[there].append((("share", share), len(members) + user))
-    classes = refine(colours, edges)
-    first_instance = len(members)
-    return number(classes[:first_instance]), number(classes[first_instance : first_instance + len(instances)])
+    colours += [("instance", each.template, each.traffic.latency_s, each.traffic.fluid_s) for each in instances]
+    rates, using, share, there = twins(cluster, used_links(instances), links)
+    colours += [("links", *sorted(each.items())) for each in rates]
+    vertex = np.zeros(cluster.gpus, dtype=np.int64)
+    vertex[[rank for rank, _ in members]] = np.arange(first_instance)
+    lengths = [len(each.ranks) for each in instances]
+    rank = np.fromiter(chain.from_iterable(each.ranks for each in instances), np.int64, sum(lengths))
+    position = np.fromiter(chain.from_iterable(map(_positions, instances)), np.int64, len(rank))
+    # Edges both ways: between ranks and instances, and between instances and links.
+    members_of = np.repeat(np.arange(first_instance, first_link), lengths)
+    ends = np.concatenate([vertex[rank], there + first_link]), np.concatenate([members_of, using + first_instance])
+    _, shares = np.unique(share, return_inverse=True)
+    label = np.concatenate([position, MOST_POSITIONS + shares])
+    source, other = np.concatenate(ends), np.concatenate(ends[::-1])
+    order = np.argsort(source, kind="stable")
+    degree = np.bincount(source, minlength=len(colours))
+    classes = refined(colours, degree, np.concatenate([label, label])[order], other[order])
+    return number(classes[:first_instance]), number(classes[first_instance:first_link])
+
+
+#: A member of a collective, a sender, a receiver.
+MOST_POSITIONS = 3
+
+
+def _positions(instance: Instance) -> Sequence[int]:
+    """What each rank of an instance is in it."""
+    return (1, 2) if instance.is_message else (0,) * len(instance.ranks)
+
+
+def twins(cluster: Cluster, uses: Uses, links: int) -> tuple[list[Counter[float]], Integers, Floats, Integers]:
+    """Sets of links that the same instances use in the same shares, of the first ``links`` of a cluster.
+
+    Returns
+    -------
+    tuple
+        How many links of which bandwidth each set has; and in columns every use of a set: the instance, the share, and
+        the set.
+    """
+    kept = uses.link < links
+    order = np.argsort(uses.link[kept], kind="stable")
+    link, instance, share = uses.link[kept][order], uses.instance[kept][order], uses.share[kept][order]
+    if not len(link):
+        return [], instance, share, instance
+    pairs = np.stack([instance, share.view(np.int64)], axis=1)
+    begins, ends = segments(link)
+    bandwidth = cluster.links.bandwidth_bytes_per_s[link[begins]].tolist()
+    known: dict[bytes, int] = {}
+    rates: list[Counter[float]] = []
+    parts: list[tuple[int, int]] = []
+    for begin, end, rate in zip(begins.tolist(), ends.tolist(), bandwidth, strict=True):
+        place = known.setdefault(pairs[begin:end].tobytes(), len(rates))
+        if place == len(rates):
+            rates.append(Counter())
+            parts.append((begin, end))
+        rates[place][rate] += 1
+    rows = np.concatenate([np.arange(begin, end) for begin, end in parts])
+    return rates, instance[rows], share[rows], np.repeat(np.arange(len(parts)), [end - begin for begin, end in parts])

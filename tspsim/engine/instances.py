@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +28,8 @@ from ..network import (
 )
 from ..network.symmetry import surroundings
 from .assignment import COPY_KINDS, Template
+
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -138,8 +142,32 @@ def message_pairs(group: Sequence[int], template: Template) -> Iterator[tuple[in
 
 def link_shares(cluster: Cluster, traffic: Traffic) -> tuple[float, ...]:
     """Share of each link's capacity at full speed: the busiest link is full."""
-    bandwidth = cluster.links.bandwidth_bytes_per_s
+    if not traffic.links:
+        return ()
+    busy_s = np.array(traffic.link_bytes) / cluster.links.bandwidth_bytes_per_s[np.array(traffic.links)]
+    longest_s = busy_s.max()
     # Plain floats: a numpy number here would spread over every rate and the clock itself.
-    busy_s = [size / float(bandwidth[link]) for link, size in zip(traffic.links, traffic.link_bytes, strict=True)]
-    longest_s = max(busy_s, default=0.0)
-    return tuple(busy / longest_s if longest_s > 0.0 else 0.0 for busy in busy_s)
+    return tuple((busy_s / longest_s if longest_s > 0.0 else np.zeros(len(busy_s))).tolist())
+
+
+class Uses(NamedTuple):
+    """Every use of a link in columns: by which instance (its place among them), of which link, which share of it."""
+
+    instance: Integers
+    link: Integers
+    share: NDArray[np.float64]
+
+
+def used_links(instances: Sequence[Instance]) -> Uses:
+    """Those of some instances, one after the other."""
+    lengths = [len(each.traffic.links) for each in instances]
+    link = np.fromiter(chain.from_iterable(each.traffic.links for each in instances), np.int64, sum(lengths))
+    share = np.fromiter(chain.from_iterable(each.shares for each in instances), np.float64, len(link))
+    return Uses(np.repeat(np.arange(len(instances)), lengths), link, share)
+
+
+def segments(column: Integers) -> tuple[Integers, Integers]:
+    """Where each run of equal numbers begins in a column, and where it ends."""
+    borders = np.flatnonzero(column[1:] != column[:-1]) + 1
+    inner: Integers = borders.astype(np.int64)
+    return np.concatenate([[0], inner]), np.concatenate([inner, [len(column)]])

@@ -68,7 +68,7 @@ def onto(cluster: Cluster, links: Integers, here: Standing, there: Standing) -> 
     """The links of a group that stands ``here``, as those of one that stands alike ``there``."""
     layout = cluster.layout
     if len(here.nodes) == 1:
-        return links + (there.nodes[0] - here.nodes[0]) * np.int64(layout.node_links)
+        return np.add(links, int(there.nodes[0] - here.nodes[0]) * layout.node_links, dtype=np.int64)
     new_node, new_leaf = np.zeros(cluster.nodes, dtype=np.int64), np.zeros(layout.planes * _leaves(cluster), np.int64)
     new_node[here.nodes], new_leaf[here.leaves] = there.nodes, there.leaves
     starts = (0, layout.host_start, layout.nic_start, layout.switch_start, layout.links)
