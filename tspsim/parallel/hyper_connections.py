@@ -1,8 +1,9 @@
-"""A residual stream of several lanes: manifold-constrained hyper-connections (Xie et al. 2025, arXiv:2512.24880; DeepSeek-V4).
+"""A residual stream of several lanes: manifold-constrained hyper-connections, as DeepSeek-V4 has them (Xie et al. 2025,
+arXiv:2512.24880).
 
-A block reads one weighted sum of n lanes and adds what it puts out to all of them, each a mixture of the others. Weights
-of a token come from one product of all its lanes, n·h to n² + 2n, whose n × n part is made doubly stochastic. So where a
-model of one lane adds and norms, n lanes take three kernels:
+A block reads one weighted sum of n lanes and adds what it puts out to all of them, each a mixture of the others. A
+token's weights come from one product of all its lanes, n·h to n² + 2n, whose n × n part is made doubly stochastic. So
+where a model of one lane adds and norms, n lanes take three kernels:
 
     weights     (t, n² + 2n, n·h)                       a product
     mixture     n + 1 of t·h elements                   weights finished, lanes summed and normed

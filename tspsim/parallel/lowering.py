@@ -1,5 +1,5 @@
-"""From a scheme's operators to the kernels that run: lanes of the residual stream, packed documents, adapters beside frozen weights, casts of what is
-kept, the stack."""
+"""From a scheme's operators to the kernels that run: lanes of the residual stream, packed documents, adapters beside
+frozen weights, casts of what is kept, the stack."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from ..traffic import lengths as lengths_
 from ..traffic import prefixes as prefixes_
 from ..traffic import protocols as protocols_
 from ..units import PositiveCount, PositiveNumber, Quantity, duration
-from .measured import Measured
+from .published import PublishedRuns
 from .section import Section, refuse
 
 PositiveSeconds = Annotated[float, Quantity("s", positive=True)]
@@ -85,7 +85,7 @@ class Traffic(Section):
     seeds: Annotated[PositiveNumber, Field(le=100)] = Field(
         1, description="draws of the requests, from `seed` on: the first is told, the others widen its ranges"
     )
-    published: Annotated[tuple[Measured, ...], Field(max_length=20)] = Field(
+    published: Annotated[tuple[PublishedRuns, ...], Field(max_length=20)] = Field(
         (), description="what was measured of this very question, drawn beside the answer, which it does not change"
     )
 

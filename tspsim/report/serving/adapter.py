@@ -15,7 +15,7 @@ from tspsim.result import PlanResult, Result
 from tspsim.serving.log import StepLog
 from tspsim.serving.runs import ServingRun
 
-from .measured import published_of
+from .published import published_of
 from .steps import shares_of
 from .view import Engine, Ints, PutBack, Requests, Run, Served, ServingView, Steps, Transfers
 

@@ -21,7 +21,7 @@ FIGURES = ("tokens_per_s_per_user", "tokens_per_s_per_gpu", "ttft", "tpot")
 MOST_POINTS = 1000
 
 
-class MeasuredPoint(Section):
+class PublishedPoint(Section):
     """Means of one measured run."""
 
     concurrency: PositiveNumber | None = Field(None, description="clients of a closed loop")
@@ -32,7 +32,7 @@ class MeasuredPoint(Section):
     tpot: PositiveSeconds | None = Field(None, description="a token after the first, mean")
 
     @model_validator(mode="after")
-    def _of_one_load(self) -> MeasuredPoint:
+    def _of_one_load(self) -> PublishedPoint:
         if (self.concurrency is None) == (self.rate is None):
             raise refuse("a point is of one load; state concurrency or rate")
         if all(getattr(self, figure) is None for figure in FIGURES):
@@ -52,9 +52,9 @@ class MeasuredPoint(Section):
         return self.tokens_per_s_per_user
 
 
-class Measured(Section):
+class PublishedRuns(Section):
     """Runs of one machine that somebody published."""
 
     name: Name = Field(description="of them in figures: the machine, or the plan")
     source: Annotated[str, Field(min_length=1, max_length=500)] = Field(description="who measured them, and when")
-    points: Annotated[tuple[MeasuredPoint, ...], Field(min_length=1, max_length=MOST_POINTS)]
+    points: Annotated[tuple[PublishedPoint, ...], Field(min_length=1, max_length=MOST_POINTS)]

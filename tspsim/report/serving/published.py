@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import nan
 
 from tspsim.result import Result
-from tspsim.scenario.measured import Measured
+from tspsim.scenario.published import PublishedRuns
 
 from .view import Published
 
@@ -13,7 +13,7 @@ from .view import Published
 def published_of(result: Result) -> list[Published]:
     """Points of ``traffic.published``, by name in their order; none where the scenario states none."""
     stated = (result.scenario.get("traffic") or {}).get("published") or ()
-    curves = [each if isinstance(each, Measured) else Measured.model_validate(each) for each in stated]
+    curves = [each if isinstance(each, PublishedRuns) else PublishedRuns.model_validate(each) for each in stated]
     return [
         Published(
             name=curve.name,
