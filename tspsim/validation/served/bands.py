@@ -18,8 +18,8 @@ class Band(NamedTuple):
     ttft: tuple[float, float]
 
 
-#: Options that pages of offline runs do not state: the least tenth with which, beyond each end, lies one in twenty of the
-#: third that stacks were fitted on.
+#: Options that pages of offline runs do not state: the least tenth with which one in twenty of the third that stacks
+#: were fitted on lies beyond each end.
 UNSTATED = 1.1
 #: Errors of queues on top of those of steps: a time to the first token waits for batches that a client's jitter forms.
 QUEUE = 1.5
