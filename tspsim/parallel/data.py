@@ -29,6 +29,7 @@ from .job import Job
 from .ledger import Buffer, Lifetime
 from .parameter_group import ParameterGroup
 from .pipeline import Chunk
+from .sought import SOUGHT, Sought, trains
 from .wires import WIRES, recast, wire_bytes
 
 
@@ -442,3 +443,10 @@ def finish_step(
     if job.work.adapters is None:
         gone = weight_offload.away(job, chunks).elements()
         weight_arrivals.send_back(builder, [share.layer_bytes(block) for block in gone], updated)
+
+
+# --- what a search tries ----------------------------------------------------------------------------------------
+
+SOUGHT.register(Sought("zero", of=trains))
+SOUGHT.register(Sought("shard_group", of=trains, values=lambda model, work: ["groups of whole nodes"]))
+SOUGHT.register(Sought("secondary_shard", why_not="of one framework's ZeRO (DeepSpeed)", of=trains))

@@ -24,6 +24,7 @@ from .choice import Option
 from .job import Job
 from .pipeline import Refusal
 from .plan import Plan
+from .sought import SOUGHT, Sought, serves
 
 #: What a plan's ``overlap`` says where products and sums meet in slices of one kernel.
 FUSED = "fused"
@@ -119,3 +120,22 @@ def check(job: Job, travels: bool) -> Refusal:
     if TRANSPORT.name in plan.options and plan.overlap != FUSED:
         return TRANSPORT.name, f"{plan.options[TRANSPORT.name]} is of `overlap: fused`; state that too"
     return None
+
+
+# --- what a search tries of tensor parallelism's exchanges ------------------------------------------------------
+
+#: Why it does not try products and sums in one kernel.
+OWN_KERNELS = "needs kernels that software seldom has"
+SOUGHT.register(Sought("sequence_regions", of=lambda model, work: not serves(model, work)))
+SOUGHT.register(
+    Sought(
+        "overlap",
+        of=lambda model, work: not serves(model, work),
+        values=lambda model, work: ["off", "on"],
+        left=lambda model, work: {FUSED: OWN_KERNELS},
+    )
+)
+SOUGHT.register(Sought(TRANSPORT.name, why_not=OWN_KERNELS, of=lambda model, work: not serves(model, work)))
+SOUGHT.register(
+    Sought("overlap_chunks", why_not="four, as libraries have", of=lambda model, work: not serves(model, work))
+)

@@ -396,7 +396,10 @@ class Job:
         work = self.work
         if self.step.serves:
             wide = work.formats.multiplied(WeightClass.ATTENTION)
-            return ServingLayer(self.model, shards, wide, self.activation_bytes, block, work.formats)
+            drafts = self.drafts.tokens if self.drafts else 0
+            return ServingLayer(
+                self.model, shards, wide, self.activation_bytes, block, work.formats, verified=1 + drafts
+            )
         return LayerShard(self.model, shards, work.precision, self.activation_bytes, block)
 
     @property

@@ -25,6 +25,7 @@ from .job import Job
 from .parameter_group import ParameterGroup
 from .pipeline import Refusal
 from .plan import WEIGHT_LEVELS, WEIGHT_SHARD, Plan
+from .sought import SOUGHT, Sought, trains
 
 OPTION = Option(
     WEIGHT_SHARD,
@@ -73,3 +74,6 @@ def check(job: Job) -> Refusal:
     if plan.sp > 1:
         return WEIGHT_SHARD, f"{ranks} is not built beside sp; leave one out"
     return None
+
+
+SOUGHT.register(Sought(WEIGHT_SHARD, why_not="pays with many micro-batches over thin links alone", of=trains))

@@ -26,6 +26,7 @@ from ..model import Block
 from . import weight_peers
 from .ledger import Buffer, Lifetime
 from .pipeline import Chunk, spread_over
+from .sought import SOUGHT, Sought
 
 if TYPE_CHECKING:
     from .job import Job
@@ -77,3 +78,8 @@ def refused(job: Job) -> tuple[str, str] | None:
     if job.training and plan.zero and job.work.adapters is None:
         return key, f"is not built with zero: {plan.zero}, which gathers weights that are trained; use zero: 0"
     return None
+
+
+SOUGHT.register(
+    Sought("offload_weights", values=lambda model, work: ["the fewest that fit, where nothing does without"])
+)

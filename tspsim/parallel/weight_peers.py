@@ -22,6 +22,7 @@ from pydantic import Field
 from .ledger import Buffer, Lifetime
 from .pipeline import Refusal
 from .plan import WEIGHT_PEERS
+from .sought import SOUGHT, Sought, serves
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -61,3 +62,6 @@ def check(plan: Plan, *, training: bool) -> Refusal:
     if plan.ep > 1:
         return WEIGHT_PEERS, f"beside ep {plan.ep}, whose replicas hold different experts, is not built; leave one out"
     return None
+
+
+SOUGHT.register(Sought(WEIGHT_PEERS, why_not="tp divides weights with less on the way", of=serves))

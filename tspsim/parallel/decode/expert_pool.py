@@ -33,6 +33,7 @@ from ..interleave import EXCHANGE
 from ..ledger import Buffer, Lifetime
 from ..pipeline import Refusal
 from ..plan import EXPERT_POOL, POOL_NODE
+from ..sought import SOUGHT, Sought, decodes, with_experts
 
 if TYPE_CHECKING:
     from ..builder import ProgramBuilder
@@ -194,3 +195,12 @@ def notes(job: Job) -> Iterator[str]:
     if size(job.plan):
         first = attending(job.plan)
         yield f"GPUs 0 to {first - 1} attend, {first} to {job.plan.dp - 1} keep experts (`{EXPERT_POOL}`)"
+
+
+SOUGHT.register(
+    Sought(
+        EXPERT_POOL,
+        why_not="GPUs for one part of a layer are a machine of their own",
+        of=lambda model, work: decodes(model, work) and with_experts(model, work),
+    )
+)
