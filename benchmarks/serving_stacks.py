@@ -149,20 +149,22 @@ def told(each: pd.DataFrame, *between: str) -> str:
 
 def left_out(every: pd.DataFrame) -> list[tuple[str, str, str, pd.DataFrame]]:
     """(engine, ``device`` or ``model``, name, errors) of every GPU and model, by fits without it. Versions of an engine
-    are fitted each for itself; where a version has too few runs without it, its numbers stay as they are."""
+    are fitted each for itself; where one has too few runs without it, its numbers stay, and where all have (a
+    GPU that an engine alone ran on) there is nothing to tell."""
     found = []
     plain = every[every["plain"]]
     for engine, versions in plain.groupby(plain["engine"].str.split("@").str[0]):
         for kind in ("device", "model"):
             for name, left in versions.groupby(kind):
-                parts = []
+                parts, refitted = [], False
                 for version, rows in left.groupby("engine"):
                     free = FREE[str(version)]
                     rest = versions[(versions["engine"] == version) & versions["fitted"] & (versions[kind] != name)]
                     enough = len(rest) >= 2 * len(free)
+                    refitted |= enough
                     increments = fit(rest, free) if enough else np.zeros(len(NAMES))
                     parts.append(off(rows, increments, front_end(rest) if enough else 0.0))
-                if len(left) >= 4:
+                if refitted and len(left) >= 4:
                     found.append((str(engine), kind, str(name), pd.concat(parts)))
     return found
 
