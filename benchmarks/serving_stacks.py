@@ -7,8 +7,9 @@ output token of a third of the configurations (:func:`tspsim.validation.served.g
                  + d skew · 2 · layers · log2(ranks)) / tokens a step
 
 soft-L1 over the logarithm, each increment pulled to zero by a prior of its own: what is printed is what the stacks'
-numbers should change by, near zero where they are the fit's own. Beside it errors on the other two thirds, and on every
-GPU and every model that was left out of the fit.
+numbers should change by, near zero where they are the fit's own. The time to the first token has one number of its own,
+the front end's, fitted likewise. Beside it errors on the other two thirds, and on every GPU and every model that was
+left out of the fit, an engine's versions together; ``--markdown`` prints these alone, as docs/validation.md has them.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ FREE = {
     "vllm": (1, 3, 4), "sglang": (0, 1, 2, 3, 4, 5), "sglang@0.5.6": (0, 1, 2, 3, 4, 5), "trtllm": (1, 3),
     "trtllm@1.0": (0, 3, 4), "atom": (0, 1, 2, 3, 5),
 }  # fmt: skip
+#: The same of the front end, in milliseconds.
+FRONT_PRIOR = 100.0
 #: An error beyond this share counts by its size, not its square.
 SOFT = 0.08
 HOPPER = ("h100", "h200")
@@ -48,15 +51,33 @@ def rows_of(data: Path, rows: Path) -> pd.DataFrame:
         ("published/inference.csv", published.mend, "value"),
     ):
         table, predicted = read(data / name), read(rows / name)
-        for place, run in enumerate(mend(table).runs):
+        runs = mend(table).runs
+        firsts = first_tokens(table, predicted, runs)
+        for place, run in enumerate(runs):
             tpot = name.endswith("silicon.csv") or table["metric"][place] == "TPOT mean ms"
             value, measured = predicted["predicted"][place], table[column][place]
             if isinstance(run, ServedRun) and tpot and value and measured and run.concurrency is not None:
-                found.append(_line(run, float(measured), float(value)))
+                found.append(_line(run, float(measured), float(value), firsts.get(run, (np.nan, np.nan))))
     return pd.DataFrame(found)
 
 
-def _line(run: ServedRun, measured: float, predicted: float) -> dict[str, object]:
+def first_tokens(
+    table: pd.DataFrame, predicted: pd.DataFrame, runs: list[ServedRun | str]
+) -> dict[ServedRun, tuple[float, float]]:
+    """Measured and predicted time to the first token of every run, in milliseconds."""
+    silicon_ = "silicon_ttft_ms" in table
+    found = {}
+    for place, run in enumerate(runs):
+        if not isinstance(run, ServedRun) or not (silicon_ or table["metric"][place] == "TTFT mean ms"):
+            continue
+        measured = table["silicon_ttft_ms" if silicon_ else "value"][place]
+        value = predicted["predicted_silicon_ttft_ms" if silicon_ else "predicted"][place]
+        if measured and value:
+            found[run] = float(measured), float(value)
+    return found
+
+
+def _line(run: ServedRun, measured: float, predicted: float, first: tuple[float, float]) -> dict[str, object]:
     plan, model = run.plan, load_model(run.plan.model)
     assert run.concurrency is not None
     ranks = max(plan.tp, plan.ep)
@@ -75,6 +96,7 @@ def _line(run: ServedRun, measured: float, predicted: float) -> dict[str, object
     )
     return {
         "engine": engine, "device": plan.device, "model": plan.model, "measured": measured, "predicted": predicted,
+        "first measured": first[0], "first predicted": first[1],
         "acts": acts / tokens, "fitted": fitted(run), "plain": not plan.drafts and run.prefill is None,
     }  # fmt: skip
 
@@ -94,34 +116,82 @@ def fit(rows: pd.DataFrame, free: tuple[int, ...]) -> np.ndarray:
     return answer
 
 
-def errors(rows: pd.DataFrame, increments: np.ndarray) -> str:
-    """Median and mean of the error, per cent."""
+def front_end(rows: pd.DataFrame) -> float:
+    """Milliseconds that a front end's time should change by."""
+    known = rows.dropna(subset=["first measured"])
+    measured, predicted = known["first measured"].to_numpy(), known["first predicted"].to_numpy()
+
+    def residuals(change: np.ndarray) -> np.ndarray:
+        return np.concatenate([np.log(np.maximum(predicted + change, 1.0) / measured), change / FRONT_PRIOR])
+
+    return float(least_squares(residuals, np.zeros(1), loss="soft_l1", f_scale=SOFT).x[0]) if len(known) else 0.0
+
+
+def off(rows: pd.DataFrame, increments: np.ndarray, front_ms: float = 0.0) -> pd.DataFrame:
+    """Errors of both times, per cent."""
+    found = rows["predicted"].to_numpy() + np.stack(list(rows["acts"])) @ increments
+    first = (rows["first predicted"] + front_ms) / rows["first measured"] - 1.0
+    return pd.DataFrame({"token": 100.0 * np.abs(found / rows["measured"] - 1.0), "first": 100.0 * first.abs()})
+
+
+def errors(rows: pd.DataFrame, increments: np.ndarray, front_ms: float = 0.0) -> str:
+    """Of both times, in words."""
     if rows.empty:
         return "no rows"
-    found = rows["predicted"].to_numpy() + np.stack(list(rows["acts"])) @ increments
-    error = 100.0 * np.abs(found / rows["measured"].to_numpy() - 1.0)
-    return f"{len(rows):4d} rows, {np.median(error):5.1f} median, {error.mean():5.1f} mean"
+    each = off(rows, increments, front_ms)
+    return f"{len(rows):4d} rows, {told(each, ' median, ', ' mean; first token ')} median"
+
+
+def told(each: pd.DataFrame, *between: str) -> str:
+    """Median and mean of the time per output token, and median of that to the first."""
+    return f"{each['token'].median():.1f}{between[0]}{each['token'].mean():.1f}{between[1]}{each['first'].median():.1f}"
+
+
+def left_out(every: pd.DataFrame) -> list[tuple[str, str, str, pd.DataFrame]]:
+    """(engine, ``device`` or ``model``, name, errors) of every GPU and model, by fits without it. Versions of an engine
+    are fitted each for itself; where one has too few runs without it, its numbers stay, and where all have (a
+    GPU that an engine alone ran on) there is nothing to tell."""
+    found = []
+    plain = every[every["plain"]]
+    for engine, versions in plain.groupby(plain["engine"].str.split("@").str[0]):
+        for kind in ("device", "model"):
+            for name, left in versions.groupby(kind):
+                parts, refitted = [], False
+                for version, rows in left.groupby("engine"):
+                    free = FREE[str(version)]
+                    rest = versions[(versions["engine"] == version) & versions["fitted"] & (versions[kind] != name)]
+                    enough = len(rest) >= 2 * len(free)
+                    refitted |= enough
+                    increments = fit(rest, free) if enough else np.zeros(len(NAMES))
+                    parts.append(off(rows, increments, front_end(rest) if enough else 0.0))
+                if refitted and len(left) >= 4:
+                    found.append((str(engine), kind, str(name), pd.concat(parts)))
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What served runs say of an engine's numbers.")
     parser.add_argument("data", type=Path)
     parser.add_argument("rows", type=Path)
+    parser.add_argument("--markdown", action="store_true", help="the table of what was left out, alone")
     asked = parser.parse_args()
     every = rows_of(asked.data, asked.rows)
+    if asked.markdown:
+        print("| engine | left out | rows | TPOT median / mean | TTFT median |\n|---|---|---:|---:|---:|")
+        for stack, _, name, each in left_out(every):
+            print(f"| `{stack}` | {name} | {len(each)} | {told(each, ' / ', ' | ')} |")
+        return
     for engine, rows in every[every["plain"]].groupby("engine"):
         free = FREE[str(engine)]
         mine, others = rows[rows["fitted"]], rows[~rows["fitted"]]
         increments = fit(mine, free)
-        told = ", ".join(f"{NAMES[index]} {increments[index]:+.2f}" for index in free)
-        print(f"{engine}: {told}")
+        changes = ", ".join(f"{NAMES[index]} {increments[index]:+.2f}" for index in free)
+        print(f"{engine}: {changes}")
         print(f"  as they are, not fitted on   {errors(others, np.zeros(len(NAMES)))}")
-        print(f"  changed so, not fitted on    {errors(others, increments)}")
-        for kind in ("device", "model"):
-            for name, left in rows.groupby(kind):
-                rest = mine[mine[kind] != name]
-                if len(rest) >= 2 * len(free) and len(left) >= 4:
-                    print(f"  {name} left out of the fit   {errors(left, fit(rest, free))}")
+        front_ms = front_end(mine)
+        print(f"  changed so, front end {front_ms:+.0f} ms   {errors(others, increments, front_ms)}")
+    for stack, _, name, each in left_out(every):
+        print(f"{stack}, {name} left out   {len(each):4d} rows, {told(each, ' median, ', ' mean; first token ')}")
 
 
 if __name__ == "__main__":

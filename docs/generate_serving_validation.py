@@ -12,7 +12,7 @@ PAGE = Path(__file__).with_name("validation.md")
 MARK = "<!-- serving: docs/generate_serving_validation.py -->"
 END = "<!-- end of serving -->"
 #: Group → bars of the time per output token, median and mean, and of the time to the first, per cent.
-BARS = {
+BARS: dict[str, tuple[float | None, float | None, float | None] | None] = {
     "dense vLLM and TensorRT-LLM": (6, 9, 18),
     "vLLM experts": (9, 12, 20),
     "SGLang experts": (12, 16, 30),
@@ -26,10 +26,30 @@ BARS = {
     "offline": (15, None, None),
 }
 TPOT, TTFT = "TPOT mean ms", "TTFT mean ms"
+#: Share of measurements that a range is to hold.
+RANGE = (0.85, 0.97)
+
+
+NONE = (None, None, None)
 
 
 def percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f}"
+
+
+def met(found: float, bar: float | None) -> str:
+    """A figure, marked where it is beyond its bar (in per cent)."""
+    return percent(found) if bar is None or round(100 * found, 1) <= bar else f"**{percent(found)}**"
+
+
+def held(found: float, bar: object) -> str:
+    """The share that ranges hold, marked where it is not between RANGE and there is a bar."""
+    return percent(found) if bar is None or RANGE[0] <= round(found, 3) <= RANGE[1] else f"**{percent(found)}**"
+
+
+def told(bar: tuple[float | None, ...] | None) -> str:
+    """Bars of a group as its table names them."""
+    return "–" if bar is None else " / ".join("–" if each is None else f"{each}" for each in bar)
 
 
 def silicon(tables: dict[str, Any]) -> list[str]:
@@ -46,28 +66,40 @@ def silicon(tables: dict[str, Any]) -> list[str]:
             continue
         first = found["further"]["silicon_ttft_ms"]
         lines.append(
-            f"| {group} | {found['scored']} | {percent(found['median_ape'])} / {percent(found['mape'])} | "
-            f"{percent(found['p90_ape'])} | {percent(found['bias'])} | {percent(found['in_range'])} | "
-            f"{percent(first['median_ape'])} | {'–' if bar is None else f'{bar[0]} / {bar[1]}, {bar[2]}'} |"
+            f"| {group} | {found['scored']} | {met(found['median_ape'], (bar or NONE)[0])} / "
+            f"{met(found['mape'], (bar or NONE)[1])} | {percent(found['p90_ape'])} | {percent(found['bias'])} | "
+            f"{held(found['in_range'], bar)} | {met(first['median_ape'], (bar or NONE)[2])} | {told(bar)} |"
         )
     return lines
+
+
+def bars_of(group: str, metric: str) -> tuple[float | None, float | None] | None:
+    """Of a metric of the second table, median and mean; None where it has none."""
+    bars = BARS[group]
+    if bars is None:
+        return None
+    if metric == TTFT:
+        return bars[2], None
+    return (bars[0], bars[1]) if metric == TPOT or group == "offline" else None
 
 
 def published(tables: dict[str, Any]) -> list[str]:
     """Lines of the table of inference.csv."""
     by = tables["published/inference.csv"]["by"]["group, metric, fitted"]
     lines = [
-        "| `inference.csv`, not fitted on | metric | rows | median / mean | in range |",
-        "|---|---|---:|---:|---:|",
+        "| `inference.csv`, not fitted on | metric | rows | median / mean | in range | bars |",
+        "|---|---|---:|---:|---:|---|",
     ]
     for group in BARS:
         for key, found in by.items():
             rest, kind = key.rsplit(", ", 1)
             name, metric = rest.split(", ", 1)
             if name == group and kind == "not fitted" and found["scored"]:
+                bar = bars_of(group, metric)
+                range_bar = bar if metric != TTFT else None
                 lines.append(
-                    f"| {group} | {metric} | {found['scored']} | {percent(found['median_ape'])} / "
-                    f"{percent(found['mape'])} | {percent(found['in_range'])} |"
+                    f"| {group} | {metric} | {found['scored']} | {met(found['median_ape'], (bar or NONE)[0])} / "
+                    f"{met(found['mape'], (bar or NONE)[1])} | {held(found['in_range'], range_bar)} | {told(bar)} |"
                 )
     return lines
 

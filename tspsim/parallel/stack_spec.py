@@ -37,6 +37,14 @@ WITH_UNITS = {
 SECTIONS = ("name", "description", "engine", "versions")
 
 
+class VersionSpec(EngineSpec):
+    """What of a stack is otherwise in a version of it: its engine, and how far its measured runs lie apart."""
+
+    spread: Stated[tuple[Lower, Upper]] | None = Field(
+        None, description="factors of a step's time between which nine of ten measured ones of it lie"
+    )
+
+
 class StackSpec(Section):
     """A framework as its users run it; what is left out costs nothing."""
 
@@ -67,16 +75,18 @@ class StackSpec(Section):
         None, description="factors of a step's time between which nine of ten measured ones lie"
     )
     engine: EngineSpec | None = Field(None, description="of a serving engine: graphs, padding, host, memory")
-    versions: dict[str, EngineSpec] = Field({}, description="what of the engine is otherwise in a version of it")
+    versions: dict[str, VersionSpec] = Field({}, description="what is otherwise in a version of the engine")
 
     def version(self, name: str) -> StackSpec:
         """The stack as one of its versions; raises UnknownNameError where there is none of the name."""
         if name not in self.versions:
             raise UnknownNameError(f"version of {self.name}", name, self.versions)
         own = self.versions[name]
-        stated = {key: getattr(own, key) for key in own.model_fields_set}
+        stated = {key: getattr(own, key) for key in own.model_fields_set if key in EngineSpec.model_fields}
         engine = (self.engine or EngineSpec()).model_copy(update=stated)
-        return self.model_copy(update={"name": f"{self.name}{catalog.VERSION}{name}", "engine": engine})
+        spread = self.spread if own.spread is None else own.spread
+        found = {"name": f"{self.name}{catalog.VERSION}{name}", "engine": engine, "spread": spread}
+        return self.model_copy(update=found)
 
     def stack(self) -> Stack:
         """The same facts as the schemes and the engine read them."""

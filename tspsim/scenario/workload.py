@@ -168,6 +168,10 @@ class PrecisionSpec(Section):
     kv: CacheType | None = Field(None, description="what the cache keeps; default: what the checkpoint says, else bf16")
 
 
+#: Of drafts that are accepted, where nobody says or measured it.
+RATE = 0.7
+
+
 class SpeculationSpec(Section):
     """Drafts that every step verifies."""
 
@@ -176,7 +180,7 @@ class SpeculationSpec(Section):
         None, description="tokens a sequence advances a step, mean; default: with the rate below"
     )
     rate: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.7,
+        RATE,
         description="share of drafts accepted at every position, where `accepted` is not stated; with traffic what was "
         "measured of the model, where it was",
     )
@@ -203,9 +207,9 @@ class SpeculationSpec(Section):
             beside = next((name for name in ("accepted", "rate") if name in self.model_fields_set), None)
             if beside and getattr(self, beside) is not None:
                 raise refuse(f"{beside} and positions both say how many drafts are accepted; leave one out")
-        stated = [name for name in ("accepted", "rate", "positions") if getattr(self, name) is not None]
-        stated = [name for name in stated if name in self.model_fields_set]
-        if "prompts" in self.model_fields_set and stated:
+        usual = {"accepted": None, "rate": RATE, "positions": None}  # as a scenario that is written out has them
+        stated = [name for name, value in usual.items() if getattr(self, name) != value]
+        if self.prompts != acceptance.USUAL and stated:
             raise refuse(f"prompts choose among measured acceptances, and {stated[0]} states one; leave one out")
         return self
 

@@ -195,7 +195,7 @@ def drafting_of(row: Row, written: str) -> tuple[int, Literal["", "chat", "rando
     >>> drafting_of({"date": "2026-05-24", "engine": "ATOM (native) nightly"}, "Qwen3.5-397B-A17B-FP8 MTP3")
     (3, 'random', True)
     """
-    drafts, date = drafts_of(written), str(row["date"])
+    drafts, date = drafts_of(written), str(row.get("date", ""))
     if not drafts:
         return 0, "", False
     hybrid = written.lower().startswith("qwen3.5")
