@@ -26,7 +26,12 @@ def catalog() -> None:
     "kind", required=False, metavar="[devices|nodes|fabrics|clusters|models|stacks|scenarios]", shell_complete=kinds
 )
 @click.option(
-    "--json", "json_file", metavar="[FILE]", is_flag=False, flag_value="-", help="Write it as JSON; print it without FILE."
+    "--json",
+    "json_file",
+    metavar="[FILE]",
+    is_flag=False,
+    flag_value="-",
+    help="Write it as JSON; without FILE print it.",
 )
 def list_(kind: str | None, json_file: str | None) -> None:
     """Every entry with a line about it."""
