@@ -21,7 +21,8 @@ direction.",
 <thead><tr><th scope="col">Plan</th><th scope="col">Links</th><th scope="col">Number</th>
 <th scope="col">Bandwidth</th><th scope="col">Carried a step</th><th scope="col">Mean use</th>
 <th scope="col">Busiest</th></tr></thead>
-<tbody>{% for row in rows %}{% for use in row.uses %}<tr>{% if loop.first %}
+<tbody data-plans>{% for row in rows %}{% for use in row.uses %}
+<tr data-place="{{ row.place }}">{% if loop.first %}
 <th scope="rowgroup" rowspan="{{ row.uses|length }}">{{ row.plan }}{% if row.unused %}
 <span class="small">unused: {{ row.unused }}</span>{% endif %}</th>{% endif %}
 {% for cell in use %}<td>{{ cell }}</td>{% endfor %}</tr>{% endfor %}{% endfor %}</tbody>
@@ -38,7 +39,7 @@ Link = tuple[str, str, float]
 def build(view: View) -> dict[str, Any] | None:
     """A graph a plan, all on one colour scale, and the use of links by kind."""
     drawn = [plan for plan in view.ran if plan.link_shares]
-    rows = [_row(plan) for plan in view.ran if plan.links]
+    rows = [_row(plan) | {"place": view.place(plan)} for plan in view.ran if plan.links]
     if not drawn:
         return {"rows": rows, "figures": {}} if rows else None
     busiest = max(share for plan in drawn for _, _, share in plan.link_shares)
