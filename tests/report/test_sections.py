@@ -32,6 +32,15 @@ def test_sources_can_be_followed(source: str, address: str) -> None:
     assert "<b>" not in sourced(f"<b>{source}") and "href" not in sourced("measured, own table")
 
 
+def test_a_switch_in_the_middle_holds_its_name_and_others_stand_clear_of_their_links() -> None:
+    place = {"switch": (0.0, 0.0), "0": (0.0, 1.0), "nic0": (0.0, 1.4), "nic3": (1.0, -1.0), "nic2": (1.4, 0.0)}
+    drawn = fabric._vertices(place)
+    beside = dict(zip(place, drawn["textposition"], strict=True))
+    assert beside["switch"] == beside["0"] == "middle center"
+    assert (beside["nic0"], beside["nic3"], beside["nic2"]) == ("middle right", "middle right", "bottom center")
+    assert drawn["textfont"]["color"][0] == "#ffffff" and drawn["marker"]["size"][0] > drawn["marker"]["size"][1]
+
+
 def test_ratios_have_ranges_of_their_own_in_which_common_errors_cancel() -> None:
     work = {"model": "llama-3.1-8b", "pass": "forward", "sequence": "8Ki"}
     plans = [{"name": "TP8", "tp": 8}, {"name": "Again", "tp": 8}, {"name": "TP4", "tp": 4}]
