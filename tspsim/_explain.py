@@ -106,7 +106,8 @@ def _sentence(finding: Any, type_: type[BaseModel], place: Sequence[int | str]) 
     if kind == "string_too_long":
         return f"{shown} is longer than {context['max_length']} characters"
     if kind == "string_too_short":
-        return "an empty text is not allowed"
+        short = f"{shown} is shorter than {context['min_length']} characters"
+        return short if value else "an empty text is not allowed"
     if kind.startswith("int"):
         return f"{shown} is not a whole number"
     if kind.startswith(("float", "finite_number")):

@@ -11,6 +11,9 @@ from .operators import Operator
 from .parallel.stack import Stack
 from .result import Range
 
+#: The factor of all exposed transfers, beside those of kernel families.
+TRANSFERS = "transfers"
+
 
 class Costs:
     """The device's estimates as plain seconds for the engine, remembering how uncertain each family was.
@@ -58,4 +61,5 @@ class Costs:
         high_s = makespan_s + (slower + (exposed * (high - 1.0)) ** 2) ** 0.5
         software = f", one for the stack {stack.name}" if stack.spread != (1.0, 1.0) else ""
         basis = f"90 %: one factor a kernel family{software} and one for exposed transfers (residuals), independent"
-        return Range(tokens / high_s, tokens / low_s, basis)
+        factors = {family: errors[family] for family in parts.compute_s} | {TRANSFERS: self.transfers}
+        return Range(tokens / high_s, tokens / low_s, basis, factors=factors)

@@ -76,6 +76,8 @@ class Range:
     basis: str
     #: Of other measures, by their names in ``serving``: (low, high).
     others: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    #: Low and high factor of the time of each kernel family, and of exposed ``transfers``: what plans have in common.
+    factors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The entry ``range``."""

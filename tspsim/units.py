@@ -390,9 +390,11 @@ def flops(flops_per_s: float, decimals: int | None = None) -> str:
 def duration(time_s: float, micro: str = "u") -> str:
     """Three significant digits with the unit that fits; ``micro`` is how its prefix is written.
 
-    >>> duration(0.00123), duration(5e-6), duration(5e-6, micro="µ"), duration(7200)
-    ('1.23 ms', '5.00 us', '5.00 µs', '2.00 h')
+    >>> duration(0.00123), duration(5e-6), duration(5e-6, micro="µ"), duration(7200), duration(0.0)
+    ('1.23 ms', '5.00 us', '5.00 µs', '2.00 h', '0 s')
     """
+    if time_s == 0.0:
+        return "0 s"
     for limit, factor, unit in ((1e-6, 1e9, "ns"), (1e-3, 1e6, f"{micro}s"), (1.0, 1e3, "ms"), (600.0, 1.0, "s")):
         if abs(time_s) < limit:
             return _three_digits(time_s * factor) + f" {unit}"

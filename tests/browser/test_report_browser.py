@@ -81,6 +81,16 @@ def test_the_order_switch_moves_tables_and_figures(visit: Open, report: Path) ->
     assert page.evaluate(table) == page.evaluate(ticks, "memory") == ranked
 
 
+@pytest.mark.parametrize(("width", "named"), [(1400, True), (400, False)])
+def test_marks_of_the_fabric_have_names_where_there_is_room(
+    visit: Open, report: Path, width: int, named: bool
+) -> None:
+    beside = """() => { const marks = document.getElementById('figure-fabric').data.at(-1);
+        return marks.text.filter((text, at) => marks.textposition[at] !== 'middle center'); }"""
+    texts = visit(report, width).evaluate(beside)
+    assert texts and all(texts) == named and any(texts) == named
+
+
 def test_a_drag_zooms_a_double_click_returns_and_keys_move(visit: Open, report: Path) -> None:
     page = visit(report)
     page.click("[data-view=step]")

@@ -75,6 +75,7 @@ def test_nothing_that_exists_is_replaced(here: Path, capsys: pytest.CaptureFixtu
         (["check", "none.yaml"], "none.yaml: no such file"),
         (["check", "small.yaml"], "small.yaml: name, workload and plans are required"),
         (["check", "gpu.yaml"], "gpu.yaml: vendor, family, description, hbm_bandwidth, memory, visible_memory"),
+        (["check", "letter.yaml"], "letter.yaml: peak.bf16.source: 'x' is shorter than 3 characters"),
         (["check", "gpu.yaml", "--set", "name=a"], "gpu.yaml: --set: changes scenarios; this is none"),
         (["check", "config.json"], "config.json: num_hidden_layers: is required"),
         (["check", "wide.yaml"], "wide.yaml: plans.P: tp 16 = 16 GPUs a replica do not divide the cluster's 8"),
@@ -86,6 +87,7 @@ def test_what_is_wrong_is_one_line(
 ) -> None:
     (here / "small.yaml").write_text("cluster: {device: h100}\n")
     (here / "gpu.yaml").write_text("name: gpu\npeak: {bf16: {value: 1 PFLOP/s, source: data sheet}}\n")
+    (here / "letter.yaml").write_text("name: gpu\npeak: {bf16: {value: 1 PFLOP/s, source: x}}\n")
     (here / "config.json").write_text('{"architectures": ["LlamaForCausalLM"], "hidden_size": 8}')
     (here / "wide.yaml").write_text(
         "name: wide\ncluster: {device: h100}\nworkload: {model: llama-3.1-8b, pass: forward, sequence: 8Ki}\n"
@@ -110,10 +112,15 @@ def test_every_kind_of_entry_can_be_checked(kind: catalog.Kind, capsys: pytest.C
 
 
 def test_the_catalog_is_listed_as_data(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["catalog", "list", "--json", "-"]) == 0
+    assert main(["catalog", "list", "--json"]) == 0
     entries = json.loads(capsys.readouterr().out)
     assert {entry["kind"] for entry in entries} == set(catalog.FOLDERS)
     assert all(Path(entry["file"]).exists() and entry["description"] for entry in entries)
+    told = []
+    for typed in (["models", "--json"], ["models", "--json", "-"], ["--json", "models"]):
+        assert main(["catalog", "list", *typed]) == 0
+        told.append(capsys.readouterr().out)
+    assert told[0] == told[1] == told[2] and {each["kind"] for each in json.loads(told[0])} == {"models"}
     assert main(["catalog", "list", "devices", "--json", "devices.json"]) == 0
     assert {entry["name"] for entry in json.loads(Path("devices.json").read_text())} == set(catalog.names("devices"))
 

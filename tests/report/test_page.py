@@ -84,7 +84,7 @@ def test_plans_stand_fastest_first_with_a_switch_and_a_refused_one_has_its_reaso
     told = page(fixtures.result())
     rows = [attrs["data-place"] for tag, attrs in told.tags if "data-place" in attrs]
     ranked = ["0", "2", "3", "1", "4"]
-    assert rows == [*ranked, *ranked[:4], *ranked]  # plans, where the time goes, memory
+    assert rows == [*ranked, *ranked[:4], *ranked[:4], *ranked]  # plans, where the time goes, links, memory
     figures = told.data["figures"]
     for key in ("rates-model", "rates-block", "breakdown", "volume"):
         assert figures[key]["layout"]["yaxis"]["ticktext"] == ["TSP8", "TP4-SP2", "TP2-SP4", "TP8"]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from helpers import reports as fixtures
 
+import tspsim
 from tspsim.report import render
 from tspsim.report.page import sourced
 from tspsim.report.sections import SECTIONS, answer, breakeven, fabric
@@ -29,6 +30,34 @@ def test_the_navigation_s_words_are_short() -> None:
 def test_sources_can_be_followed(source: str, address: str) -> None:
     assert f'href="{address}"' in sourced(source)
     assert "<b>" not in sourced(f"<b>{source}") and "href" not in sourced("measured, own table")
+
+
+def test_a_switch_in_the_middle_holds_its_name_and_others_stand_clear_of_their_links() -> None:
+    place = {"switch": (0.0, 0.0), "0": (0.0, 1.0), "nic0": (0.0, 1.4), "nic3": (1.0, -1.0), "nic2": (1.4, 0.0)}
+    drawn = fabric._vertices(place)
+    beside = dict(zip(place, drawn["textposition"], strict=True))
+    assert beside["switch"] == beside["0"] == "middle center"
+    assert (beside["nic0"], beside["nic3"], beside["nic2"]) == ("middle right", "middle right", "bottom center")
+    assert drawn["textfont"]["color"][0] == "#ffffff" and drawn["marker"]["size"][0] > drawn["marker"]["size"][1]
+
+
+def test_ratios_have_ranges_of_their_own_in_which_common_errors_cancel() -> None:
+    work = {"model": "llama-3.1-8b", "pass": "forward", "sequence": "8Ki"}
+    plans = [{"name": "TP8", "tp": 8}, {"name": "Again", "tp": 8}, {"name": "TP4", "tp": 4}]
+    result = tspsim.simulate({"name": "r", "cluster": "hgx-h100-8", "workload": work, "plans": plans})
+    told = {each["name"]: each for each in answer.build(View(result))["ratios"]}
+    best = result.best
+    assert best is not None and best.name == "TP4"
+    tp8 = result.plan("TP8")
+    low, high = map(float, told["TP8"]["likely"].split(" – "))
+    assert low < best.tokens_per_s / tp8.tokens_per_s < high
+    assert best.range is not None and tp8.range is not None
+    assert high / low < best.range.high / best.range.low  # surer than a rate
+    assert told["TP8"]["likely"] == told["Again"]["likely"]
+    assert answer.likely(tp8, result.plan("Again")) == "1.00 – 1.00"
+    assert answer.likely(tp8, replace(tp8, range=replace(best.range, factors={}))) == ""
+    page = render(result, "plotly.js")
+    assert f'title="nine times of ten">{told["TP8"]["likely"]}' in page
 
 
 def test_the_price_on_the_tile_is_the_one_that_ranks() -> None:

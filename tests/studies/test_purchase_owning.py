@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tspsim
+from tspsim.cli import main
 from tspsim.errors import InputError
 from tspsim.report.comparison_page import page
 from tspsim.scenario import load
@@ -109,3 +112,19 @@ def test_an_offer_without_its_purchase_price_is_named() -> None:
     del offers[1]["prices"]
     with pytest.raises(InputError, match=r"owned: 'B' does not state prices\.capex"):
         _ = tspsim.compare(purchase(offers=offers)).verdict
+
+
+def test_the_terminal_s_dollars_have_the_basis_that_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").write_text(json.dumps(purchase()))
+    assert main(["compare", "own.yaml", "--json", "own.json"]) == 0
+    told = capsys.readouterr().out
+    offers = json.loads(Path("own.json").read_text())["purchase"]["offers"]
+    for offer in offers:
+        rates = offer["rates"]
+        assert rates["basis"] == "owned"
+        usd = [1e6 * hour / 3600.0 / offer["tokens_per_s_per_gpu"] for hour in rates["usd_per_gpu_hour"].values()]
+        assert f"{min(usd):.3g} – {max(usd):.3g}\n" in told
+    assert offers[1]["rates"]["usd_per_gpu_hour"]["owned"] == max(offers[1]["rates"]["usd_per_gpu_hour"].values())

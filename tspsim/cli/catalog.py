@@ -9,7 +9,7 @@ import click
 
 from ..errors import InputError, UnknownNameError, printable, shorten
 from .completion import entries, kinds
-from .grammar import Commands, json_option
+from .grammar import Commands
 from .outputs import Outputs, json_text, print_rich
 
 if TYPE_CHECKING:
@@ -25,9 +25,18 @@ def catalog() -> None:
 @click.argument(
     "kind", required=False, metavar="[devices|nodes|fabrics|clusters|models|stacks|scenarios]", shell_complete=kinds
 )
-@json_option
+@click.option(
+    "--json",
+    "json_file",
+    metavar="[FILE]",
+    is_flag=False,
+    flag_value="-",
+    help="Write it as JSON; without FILE print it.",
+)
 def list_(kind: str | None, json_file: str | None) -> None:
     """Every entry with a line about it."""
+    if kind is None and json_file in _kinds():  # list --json models
+        kind, json_file = json_file, "-"
     asked = _kinds() if kind is None else [_known(kind)]
     outputs = Outputs(json=json_file)
     outputs.write({"json": lambda: json_text(_listed(asked))}, show=lambda: _print_table(asked))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from .refusals import nothing_runs
 if TYPE_CHECKING:
     from ..interface import Comparison
     from ..studies.purchase import Decision
+    from ..studies.purchase.row import Row
 
 
 @click.command()
@@ -47,7 +48,7 @@ def compare(scenarios: tuple[str, ...], html_file: str | None, json_file: str | 
             "json": lambda: json_text(compared.to_json()),
             "csv": compared.to_csv,
         },
-        show=lambda: print_rich(comparison.table(compared.results), *_told(compared), ""),
+        show=lambda: print_rich(comparison.table(compared.results, _offers(compared)), *_told(compared), ""),
     )
     if compared.best is None:
         raise nothing_runs(compared.plans)
@@ -60,6 +61,11 @@ def _written(compared: Comparison, path: Path) -> str:
     if compared.decision is None or path.suffix == ".zip" or not pages.is_dir():
         return ""
     return f", with the offers' own pages in {pages.name}/ (--html {path.stem}.zip: all in one file to mail)"
+
+
+def _offers(compared: Comparison) -> Sequence[Row]:
+    """Terms of every offer."""
+    return compared.verdict.rows if compared.verdict is not None else ()
 
 
 def _told(compared: Comparison) -> Iterator[str]:

@@ -12,12 +12,13 @@ from tspsim.units import GIB, compact, percent
 
 from . import requests, served
 from .numbers import seconds
-from .view import dollars_per_million_tokens, price_range
+from .view import dollars_per_million_tokens, in_dollars
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from tspsim.result import PlanResult, Result
+    from tspsim.studies.purchase.row import Row as OfferRow
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,16 @@ def rows(results: Iterable[Result]) -> list[Row]:
     ]
 
 
-def table(results: Sequence[Result]) -> Table:
-    """Side by side on the terminal; a refused plan says why."""
+def dollars(row: Row, offer: OfferRow | None) -> dict[str, float]:
+    """Dollars a million tokens by price basis: on the offer's terms, else as the result has them."""
+    if offer is None or not row.plan.tokens_per_s_per_gpu:
+        return dollars_per_million_tokens(row.plan)
+    each = row.plan.tokens_per_s_per_gpu * 3600.0
+    return {basis: 1e6 * usd / each for basis, usd in offer.rates.usd_per_gpu_hour.items()}
+
+
+def table(results: Sequence[Result], offers: Sequence[OfferRow] = ()) -> Table:
+    """Side by side on the terminal, dollars on the terms of each of the ``offers``; a refused plan says why."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -77,7 +86,8 @@ def table(results: Sequence[Result]) -> Table:
             shown.add_section()
         start = ("", "") if row.number == previous else (row.scenario, row.hardware)
         previous = row.number
-        cells = [Text(cell) for cell in (*start, row.plan.name, *_cells(row, told))]
+        usd = in_dollars(dollars(row, offers[row.number] if offers else None).values())
+        cells = [Text(cell) for cell in (*start, row.plan.name, *_cells(row, told, usd))]
         style = "yellow" if row.ratio is None else "bold" if row.ratio == best else ""
         shown.add_row(*cells, style=style)
         if not row.plan.ran:
@@ -98,7 +108,7 @@ def in_common(every: Sequence[Row]) -> dict[str, str]:
     return {key: words for key, words in SEEN.items() if key in keys}
 
 
-def _cells(row: Row, told: Mapping[str, str]) -> list[str]:
+def _cells(row: Row, told: Mapping[str, str], usd: str) -> list[str]:
     plan = row.plan
     memory = f"{plan.memory.peak_bytes / GIB:.1f}"
     if row.ratio is None:
@@ -109,7 +119,7 @@ def _cells(row: Row, told: Mapping[str, str]) -> list[str]:
         seconds(plan.step_time_s),
         *([served.timed(plan, key) for key in told] or [percent(plan.mfu)]),
         memory,
-        price_range(plan) or "–",
+        usd or "–",
     ]
 
 

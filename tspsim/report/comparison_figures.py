@@ -130,7 +130,7 @@ def tornado(verdict: Verdict, most: int = 10) -> dict[str, Any]:
             rangemode="normal",
             range=[min(everything) - room, max(everything) + room],
         ),
-        "yaxis": category_axis(names),
+        "yaxis": category_axis(names, "what errs"),
         "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "traceorder": "normal"},
         "showlegend": True,
         "shapes": [

@@ -13,14 +13,13 @@ from tspsim.units import compact, digits, gib, percent
 
 from . import comparison_figures as figures
 from . import requests
-from .comparison import Row, rows, slug
+from .comparison import Row, dollars, rows, slug
 from .comparison_requests import page_of_requests
 from .comparison_terms import SIDES, TABLE, UNCERTAINTY, project, scaling, sides, uncertainty
 from .numbers import seconds
 from .page import _bundle, render_sections
 from .pages import render
 from .served import timed
-from .view import dollars_per_million_tokens
 
 if TYPE_CHECKING:
     from tspsim.result import PlanResult, Result
@@ -279,14 +278,6 @@ def ranking(
         "links": bool(links),
         "refused": [f"{row.plan.name} of {row.scenario}: {row.plan.error}" for row in every if not row.plan.ran],
     }
-
-
-def dollars(row: Row, offer: OfferRow | None) -> dict[str, float]:
-    """Dollars a million tokens by price basis: on the offer's terms, else as the result has them."""
-    if offer is None or not row.plan.tokens_per_s_per_gpu:
-        return dollars_per_million_tokens(row.plan)
-    each = row.plan.tokens_per_s_per_gpu * 3600.0
-    return {basis: 1e6 * usd / each for basis, usd in offer.rates.usd_per_gpu_hour.items()}
 
 
 def measured(row: Row, offer: OfferRow | None) -> dict[str, tuple[float, str]]:

@@ -62,9 +62,10 @@ def in_order(kinds: Iterable[str]) -> list[str]:
     )
 
 
-def category_axis(names: Sequence[str], **more: Any) -> dict[str, Any]:
-    """An axis of names: numbered places, the first at the top, with escaped tick texts."""
+def category_axis(names: Sequence[str], title: str, **more: Any) -> dict[str, Any]:
+    """An axis of names: numbered places, the first at the top, texts escaped; ``title`` says what they are."""
     return {
+        "title": {"text": title, "standoff": 8},
         "tickmode": "array",
         "tickvals": list(range(len(names))),
         "ticktext": [label(name, 28) for name in names],
@@ -106,9 +107,15 @@ def totals(values: Sequence[float], texts: Sequence[str]) -> dict[str, Any]:
 
 
 def bars_layout(
-    names: Sequence[str], title: str, *, row_height: int = 44, legend: bool = True, places: Sequence[int] = ()
+    names: Sequence[str],
+    title: str,
+    *,
+    rows: str = "plan",
+    row_height: int = 44,
+    legend: bool = True,
+    places: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """The layout of horizontal bars, one row a name.
+    """The layout of horizontal bars, one row a name; ``rows`` says what they are.
 
     ``places`` are those of the rows in the scenario: where they do not rise, ``meta.rows`` tells the page's script the
     row that each has in the scenario's order.
@@ -121,7 +128,7 @@ def bars_layout(
         "bargap": 0.35,
         "height": 90 + row_height * len(names) + (44 if legend else 0),
         "xaxis": value_axis(title),
-        "yaxis": category_axis(names),
+        "yaxis": category_axis(names, rows),
         "showlegend": legend,
         "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "traceorder": "normal"},
     }

@@ -32,7 +32,7 @@ def plain(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {plain(item)}" for key, item in value.items()) or "–"
+        return ", ".join(f"{key}: {plain(item)}" for key, item in value.items() if item is not None) or "–"
     if isinstance(value, list | tuple):
         return ", ".join(plain(item) for item in value) or "–"
     return str(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -145,10 +145,15 @@ def dollars_per_million_tokens(plan: PlanResult) -> dict[str, float]:
 
 def price_range(plan: PlanResult) -> str:
     """``0.0392 – 0.0543``: dollars of the cheapest and the dearest market; empty without prices."""
-    prices = list(dollars_per_million_tokens(plan).values())
+    return in_dollars(dollars_per_million_tokens(plan).values())
+
+
+def in_dollars(prices: Collection[float]) -> str:
+    """The cheapest and the dearest price; empty where there is none."""
     if not prices:
         return ""
-    return f"{prices[0]:.3g}" + (f" – {prices[-1]:.3g}" if prices[-1] != prices[0] else "")
+    low, high = min(prices), max(prices)
+    return f"{low:.3g}" + (f" – {high:.3g}" if high != low else "")
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .. import simulation
-from ..costs import Costs
+from ..costs import TRANSFERS, Costs
 from ..errors import InfeasibleError, InputError, UnknownNameError
 from ..result import PlanResult
 from ..scenario import Scenario
@@ -38,10 +38,9 @@ Measure = Literal["tokens_per_s", "tokens_per_dollar"]
 
 #: Ranges hold nine times of ten: 5 % lie below and 5 % above.
 COVERAGE = 0.90
+TAILS = (0.5 - COVERAGE / 2, 0.5 + COVERAGE / 2)
 #: A standard normal variable at the low end of a range.
 Z_LOW = NormalDist().inv_cdf(0.5 - COVERAGE / 2)
-
-TRANSFERS = "transfers"
 
 
 @dataclass(frozen=True)
@@ -196,14 +195,12 @@ def compare(a: Offer, b: Offer, measure: Measure = "tokens_per_s", *, draws: int
     """
     if draws < 100:
         raise InputError(f"{draws} draws are too few; use 100 or more")
-    generator = np.random.default_rng(seed)
-    normals: dict[str, Normal] = {name: generator.standard_normal(draws) for name in factors_of(a, b)}
+    normals = _drawn(a, b, draws, seed)
     ratios = np.broadcast_to(ratio(a, b, measure, normals), (draws,))
     probability = float(np.mean(ratios > 1.0) + 0.5 * np.mean(ratios == 1.0))
     per_gpu = b.gpus / a.gpus
-    tails = (0.5 - COVERAGE / 2, 0.5 + COVERAGE / 2)
-    low, high = np.quantile(ratios, tails)
-    break_low, break_high = np.quantile(per_gpu * ratio(a, b, "tokens_per_s", normals), tails)
+    low, high = np.quantile(ratios, TAILS)
+    break_low, break_high = np.quantile(per_gpu * ratio(a, b, "tokens_per_s", normals), TAILS)
     return Verdict(
         a.name,
         b.name,
@@ -219,6 +216,12 @@ def compare(a: Offer, b: Offer, measure: Measure = "tokens_per_s", *, draws: int
         tornado(a, b, measure),
         changes(a, b, measure),
     )
+
+
+def _drawn(a: Offer, b: Offer, draws: int, seed: int) -> dict[str, Normal]:
+    """Standard normal variables, (draws,) each, for every factor of both."""
+    generator = np.random.default_rng(seed)
+    return {name: generator.standard_normal(draws) for name in factors_of(a, b)}
 
 
 def ratio(a: Offer, b: Offer, measure: Measure, normals: Mapping[str, Normal] | None = None) -> Normal:
@@ -331,6 +334,23 @@ def offer_from(
         usd,
         price,
     )
+
+
+def offer_told(answer: PlanResult) -> Offer | None:
+    """A plan as its answer tells it, to compare with others of the same question; None where it tells no factors."""
+    if answer.range is None or not answer.range.factors:
+        return None
+    exposed = sum(answer.breakdown_s["exposed_communication"].values())
+    parts = {**answer.compute_by_kind_s, TRANSFERS: exposed}
+    factors = {name: Factor(*answer.range.factors[name]) for name in parts}
+    return Offer(answer.name, answer.tokens_per_step, answer.step_time_s, parts, factors)
+
+
+def likely_ratio(a: Offer, b: Offer) -> tuple[float, float]:
+    """Where the rate of ``a`` over that of ``b`` lies nine times of ten, as :func:`compare` draws it."""
+    normals = _drawn(a, b, 20_000, 0)
+    low, high = np.quantile(np.broadcast_to(ratio(a, b, "tokens_per_s", normals), (20_000,)), TAILS)
+    return float(low), float(high)
 
 
 def offer_served(

@@ -49,6 +49,9 @@ const report = (() => {
     const traces = inked(clone(figure.data), token("--ink"));
     const layout = themed(figure.layout, width);
     for (const trace of traces) {
+      if (narrow && trace.mode === "markers+text") { /* names beside marks have no room: pointing tells them */
+        trace.text = trace.text.map((text, at) => (trace.textposition[at] === "middle center" ? text : ""));
+      }
       const bar = trace.colorbar || (trace.marker && trace.marker.colorbar);
       if (!bar) continue;
       bar.tickfont = { color: token("--ink") };

@@ -197,7 +197,7 @@
       xaxis: { title: { text: `time since the step began (ms), ${words(timeline.name)}`, standoff: 8 },
         range: [state.from * 1e3, state.to * 1e3], zeroline: false, automargin: true, hoverformat: ",.3f",
         tickformat: state.to - state.from > 0.02 ? ",.3~f" : "" },
-      yaxis: { tickvals: rows, ticktext: ticks, range: [rows[rows.length - 1] + 0.6, -0.6], fixedrange: true,
+      yaxis: { title: { text: "rank and stream", standoff: 8 }, tickvals: rows, ticktext: ticks, range: [rows[rows.length - 1] + 0.6, -0.6], fixedrange: true,
         showgrid: false, zeroline: false, automargin: true },
     };
   }

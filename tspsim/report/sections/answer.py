@@ -19,7 +19,9 @@ TEMPLATE = """
 {% if description %}<p class="description">{{ description }}</p>{% endif %}
 <p class="headline">{{ headline }}{% if spread %} <span class="spread">{{ spread }}</span>{% endif %}</p>
 {% if ratios %}<ul class="ratios" aria-label="Against each rival">
-  {% for ratio in ratios %}<li><strong>{{ ratio.times }}</strong> {{ ratio.name }}</li>{% endfor %}
+  {% for ratio in ratios %}<li><strong>{{ ratio.times }}</strong> {{ ratio.name }}
+  {%- if ratio.get("likely") %}
+  <span class="likely" title="nine times of ten">{{ ratio.likely }}</span>{% endif %}</li>{% endfor %}
 </ul>{% endif %}
 {% for sentence in sentences %}<p>{{ sentence|prose }}</p>{% endfor %}
 {% if tiles %}<dl class="tiles">
@@ -61,7 +63,7 @@ def build(view: View) -> dict[str, Any]:
             low, high = (seconds(first_s - best.step_time_s + each) for each in ends)
             answer["spread"] = f"likely {low} to {high}"
     answer["ratios"] = [
-        {"name": rival.name, "times": f"{best.tokens_per_s / rival.tokens_per_s:.2f}×"}
+        {"name": rival.name, "times": f"{best.tokens_per_s / rival.tokens_per_s:.2f}×", "likely": likely(best, rival)}
         for rival in view.rivals
     ]
     fits = f"It needs {gib(best.memory.peak_bytes)} of {gib(best.memory.capacity_bytes)} a GPU, so it fits."
@@ -71,6 +73,16 @@ def build(view: View) -> dict[str, Any]:
     answer["sentences"] = sentences + refusals
     answer["tiles"] = tiles(view)
     return answer
+
+
+def likely(best: PlanResult, rival: PlanResult) -> str:
+    """Where the ratio of two rates lies nine times of ten; empty where the answers don't tell."""
+    from tspsim.studies.uncertainty import likely_ratio, offer_told
+
+    ours, theirs = offer_told(best), offer_told(rival)
+    if ours is None or theirs is None:
+        return ""
+    return "{:.2f} – {:.2f}".format(*likely_ratio(ours, theirs))
 
 
 def kicker(view: View) -> str:

@@ -39,6 +39,8 @@ def build(view: View) -> dict[str, Any]:
     result = view.result
     step = view.step
     workload = {key: value for key, value in view.workload.items() if step is None or told(step, key)}
+    if not view.model.get("experts"):
+        workload.pop("routing", None)
     cluster = {key: value for key, value in result.cluster.items() if key != "device"}
     tables = [
         ("Workload", workload),

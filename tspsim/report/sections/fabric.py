@@ -15,13 +15,14 @@ from .section import Section
 TEMPLATE = """
 {{ figure("fabric", "The first representative's node and its rails: colour and width of a link are the share
 of its capacity used over the step (the busier direction); dead links are dotted. Point at a link's half for one
-direction.",
+direction, at a mark for its name.",
 "Plan") }}
 {% if rows %}<div class="scroll"><table>
 <thead><tr><th scope="col">Plan</th><th scope="col">Links</th><th scope="col">Number</th>
 <th scope="col">Bandwidth</th><th scope="col">Carried a step</th><th scope="col">Mean use</th>
 <th scope="col">Busiest</th></tr></thead>
-<tbody>{% for row in rows %}{% for use in row.uses %}<tr>{% if loop.first %}
+<tbody data-plans>{% for row in rows %}{% for use in row.uses %}
+<tr data-place="{{ row.place }}">{% if loop.first %}
 <th scope="rowgroup" rowspan="{{ row.uses|length }}">{{ row.plan }}{% if row.unused %}
 <span class="small">unused: {{ row.unused }}</span>{% endif %}</th>{% endif %}
 {% for cell in use %}<td>{{ cell }}</td>{% endfor %}</tr>{% endfor %}{% endfor %}</tbody>
@@ -38,7 +39,7 @@ Link = tuple[str, str, float]
 def build(view: View) -> dict[str, Any] | None:
     """A graph a plan, all on one colour scale, and the use of links by kind."""
     drawn = [plan for plan in view.ran if plan.link_shares]
-    rows = [_row(plan) for plan in view.ran if plan.links]
+    rows = [_row(plan) | {"place": view.place(plan)} for plan in view.ran if plan.links]
     if not drawn:
         return {"rows": rows, "figures": {}} if rows else None
     busiest = max(share for plan in drawn for _, _, share in plan.link_shares)
@@ -235,20 +236,25 @@ def _halves(
 
 
 def _vertices(place: dict[str, Point]) -> dict[str, Any]:
-    """GPUs as discs with their number, everything else as squares with its name beside it."""
+    """GPUs as discs with their number, a switch in the middle as a square with its name, all else with it beside."""
     names = list(place)
     gpu = [name.isdigit() for name in names]
+    middle = [math.hypot(*place[name]) < 1e-6 for name in names]
     crowded = len(names) > 40
+    sizes = (16, 30, 8) if crowded else (30, 46, 12)
     return {
         "type": "scatter",
         "mode": "markers+text",
         "x": [round(place[name][0], 4) for name in names],
         "y": [round(place[name][1], 4) for name in names],
         "text": [label(short, 12) for short in _short_names(names)],
-        "textposition": ["middle center" if name.isdigit() else _beside(*place[name]) for name in names],
+        "textposition": [
+            "middle center" if is_gpu or central else _beside(*place[name])
+            for name, is_gpu, central in zip(names, gpu, middle, strict=True)
+        ],
         "textfont": {
             "size": 9 if crowded else 12,
-            "color": ["#ffffff" if is_gpu else "THEME" for is_gpu in gpu],
+            "color": ["#ffffff" if is_gpu or central else "THEME" for is_gpu, central in zip(gpu, middle, strict=True)],
         },
         "hovertext": [f"GPU {name}" if name.isdigit() else label(name) for name in names],
         "hoverinfo": "text",
@@ -256,8 +262,14 @@ def _vertices(place: dict[str, Point]) -> dict[str, Any]:
         "marker": {
             "opacity": 1,
             "symbol": ["circle" if is_gpu else "square" for is_gpu in gpu],
-            "size": [(16 if crowded else 30) if is_gpu else (8 if crowded else 12) for is_gpu in gpu],
-            "color": ["#1f4e79" if is_gpu else "#8a94a6" for is_gpu in gpu],
+            "size": [
+                sizes[0] if is_gpu else sizes[1] if central else sizes[2]
+                for is_gpu, central in zip(gpu, middle, strict=True)
+            ],
+            "color": [
+                "#1f4e79" if is_gpu else "#5b6676" if central else "#8a94a6"
+                for is_gpu, central in zip(gpu, middle, strict=True)
+            ],
             "line": {"width": 1, "color": "#ffffff"},
         },
     }
@@ -271,8 +283,8 @@ def _short_names(names: list[str]) -> list[str]:
 
 
 def _beside(x: float, y: float) -> str:
-    """Where a label stands beside the line to the next ring: right of steep ones, below others."""
-    return "middle right" if abs(x) < abs(y) else "bottom center"
+    """Where a label stands beside the line to the next ring: below level ones, right of others."""
+    return "bottom center" if abs(x) > 1.01 * abs(y) else "middle right"
 
 
 def _layout(place: dict[str, Point]) -> dict[str, Any]:

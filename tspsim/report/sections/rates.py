@@ -23,7 +23,7 @@ without embedding, head and loss.") }}
 {% if basis %}<p class="note">How the ranges come about: for every family of kernels, and for
 transfers that nothing hides, it is known how far predictions lie from measurements. Nine times of ten the truth lies
 inside, if each of these errs by one factor of its own. Most of an error is common to all plans, so ratios are surer
-than rates.</p>
+than rates: above, beside each, where it lies nine times of ten.</p>
 <details><summary>In the words of the model</summary><p class="note">{{ basis|join("; ") }}</p></details>{% endif %}
 """
 

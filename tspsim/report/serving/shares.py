@@ -76,4 +76,4 @@ def drawn(shares: tuple[StepShare, ...], families: list[str]) -> dict[str, Any]:
         for family in families
     ]  # fmt: skip
     data.append(totals([1e3 * share.seconds for share in shares], [seconds(share.seconds) for share in shares]))
-    return {"data": data, "layout": bars_layout(names, "time of a step (ms)")}
+    return {"data": data, "layout": bars_layout(names, "time of a step (ms)", rows="step")}
