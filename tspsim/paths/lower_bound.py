@@ -31,13 +31,13 @@ from ..network import Cluster, ExpertExchange, collective, host_copy, point_to_p
 from ..operators import Gemm, Operator, Role
 from ..parallel import SWITCHES, Job, Plan, choices_of, method_of, scheme_axes, scheme_of, switches_of
 from ..parallel.choices import legal, schedules_of
-from ..parallel.lengths import WORK
 from ..parallel.pipeline import Chunk, PipelineOrder
 from ..parallel.recomputed import KEPT
 from ..parallel.step import Writer, write_program
 from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
 from .groups import Floats, Groups
+from .packs import Rates, rates_of, replicas_s
 from .tasks import Part, Stage, longest_path
 from .walk import RECEIVE, SEND, Layers, TimedInstruction, TimedTask
 
@@ -100,6 +100,7 @@ class LowerBound:
         self._seconds: dict[Operator, float] = {}
         self._rates: dict[Operator, float] = {}
         self._best: dict[str, float] = {}
+        self._of_lengths: dict[Hashable, Rates] = {}
         self._floors: dict[Hashable, Kernels] = {}
         self._least: dict[Hashable, Kernels] = {}
         self._moves: dict[Hashable, tuple[float, Floats]] = {}
@@ -361,18 +362,36 @@ class LowerBound:
         return work.tokens_of(family.plan.dp) * work.flops_per_token(family.model) / (gpus * self.peak) * ROUNDING
 
     def dealt_s(self, family: Job) -> float:
-        """The same of the replica that has most to do, as they are dealt by work."""
-        loads = family.dealt.imbalance if family.plan.options.get("deal", WORK.name) == WORK.name else 1.0
-        return self.flops_s(family) * max(1.0, loads) * ROUNDING
+        """Of sequences of unequal length the replica that takes longest, as they are dealt."""
+        return max(self.flops_s(family), max(replicas_s(family, self._rates_of(family))) * ROUNDING)
 
-    def unequal_s(self, job: Job) -> float:
-        """Kernels of the ranks that have most: of unequal sequences, whose micro-batches all differ."""
-        scheme, longest_s = scheme_of(job.plan), 0.0
-        for replica in range(job.plan.dp):
-            program = write_program(scheme, job, {"dp": replica})
-            every = [(step, times) for body, times in _bodies(program) for step in body if isinstance(step, Compute)]
-            longest_s = max(longest_s, sum(times * self._kernel_s(step) for step, times in every))
-        return longest_s * ROUNDING
+    def _rates_of(self, family: Job) -> Rates:
+        """Seconds of a token and of attention's FLOPs on a rank of a family."""
+        plan = family.plan
+        key = (plan.scheme, plan.tp, plan.recomputation, plan.activation_store, plan.sequence_regions)
+        if key not in self._of_lengths:
+
+            def summed(job: Job, seconds: Callable[[Operator], float]) -> float:
+                every = self._least_of_schedules(job, partial(self._summed, seconds=seconds))
+                return float(every[0] + every[1])
+
+            job = family.least_again
+            self._of_lengths[key] = rates_of(job, summed, self._least_operator_s, self._operator_s)
+        return self._of_lengths[key]
+
+    def unequal_s(self, job: Job, mesh: Mesh) -> float:
+        """The path of the rank that takes longest through its own program: of unequal sequences, whose micro-batches
+        all differ. Its kernels alone where there are stages, where weights travel every micro-batch, and where nodes
+        divide groups unlike each other or links differ."""
+        each, scheme = replicas_s(job, self._rates_of(job)), scheme_of(job.plan)
+        longest = max(range(len(each)), key=each.__getitem__)
+        program = write_program(scheme, job, {"dp": longest})
+        computes = [(step, times) for body, times in _bodies(program) for step in body if isinstance(step, Compute)]
+        path_s = sum(times * self._kernel_s(step) for step, times in computes)
+        near = self.cluster.gpus_per_node
+        if not (near & (near - 1) or self.cluster.factors or job.plan.pp > 1 or job.plan.zero > 1):
+            path_s = max(path_s, self._compile(program, Groups(mesh, 0, self.cluster)).first.last_s)
+        return max(self.dealt_s(job), path_s * ROUNDING)
 
     def rough_s(self, job: Job, mesh: Mesh) -> float:
         """:meth:`even_s`, or the last stage: the first micro-batch comes through a chunk of every other stage first,
@@ -432,7 +451,7 @@ class LowerBound:
 
     def _longest_s(self, job: Job, mesh: Mesh, *, whole: bool) -> float:
         if job.unequal:
-            return self.unequal_s(job)
+            return self.unequal_s(job, mesh)
         groups = [Groups(mesh, stage, self.cluster) for stage in range(job.plan.pp)]
         stages = [self._stage(job, groups[stage], stage, whole) for stage in range(job.plan.pp)]
         if _hides(job):
