@@ -50,9 +50,9 @@ def probe(job: Job) -> Job:
     """The job of one long sequence, on the ranks that divide a sequence's heads and columns alone."""
     plan = job.plan
     alone = dict.fromkeys((plan.token_axis, "pp", "dp"), 1)
-    divides_nothing = {"zero": 0, **dict.fromkeys(("shard_group", "secondary_shard", "weight_wire", "gradient_wire"))}
     options = {name: value for name, value in plan.options.items() if name not in ("dynamic_sp", "rank_tokens", "deal")}
-    one = replace(plan, degrees={**plan.degrees, **alone}, vpp=1, options=options, together={}, **divides_nothing)
+    one = replace(plan, degrees={**plan.degrees, **alone}, vpp=1, zero=0, options=options, together={})
+    one = replace(one, shard_group=None, secondary_shard=None, weight_wire=None, gradient_wire=None)
     work = replace(job.work, sequence=PROBED, unequal=Unequal((PROBED,)), replicas=1)
     return Job(job.model, one, work)
 
