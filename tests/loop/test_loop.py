@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import tspsim
+from tspsim.answer import bounds as iterations
 from tspsim.bound import bounds
 from tspsim.errors import InputError
 from tspsim.loop.reshard import reshard
@@ -142,6 +143,22 @@ def test_who_gathers_all_weights_needs_room_for_all_of_them() -> None:
 def test_what_does_not_go_together_is_told(plan: dict[str, Any], change: dict[str, Any], told: str) -> None:
     with pytest.raises(InputError, match=told):
         tspsim.simulate(asked(plan, work=change))
+
+
+def test_no_iteration_is_faster_than_its_parts_can_be() -> None:
+    rollouts = ({"tp": 2}, {"tp": 4}, {"tp": 2, "nodes": 1}, {"tp": 2, "nodes": 1, "ahead": True})
+    plans = ({"tp": 4, "zero": 1, "rollout": rollout} for rollout in rollouts)
+    found = iterations(load(asked(*plans, forwards={"reference": WORK["model"]})))
+    for plan, ceiling in zip(plain(), found.plans, strict=True):
+        assert 0.05 * ceiling.tokens_per_s < plan.tokens_per_s < ceiling.tokens_per_s
+        assert ceiling.tokens_per_step == plan.tokens_per_step
+        parts = [*ceiling.model.parts, *ceiling.model.beside]  # type: ignore[attr-defined]
+        taken = plan.loop["parts_s"]
+        names = ["rollout", "forward of reference", "update of actor"]
+        assert all(part.longest_s < taken[name] for part, name in zip(parts, names, strict=True))
+    ahead, waiting = found.plans[3].model, found.plans[2].model
+    assert ahead.longest_s < waiting.longest_s
+    assert not found.judge(1e12)[0].possible and found.judge(1.0)[0].possible
 
 
 def test_rollouts_stand_beside_a_loop_alone_and_single_steps_are_not_asked_of_one() -> None:
