@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from . import simulation
+from .bound import Bounds
 from .parallel import Plan
 from .question import Question, look_up
 from .result import PlanResult, Result
@@ -66,3 +67,14 @@ def run_plan(question: Question, plan: Plan) -> PlanResult:
     from .serving.answer import serve_plan
 
     return serve_plan(question, plan)
+
+
+def bounds(scenario: Scenario) -> Bounds:
+    """The ceilings of a step, or of iterations of a loop; raises InputError."""
+    if scenario.loop is None:
+        from .bound import bounds
+
+        return bounds(scenario)
+    from .loop.bound import bounds as of_iterations
+
+    return of_iterations(look_up(scenario))

@@ -29,7 +29,7 @@ def bound(scenario: str, claim: str | None, overrides: tuple[str, ...], json_fil
             raise error.at(key="--claim") from None
     question = load(scenario, overrides)
     outputs = Outputs(json=json_file)
-    from ..bound import bounds
+    from ..answer import bounds
     from ..report.ceilings import ceilings
 
     with placed(question):

@@ -79,23 +79,32 @@ class Iteration:
 
     @cached_property
     def weights(self) -> Reshard:
-        """From training to generation."""
+        """From training to generation: of experts over ranks of their own by those ranks, after all others."""
+        parts, model = self.parts, self.question.model
+        work = parts.scenario.workload
+        element, trained, generated = work.optimizer.weights, parts.trained(work.model), parts.generated()
+        of_experts = model.routed_parameters_per_layer * sum(block.experts for block in model.blocks) * element
+        shards, pieces = weight_shards(trained), weight_shards(generated)
+        if max(parts.keys.ep, parts.rollout.ep) == 1:
+            return self._moved(model.parameters * element, shards, pieces, "")
+        others = self._moved(model.parameters * element - of_experts, shards, pieces, "")
+        return others.and_then(self._moved(of_experts, expert_ranks(trained), expert_ranks(generated), ".ep"))
+
+    def _moved(self, size: float, shards: int, pieces: int, key: str) -> Reshard:
+        """So many bytes, from as many shards a stage as train to as many as generate."""
         parts, rollout, keys = self.parts, self.parts.rollout, self.parts.keys
-        work, key = parts.scenario.workload, f"plans.{parts.name}.rollout"
-        size = self.question.model.parameters * work.optimizer.weights
-        training, shards = parts.cluster.gpus - parts.own, weight_shards(parts.trained(work.model))
-        pieces = weight_shards(parts.generated())
+        training, place = parts.cluster.gpus - parts.own, f"plans.{parts.name}.rollout"
         if parts.own:
             at = Layout(keys.pp, shards, training // (keys.pp * shards), rollout.pp, pieces)
             return fetched(parts.cluster, size, at, parts.own)
         try:
             at = layout_of(training, shards, keys.pp, pieces, rollout.pp)
         except InputError as error:
-            raise InputError(error.message, key=key) from None
+            raise InputError(error.message, key=f"{place}{key}") from None
         among = WAYS.get(rollout.way).ranks(at)
         if keys.zero == 3 and among != training:
             told = f"with zero: 3 all GPUs hold parts, and {rollout.way} gathers among {among}"
-            raise InputError(f"{told} of {training}; use way: everyone, or another zero", key=f"{key}.way")
+            raise InputError(f"{told} of {training}; use way: everyone, or another zero", key=f"{place}.way")
         return gathered(parts.cluster, size, at, rollout.way)
 
     @cached_property
@@ -224,6 +233,11 @@ def weight_shards(question: Question) -> int:
     """Ranks of a stage that share the weights of a question's only plan."""
     job = question.job(question.plans[0])
     return job.scheme.residency.weight_shards(job)
+
+
+def expert_ranks(question: Question) -> int:
+    """Ranks of a stage that share the routed experts of a question's only plan."""
+    return question.job(question.plans[0]).expert_ranks
 
 
 def _stays(found: PlanResult) -> float:

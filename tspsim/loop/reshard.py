@@ -45,6 +45,15 @@ class Reshard:
     beside_bytes: float
     seconds: float
 
+    def and_then(self, other: Reshard) -> Reshard:
+        """Both, one after the other."""
+        return Reshard(
+            self.received_bytes + other.received_bytes,
+            self.held_bytes + other.held_bytes,
+            self.beside_bytes + other.beside_bytes,
+            self.seconds + other.seconds,
+        )
+
 
 def reshard(
     cluster: str,

@@ -8,7 +8,7 @@ Policies of their own: :mod:`tspsim.parallel.balances`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -209,11 +209,16 @@ def policies(work: Work) -> list[ExpertBalance]:
 
 
 def ways(job: Job) -> Iterator[Balance]:
-    """Every policy with its options at their defaults, where loads of several ranks differ and experts are whole."""
+    """Every policy with its options at their defaults, where loads of several ranks differ and experts are whole: those
+    under which the busiest rank gets less."""
     plan = job.plan
-    if uneven(job.model, job.work) and plan.ep > 1 and plan.expert_shards is None:
-        for each in policies(job.work):
-            if not each.why_not and each.name != plan.expert_balance.policy:
+    if not (uneven(job.model, job.work) and plan.ep > 1 and plan.expert_shards is None):
+        return
+    busiest = job.expert_loads.busiest_rank_load
+    for each in policies(job.work):
+        if not each.why_not and each.name != plan.expert_balance.policy:
+            other = replace(job, plan=replace(plan, expert_balance=Balance(each.name)))
+            if other.expert_loads.busiest_rank_load < busiest:
                 yield Balance(each.name)
 
 

@@ -195,10 +195,11 @@ def ways_to_hide(job: Job) -> Iterator[str]:
     plan, experts = job.plan, job.model.experts
     if experts is None or plan.ep == 1 or plan.expert_shards == 0:
         return
+    several = job.training and job.micro_batches > 1
     for each in OVERLAPS.values():
         alone = not (each.micro_batches or each.halves)
         fits = bool(experts.shared_width) if alone else (each.halves == job.step.serves and plan.expert_pieces == 1)
-        if each != plan.hiding and fits and each.shared_beside and not (each.micro_batches and not job.training):
+        if each != plan.hiding and fits and each.shared_beside and (several or not each.micro_batches):
             yield each.name
 
 

@@ -26,7 +26,7 @@ from ..model import Block
 from . import weight_peers
 from .ledger import Buffer, Lifetime
 from .pipeline import Chunk, spread_over
-from .sought import SOUGHT, Sought
+from .sought import SOUGHT, Sought, serves, trains
 
 if TYPE_CHECKING:
     from .job import Job
@@ -81,5 +81,12 @@ def refused(job: Job) -> tuple[str, str] | None:
 
 
 SOUGHT.register(
-    Sought("offload_weights", values=lambda model, work: ["the fewest that fit, where nothing does without"])
+    Sought(
+        "offload_weights",
+        of=serves,
+        values=lambda model, work: ["the fewest that fit, where nothing does without"],
+    )
+)
+SOUGHT.register(
+    Sought("offload_weights of training", why_not="needs replicas that divide nothing: state it to try", of=trains)
 )

@@ -19,6 +19,7 @@ import itertools
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,16 +28,16 @@ from ..engine.assignment import counted
 from ..engine.steady import SIMULATED_ITERATIONS
 from ..mesh import Mesh
 from ..network import Cluster, ExpertExchange, collective, host_copy, point_to_point
-from ..operators import Operator
-from ..parallel import SWITCHES, Job, choices_of, method_of, scheme_axes, scheme_of, switches_of
+from ..operators import Gemm, Operator, Role
+from ..parallel import SWITCHES, Job, Plan, choices_of, method_of, scheme_axes, scheme_of, switches_of
 from ..parallel.choices import legal, schedules_of
-from ..parallel.lengths import WORK
 from ..parallel.pipeline import Chunk, PipelineOrder
 from ..parallel.recomputed import KEPT
 from ..parallel.step import Writer, write_program
 from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
 from .groups import Floats, Groups
+from .packs import Rates, rates_of, replicas_s
 from .tasks import Part, Stage, longest_path
 from .walk import RECEIVE, SEND, Layers, TimedInstruction, TimedTask
 
@@ -46,6 +47,10 @@ ROUNDING = 1.0 - 1e-9
 MIDDLE = -1
 #: What even the longest call loses at its beginning and end, generously.
 BEST_RATE = 1.01
+#: A product that is as fast as any, in each dimension, and how much faster than it any other may be, generously.
+LARGE, BEST_PRODUCT = 16_384, 1.1
+#: What rows of experts need beside products.
+OF_ROWS = (Role.EXPERT_ROWS, Role.EXPERT_SUM, Role.EXPERTS_ACTIVATION, Role.ADAPTER)
 #: Seconds of one micro-batch's kernels through a whole model, shape (4,): outside its layers, in all of them, in one,
 #: and in one's forward; of layers that differ in the quickest.
 Kernels = NDArray[np.float64]
@@ -94,6 +99,8 @@ class LowerBound:
         self.cluster, self.cost, self.peak, self.slowdown = cluster, cost, peak_flops_per_s, slowdown
         self._seconds: dict[Operator, float] = {}
         self._rates: dict[Operator, float] = {}
+        self._best: dict[str, float] = {}
+        self._of_lengths: dict[Hashable, Rates] = {}
         self._floors: dict[Hashable, Kernels] = {}
         self._least: dict[Hashable, Kernels] = {}
         self._moves: dict[Hashable, tuple[float, Floats]] = {}
@@ -101,6 +108,56 @@ class LowerBound:
         self._mixed = mixed
         self._compute: dict[Hashable, Kernels] = {}
         self._outside: dict[Hashable, float] = {}
+
+    def first_s(self, family: Job, pipelines: Sequence[Shape] = ()) -> float:
+        """:meth:`floor_s` or less, alike for all ways to experts that a family may have: experts' products at the best
+        rate of any product, with an even share of what they get; rows that go to them and back move at no cost."""
+        plan, experts = family.plan, family.model.experts
+        if family.unequal or experts is None or plan.ep == 1:
+            return self.floor_s(family, pipelines)
+        family = family.making(KEPT).least_again
+        family = replace(family, plan=_usual_way(family))
+        share = (1.0 - family.work.routing.dropped(experts.count)) / family.expert_loads.busiest_rank_load
+        routed = self._routed(family, lambda operator: share * self._best_s(operator), "first")
+        return self._in_pipeline(family, self._unrouted(family, self._least_operator_s, "first") + routed, pipelines)
+
+    def _unrouted(self, family: Job, seconds: Callable[[Operator], float], how: str) -> Kernels:
+        """Kernels of a micro-batch through a whole model but for those of experts and their rows, which alone depend on
+        the way there; of the schedule that has least."""
+        plan = replace(_usual_way(family), degrees={**family.plan.degrees, "pp": 1}, vpp=1, zero=0)
+        if how == "first":
+            plan = replace(plan, exchange=method_of(plan).floor_like or plan.exchange)
+        alike = replace(family, plan=plan)
+        key = ("unrouted", how, *(_floor_key(alike) if how == "first" else (_signature(alike),)))
+        if key not in self._floors:
+            rest = partial(self._summed, seconds=lambda each: 0.0 if _of_experts(each) else seconds(each))
+            self._floors[key] = self._least_of_schedules(alike, rest)
+        return self._floors[key]
+
+    def _routed(self, family: Job, seconds: Callable[[Operator], float], how: str) -> Kernels:
+        """The others, which no schedule changes: those of a layer with experts."""
+        key = ("routed", how, *_floor_key(family), family.plan.recomputation)
+        if key not in self._floors:
+            whole = _on_one_stage(family)
+            job = next(job for job in schedules_of(whole, self.cluster.layout.mesh) if legal(job))
+            blocks = job.model.blocks
+            first = next(index for index, block in enumerate(blocks) if block.experts)
+            chunk, times = Chunk(first, 1, False, False), sum(block.experts for block in blocks)
+            found = self._of_pieces(job, [(chunk, 1)], lambda each: seconds(each) if _of_experts(each) else 0.0)
+            # Of layers of several kinds the quickest counts alone, which may have no experts.
+            alone = 0.0 if self._mixed else 1.0
+            self._floors[key] = found * np.array([0.0, times, alone, alone])
+        return self._floors[key]
+
+    def _best_s(self, operator: Operator) -> float:
+        """A product at the best rate of any; nothing for what moves rows."""
+        if not operator.role.routed or not isinstance(operator, Gemm):
+            return 0.0
+        if operator.dtype not in self._best:
+            large = replace(operator, m=LARGE, n=LARGE, k=LARGE, batch=1)
+            self._best[operator.dtype] = large.flops / self.cost(large) * BEST_PRODUCT
+        # Rows are whole: one of them may be there because of that.
+        return (operator.m - 1) / operator.m * operator.flops / self._best[operator.dtype]
 
     def floor_s(self, family: Job, pipelines: Sequence[Shape] = ()) -> float:
         """Kernels of a step alone where nothing is made again, attention as fast as it is on any shape: that depends on
@@ -114,16 +171,19 @@ class LowerBound:
         if family.unequal:
             return self.dealt_s(family)
         family = family.making(KEPT).least_again
-        plan = family.plan
-        scheme, method = scheme_of(plan), method_of(plan)
-        divided = tuple(plan.degree(axis) for axis in scheme.axes if axis != scheme.token_axis or not scheme.usual)
-        exchange = (method.floor_like or method.name) or plan.exchange
-        experts = (plan.degree("ep"), plan.expert_dispatch, plan.expert_pieces, plan.expert_shards)
-        key = (family.tokens, scheme.name, divided, experts, plan.activation_store, exchange)
+        if _over_ranks(family):
+            kernels = self._unrouted(family, self._least_operator_s, "first")
+            return self._in_pipeline(family, kernels + self._routed(family, self._operator_s, ""), pipelines)
+        key, plan = _floor_key(family), family.plan
         if key not in self._floors:
+            exchange = method_of(plan).floor_like or plan.exchange
             whole = replace(plan, degrees={**plan.degrees, "pp": 1}, vpp=1, exchange=exchange, zero=0)
             self._floors[key] = self._least_of_schedules(replace(family, plan=whole), self._least_s)
         return self._in_pipeline(family, self._floors[key], pipelines)
+
+    def _least_s(self, job: Job) -> Kernels:
+        """Kernels of one micro-batch through a whole model, attention at its best rate."""
+        return self._summed(job, self._least_operator_s)
 
     def compute_s(self, family: Job, pipelines: Sequence[Shape] = ()) -> float:
         """The kernels of a step alone, spread evenly over the stages, of the schedule that has the least; needs no
@@ -131,6 +191,9 @@ class LowerBound:
         if family.unequal:
             return self.dealt_s(family)
         family = family.least_again
+        if _over_ranks(family):
+            kernels = self._unrouted(family, self._operator_s, "all")
+            return self._in_pipeline(family, kernels + self._routed(family, self._operator_s, ""), pipelines)
         whole = replace(family, plan=replace(family.plan, degrees={**family.plan.degrees, "pp": 1}, vpp=1, zero=0))
         key = _signature(whole)
         if key not in self._least:
@@ -179,10 +242,6 @@ class LowerBound:
                 found = found + saved
             least = found if least is None else np.minimum(least, found)
         return NO_SCHEDULE if least is None else least
-
-    def _least_s(self, job: Job) -> Kernels:
-        """Kernels of one micro-batch through a whole model, attention at its best rate."""
-        return self._summed(job, self._least_operator_s)
 
     def _outside_s(self, job: Job) -> float:
         """Kernels of one micro-batch that are in no layer: embedding and head."""
@@ -279,13 +338,23 @@ class LowerBound:
         """Layers with what their kernels surely wait for, spread evenly over the stages, without a bubble."""
         if job.unequal:
             return self.dealt_s(job)
-        if job.plan.hiding.micro_batches:
-            return self._hidden_s(job)
+        if _hides(job):
+            return self._hidden_s(job, mesh)
         return self._evenly_s(job, mesh)[0] * ROUNDING
 
-    def _hidden_s(self, job: Job) -> float:
-        """Kernels alone, with the bubble: where a micro-batch hides what another waits for, all of it may be hidden."""
-        return self._in_pipeline(job, self._model_kernels_s(job), [(job.plan.vpp, job.order)])
+    def _hidden_s(self, job: Job, mesh: Mesh) -> float:
+        """Kernels with the bubble, and besides them what they wait for where nothing runs: a micro-batch may hide all
+        of that for another, but each stage has some that meet none."""
+        least_s = self._in_pipeline(job, self._model_kernels_s(job), [(job.plan.vpp, job.order)])
+        most = max(sum(task.beside for task in job.tasks(stage)) for stage in range(job.plan.pp))
+        alone = job.micro_batches * job.plan.vpp - most
+        inside_s = 0.0
+        for count, (forward, backward) in self._layers_of_each_kind(job, mesh):
+            apart_s, busy_s = forward.busy.end_s + backward.busy.end_s, forward.busy.compute_s + backward.busy.compute_s
+            together_s = max(busy_s, forward.busy.end_s, backward.busy.end_s)
+            inside_s += count * (alone * apart_s + most * together_s)
+        outside_s = job.micro_batches * self._outside_s(job)
+        return max(least_s, ROUNDING * (inside_s / job.plan.vpp + outside_s) / job.plan.pp)
 
     def flops_s(self, family: Job) -> float:
         """The model's FLOPs at the device's peak on all GPUs: of unequal sequences, however they are dealt."""
@@ -293,26 +362,44 @@ class LowerBound:
         return work.tokens_of(family.plan.dp) * work.flops_per_token(family.model) / (gpus * self.peak) * ROUNDING
 
     def dealt_s(self, family: Job) -> float:
-        """The same of the replica that has most to do, as they are dealt by work."""
-        loads = family.dealt.imbalance if family.plan.options.get("deal", WORK.name) == WORK.name else 1.0
-        return self.flops_s(family) * max(1.0, loads) * ROUNDING
+        """Of sequences of unequal length the replica that takes longest, as they are dealt."""
+        return max(self.flops_s(family), max(replicas_s(family, self._rates_of(family))) * ROUNDING)
 
-    def unequal_s(self, job: Job) -> float:
-        """Kernels of the ranks that have most: of unequal sequences, whose micro-batches all differ."""
-        scheme, longest_s = scheme_of(job.plan), 0.0
-        for replica in range(job.plan.dp):
-            program = write_program(scheme, job, {"dp": replica})
-            every = [(step, times) for body, times in _bodies(program) for step in body if isinstance(step, Compute)]
-            longest_s = max(longest_s, sum(times * self._kernel_s(step) for step, times in every))
-        return longest_s * ROUNDING
+    def _rates_of(self, family: Job) -> Rates:
+        """Seconds of a token and of attention's FLOPs on a rank of a family."""
+        plan = family.plan
+        key = (plan.scheme, plan.tp, plan.recomputation, plan.activation_store, plan.sequence_regions)
+        if key not in self._of_lengths:
+
+            def summed(job: Job, seconds: Callable[[Operator], float]) -> float:
+                every = self._least_of_schedules(job, partial(self._summed, seconds=seconds))
+                return float(every[0] + every[1])
+
+            job = family.least_again
+            self._of_lengths[key] = rates_of(job, summed, self._least_operator_s, self._operator_s)
+        return self._of_lengths[key]
+
+    def unequal_s(self, job: Job, mesh: Mesh) -> float:
+        """The path of the rank that takes longest through its own program: of unequal sequences, whose micro-batches
+        all differ. Its kernels alone where there are stages, where weights travel every micro-batch, and where nodes
+        divide groups unlike each other or links differ."""
+        each, scheme = replicas_s(job, self._rates_of(job)), scheme_of(job.plan)
+        longest = max(range(len(each)), key=each.__getitem__)
+        program = write_program(scheme, job, {"dp": longest})
+        computes = [(step, times) for body, times in _bodies(program) for step in body if isinstance(step, Compute)]
+        path_s = sum(times * self._kernel_s(step) for step, times in computes)
+        near = self.cluster.gpus_per_node
+        if not (near & (near - 1) or self.cluster.factors or job.plan.pp > 1 or job.plan.zero > 1):
+            path_s = max(path_s, self._compile(program, Groups(mesh, 0, self.cluster)).first.last_s)
+        return max(self.dealt_s(job), path_s * ROUNDING)
 
     def rough_s(self, job: Job, mesh: Mesh) -> float:
         """:meth:`even_s`, or the last stage: the first micro-batch comes through a chunk of every other stage first,
         and its gradients go back through them."""
         if job.unequal:
             return self.dealt_s(job)
-        if job.plan.hiding.micro_batches:
-            return self._hidden_s(job)
+        if _hides(job):
+            return self._hidden_s(job, mesh)
         plan, layers = job.plan, job.model.layers
         even_s, layer_s, turn_s = self._evenly_s(job, mesh)
         if plan.order.both_ways:
@@ -364,12 +451,12 @@ class LowerBound:
 
     def _longest_s(self, job: Job, mesh: Mesh, *, whole: bool) -> float:
         if job.unequal:
-            return self.unequal_s(job)
+            return self.unequal_s(job, mesh)
         groups = [Groups(mesh, stage, self.cluster) for stage in range(job.plan.pp)]
         stages = [self._stage(job, groups[stage], stage, whole) for stage in range(job.plan.pp)]
-        if job.plan.hiding.micro_batches:
+        if _hides(job):
             count = job.micro_batches // (2 if job.plan.order.both_ways else 1)
-            return max(self._hidden_s(job), ROUNDING * max(self._beside_s(stage, count) for stage in stages))
+            return max(self._hidden_s(job, mesh), ROUNDING * max(self._beside_s(stage, count) for stage in stages))
         step_s, first_s = longest_path(job, stages, self._message_s(job, groups))
         count = job.micro_batches // (2 if job.plan.order.both_ways else 1)
         return ROUNDING * max(step_s, self._interfered_s(stages[0], count, max(0.0, step_s - first_s)))
@@ -514,6 +601,38 @@ class LowerBound:
         return self._moves[key]
 
 
+def _over_ranks(job: Job) -> bool:
+    """Whether experts are spread over ranks, to which there are several ways."""
+    return job.model.experts is not None and job.plan.ep > 1
+
+
+def _hides(job: Job) -> bool:
+    """Whether forwards and backwards of different micro-batches are interleaved."""
+    return job.training and job.plan.hiding.micro_batches
+
+
+def _usual_way(job: Job) -> Plan:
+    """The plan with the usual way to its experts."""
+    assert job.model.experts is not None
+    usual = {name: getattr(Plan, name) for name in ("expert_dispatch", "expert_pieces", "expert_balance")}
+    whole = None if job.model.experts.count % job.plan.ep == 0 else 0
+    return replace(job.plan, **usual, expert_shards=whole)
+
+
+def _of_experts(operator: Operator) -> bool:
+    return operator.role.routed or operator.role in OF_ROWS
+
+
+def _floor_key(family: Job) -> tuple[Hashable, ...]:
+    """What of a family decides its kernels where attention is as fast as on any shape."""
+    plan = family.plan
+    scheme, method = scheme_of(plan), method_of(plan)
+    divided = tuple(plan.degree(axis) for axis in scheme.axes if axis != scheme.token_axis or not scheme.usual)
+    experts = (plan.ep, plan.expert_dispatch, plan.expert_pieces, plan.expert_shards, plan.expert_balance)
+    exchange = (method.floor_like or method.name) or plan.exchange
+    return family.tokens, scheme.name, divided, experts, plan.activation_store, exchange
+
+
 def _write(job: Job, stage: int, chunk: Chunk, visit: Task) -> Program:
     """The program of one visit alone."""
     writer = Writer(scheme_of(job.plan), job, {"pp": stage})
@@ -543,7 +662,7 @@ def _signature(job: Job) -> Hashable:
     """What of a plan decides one task's instructions, the placement and the number of layers aside."""
     plan = job.plan
     degrees = tuple(plan.degree(axis) for axis in (*scheme_axes(), "ep"))
-    experts = (plan.expert_dispatch, plan.expert_overlap, plan.expert_pieces, plan.expert_shards)
+    experts = (plan.expert_dispatch, plan.expert_overlap, plan.expert_pieces, plan.expert_shards, plan.expert_balance)
     exchanges = (plan.exchange, *experts)
     switches = (plan.partition, exchanges, plan.sequence_regions, plan.overlap, plan.overlap_chunks)
     kept = (plan.recomputation, plan.recomputed, plan.activation_store, plan.offload_layers, plan.offload_weights)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tspsim.parallel import Plan, choices_of, method_of
+from tspsim.parallel import BALANCES, Plan, choices_of, method_of
+from tspsim.parallel.balance import BUSIEST
+from tspsim.parallel.lengths import OFFLOAD_FROM
 from tspsim.parallel.recomputed import RECOMPUTE_METHODS
 
 #: What a layer leaves for its backward, by the value of `recomputation`: what names say, and what that is.
@@ -56,6 +58,12 @@ def words_of(plan: Plan) -> Iterator[tuple[str, str]]:
         yield f"a:{plan.activation_store}", "the type in which activations wait for the backward"
     if plan.offload_layers:
         yield f"off{plan.offload_layers}", "layers whose activations wait on the host"
+    if OFFLOAD_FROM in plan.options:
+        yield f"from{plan.options[OFFLOAD_FROM]}", "tokens from which on a sequence's activations wait there"
+    if plan.offload_weights:
+        yield f"hw{plan.offload_weights}", "layers whose weights lie on the host"
+    if "deal" in plan.options:
+        yield plan.options["deal"], "what replicas get even shares of"
     if plan.sequence_regions:
         yield "sr", "sequence regions: between the products tensor shards have a part of the tokens each"
     if plan.overlap:
@@ -66,5 +74,12 @@ def words_of(plan: Plan) -> Iterator[tuple[str, str]]:
     for part, meaning in ((plan.order, "pipeline order"), (plan.dispatch, "dispatch"), (plan.hiding, "expert overlap")):
         if part.word:
             yield part.word, f"{meaning}: {part.name}"
+    if plan.expert_pieces > 1:
+        yield f"xc{plan.expert_pieces}", "pieces of dispatch, experts and combine that run beside each other"
+    if plan.expert_shards is not None:
+        yield f"xr{plan.expert_shards}", "ranks that an expert's columns are multiplied on; 0: all experts are gathered"
+    if plan.expert_balance != BUSIEST:
+        policy = plan.expert_balance.policy
+        yield policy, f"balance of experts: {BALANCES.get(policy).summary}"
     if plan.rail_axes:
         yield "@" + "+".join(plan.rail_axes), "axes laid across nodes"

@@ -138,7 +138,6 @@ class Scenario(Section):
             if plan.rollout is None:
                 raise refuse(f"plan '{plan.name}': a loop needs to know how it generates; state rollout: {{tp: …}}")
             wrong = next((key for key in ("routing", "checkpoint") if getattr(plan, key) is not None), None)
-            wrong = wrong or ("ep" if max(plan.ep, plan.rollout.ep) > 1 else None)
             if wrong is not None:
                 raise refuse(f"plan '{plan.name}': {wrong} is not built beside loop; leave it out")
             inline = self.cluster if isinstance(self.cluster, ClusterInline) else None

@@ -145,7 +145,7 @@ def with_hosts(context: ContextShare, plan: Plan) -> ContextShare:
 SOUGHT.register(
     Sought(
         KEY,
+        why_not="buys room for caches, not rate: state it to try",
         of=lambda model, work: work.step.serves and bool(work.load.batch) and work.host_reads_bytes_per_s > 0.0,
-        values=lambda model, work: ["the least that fits, of plans that have no room for the batch"],
     )
 )

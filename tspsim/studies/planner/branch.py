@@ -238,7 +238,7 @@ class Search:
                 if self.deadline.passed:
                     self.unseen_s = self.least_s
                     return
-                self.floors[number] = self.bound.floor_s(family, self.shapes(family, self.space.pipelines(family)))
+                self.floors[number] = self.bound.first_s(family, self.shapes(family, self.space.pipelines(family)))
             yield self.floors[number], family
         self.all_listed = True
 
@@ -368,7 +368,7 @@ class Frontier:
         self._heap: list[tuple[float, int, Callable[[float], None] | Candidate]] = []
         self._slow: list[tuple[float, int, Callable[[float], None] | Candidate]] = []
         for floor_s, family in families:
-            self._push(floor_s, partial(self._kernels, family))
+            self._push(floor_s, partial(self._floor if family.plan.ep > 1 else self._kernels, family))
 
     @property
     def next_bound_s(self) -> float:
@@ -443,6 +443,12 @@ class Frontier:
     def _fits(self, job: Job) -> bool:
         """Whether a plan's memory is within the limit."""
         return memory_bytes(job) <= self._room_bytes
+
+    def _floor(self, family: Job, bound_s: float) -> None:
+        """A family with its own way to experts."""
+        search = self._search
+        closer_s = max(bound_s, search.bound.floor_s(family, search.shapes(family, search.space.pipelines(family))))
+        self._push(closer_s, partial(self._kernels, family))
 
     def _kernels(self, family: Job, bound_s: float) -> None:
         """A family with all its kernels."""

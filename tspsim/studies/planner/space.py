@@ -437,7 +437,20 @@ class Space:
             if not legal(named(way(most))) or not fits(named(way(most))):
                 continue
             least = bisect.bisect_left(range(1, most), True, key=lambda layers: fits(named(way(layers)))) + 1
-            yield replace(candidate, job=named(way(least)), order=(*candidate.order, number, least))
+            thin = way(least)
+            if thin.offload_layers and job.unequal:
+                thin = self._from(thin, lambda plan: fits(named(plan)))
+            yield replace(candidate, job=named(thin), order=(*candidate.order, number, least))
+
+    def _from(self, plan: Plan, fits: Callable[[Plan], bool]) -> Plan:
+        """The plan with activations of no more sequences away than have to be: the longest."""
+
+        def away_from(tokens: int) -> Plan:
+            return replace(plan, options={**plan.options, OFFLOAD_FROM: tokens})
+
+        lengths = sorted(set(self.work.unequal.tokens))
+        most = bisect.bisect_left(lengths, True, key=lambda tokens: not fits(away_from(tokens)))
+        return away_from(lengths[most - 1]) if most > 1 else plan
 
     def _grouped(self, plan: Plan) -> Mesh:
         """The mesh of a plan whose state groups of ranks divide; each once."""

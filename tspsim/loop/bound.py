@@ -1,0 +1,111 @@
+"""Ceilings of an iteration: its parts follow each other, so that what each takes at least adds up.
+
+With rollouts of n tokens at most, and the floors of :mod:`tspsim.bound`,
+
+    rollout ≥ max(FLOPs of all prompts and answers on the GPUs that generate,
+                  (n − 1) · a decoding step of one sequence alone)
+    T ≥ rollout + Σ forwards + mini-batches · Σ updates,    ahead: T ≥ max(rollout, forwards + updates)
+
+Weights on their way, and what waits for them, are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ..bound import Bounds, Floor, PlanBound, plan_bound, served_bound
+from ..errors import InputError
+from ..question import Question
+from ..simulation import scheduled
+from .parts import Parts
+
+
+@dataclass(frozen=True)
+class Parted(Floor):
+    """What parts take at least that follow each other; ``beside``: parts that run meanwhile."""
+
+    parts: tuple[Floor, ...] = ()
+    beside: tuple[Floor, ...] = ()
+
+    @property
+    def longest_s(self) -> float:
+        return max(sum(each.longest_s for each in side) for side in (self.parts, self.beside))
+
+
+def parted(parts: tuple[Floor, ...], beside: tuple[Floor, ...]) -> Parted:
+    """Of both sides; FLOPs, HBM and links are told of the longer."""
+    longer = max((parts, beside), key=lambda side: sum(each.longest_s for each in side))
+    sums = (sum(getattr(each, name) for each in longer) for name in ("compute_s", "hbm_s", "links_s"))
+    return Parted(*sums, parts=parts, beside=beside)
+
+
+def times(floor: Floor, count: float) -> Floor:
+    """So many of them."""
+    return Floor(count * floor.compute_s, count * floor.hbm_s, count * floor.links_s)
+
+
+def bounds(question: Question) -> Bounds:
+    """The ceilings of every plan of a scenario with a loop.
+
+    Raises
+    ------
+    InputError
+        A part is wrong: degrees that divide nothing, rollouts longer than what they are packed into.
+    """
+    loop, device, work = question.scenario.loop, question.device, question.work
+    if loop is None:
+        raise InputError("is missing: ceilings of iterations are of a scenario with a loop", key="loop")
+    each = [plan_bounds(question, plan.name) for plan in question.plans]
+    flops_per_token = each[0][1]
+    return Bounds(
+        scenario=question.scenario.name,
+        workload=f"iterations of {loop.rollouts:,} rollouts of {question.model.name}, {loop.mini_batches} updates each",
+        device=device.name,
+        precision=work.precision,
+        gpus=question.cluster.gpus,
+        flops_per_token=flops_per_token,
+        block_flops_per_token=work.block_flops_per_token(question.model),
+        peak_flops_per_s=device.peak_of(work.precision),
+        hbm_bytes_per_s=device.hbm_bytes_per_s,
+        plans=tuple(bound for bound, _ in each),
+    )
+
+
+def plan_bounds(question: Question, name: str) -> tuple[PlanBound, float]:
+    """The floors of one plan's iteration, and the FLOPs that a token of it takes in all."""
+    parts = Parts(question, name)
+    loop, model = parts.loop, parts.scenario.workload.model
+    trained = {role: parts.trained(each) for role, each in {"actor": model, **loop.updates}.items()}
+    read = {role: parts.read(each) for role, each in loop.forwards.items()}
+    actor = bound_of(trained["actor"])
+    rollout, flops = rollout_floor(parts)
+    steps: list[Floor] = []
+    counted = [*((each, 1) for each in read.values()), *((each, loop.mini_batches) for each in trained.values())]
+    for asked, count in counted:
+        one = bound_of(asked)
+        steps.append(times(one.model, count))
+        flops += count * one.tokens_per_step * asked.work.flops_per_token(asked.model)
+    whole = parted((rollout,), tuple(steps)) if parts.rollout.ahead else parted((rollout, *steps), ())
+    bound = replace(actor, name=name, tokens_per_step=float(parts.tokens), model=whole,
+                    block_tokens=round(actor.through_block))  # fmt: skip
+    return bound, flops / parts.tokens
+
+
+def bound_of(question: Question) -> PlanBound:
+    """Of the only plan of a part."""
+    return plan_bound(question, scheduled(question, question.plans[0]))
+
+
+def rollout_floor(parts: Parts) -> tuple[Floor, float]:
+    """Of all rollouts on the GPUs that generate, and their FLOPs."""
+    generated = parts.generated()
+    model, work, device = generated.model, generated.work, generated.device
+    drawn = parts.traffic.draw(parts.question.model.max_context or None)
+    prompts, outputs = int(drawn.prompt_tokens.sum()), int(drawn.output_tokens.sum())
+    # A token read or written goes through all layers, the last one of an answer through none.
+    through = prompts + outputs - len(drawn.output_tokens)
+    flops = through * model.layers * model.layer_forward_flops_per_token(0) + outputs * 2.0 * model.hidden * model.vocab
+    together_s = flops / (device.peak_of(work.precision) * generated.cluster.gpus)
+    alone = served_bound(generated, scheduled(generated, generated.plans[0])).model
+    longest = times(alone, int(drawn.output_tokens.max()) - 1)
+    return replace(longest, compute_s=max(longest.compute_s, together_s)), flops
