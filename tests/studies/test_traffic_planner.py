@@ -131,16 +131,21 @@ def space(**more: Any) -> ServiceSpace:
     return ServiceSpace(scenario, planner.demand, planner.library, planner.kept_limits)
 
 
-def test_closed_forms_grow_with_load_up_to_what_prompts_leave():
-    here = space()
-    expected = next(each for each in here.usual() if each.keys == {"tp": 4}).expected
+@pytest.fixture(scope="module")
+def usual() -> list[Any]:
+    """What closed forms expect of the usual plans."""
+    return list(space().usual())
+
+
+def test_closed_forms_grow_with_load_up_to_what_prompts_leave(usual: list[Any]):
+    expected = next(each for each in usual if each.keys == {"tp": 4}).expected
     rates, waits = [e.requests_per_s for e in expected], [e.tpot_s for e in expected]
     assert rates == sorted(rates)
     assert waits == sorted(waits)
 
 
-def test_closed_forms_of_tensor_parallel_plans_are_what_is_simulated(planned: TrafficPlanned):
-    known = {repr(each.keys): each for each in space().usual()}
+def test_closed_forms_of_tensor_parallel_plans_are_what_is_simulated(planned: TrafficPlanned, usual: list[Any]):
+    known = {repr(each.keys): each for each in usual}
     compared = 0
     for tried in planned.known:
         keys = {key: value for key, value in tried.keys.items() if key not in ("name", "recomputation")}
