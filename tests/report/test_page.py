@@ -81,8 +81,15 @@ def test_plans_stand_fastest_first_with_a_switch_and_a_refused_one_has_its_reaso
     table = text[text.index("Rates, memory and cost of every plan") :]
     places = [table.index(f" {name} ") for name in ("TSP8", "TP4-SP2", "TP2-SP4", "TP8", "SP8")]
     assert places == sorted(places)
-    rows = [attrs["data-place"] for tag, attrs in page(fixtures.result()).tags if tag == "tr" and "data-place" in attrs]
-    assert rows == ["0", "2", "3", "1", "4"]
+    told = page(fixtures.result())
+    rows = [attrs["data-place"] for tag, attrs in told.tags if "data-place" in attrs]
+    ranked = ["0", "2", "3", "1", "4"]
+    assert rows == [*ranked, *ranked[:4], *ranked]  # plans, where the time goes, memory
+    figures = told.data["figures"]
+    for key in ("rates-model", "rates-block", "breakdown", "volume"):
+        assert figures[key]["layout"]["yaxis"]["ticktext"] == ["TSP8", "TP4-SP2", "TP2-SP4", "TP8"]
+        assert figures[key]["layout"]["meta"]["rows"] == [0, 2, 3, 1]  # where the scenario has them
+    assert figures["memory"]["layout"]["meta"]["rows"] == [0, 2, 3, 1, 4]
     assert "refused: needs 206.0 GiB" in table
 
 

@@ -71,13 +71,13 @@ def test_no_stated_plan_is_better_than_the_best_and_the_claim_names_what_was_sea
     claim = " ".join(sure(planned))
     assert "of those searched" in claim or "Of the plans searched" in claim
     assert "expert_dispatch (ranks, links, experts)" in claim
-    assert "expert_overlap (none, shared_experts)" in claim
+    assert "expert_overlap (none, shared_experts, micro_batches)" in claim
     assert "shard_group" in claim
 
 
 def of_each_new_key(space: Space) -> Iterator[Candidate]:
     """A plan for every way to dispatch, what hides it, and every group that divides state."""
-    wanted = {(dispatch, hidden) for dispatch in space.dispatches(8) for hidden in ("none", "shared_experts")}
+    wanted = {(way, hidden) for way in space.searched()["expert_dispatch"] for hidden in ("none", "shared_experts")}
     for family in space.families():
         plan = family.plan
         if (plan.ep, plan.pp, plan.tsp, plan.recomputation, family.sequences) != (8, 1, 1, "full", 1) or plan.sp > 1:
