@@ -64,7 +64,8 @@ def said_in_any_process(script: str, *arguments: str) -> str:
     process too; ``helpers`` can be imported in both."""
     folders = [str(Path(tspsim.__file__).parents[1]), str(Path(__file__).parents[1])]
     paths = os.pathsep.join([*folders, *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONHASHSEED": "4242", "PYTHONPATH": paths}
+    # The same package as here, whatever lies in the current folder.
+    environment = {**os.environ, "PYTHONHASHSEED": "4242", "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
     command = [sys.executable, "-c", script, *arguments]
     there = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
     here = io.StringIO()

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import tspsim
+
 MODEL = """\
 name: tiny
 layers: {layers}
@@ -36,10 +38,12 @@ def write_catalog(folder: Path, layers: int = 2) -> Path:
 
 
 def environment(catalog: Path) -> dict[str, str]:
-    """For subprocesses: the same package as here, and the catalog."""
-    package = Path(__file__).resolve().parents[2]
+    """For subprocesses: the same package as here, which is compiled, whatever lies in the current folder; and the
+    catalog."""
+    package = Path(tspsim.__file__).parents[1]
     paths = os.pathsep.join([str(package), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "PYTHONPATH": paths, "TSPSIM_CATALOG": str(catalog), "PYTHONDONTWRITEBYTECODE": "1"}
+    same = {"PYTHONPATH": paths, "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**os.environ, **same, "TSPSIM_CATALOG": str(catalog)}
 
 
 def command(*arguments: object) -> list[str]:

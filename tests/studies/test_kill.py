@@ -136,7 +136,7 @@ def killed_and_resumed(catalog: Path, out: Path, kills: int, seed: int) -> None:
 def test_kill_9_at_random_moments_loses_nothing_and_repeats_nothing(
     catalog: Path, undisturbed: list[list[str]], tmp_path: Path
 ) -> None:
-    killed_and_resumed(catalog, tmp_path / "t.csv", kills=3, seed=1)
+    killed_and_resumed(catalog, tmp_path / "t.csv", kills=2, seed=1)  # once after the start, once amid answers
     assert table_of(tmp_path / "t.csv") == undisturbed
     assert {path.name for path in tmp_path.iterdir()} == {"t.csv", "t.sqlite"}
 

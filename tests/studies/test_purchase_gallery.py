@@ -21,11 +21,18 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_same_scenarios_give_the_same_bytes(tmp_path: Path) -> None:
-    for folder in ("a", "b"):
-        write_gallery(tmp_path / folder, FEW)
-    assert files(tmp_path / "a") == files(tmp_path / "b")
-    assert sum(name.endswith("plotly.min.js") for name in files(tmp_path / "a")) == 1
+@pytest.fixture(scope="module")
+def gallery(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pages and tables of a few scenarios."""
+    folder = tmp_path_factory.mktemp("gallery")
+    write_gallery(folder, FEW)
+    return folder
+
+
+def test_the_same_scenarios_give_the_same_bytes(gallery: Path, tmp_path: Path) -> None:
+    write_gallery(tmp_path, FEW)
+    assert files(tmp_path) == files(gallery)
+    assert sum(name.endswith("plotly.min.js") for name in files(gallery)) == 1
 
 
 SMALL = """\
@@ -55,11 +62,10 @@ def test_a_planners_answer_stands_beside_the_others(tmp_path: Path, monkeypatch:
     assert float(rows[0]["tokens_per_s"]) == max(float(row["tokens_per_s"]) for row in rows)
 
 
-def test_csv_and_parquet_have_the_same_rows(tmp_path: Path) -> None:
-    write_gallery(tmp_path, FEW[:1])
-    with (tmp_path / "tables/gqa-tsp-moves-fewer-bytes.csv").open(encoding="utf-8") as file:
+def test_csv_and_parquet_have_the_same_rows(gallery: Path) -> None:
+    with (gallery / "tables/gqa-tsp-moves-fewer-bytes.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    columns = pyarrow.parquet.read_table(tmp_path / "tables/gqa-tsp-moves-fewer-bytes.parquet").to_pydict()
+    columns = pyarrow.parquet.read_table(gallery / "tables/gqa-tsp-moves-fewer-bytes.parquet").to_pydict()
     assert [row["plan"] for row in rows] == columns["plan"] and len(rows) == 10
     assert [float(row["tokens_per_s"]) for row in rows] == columns["tokens_per_s"]
     assert [row["offer"] for row in rows] == ["MI300X"] * 5 + ["H200"] * 5

@@ -37,7 +37,7 @@ def asked(**more: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def planned() -> TrafficPlanned:
-    return TrafficPlanner(load(asked()), budget_s=8.0).run()
+    return TrafficPlanner(load(asked()), budget_s=4.0).run()
 
 
 def test_no_stated_plan_serves_more_within_bounds_for_a_dollar(planned: TrafficPlanned):
@@ -87,7 +87,7 @@ def test_python_plans_requests_too():
 
 def test_every_offer_has_its_best():
     offers = [{"name": name, "cluster": {"device": name, "gpus_per_node": 2}} for name in ("h200", "mi300x")]
-    answer = TrafficPlanner(load(asked(offers=offers, plans=[{"name": "TP2", "tp": 2}])), budget_s=3.0).run()
+    answer = TrafficPlanner(load(asked(offers=offers, plans=[{"name": "TP2", "tp": 2}])), budget_s=1.5).run()
     assert {each.offer for each in answer.by_offer} == {"h200", "mi300x"}
     assert {each.offer for each in answer.stated} == {"h200", "mi300x"}
 
@@ -95,7 +95,7 @@ def test_every_offer_has_its_best():
 def test_without_bounds_clients_are_as_stated():
     plain = asked()
     del plain["traffic"]["slo"]
-    answer = TrafficPlanner(load(plain), budget_s=1.5).run()
+    answer = TrafficPlanner(load(plain), budget_s=0.8).run()
     assert answer.objective == "tokens_per_dollar"
     assert {each.load["concurrency"] for each in answer.known} == {16}
 
@@ -131,16 +131,21 @@ def space(**more: Any) -> ServiceSpace:
     return ServiceSpace(scenario, planner.demand, planner.library, planner.kept_limits)
 
 
-def test_closed_forms_grow_with_load_up_to_what_prompts_leave():
-    here = space()
-    expected = next(each for each in here.usual() if each.keys == {"tp": 4}).expected
+@pytest.fixture(scope="module")
+def usual() -> list[Any]:
+    """What closed forms expect of the usual plans."""
+    return list(space().usual())
+
+
+def test_closed_forms_grow_with_load_up_to_what_prompts_leave(usual: list[Any]):
+    expected = next(each for each in usual if each.keys == {"tp": 4}).expected
     rates, waits = [e.requests_per_s for e in expected], [e.tpot_s for e in expected]
     assert rates == sorted(rates)
     assert waits == sorted(waits)
 
 
-def test_closed_forms_of_tensor_parallel_plans_are_what_is_simulated(planned: TrafficPlanned):
-    known = {repr(each.keys): each for each in space().usual()}
+def test_closed_forms_of_tensor_parallel_plans_are_what_is_simulated(planned: TrafficPlanned, usual: list[Any]):
+    known = {repr(each.keys): each for each in usual}
     compared = 0
     for tried in planned.known:
         keys = {key: value for key, value in tried.keys.items() if key not in ("name", "recomputation")}
