@@ -6,13 +6,15 @@ import struct
 from array import array
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from .shelf import PAGE, Shelf
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Kind(IntEnum):
@@ -126,4 +128,6 @@ class StepLog:
 
     def to_frame(self) -> pd.DataFrame:
         """All columns."""
+        import pandas as pd
+
         return pd.DataFrame({name: self.column(name) for name in self.COLUMNS})
