@@ -22,8 +22,8 @@ def reach(env: simpy.Environment, at_s: float) -> bool:
 
     Who would schedule an event of its own there may go on at once instead: nobody can tell the difference.
     """
-    now_s = env.now
-    then_s = now_s + max(0.0, at_s - now_s)
+    now_s = env._now
+    then_s = now_s + (at_s - now_s if at_s > now_s else 0.0)
     if env.peek() <= then_s:
         return False
     env._now = then_s

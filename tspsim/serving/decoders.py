@@ -213,9 +213,10 @@ class Decoders:
         """Hold the blocks of the next step, in which ``stalled`` ones stand still; whether any goes on."""
         if self.count == len(stalled):
             return False
+        step = 1 if self.speculation is None else self.advance(1)
         for sequence in stalled:
-            self.pool.used -= self._shift(sequence, -self.advance(1))
-        self._grow_to(self.counter + self.advance(1))
+            self.pool.used -= self._shift(sequence, -step)
+        self._grow_to(self.counter + step)
         return True
 
     def blocks_after(self, steps: int) -> int:
@@ -223,8 +224,9 @@ class Decoders:
         return self._growth(self.counter + self.advance(steps)) if steps else 0
 
     def _grow_to(self, level: int) -> None:
-        self.pool.take(self._growth(level))
-        self._level = level
+        if level != self._level:
+            self.pool.take(self._growth(level))
+            self._level = level
 
     def _growth(self, to: int) -> int:
         """Blocks that they take from the level to another value of the counter."""

@@ -272,9 +272,10 @@ class Lane:
 
     def let_go(self) -> None:
         """What ended in the step before leaves."""
-        for sequence in self.lingering:
-            self.release(sequence)
-        self.lingering.clear()
+        if self.lingering:
+            for sequence in self.lingering:
+                self.release(sequence)
+            self.lingering.clear()
 
     # --- a step ---------------------------------------------------------------------------------------------
 
@@ -295,8 +296,9 @@ class Lane:
             return Work(chunks, (), self.queries)
         decoders = self.decoders
         if not plan.stalled and not extra:
-            counts = decoders.count, decoders.context_tokens, decoders.longest
-            return Work.counted(chunks, self.queries, *counts, self._lister(plan, extra))
+            listed = self._lister(plan, extra)
+            tokens = decoders.context_tokens
+            return Work.counted(chunks, self.queries, decoders.count, tokens, decoders.longest, listed)
         return Work(chunks, self._lister(plan, extra)(), self.queries)
 
     def padded(self) -> list[Sequence]:

@@ -23,6 +23,7 @@ from ..simulation import run, scheduled
 from ..steps import DECODE_STEP, MIXED_STEP, PREFILL_STEP, VERIFY_STEP, Load, Piece, Speculation, Step
 from .chain import Chain, Exchanges, Walker
 from .flat import Thing, things_of
+from .recurring import Recurring
 from .work import Work
 
 #: What hides nothing: of a step that cannot be cut into two.
@@ -67,6 +68,12 @@ def part_of(operator: Operator) -> str:
     return "products" if operator.kind == "gemm" else "other kernels"
 
 
+def chained_s(job: Job, chain: Chain) -> float:
+    """Seconds of a step whose programs are a chain, with the host's behind them."""
+    period_s = inference.turn_s(job, chain.end_s, max(chain.work_s))
+    return chain.end_s + inference.host_s(job, period_s, chain.end_s)
+
+
 class StepPrograms:
     """Steps of one plan.
 
@@ -90,6 +97,7 @@ class StepPrograms:
         self._plans: dict[str, Plan] = {}
         self._operators_s: dict[Captured, Callable[[Operator], float]] = {}
         self.decode_step = VERIFY_STEP if speculation and speculation.tokens else DECODE_STEP
+        self._recurring = Recurring(self.written_of, self._walk_s)
         #: Programs written and runs of the engine so far.
         self.written = self.ran = 0
 
@@ -222,7 +230,18 @@ class StepPrograms:
     # --- times ------------------------------------------------------------------------------------------------
 
     def seconds(self, work: Work) -> float:
-        return sum(self.price(job).seconds for job in self.of(work))
+        return sum(self._job_s(job) for job in self.of(work))
+
+    def _job_s(self, job: Job) -> float:
+        alike = self._walks and self._attends_alike
+        found = self._recurring.seconds(job, self._known(job.capture)) if alike else None
+        return self.price(job).seconds if found is None else found
+
+    @cached_property
+    def _attends_alike(self) -> bool:
+        """Whether all layers do the same with short contexts and with long ones: no window, and nothing chosen."""
+        model = self.question.model
+        return not any(model.attention_of(block).bends(model, block) for block in dict.fromkeys(model.blocks))
 
     def price(self, job: Job) -> Priced:
         """One step, walked if it is a chain."""
@@ -233,11 +252,13 @@ class StepPrograms:
         if set(axes_of(job)) != {"pp"}:
             return None
         chain = self._walker.chain(self.written_of(job), self._known(job.capture))
-        if chain is None:
+        return None if chain is None else self._told(job, chain, chained_s(job, chain))
+
+    def _walk_s(self, job: Job, stages: list[Program], cost: Callable[[Operator], float]) -> float | None:
+        if set(axes_of(job)) != {"pp"}:
             return None
-        period_s = inference.turn_s(job, chain.end_s, max(chain.work_s))
-        seconds = chain.end_s + inference.host_s(job, period_s, chain.end_s)
-        return self._told(job, chain, seconds)
+        chain = self._walker.chain(stages, cost)
+        return None if chain is None else chained_s(job, chain)
 
     def _told(self, job: Job, chain: Chain, seconds: float) -> Priced:
         stages = len(chain.operators_s)

@@ -100,6 +100,7 @@ class Replica:
         self.lanes: tuple[Lane, ...] = self._group.lanes
         for lane in self.lanes:
             lane.log = self.log
+        self._wakes = any(type(lane).wake_s is not Lane.wake_s for lane in self.lanes)
         self._on_first_token, self._on_end, self._on_chunk = on_first_token, on_end, on_chunk
         self._each_step = cost if isinstance(cost, EachStepCost) else None
         self._run: Run | None = None
@@ -233,7 +234,7 @@ class Replica:
                 self._at(wake_s, self._begin)
             return None
         self._idle = False
-        works = [*map(_work, lanes, plans)]
+        works = [lane.work(plan) for lane, plan in zip(lanes, plans, strict=True)]
         chunk_tokens = sequences = 0
         for plan, work in zip(plans, works, strict=True):
             sequences += work.sequences
@@ -241,9 +242,10 @@ class Replica:
                 chunk_tokens += tokens
         if chunk_tokens == 0:
             ends_s = self._decode_ends(start_s, works, self._steps(plans))
-            wake_s = lanes[0].wake_s() if len(lanes) == 1 else min([lane.wake_s() for lane in lanes])
-            if wake_s < inf:
-                ends_s = ends_s[: bisect_left(ends_s, wake_s) + 1]
+            if self._wakes:
+                wake_s = min([lane.wake_s() for lane in lanes])
+                if wake_s < inf:
+                    ends_s = ends_s[: bisect_left(ends_s, wake_s) + 1]
             kind = Kind.DECODE
         else:
             ends_s = [start_s + self.cost.seconds(works)]
@@ -258,9 +260,11 @@ class Replica:
 
     def _steps(self, plans: list[StepPlan]) -> int:
         """Decode steps from now that are planned alike."""
-        if self.every_step or not all(plan.again for plan in plans):
+        if self.every_step:
             return 1
-        return self.lanes[0].steady() if len(plans) == 1 else min([lane.steady() for lane in self.lanes])
+        if len(plans) == 1:
+            return self.lanes[0].steady() if plans[0].again else 1
+        return min([lane.steady() for lane in self.lanes]) if all(plan.again for plan in plans) else 1
 
     def _decode_ends(self, start_s: float, works: list[Work], steps: int) -> Floats | list[float]:
         """When each of the next decode steps ends."""
@@ -320,10 +324,6 @@ class Replica:
         if run is None or run.steps == 1:
             return 0
         return min(bisect_right(run.ends_s, self.env.now), run.steps - 1)
-
-
-def _work(lane: Lane, plan: StepPlan) -> Work:
-    return lane.work(plan)
 
 
 def _busy(plans: list[StepPlan]) -> bool:
