@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import NamedTuple
 
 from ..registry import Registry
@@ -44,6 +45,7 @@ def chunk_layers(layers: int, chunks: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
+@cache
 def spread_over(layers: int, some: int) -> tuple[bool, ...]:
     """Which of a chunk's layers are among ``some`` that are spread evenly over it.
 
