@@ -234,6 +234,14 @@ INTERLEAVED = PipelineOrder(
 
 #: Orders that a plan may name.
 ORDERS: Registry[PipelineOrder] = Registry("pipeline order", "tspsim.pipeline_orders")
+
+
+def order_of(schedule: str, vpp: int) -> PipelineOrder:
+    """The order of that name, of so many chunks a stage."""
+    order = ORDERS.get(schedule)
+    return order.of_chunks if vpp > 1 and order.of_chunks else order
+
+
 ORDERS.register(
     PipelineOrder(
         "1f1b",
