@@ -116,7 +116,7 @@ def test_what_does_not_fill_both_ways_is_refused(tmp_path: Any) -> None:
 
 
 def test_a_search_does_not_look_at_it() -> None:
-    assert not ORDERS.get("dualpipe").searched and ORDERS.get("zb-h1").searched
+    assert ORDERS.get("dualpipe").for_experts and not ORDERS.get("zb-h1").for_experts
 
 
 def test_tokens_travel_to_experts_in_eight_bits_and_back_in_sixteen() -> None:

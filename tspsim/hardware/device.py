@@ -15,32 +15,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from tspsim.errors import InputError, UnknownNameError
+from tspsim.errors import UnknownNameError
 from tspsim.operators import DTYPE_BYTES, Operator
 from tspsim.provenance import Provenance
 
 from . import moe, step
+from .facts import DeviceFacts
 from .families import FAMILIES
-from .kernels import PEAK_OF, Kernel, find, limits_of, maker_of, version_of
+from .kernels import Kernel, find, limits_of, maker_of, version_of
 from .limits import DeviceLimits, Estimate, minimum
 from .pricers import price
+from .shapes import read_shape
 
 if TYPE_CHECKING:
-    from .specification import DeviceSpec, Sourced
+    from .specification import DeviceSpec
 
 #: What a library is told by that is the device's own for another type of cache.
 READ_AS = "as "
 
 
 @dataclass(frozen=True, eq=False)
-class Device:
+class Device(DeviceFacts):
     """One GPU: its facts, and the cost of operators on it.
 
     Parameters
@@ -61,7 +62,6 @@ class Device:
         and a type of cache: that cache is read by the kernel of another, as fast a byte.
     """
 
-    spec: DeviceSpec
     relatives: tuple[DeviceSpec, ...] = ()
     clocks: Literal["sustained", "burst"] = "sustained"
     engine: str = ""
@@ -80,89 +80,6 @@ class Device:
         if key not in self._preferring:
             self._preferring[key] = Device(self.spec, self.relatives, self.clocks, *key)
         return self._preferring[key]
-
-    @property
-    def name(self) -> str:
-        return self.spec.name
-
-    @property
-    def vendor(self) -> str:
-        return self.spec.vendor
-
-    @property
-    def family(self) -> str:
-        return self.spec.family
-
-    @cached_property
-    def peak_flops_per_s(self) -> Mapping[str, float]:
-        """Dense FLOP/s by every type that the matrix units have."""
-        own = {dtype: peak.value for dtype, peak in self.spec.peak.items()}
-        same = {dtype: own[other] for dtype, other in PEAK_OF.items() if other in own and dtype not in own}
-        return MappingProxyType(own | same)
-
-    def peak_of(self, dtype: str) -> float:
-        """Dense FLOP/s of a type: its own, or of the type whose instructions a scaled format runs on.
-
-        Raises
-        ------
-        InputError
-            The device has no instructions for it; the message lists those it has.
-        """
-        peaks = self.peak_flops_per_s
-        if dtype in peaks:
-            return peaks[dtype]
-        scaled = {"fp8_block"} | ({"mxfp8"} if "mxfp4" in peaks or "nvfp4" in peaks else set())
-        if dtype in scaled and "fp8" in peaks:
-            return peaks["fp8"]
-        known = ", ".join(sorted({*peaks, *(scaled if "fp8" in peaks else ())}))
-        raise InputError(f"{self.name} has no {dtype}; it has {known}")
-
-    @property
-    def hbm_bytes_per_s(self) -> float:
-        return self.spec.hbm_bandwidth.value
-
-    @property
-    def memory_bytes(self) -> float:
-        """What the vendor prints; closed forms use it."""
-        return self.spec.memory.value
-
-    @property
-    def visible_memory_bytes(self) -> float:
-        """What a process sees; verdicts use it."""
-        return self.spec.visible_memory.value
-
-    @property
-    def compute_units(self) -> int:
-        return self.spec.compute_units.value
-
-    @property
-    def tdp_watts(self) -> float:
-        return self.spec.tdp.value
-
-    @property
-    def all_in_watts(self) -> float | None:
-        """Power a GPU with its share of the server, network and cooling; None where no source gives it."""
-        return self.spec.all_in_power.value if self.spec.all_in_power else None
-
-    @property
-    def prices_usd_per_hour(self) -> Mapping[str, float]:
-        """USD a GPU hour by basis (hyperscaler, neocloud, rental); empty where no source gives one."""
-        prices = self.spec.prices
-        if prices is None:
-            return MappingProxyType({})
-        return MappingProxyType(
-            {"hyperscaler": prices.hyperscaler, "neocloud": prices.neocloud, "rental": prices.rental}
-        )
-
-    @property
-    def compute_slowdown(self) -> float:
-        """Time of compute beside communication over its time alone, at least 1."""
-        return self.spec.overlap.compute.value
-
-    @property
-    def communication_slowdown(self) -> float:
-        """Time of communication beside compute over its time alone, at least 1."""
-        return self.spec.overlap.communication.value
 
     # --- isolated kernels -----------------------------------------------------------------------------------
 
@@ -370,7 +287,7 @@ class Device:
 
     def isolated(self, kernel: Kernel, second_dtype: str | None = None, **shape: Any) -> Estimate:
         """What calls of one kernel model take; K and V of several segments are tuples."""
-        numbers = _numbers(shape)
+        numbers = read_shape(shape)
         first = next(iter(numbers.values()))
         if isinstance(first, float):
             return kernel.estimate(float(self._seconds(kernel, numbers, second_dtype)))
@@ -498,46 +415,18 @@ class Device:
 
     def provenance(self) -> tuple[Provenance, ...]:
         """Every fact of the device, and every kernel model asked so far, with its source and basis."""
-        spec = self.spec
-        numbers: dict[str, tuple[str, Sourced[Any]]] = {
-            **{
-                f"peak {dtype}": (f"{peak.value / 1e12:g} TFLOP/s", peak) for dtype, peak in spec.peak.items()
-            },
-            "HBM bandwidth": (f"{spec.hbm_bandwidth.value / 1e12:g} TB/s", spec.hbm_bandwidth),
-            "memory": (f"{spec.memory.value / 1e9:g} GB", spec.memory),
-            "visible memory": (f"{spec.visible_memory.value / 2**30:.2f} GiB", spec.visible_memory),
-            "compute units": (f"{spec.compute_units.value}", spec.compute_units),
-            "L2": (f"{spec.l2.value / 2**20:g} MiB", spec.l2),
-            "sustained GEMM rate": (f"{spec.sustained.gemm.value:g} of burst", spec.sustained.gemm),
-            "sustained attention rate": (
-                f"{spec.sustained.attention.value:g} of burst",
-                spec.sustained.attention,
-            ),
-            "compute beside communication": (f"{spec.overlap.compute.value:g}×", spec.overlap.compute),
-            "communication beside compute": (
-                f"{spec.overlap.communication.value:g}×",
-                spec.overlap.communication,
-            ),
-        }
-        stated = [
-            Provenance(f"{self.name}: {what}", text, number.source, spec.basis_of(number))
-            for what, (text, number) in numbers.items()
-        ]
         used = sorted(
             {
                 Provenance(f"{self.name}: {k.family} {k.dtype}", k.library, k.source, k.basis)
                 for k in self._kernels.values()
             }
         )
-        return (*stated, *used)
+        return (*self.stated(), *used)
 
 
 #: Bytes a column of one row that an op moves in bf16 (read plus written), to recover the row's length.
 _BYTES_A_COLUMN = {"copy": 4.0, "add": 6.0, "rmsnorm": 4.0, "add_rmsnorm": 8.0, "swiglu": 6.0}
 _ATTENTION = ("attention_forward", "attention_backward")
-_MAY_BE_ZERO = frozenset(
-    {"rows", "columns", "causal", "choice", "longest", "prompts", "pairs", "touched", "gated"}
-)
 _CHUNK = 2048
 
 
@@ -558,22 +447,3 @@ def _by_direction(forward: str, backward: str, direction: str) -> str:
     if direction not in ("forward", "backward"):
         raise UnknownNameError("direction", direction, ("forward", "backward"))
     return forward if direction == "forward" else backward
-
-
-def _numbers(shape: Mapping[str, Any]) -> dict[str, Any]:
-    """Floats, or float arrays of one shape; refuses what is not a size. Tuples, of segments, are left as they are."""
-    if all(isinstance(value, int | float | tuple) for value in shape.values()):
-        numbers: dict[str, Any] = {n: v if isinstance(v, tuple) else float(v) for n, v in shape.items()}
-        smallest = {name: value for name, value in numbers.items() if not isinstance(value, tuple)}
-        largest = max(smallest.values())
-    else:
-        arrays = np.broadcast_arrays(*(np.asarray(value, dtype=float) for value in shape.values()))
-        numbers = dict(zip(shape, arrays, strict=True))
-        smallest = {name: array.min() if array.size else 1.0 for name, array in numbers.items()}
-        largest = max((array.max() for array in arrays if array.size), default=1.0)
-    for name, value in smallest.items():
-        if not value > 0.0 and not (value == 0.0 and name in _MAY_BE_ZERO):
-            raise InputError(f"{name} must be more than zero, not {value:g}")
-    if not largest < float("inf"):
-        raise InputError("sizes must be finite")
-    return numbers

@@ -32,6 +32,7 @@ from .residual import RESIDUALS
 from .routing import Routing
 from .scheme import Received, Scheme, scheme_of
 from .serving_engine import Captured, ServingEngine
+from .sought import SOUGHT, Sought
 from .stack import IDEAL, Stack
 from .stack_spec import StackSpec, load_stack
 from .step import axes_of, write_program
@@ -47,6 +48,7 @@ __all__ = [
     "IDEAL",
     "RESIDUALS",
     "SCHEMES",
+    "SOUGHT",
     "SWITCHES",
     "WEIGHT_TRANSPORTS",
     "Adapters",
@@ -63,6 +65,7 @@ __all__ = [
     "Routing",
     "Scheme",
     "ServingEngine",
+    "Sought",
     "Stack",
     "StackSpec",
     "Unequal",

@@ -7,15 +7,21 @@ Policies of their own: :mod:`tspsim.parallel.balances`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..registry import Registry
 from .routing import Routing
+from .sought import SOUGHT, Sought
+
+if TYPE_CHECKING:
+    from ..model import Architecture
+    from .job import Job
+    from .work import Work
 
 
 class Visits(NamedTuple):
@@ -116,6 +122,8 @@ class ExpertBalance:
     touched
         (visits, pairs of a token and a choice, options) → distinct experts that each rank reads in a serving step,
         where it says which copy runs; None: those of its ranks that any choice falls on.
+    why_not
+        Why a search over plans does not try it, with its options at their defaults; empty: it does.
     check
         (experts, ranks, options) → what is wrong; None where nothing is.
     """
@@ -128,6 +136,7 @@ class ExpertBalance:
     serves: bool = True
     check: Callable[[int, int, Mapping[str, Any]], str | None] = lambda experts, ranks, options: None
     touched: Callable[..., tuple[float, ...]] | None = None
+    why_not: str = ""
 
     def values(self, stated: Mapping[str, Any]) -> dict[str, Any]:
         """Of all options, as stated or their defaults."""
@@ -183,3 +192,38 @@ def touched(routing: Routing, balance: Balance, experts: int, ranks: int, pairs:
     if placed:
         return tuple(sum(1.0 - (1.0 - share) ** pairs for share in rank) for rank in placed)
     return routing.distinct_of_ranks(experts, ranks, pairs)
+
+
+# --- what a search tries of them --------------------------------------------------------------------------------
+
+
+def uneven(model: Architecture, work: Work) -> bool:
+    """Experts of a model get unequal loads; of equal ones there is nothing to balance."""
+    return model.experts is not None and work.routing.load != "balanced"
+
+
+def policies(work: Work) -> list[ExpertBalance]:
+    """Those that a step can follow."""
+    step = work.step
+    return [each for each in BALANCES.values() if (each.trains or not step.trains) and (each.serves or not step.serves)]
+
+
+def ways(job: Job) -> Iterator[Balance]:
+    """Every policy with its options at their defaults, where loads of several ranks differ and experts are whole."""
+    plan = job.plan
+    if uneven(job.model, job.work) and plan.ep > 1 and plan.expert_shards is None:
+        for each in policies(job.work):
+            if not each.why_not and each.name != plan.expert_balance.policy:
+                yield Balance(each.name)
+
+
+SOUGHT.register(
+    Sought(
+        "expert_balance",
+        of=uneven,
+        values=lambda model, work: [each.name for each in policies(work) if not each.why_not],
+        left=lambda model, work: {each.name: each.why_not for each in policies(work) if each.why_not},
+        ways=ways,
+        kernels=True,
+    )
+)

@@ -23,6 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..registry import Registry
+from .sought import ANOTHER_QUESTION, SOUGHT, Sought, trains
 
 
 @dataclass(frozen=True)
@@ -59,3 +60,6 @@ STAGED = CHECKPOINTS.register(
 SYNCHRONOUS = CHECKPOINTS.register(
     Checkpoint("synchronous", "the step begins when the state is in its file", True, True)
 )
+
+for _key in ("checkpoint", "checkpoint_rate", "checkpoint_every"):
+    SOUGHT.register(Sought(_key, why_not=ANOTHER_QUESTION, of=trains))

@@ -5,13 +5,19 @@ Those that know where experts are: :mod:`tspsim.parallel.dispatches`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..model import Experts
 from ..network import places_reached
 from ..registry import Registry
 from .routing import Routing
+from .sought import CHANGES_NUMBERS, SOUGHT, Sought, with_experts
+
+if TYPE_CHECKING:
+    from .job import Job
+    from .work import Work
 
 #: There, back, of these the shares that leave their node.
 NodeShares = tuple[float, float, float, float]
@@ -46,8 +52,8 @@ class ExpertDispatch:
         (routing, experts, ranks) → what a reader of such a plan has to know; empty: nothing.
     check
         (routing, experts, ranks) → what it lacks; None where nothing.
-    searched
-        Whether the planner tries it where nobody names it.
+    why_not
+        Why the planner does not try it where nobody names it; empty: it does.
     trains
         Whether a backward can take the same ways.
     eight_bits
@@ -69,11 +75,15 @@ class ExpertDispatch:
     everywhere: bool = False
     note: Callable[[Routing, Experts, int], str] = lambda routing, experts, ranks: ""
     check: Callable[[Routing, Experts, int], str | None] = lambda routing, experts, ranks: None
-    searched: bool = True
+    why_not: str = ""
     trains: bool = True
     eight_bits: bool = False
     word: str = ""
     assumption: str = ""
+
+    @property
+    def searched(self) -> bool:
+        return not self.why_not
 
 
 def distinct_ranks(ranks: int, experts: Experts) -> float:
@@ -118,7 +128,7 @@ DISPATCHES.register(
         phases=("dispatch", "combine"),
         element_bytes=SCALED_FP8,
         eight_bits=True,
-        searched=False,
+        why_not=CHANGES_NUMBERS,
         word="x8",
         assumption="tokens travel to their experts in eight bits, as products of eight bits read them",
     )
@@ -165,5 +175,56 @@ class ExpertOverlap:
 OVERLAPS: Registry[ExpertOverlap] = Registry("expert overlap", "tspsim.expert_overlap")
 OVERLAPS.register(ExpertOverlap("none"))
 OVERLAPS.register(ExpertOverlap("shared_experts", shared_beside=True, word="sh"))
-OVERLAPS.register(ExpertOverlap("micro_batches", shared_beside=True, micro_batches=True))
-OVERLAPS.register(ExpertOverlap("two_batches", shared_beside=True, halves=True))
+OVERLAPS.register(ExpertOverlap("micro_batches", shared_beside=True, micro_batches=True, word="mi"))
+OVERLAPS.register(ExpertOverlap("two_batches", shared_beside=True, halves=True, word="tb"))
+
+
+# --- what a search tries of them --------------------------------------------------------------------------------
+
+
+def ways_to_dispatch(job: Job) -> Iterator[str]:
+    """Every way that trains, where tokens travel; a serving step's are spread with its experts."""
+    plan = job.plan
+    if plan.ep > 1 and plan.expert_shards != 0 and not job.step.serves:
+        others = (each for each in DISPATCHES.values() if each != plan.dispatch)
+        yield from (each.name for each in others if each.trains and each.searched)
+
+
+def ways_to_hide(job: Job) -> Iterator[str]:
+    """Shared experts where there are any; of training another micro-batch, of a serving step its other half."""
+    plan, experts = job.plan, job.model.experts
+    if experts is None or plan.ep == 1 or plan.expert_shards == 0:
+        return
+    for each in OVERLAPS.values():
+        alone = not (each.micro_batches or each.halves)
+        fits = bool(experts.shared_width) if alone else (each.halves == job.step.serves and plan.expert_pieces == 1)
+        if each != plan.hiding and fits and each.shared_beside and not (each.micro_batches and not job.training):
+            yield each.name
+
+
+def _dispatches(work: Work) -> list[ExpertDispatch]:
+    return [each for each in DISPATCHES.values() if each.trains or work.step.serves]
+
+
+SOUGHT.register(
+    Sought(
+        "expert_dispatch",
+        of=with_experts,
+        values=lambda model, work: [each.name for each in _dispatches(work) if each.searched],
+        left=lambda model, work: {each.name: each.why_not for each in _dispatches(work) if each.why_not},
+        ways=ways_to_dispatch,
+        kernels=True,
+    )
+)
+SOUGHT.register(
+    Sought(
+        "expert_overlap",
+        of=with_experts,
+        values=lambda model, work: [
+            each.name
+            for each in OVERLAPS.values()
+            if not (each.halves and not work.step.serves) and not (each.micro_batches and not work.step.trains)
+        ],
+        ways=ways_to_hide,
+    )
+)

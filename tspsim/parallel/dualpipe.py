@@ -73,7 +73,9 @@ def check(pipeline: Pipeline) -> Refusal:
     return None
 
 
-DUALPIPE_BESIDE = PipelineOrder("dualpipe-beside", dualpipe, check, both_ways=True, searched=False)
+DUALPIPE_BESIDE = PipelineOrder("dualpipe-beside", dualpipe, check, both_ways=True)
 DUALPIPE = ORDERS.register(
-    PipelineOrder("dualpipe", in_turn, check, of_micro_batches=DUALPIPE_BESIDE, both_ways=True, searched=False)
+    PipelineOrder(
+        "dualpipe", in_turn, check, of_micro_batches=DUALPIPE_BESIDE, both_ways=True, for_experts=True, word="dual"
+    )
 )

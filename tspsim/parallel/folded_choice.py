@@ -9,6 +9,7 @@ from .choice import Choice, Values
 from .job import Job
 from .plan import Plan
 from .registries import WEIGHT_TRANSPORTS
+from .sought import SOUGHT, Sought
 
 #: Pieces that the MLP's weights are gathered in: finer ones hide no more, and multiply slower.
 PIECES = (1, 2, 4)
@@ -70,4 +71,11 @@ CHOICE = Choice(
     sentence=sentence,
     searched=searched,
     settings=lambda plan: {"head_groups": plan.attended_groups},
+)
+
+
+for _key in ("weight_transport", "mlp_pieces", "head_groups"):
+    SOUGHT.register(Sought(_key, of=lambda model, work: work.step.shards_tokens, values=lambda model, work: ["some"]))
+SOUGHT.register(
+    Sought("tsp_schedule", why_not="published is for comparison", of=lambda model, work: not work.step.serves)
 )

@@ -15,7 +15,7 @@ from dataclasses import replace
 from ..model.layer import LayerShard
 from ..model.serving import ServingLayer
 from ..steps.batch import dealt
-from . import folded, folded_tables, folded_weights
+from . import folded, folded_attention, folded_mlp, folded_tables, folded_weights
 from .builder import ProgramBuilder
 from .decode.exchange import Partial
 from .decode.layer import mlp as served_mlp
@@ -138,7 +138,7 @@ def travel_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position:
     builder.part = "mlp"
 
     def shared(after: list[int]) -> list[int]:
-        multiply = folded.mlp_in_turn if job.plan.overlap is False else folded.mlp_overlapped
+        multiply = folded_mlp.mlp_in_turn if job.plan.overlap is False else folded_mlp.mlp_overlapped
         return [multiply(builder, mine, layer, after[0])]
 
     return folded.served_mlp(builder, mine, layer, [attended], shared)
@@ -149,13 +149,13 @@ def travel_attention(builder: ProgramBuilder, mine: Job, layer: LayerShard) -> i
     assert isinstance(layer, ServingLayer)
     groups, kind, overlap = mine.plan.attended_groups, layer.attention_kind, mine.plan.overlap is not False
     buffers = builder.buffers("attention weights", min(folded_weights.ATTENTION_BUFFERS, groups), groups)
-    group = folded.group_of(mine, layer)
+    group = folded_attention.group_of(mine, layer)
     assert isinstance(group, ServingLayer)
-    whole = folded.gather_attention_whole(builder, mine, layer, [])
+    whole = folded_attention.gather_attention_whole(builder, mine, layer, [])
     entering = layer.norm(mine.tokens), *kind.enter(layer, mine.rows)
     last = builder.compute("norm", *entering, after=whole)
     for step in range(groups):
-        moved = folded.bring_weights(builder, mine, group, step, [] if overlap else [last])
+        moved = folded_attention.bring_weights(builder, mine, group, step, [] if overlap else [last])
         if overlap:
             buffers.fill(step, *moved)
         operators = *kind.project(group, mine.rows), *kind.attend(group, mine.rows), *kind.leave(group, mine.rows)

@@ -12,6 +12,7 @@ from .pipeline import Refusal
 from .plan import Plan
 from .registries import DECODE_FORMS
 from .scheme import LayerPiece, Piece
+from .sought import SOUGHT, Sought, decodes
 
 AXIS = "tsp"
 #: The form of plans that name none.
@@ -55,3 +56,6 @@ class DecodeForm:
 def form_of(plan: Plan) -> DecodeForm:
     """The one of a plan."""
     return DECODE_FORMS.get(plan.options.get("decode_form") or USUAL)
+
+
+SOUGHT.register(Sought("decode_form", of=decodes))

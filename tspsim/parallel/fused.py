@@ -24,6 +24,7 @@ from .choice import Option
 from .job import Job
 from .pipeline import Refusal
 from .plan import Plan
+from .sought import SOUGHT, Sought, serves
 
 #: What a plan's ``overlap`` says where products and sums meet in slices of one kernel.
 FUSED = "fused"
@@ -111,8 +112,30 @@ def copied_sum(
 def check(job: Job, travels: bool) -> Refusal:
     """Whether there is something to fuse, and somebody to move it."""
     plan = job.plan
-    if plan.overlap == FUSED and (plan.tp == 1 or plan.sp > 1 or travels):
-        return "overlap", "fused is of tp's products and sums, without sp, and without experts that tokens are sent to"
+    if plan.overlap == FUSED and ((plan.tp == 1 and not travels) or plan.sp > 1):
+        return "overlap", "fused is of tp's products and sums, or of experts that tokens are sent to, without sp"
+    if plan.overlap == FUSED and TRANSPORT.name in plan.options and travels:
+        told = f"{plan.options[TRANSPORT.name]} is not built where experts are fused as well; leave it out"
+        return TRANSPORT.name, told
     if TRANSPORT.name in plan.options and plan.overlap != FUSED:
         return TRANSPORT.name, f"{plan.options[TRANSPORT.name]} is of `overlap: fused`; state that too"
     return None
+
+
+# --- what a search tries of tensor parallelism's exchanges ------------------------------------------------------
+
+#: Why it does not try products and sums in one kernel.
+OWN_KERNELS = "needs kernels that software seldom has"
+SOUGHT.register(Sought("sequence_regions", of=lambda model, work: not serves(model, work)))
+SOUGHT.register(
+    Sought(
+        "overlap",
+        of=lambda model, work: not serves(model, work),
+        values=lambda model, work: ["off", "on"],
+        left=lambda model, work: {FUSED: OWN_KERNELS},
+    )
+)
+SOUGHT.register(Sought(TRANSPORT.name, why_not=OWN_KERNELS, of=lambda model, work: not serves(model, work)))
+SOUGHT.register(
+    Sought("overlap_chunks", why_not="four, as libraries have", of=lambda model, work: not serves(model, work))
+)

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from ..errors import InputError
 from ..mesh import Mesh
 from .lengths import sequence_groups
-from .plan import Plan
+from .plan import WEIGHT_LEVELS, WEIGHT_SHARD, Plan
 from .registries import mesh_axes
+from .sought import SOUGHT, Sought
 
 
 def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
@@ -153,6 +154,8 @@ def with_groups(
         made_of["expert shard"] = tuple(part for part in far if part not in outside)
         made_of["expert replicate"] = tuple(part for part in far if part in outside)
     made_of |= {name: _parted(mesh, parts)[0] for name, parts in others.items()}
+    if WEIGHT_SHARD in others:
+        made_of[WEIGHT_LEVELS] = tuple(part for part in inside if part not in made_of[WEIGHT_SHARD])
     return Mesh(mesh.axes, mesh.ranks, {**mesh.made_of, **made_of})
 
 
@@ -212,3 +215,12 @@ def between(axis: str) -> str:
 def outside_of(axis: str) -> str:
     """The part of an axis that counts the groups."""
     return f"{axis} over groups"
+
+
+SOUGHT.register(
+    Sought(
+        "placement",
+        of=lambda model, work: not work.step.serves,
+        left=lambda model, work: {"order": "searched apart, for one plan: --place"},
+    )
+)

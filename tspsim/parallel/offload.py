@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from .builder import ProgramBuilder
 from .job import Job
 from .memory import Kept, kept_activations
+from .sought import SOUGHT, Sought, trains
 
 
 def send(
@@ -43,3 +44,6 @@ def _copy(
 ) -> int:
     size = kept_activations(job.making(kind.again), compute_shards, kind.block)
     return builder.copy(direction, size, name, after=after)
+
+
+SOUGHT.register(Sought("offload_layers", of=trains, values=lambda model, work: ["the fewest that fit"]))

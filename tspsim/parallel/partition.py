@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .sought import SOUGHT, Sought
+
 Segments = tuple[tuple[int, int], ...]
 
 
@@ -107,3 +109,12 @@ def block_segments(
         return ((length, before + chunk),) * sequences, False
     early = ((chunk, before),) if before else ()
     return (*early, (chunk, before + length)) * sequences, False
+
+
+SOUGHT.register(
+    Sought(
+        "partition",
+        why_not="zigzag shares causal attention evenly",
+        of=lambda model, work: work.step.shards_tokens,
+    )
+)

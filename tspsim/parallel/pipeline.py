@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from ..registry import Registry
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
+from .sought import SOUGHT, Sought, of_lengths, serves, trains
 
 
 @dataclass(frozen=True)
@@ -157,6 +158,8 @@ class Pipeline(NamedTuple):
     splits: bool
 
 
+#: Why an order that is made for experts is not tried without.
+NO_EXPERTS = "weights twice for a bubble that more chunks a stage have too: tried with experts"
 #: Key of a plan and why it cannot be, or None.
 Refusal = tuple[str, str] | None
 
@@ -184,8 +187,10 @@ class PipelineOrder:
     waits
         Stages hand over as they compute: one sends when it has computed, receives when it has nothing to compute, and
         does nothing else meanwhile. Of passes without a backward, whose messages all go one way.
-    searched
-        A search for plans looks at it.
+    why_not
+        Why a search for plans does not look at it; empty: it does.
+    for_experts
+        It does where tokens travel to experts, which this order is made to hide.
     word
         What a plan's name says of it.
     """
@@ -199,8 +204,13 @@ class PipelineOrder:
     kept: Callable[[int, int, int, Sequence[float]], tuple[int, ...]] | None = None
     both_ways: bool = False
     waits: bool = False
-    searched: bool = True
+    why_not: str = ""
+    for_experts: bool = False
     word: str = ""
+
+    @property
+    def searched(self) -> bool:
+        return not self.why_not
 
     def in_flight(self, stages: int, stage: int, micro_batches: int, sizes: Sequence[float]) -> tuple[int, ...]:
         """Micro-batches of each of a stage's chunks whose activations it keeps when they are most, by ``sizes`` a
@@ -267,7 +277,11 @@ ORDERS.register(
 #:     blocking         p·f + (p − 1)·x + (m − 1)·(f + 2x) where stages lie between others, f + x with two of them
 ORDERS.register(
     PipelineOrder(
-        "blocking", one_forward_one_backward, kept=kept_one_forward_one_backward, waits=True, searched=False
+        "blocking",
+        one_forward_one_backward,
+        kept=kept_one_forward_one_backward,
+        waits=True,
+        why_not="of passes without a backward, and never faster",
     )
 )
 
@@ -286,3 +300,26 @@ def most_in_flight(tasks: list[Task], sizes: Sequence[float]) -> tuple[int, ...]
             kept[task.chunk] -= 1
             size -= sizes[task.chunk]
     return peak
+
+
+# --- what a search tries of them --------------------------------------------------------------------------------
+
+SOUGHT.register(Sought("micro_batch", of=lambda model, work: not of_lengths(model, work) and not serves(model, work)))
+SOUGHT.register(
+    Sought(
+        "schedule",
+        of=trains,
+        values=lambda model, work: [
+            each.name
+            for each in ORDERS.values()
+            if each.searched and (model.experts is not None or not each.for_experts)
+        ],
+        left=lambda model, work: {
+            each.name: each.why_not or NO_EXPERTS
+            for each in ORDERS.values()
+            if each.why_not or (each.for_experts and model.experts is None)
+        },
+    )
+)
+SOUGHT.register(Sought("vpp", of=lambda model, work: not serves(model, work)))
+SOUGHT.register(Sought("stage_layers", why_not="layers are spread as evenly as can be"))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from ..registry import Registry
+from .sought import SOUGHT, Sought, trains
 
 #: What of a layer is made again for its backward (:mod:`tspsim.parallel.recompute`).
 KEPT, ATTENTION, CHEAP, FULL = "none", "selective", "cheap", "full"
@@ -102,3 +103,12 @@ def _what(partly: Partly, recomputation: str, layers: int) -> tuple[str, ...]:
         (INSIDE if index % group else recomputation) if method.recomputed(index, partly.layers) else KEPT
         for index in range(layers)
     )
+
+
+SOUGHT.register(
+    Sought(
+        "recomputation",
+        of=trains,
+        values=lambda model, work: (KEPT, ATTENTION, CHEAP, FULL, "the fewest layers in full"),
+    )
+)

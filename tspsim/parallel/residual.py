@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from ..registry import Registry
 from .plan import Plan
+from .sought import ANOTHER_MODEL, SOUGHT, Sought
 
 
 @dataclass(frozen=True)
@@ -100,3 +101,5 @@ def residual_of(plan: Plan) -> Residual:
     """The wiring of a plan's layers."""
     name = plan.options.get("residual")
     return STANDARD if name is None else RESIDUALS.get(name)
+
+SOUGHT.register(Sought("residual", why_not=ANOTHER_MODEL))

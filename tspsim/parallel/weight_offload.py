@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from ..model import Block
 from .ledger import Buffer, Lifetime
 from .pipeline import Chunk, spread_over
+from .sought import SOUGHT, Sought
 
 if TYPE_CHECKING:
     from .job import Job
@@ -76,3 +77,8 @@ def refused(job: Job) -> tuple[str, str] | None:
     if job.training and plan.zero and job.work.adapters is None:
         return key, f"is not built with zero: {plan.zero}, which gathers weights that are trained; use zero: 0"
     return None
+
+
+SOUGHT.register(
+    Sought("offload_weights", values=lambda model, work: ["the fewest that fit, where nothing does without"])
+)

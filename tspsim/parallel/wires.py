@@ -7,6 +7,7 @@ What is narrow is made by one kernel before it leaves and unmade by one where it
 from __future__ import annotations
 
 from ..operators import MemoryBound, Role
+from .sought import CHANGES_NUMBERS, SOUGHT, Sought, trains
 
 #: Bytes of an element on its way.
 WIRES = {"int8": 1.0, "int4": 0.5}
@@ -20,3 +21,7 @@ def wire_bytes(wire: str | None, usual: float) -> float:
 def recast(name: str, elements: float, read_bytes: float, written_bytes: float) -> MemoryBound:
     """Elements of one type become those of another: read and written once."""
     return MemoryBound("copy", elements * (read_bytes + written_bytes), name=name, role=Role.OTHER)
+
+
+SOUGHT.register(Sought("weight_wire", why_not=CHANGES_NUMBERS, of=trains))
+SOUGHT.register(Sought("gradient_wire", why_not=CHANGES_NUMBERS, of=trains))

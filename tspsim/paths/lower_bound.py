@@ -293,7 +293,13 @@ class LowerBound:
         """Layers with what their kernels surely wait for, spread evenly over the stages, without a bubble."""
         if job.unequal:
             return self.dealt_s(job)
+        if job.plan.hiding.micro_batches:
+            return self._hidden_s(job)
         return self._evenly_s(job, mesh)[0] * ROUNDING
+
+    def _hidden_s(self, job: Job) -> float:
+        """Kernels alone, with the bubble: where a micro-batch hides what another waits for, all of it may be hidden."""
+        return self._in_pipeline(job, self._model_kernels_s(job), [(job.plan.vpp, job.order)])
 
     def flops_s(self, family: Job) -> float:
         """The model's FLOPs at the device's peak on all GPUs: of unequal sequences, however they are dealt."""
@@ -319,6 +325,8 @@ class LowerBound:
         and its gradients go back through them."""
         if job.unequal:
             return self.dealt_s(job)
+        if job.plan.hiding.micro_batches:
+            return self._hidden_s(job)
         plan, layers = job.plan, job.model.layers
         even_s, layer_s, turn_s = self._evenly_s(job, mesh)
         if plan.order.both_ways:
@@ -373,9 +381,19 @@ class LowerBound:
             return self.unequal_s(job)
         groups = [Groups(mesh, stage, self.cluster) for stage in range(job.plan.pp)]
         stages = [self._stage(job, groups[stage], stage, whole) for stage in range(job.plan.pp)]
+        if job.plan.hiding.micro_batches:
+            count = job.micro_batches // (2 if job.plan.order.both_ways else 1)
+            return max(self._hidden_s(job), ROUNDING * max(self._beside_s(stage, count) for stage in stages))
         step_s, first_s = longest_path(job, stages, self._message_s(job, groups))
         count = job.micro_batches // (2 if job.plan.order.both_ways else 1)
         return ROUNDING * max(step_s, self._interfered_s(stages[0], count, max(0.0, step_s - first_s)))
+
+    def _beside_s(self, stage: Stage, count: int) -> float:
+        """Its kernels, and what they lose to transfers all of which run beside them, or these alone."""
+        parts = (*stage.forward, *stage.backward, *stage.weights)
+        kernels_s = count * sum(part.busy.compute_s for part in parts)
+        busiest_s = count * float(np.sum([part.moved_s for part in parts], axis=0).max(initial=0.0))
+        return max(busiest_s, kernels_s + busiest_s * (1.0 - 1.0 / self.slowdown))
 
     def _interfered_s(self, stage: Stage, count: int, idle_s: float) -> float:
         """Kernels, the gaps between them that are sure, and what kernels lose to transfers that fall into no gap."""

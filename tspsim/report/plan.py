@@ -128,9 +128,10 @@ def sure(planned: Planned) -> list[str]:
 
 
 def searched(planned: Planned) -> str:
-    """What of a plan was chosen; the rest stood at its defaults, but for plans that the scenario states."""
+    """What of a plan was chosen, and why the rest stood at its defaults, but for plans that the scenario states."""
     told = [f"{key} ({', '.join(values)})" if values else key for key, values in planned.searched.items()]
-    return f"Searched: degrees, {', '.join(told)}; all else as in a plan that does not state it."
+    left = "; ".join(f"{', '.join(keys)} ({reason})" for reason, keys in planned.left.items())
+    return f"Searched: degrees, {', '.join(told)}. As in a plan that does not state it: {left}."
 
 
 def why(planned: Planned) -> list[str]:

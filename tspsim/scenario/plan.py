@@ -14,6 +14,7 @@ from pydantic import (
 )
 
 from ..errors import InputError, shorten
+from ..parallel.sought import SOUGHT, Sought
 from .loop import Rollout
 from .pools import EngineOptions, Pools
 from .routing import RoutingChoice
@@ -133,3 +134,8 @@ class Plan(Spread):
                 key=f"plans.{self.name}.dp",
             )
         return {**degrees, "ep": self.ep, "dp": gpus // replica}
+
+
+#: Of requests and of loops, which have planners and claims of their own: of no step.
+for _key in (*SERVING, "rollout"):
+    SOUGHT.register(Sought(_key, why_not="of no single step", of=lambda model, work: False))

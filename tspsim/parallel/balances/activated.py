@@ -132,6 +132,7 @@ ACTIVATED = BALANCES.register(
             ),
         ),
         trains=False,
+        why_not="counts the luck of a step's choices, which others leave out",
         check=lambda experts, ranks, options: eplb.check(experts, ranks, {**options, "groups": 1, "nodes": 1}),
         touched=touched,
     )

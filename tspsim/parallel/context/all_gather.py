@@ -12,6 +12,7 @@ from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..plan import Plan
 from ..registries import CONTEXT_METHODS
+from ..sought import SOUGHT, Sought
 from ..unpacked import unpacked
 from .attention import (
     attend_by_blocks,
@@ -130,3 +131,4 @@ METHOD = CONTEXT_METHODS.register(
         assumption="Sequence shards gather K and V before they attend (`exchange: all_gather`).",
     )
 )
+SOUGHT.register(Sought("overlap_by", of=lambda model, work: work.step.shards_tokens))

@@ -17,6 +17,7 @@ from ..ledger import Buffer
 from ..pipeline import Refusal
 from ..plan import Plan
 from ..registries import CONTEXT_METHODS
+from ..sought import SOUGHT, Sought
 
 #: (builder, job, layer shard, position on the axis, what to wait for) → the instruction whose end means that the local
 #: result is complete.
@@ -109,3 +110,6 @@ def refused(job: Job, method: ContextMethod) -> Refusal:
         others = " or ".join(each.name for each in CONTEXT_METHODS.values() if each.over_cache)
         return "exchange", f"{method.name} brings nothing that is cached, which cached prompts need: {others}"
     return method.check(job)
+
+
+SOUGHT.register(Sought("exchange", of=lambda model, work: work.step.shards_tokens))

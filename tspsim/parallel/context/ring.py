@@ -24,6 +24,7 @@ from ..ledger import Buffer, Lifetime
 from ..pipeline import Refusal
 from ..plan import Plan
 from ..registries import CONTEXT_METHODS
+from ..sought import SOUGHT, Sought
 from ..unpacked import unpacked
 from .attention import (
     attention_backward,
@@ -183,3 +184,4 @@ METHOD = CONTEXT_METHODS.register(
         floor_like="all_gather",
     )
 )
+SOUGHT.register(Sought("context_transport", of=lambda model, work: work.step.shards_tokens))

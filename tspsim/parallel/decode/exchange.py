@@ -17,6 +17,7 @@ from ..builder import ProgramBuilder
 from ..job import Job
 from ..pipeline import Refusal
 from ..registries import DECODE_EXCHANGES
+from ..sought import SOUGHT, Sought, decodes
 from .share import ContextShare
 
 #: Of a log-sum-exp, and of an element of a numerator or denominator, as ranks sum them.
@@ -146,8 +147,8 @@ class DecodeExchange:
         (job, share) → the key of the plan that does not go with it and why; None where all do.
     source
         Who published it.
-    searched
-        Whether a search over plans tries it: one that moves caches for a token is there to be compared with.
+    why_not
+        Why a search over plans does not try it; empty: it does.
     """
 
     name: str
@@ -157,7 +158,11 @@ class DecodeExchange:
     buffer_bytes: Callable[[Partial], float]
     check: Callable[[Job, ContextShare], Refusal] = lambda job, share: None
     source: str = ""
-    searched: bool = True
+    why_not: str = ""
+
+    @property
+    def searched(self) -> bool:
+        return not self.why_not
 
 
 def exchange_of(job: Job) -> DecodeExchange:
@@ -174,3 +179,13 @@ def partials(job: Job, rows: Rows) -> list[Partial]:
         if rows and share.ranks > 1 and layer.attention_kind.divides_context:
             found.append(Partial(share, layer, rows))
     return found
+
+
+SOUGHT.register(
+    Sought(
+        "decode_exchange",
+        of=decodes,
+        values=lambda model, work: [each.name for each in DECODE_EXCHANGES.values() if each.searched],
+        left=lambda model, work: {each.name: each.why_not for each in DECODE_EXCHANGES.values() if each.why_not},
+    )
+)

@@ -42,6 +42,6 @@ EXCHANGE = DECODE_EXCHANGES.register(
         buffer_bytes=all_to_all.EXCHANGE.buffer_bytes,
         check=all_to_all.check,
         source="HOP-B of Helix, Bhatia et al. 2025, arXiv:2507.07120, in two halves",
-        searched=False,
+        why_not="all_to_all in halves: for comparison with Helix",
     )
 )

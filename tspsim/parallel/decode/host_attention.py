@@ -34,6 +34,7 @@ from ...model.layer import LayerShard
 from ...model.serving import ServingLayer
 from ..pipeline import Refusal
 from ..residual import STANDARD, residual_of
+from ..sought import SOUGHT, Sought
 from .layer import mlp, project, serve_layer, share_of, sum_rows
 from .share import ContextShare
 
@@ -161,3 +162,12 @@ def with_hosts(context: ContextShare, plan: Plan) -> ContextShare:
     """A share of contexts of which hosts keep some sequences."""
     gone = share(plan)
     return replace(context, hosts=gone) if gone else context
+
+
+SOUGHT.register(
+    Sought(
+        KEY,
+        of=lambda model, work: work.step.serves and bool(work.load.batch) and work.host_reads_bytes_per_s > 0.0,
+        values=lambda model, work: ["the least that fits, of plans that have no room for the batch"],
+    )
+)

@@ -65,6 +65,6 @@ EXCHANGE = DECODE_EXCHANGES.register(
         received_bytes=received_bytes,
         buffer_bytes=lambda partial: 2 * block_bytes(partial) + partial.entries * partial.ranks,
         source="Liu et al. 2023, arXiv:2310.01889",
-        searched=False,
+        why_not="moves caches for a token: for comparison",
     )
 )

@@ -10,6 +10,7 @@ from ...model.serving import ServingLayer
 from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..pipeline import Refusal
+from ..sought import SOUGHT, Sought, decodes
 from ..unpacked import UNPACKED, unpacked_bytes
 from .exchange import exchange_of, partials
 from .layer import cached_bytes, share_of
@@ -64,3 +65,7 @@ def refused_exchange(job: Job) -> Refusal:
         told = f"{share.ranks} ranks hold parts of a context, but attention of kind '{kind.name}' needs it whole"
         return share.axis, f"{told}; kinds that can: {can}. Use tp, pp or dp for {job.model.name}"
     return None if job.token_shards > 1 else exchange_of(job).check(job, share)
+
+
+SOUGHT.register(Sought("dcp", of=decodes))
+SOUGHT.register(Sought("kvp", of=decodes))

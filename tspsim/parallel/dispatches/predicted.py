@@ -44,7 +44,7 @@ PREDICTED = DISPATCHES.register(
         "predicted",
         distinct_ranks,
         trains=False,
-        searched=False,
+        why_not="needs tables that predict the experts of a token",
         word="xp",
         assumption="tables that predict the experts of a token, and place tokens and experts by it",
         left=left,

@@ -63,7 +63,7 @@ _AT_ONCE = ExpertDispatch(
     "staying",
     distinct_ranks,
     trains=False,
-    searched=False,
+    why_not="needs experts placed by a model's affinity",
     word="xs",
     assumption="every rank keeps the contexts of all sequences of its expert group",
     left=left,

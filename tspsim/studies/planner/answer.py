@@ -108,8 +108,17 @@ class Planned:
     @property
     def searched(self) -> Mapping[str, tuple[str, ...]]:
         """Keys that were chosen, beside degrees, and of some the values that were looked at."""
+        return self._space.searched()
+
+    @property
+    def left(self) -> Mapping[str, tuple[str, ...]]:
+        """Why other keys were left as they are stated → these keys, or values of keys that were searched."""
+        return self._space.left()
+
+    @property
+    def _space(self) -> Space:
         question = self.question
-        return Space(question.model, question.work, question.cluster, self.batch).searched()
+        return Space(question.model, question.work, question.cluster, self.batch)
 
     def to_json(self) -> dict[str, Any]:
         """The answer as plain data (docs/planner.md has its schema)."""
@@ -174,6 +183,7 @@ def document(planned: Planned) -> dict[str, Any]:
             ],
             "search": {
                 "searched": {name: list(values) for name, values in planned.searched.items()},
+                "left": {reason: list(keys) for reason, keys in planned.left.items()},
                 "simulated": planned.simulated,
                 "bounded": planned.bounded,
                 "complete": planned.complete,

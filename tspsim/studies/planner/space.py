@@ -12,6 +12,7 @@ and last comes what replicas divide among them.
 from __future__ import annotations
 
 import bisect
+import hashlib
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -39,17 +40,20 @@ from ...parallel import (
     scheme_axes,
 )
 from ...parallel.activation_store import ACTIVATION_STORES, WIDE
+from ...parallel.balance import BUSIEST
 from ...parallel.choices import legal, schedules_of
-from ...parallel.dispatch import DISPATCHES, OVERLAPS
-from ...parallel.lengths import OF_LENGTHS
+from ...parallel.lengths import OF_LENGTHS, OFFLOAD_FROM
 from ...parallel.pipeline import ORDERS, Pipeline
 from ...parallel.recomputed import ATTENTION, CHEAP, FULL, KEPT, Partly
+from ...parallel.sought import Sought, left_alone, searched_keys, ways_of
 
 RECOMPUTATION = (KEPT, ATTENTION, CHEAP, FULL)
 #: Axes that a placement may lay across nodes while replicas fill the node; tensor parallelism and TSP stay innermost.
 MOVABLE = ("sp", "pp")
 #: Characters of a plan's name in a scenario.
 LONGEST_NAME = 60
+#: Hexadecimal digits that tell longer ones apart.
+MARK = 8
 #: Tokens a rank of sequences of unequal length, over what the longest leaves each where most share it.
 ROOMS = (1, 2, 4)
 #: Tokens of a sequence that a shard has at least.
@@ -94,6 +98,7 @@ def plan_keys(plan: Plan) -> dict[str, Any]:
     stored = ("activation_store", "offload_layers", "offload_weights")
     keys |= {name: getattr(plan, name) for name in stored if getattr(plan, name)}
     keys |= {name: plan.options[name] for name in OF_LENGTHS if name in plan.options}
+    keys |= {"expert_balance": plan.expert_balance.policy} if plan.expert_balance != BUSIEST else {}
     keys |= {name: plan.value(name) for name in plan.chosen}
     if plan.rail_axes:
         keys["placement"] = {"node": list(plan.node_axes), "rails": list(plan.rail_axes)}
@@ -103,7 +108,8 @@ def plan_keys(plan: Plan) -> dict[str, Any]:
 #: Keys of a scenario's plan that its name tells all of.
 NAMED = frozenset(
     {"name", "dp", "pp", "ep", "vpp", "zero", "shard_group", "micro_batch", "recomputation", "exchange", "schedule"}
-    | {"sequence_regions", "overlap", "expert_dispatch", "expert_overlap", *scheme_axes()}
+    | {"sequence_regions", "overlap", "expert_dispatch", "expert_overlap", "expert_pieces", "expert_shards"}
+    | {*scheme_axes()}
 )
 
 
@@ -117,12 +123,15 @@ def name_of(plan: Plan) -> str:
 
     After the degrees (``x5``: chunks a stage) the exchange, the ZeRO stage, the micro-batch, what is recomputed
     (``keep`` nothing, ``attn`` attention, ``cheap``, ``full``), ``sr`` sequence regions, ``ov`` overlap, what was
-    chosen of the schedule (``g2p4``: two groups of heads, the MLP gathered in four pieces; ``g2r``: by several rings),
-    ``zb`` for zero-bubble, ``xe`` where tokens travel to each of their experts and ``xl`` where they do so at the
-    links' rate, ``sh`` where shared experts run beside that, and after ``@`` the axes laid across nodes. ``Z3/8``:
-    groups of eight ranks divide it. Of sequences of unequal length ``auto`` says that each is shared by the ranks it
-    needs, and ``r8192`` how many tokens a rank takes. A name that grows too long leaves out dp, which follows from the
-    others.
+    chosen of the schedule (``g2p4``: two groups of heads, the MLP gathered in four pieces; ``g2r``: by several
+    rings), ``zb`` for zero-bubble and ``dual`` for DualPipe, ``xe`` where tokens travel to each of their experts
+    and ``xl`` where they do so at the links' rate, ``sh`` where shared experts run beside that and ``mi`` where
+    another micro-batch does, ``xc2`` where that is cut into two pieces, ``xr0`` where all experts are gathered
+    (``xr2``: each on two ranks), the policy that balances them, and after ``@`` the axes laid across nodes.
+    ``Z3/8``: groups of eight ranks divide it; ``hw12``: weights of twelve layers lie on hosts. Of sequences of
+    unequal length ``auto`` says that each is shared by the ranks it needs, and ``r8192`` how many tokens a rank
+    takes. A name that grows too long leaves out dp, which follows from the others; if that is not enough its end is
+    a mark of the whole.
 
     >>> from tspsim.parallel import Plan
     >>> name_of(Plan("", {"tp": 4, "sp": 2, "dp": 16}, exchange="ring", zero=1, micro_batch=2, recomputation="full"))
@@ -142,15 +151,24 @@ def name_of(plan: Plan) -> str:
     words += [_WORDS.get(plan.recomputation, plan.recomputation) + (plan.recomputed.word if plan.recomputed else "")]
     words += [f"a:{plan.activation_store}"] if plan.activation_store else []
     words += [f"off{plan.offload_layers}"] if plan.offload_layers else []
+    words += [f"from{plan.options[OFFLOAD_FROM]}"] if OFFLOAD_FROM in plan.options else []
+    words += [f"hw{plan.offload_weights}"] if plan.offload_weights else []
+    words += [plan.options["deal"]] if "deal" in plan.options else []
     words += ["sr"] if plan.sequence_regions else []
     words += ["ov"] if plan.overlap else []
     words += [word for choice in choices_of(plan) if (word := choice.word(plan))]
     words += [word for word in (plan.order.word, plan.dispatch.word, plan.hiding.word) if word]
+    words += [f"xc{plan.expert_pieces}"] if plan.expert_pieces > 1 else []
+    words += [f"xr{plan.expert_shards}"] if plan.expert_shards is not None else []
+    words += [plan.expert_balance.policy] if plan.expert_balance != BUSIEST else []
     words += ["@" + "+".join(plan.rail_axes)] if plan.rail_axes else []
     if len(" ".join(words)) > LONGEST_NAME:
         words[0] = "-".join(degrees)
-    name = " ".join(words)
-    return name if len(name) <= LONGEST_NAME else "".join(words)
+    for name in (" ".join(words), "".join(words)):
+        if len(name) <= LONGEST_NAME:
+            return name
+    mark = hashlib.sha256(name.encode()).hexdigest()[:MARK]
+    return f"{name[: LONGEST_NAME - MARK - 1]}~{mark}"
 
 
 @dataclass(frozen=True)
@@ -203,16 +221,38 @@ class Space:
                     if math.gcd(size, lone.sp) > 1:
                         continue
                     plan = replace(placed, exchange=exchange, recomputation=recomputation, micro_batch=size)
-                    # Experts spread beside tensor parallelism need sequence regions.
-                    for regions in (False, True) if ep > 1 and lone.tp > 1 else (False,):
-                        job = Job(self.model, replace(plan, sequence_regions=regions) if regions else plan, work)
-                        if legal(job):
-                            for dispatch in self.dispatches(ep):
-                                told = job if dispatch == plan.expert_dispatch else replace(
-                                    job, plan=replace(job.plan, expert_dispatch=dispatch)
-                                )
-                                yield told
-                            break
+                    yield from self._with_experts(Job(self.model, plan, work))
+
+    def _with_experts(self, job: Job) -> Iterator[Job]:
+        """A family with every way to its experts; those spread beside tensor parallelism need sequence regions."""
+        for regions in (False, True) if job.plan.ep > 1 and job.plan.tp > 1 else (False,):
+            alike = replace(job, plan=replace(job.plan, sequence_regions=regions)) if regions else job
+            found = [each for each in self._ways(alike, self.kernel_keys) if legal(each)]
+            yield from found
+            if found:
+                return
+
+    def _ways(self, job: Job, keys: Sequence[Sought]) -> Iterator[Job]:
+        """A job with everything that keys which declare their ways try; what follows from each is found anew."""
+        if not keys:
+            yield job
+            return
+        for each in ways_of(self._whole(job), keys):
+            yield self._whole(each)
+
+    def _whole(self, job: Job) -> Job:
+        plan = job.plan.owned(self.model)
+        return job if plan.expert_owners == job.plan.expert_owners else replace(job, plan=plan)
+
+    @cached_property
+    def kernel_keys(self) -> list[Sought]:
+        """Keys with ways of their own that change kernels, in this question."""
+        return [each for each in searched_keys(self.model, self.work) if each.ways is not None and each.kernels]
+
+    @cached_property
+    def moment_keys(self) -> list[Sought]:
+        """Those that change when things run alone."""
+        return [each for each in searched_keys(self.model, self.work) if each.ways is not None and not each.kernels]
 
     def _unequal_families(self) -> Iterator[Job]:
         """Of sequences of unequal length: shared by as many ranks as each needs, by a fixed number, or by none; as many
@@ -234,8 +274,7 @@ class Space:
                     options = {"rank_tokens": room} | ({"dynamic_sp": True} if shared else {})
                     plan = Plan("", degrees, exchange=exchange, recomputation=recomputation, options=options)
                     job = Job(self.model, located(plan, self.cluster.gpus, self.cluster.gpus_per_node), work)
-                    if legal(job):
-                        yield job
+                    yield from (each for each in self._ways(job, self.kernel_keys) if legal(each))
 
     @staticmethod
     def _shared_exchanges(shared: bool) -> tuple[str, ...]:
@@ -273,41 +312,22 @@ class Space:
         experts = getattr(self.model, "experts", None)
         if experts is None:
             return [1]
-        return [degree for degree in self.divisors if experts.count % degree == 0 and ranks % degree == 0]
-
-    def dispatches(self, ranks: int) -> tuple[str, ...]:
-        """How tokens may travel to their experts on so many ranks, the usual way first."""
-        others = [each.name for each in DISPATCHES.values() if each.trains and each.searched]
-        others = [name for name in others if name != Plan.expert_dispatch]
-        return (Plan.expert_dispatch, *others) if ranks > 1 else (Plan.expert_dispatch,)
-
-    def overlaps(self, family: Job) -> tuple[str, ...]:
-        """What may hide that: shared experts where there are any. Other micro-batches are not looked at."""
-        experts = self.model.experts
-        if family.plan.ep == 1 or experts is None or not experts.shared_width:
-            return (Plan.expert_overlap,)
-        every = [each for each in OVERLAPS.values() if not (each.micro_batches or each.halves)]
-        return tuple(each.name for each in sorted(every, key=lambda each: each.name != Plan.expert_overlap))
+        few = [degree for degree in self.divisors if experts.count % degree == 0 and ranks % degree == 0]
+        if self.work.step.serves:
+            return few
+        # More ranks than experts: each has a slice of one's columns.
+        count, width = experts.count, experts.width
+        slices = [degree for degree in self.divisors if degree > count and degree % count == 0 and ranks % degree == 0]
+        return [*few, *(degree for degree in slices if width % (degree // count) == 0)]
 
     def searched(self) -> Mapping[str, tuple[str, ...]]:
         """What of a plan is chosen here besides degrees → the values looked at, where not all of them are."""
-        experts = self.model.experts is not None
-        overlaps = [each.name for each in OVERLAPS.values() if not (each.micro_batches or each.halves)]
-        orders = tuple(each.name for each in ORDERS.values() if each.searched)
-        lengths = {"sp": ("auto too",), "rank_tokens": ("one, two and four times the least",)}
-        return {
-            **(lengths if self.work.unequal.tokens else {"micro_batch": ()}),
-            "recomputation": (*RECOMPUTATION, "the fewest layers in full") if self.work.step.trains else (),
-            "exchange": (),
-            "sequence_regions": (),
-            "overlap": (),
-            **({"schedule": orders} if self.work.step.trains else {}),
-            "vpp": (),
-            **({"zero": (), "shard_group": ("groups of whole nodes",)} if self.work.step.trains else {}),
-            **({"offload_layers": ("the fewest that fit",)} if self.work.step.trains else {}),
-            **({"expert_dispatch": self.dispatches(2), "expert_overlap": tuple(overlaps)} if experts else {}),
-            "placement": (),
-        }
+        keys = searched_keys(self.model, self.work)
+        return {each.called or each.name: tuple(each.values(self.model, self.work)) for each in keys}
+
+    def left(self) -> Mapping[str, tuple[str, ...]]:
+        """Why keys are left as they are stated → these keys, or values of theirs."""
+        return {reason: tuple(keys) for reason, keys in left_alone(self.model, self.work).items()}
 
     def within_stage(self, family: Job) -> Iterator[Candidate]:
         """Every schedule of a family's ranks within a stage: placement, regions, overlap; no pipeline chosen yet."""
@@ -316,9 +336,9 @@ class Space:
             for number, job in enumerate(schedules_of(replace(family, plan=plan), self.cluster.layout.mesh)):
                 if not legal(job):
                     continue
-                for hidden, name in enumerate(self.overlaps(job)):
-                    told = replace(job, plan=replace(job.plan, expert_overlap=name))
-                    yield Candidate(told, mesh, (place, number, hidden))
+                for hidden, told in enumerate(self._ways(job, self.moment_keys)):
+                    if hidden == 0 or legal(told):
+                        yield Candidate(told, mesh, (place, number, hidden))
 
     def layouts(self, staged: Candidate) -> Iterator[Candidate]:
         """Every pipeline around that."""
@@ -331,7 +351,7 @@ class Space:
         """Number, chunks a stage and schedule of every pipeline that a family's degrees and micro-batches allow; where
         layers can be cut into equal chunks, only such cuts. The first is always there."""
         plan, count, splits = family.plan, family.micro_batches, family.scheme.layer_weights is not None
-        key = (plan.pp, plan.schedule, count, family.training, splits)
+        key = (plan.pp, plan.schedule, count, family.training, splits, plan.ep > 1)
         if key not in self._pipelines:
             found = []
             for number, (vpp, name) in enumerate(self._cuts(family)):
@@ -348,7 +368,8 @@ class Space:
         if pp == 1:
             return
         if family.training:
-            yield from ((1, each.name) for each in ORDERS.values() if each.name != usual and each.searched)
+            orders = (each for each in ORDERS.values() if each.name != usual and each.searched)
+            yield from ((1, each.name) for each in orders if family.plan.ep > 1 or not each.for_experts)
         for vpp in range(2, layers // pp + 1):
             if layers % pp or layers % (pp * vpp) == 0:
                 yield vpp, usual

@@ -1,0 +1,141 @@
+"""The facts of a device: what its file states, in SI units, each with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from tspsim.errors import InputError
+from tspsim.provenance import Provenance
+
+from .kernels import PEAK_OF
+
+if TYPE_CHECKING:
+    from .specification import DeviceSpec, Sourced
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceFacts:
+    """What a device is, whatever runs on it.
+
+    Parameters
+    ----------
+    spec
+        The device file.
+    """
+
+    spec: DeviceSpec
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def vendor(self) -> str:
+        return self.spec.vendor
+
+    @property
+    def family(self) -> str:
+        return self.spec.family
+
+    @cached_property
+    def peak_flops_per_s(self) -> Mapping[str, float]:
+        """Dense FLOP/s by every type that the matrix units have."""
+        own = {dtype: peak.value for dtype, peak in self.spec.peak.items()}
+        same = {dtype: own[other] for dtype, other in PEAK_OF.items() if other in own and dtype not in own}
+        return MappingProxyType(own | same)
+
+    def peak_of(self, dtype: str) -> float:
+        """Dense FLOP/s of a type: its own, or of the type whose instructions a scaled format runs on.
+
+        Raises
+        ------
+        InputError
+            The device has no instructions for it; the message lists those it has.
+        """
+        peaks = self.peak_flops_per_s
+        if dtype in peaks:
+            return peaks[dtype]
+        scaled = {"fp8_block"} | ({"mxfp8"} if "mxfp4" in peaks or "nvfp4" in peaks else set())
+        if dtype in scaled and "fp8" in peaks:
+            return peaks["fp8"]
+        known = ", ".join(sorted({*peaks, *(scaled if "fp8" in peaks else ())}))
+        raise InputError(f"{self.name} has no {dtype}; it has {known}")
+
+    @property
+    def hbm_bytes_per_s(self) -> float:
+        return self.spec.hbm_bandwidth.value
+
+    @property
+    def memory_bytes(self) -> float:
+        """What the vendor prints; closed forms use it."""
+        return self.spec.memory.value
+
+    @property
+    def visible_memory_bytes(self) -> float:
+        """What a process sees; verdicts use it."""
+        return self.spec.visible_memory.value
+
+    @property
+    def compute_units(self) -> int:
+        return self.spec.compute_units.value
+
+    @property
+    def tdp_watts(self) -> float:
+        return self.spec.tdp.value
+
+    @property
+    def all_in_watts(self) -> float | None:
+        """Power a GPU with its share of the server, network and cooling; None where no source gives it."""
+        return self.spec.all_in_power.value if self.spec.all_in_power else None
+
+    @property
+    def prices_usd_per_hour(self) -> Mapping[str, float]:
+        """USD a GPU hour by basis (hyperscaler, neocloud, rental); empty where no source gives one."""
+        prices = self.spec.prices
+        if prices is None:
+            return MappingProxyType({})
+        return MappingProxyType(
+            {"hyperscaler": prices.hyperscaler, "neocloud": prices.neocloud, "rental": prices.rental}
+        )
+
+    @property
+    def compute_slowdown(self) -> float:
+        """Time of compute beside communication over its time alone, at least 1."""
+        return self.spec.overlap.compute.value
+
+    @property
+    def communication_slowdown(self) -> float:
+        """Time of communication beside compute over its time alone, at least 1."""
+        return self.spec.overlap.communication.value
+
+    def stated(self) -> tuple[Provenance, ...]:
+        """Every fact with its source and basis."""
+        spec = self.spec
+        numbers: dict[str, tuple[str, Sourced[Any]]] = {
+            **{
+                f"peak {dtype}": (f"{peak.value / 1e12:g} TFLOP/s", peak) for dtype, peak in spec.peak.items()
+            },
+            "HBM bandwidth": (f"{spec.hbm_bandwidth.value / 1e12:g} TB/s", spec.hbm_bandwidth),
+            "memory": (f"{spec.memory.value / 1e9:g} GB", spec.memory),
+            "visible memory": (f"{spec.visible_memory.value / 2**30:.2f} GiB", spec.visible_memory),
+            "compute units": (f"{spec.compute_units.value}", spec.compute_units),
+            "L2": (f"{spec.l2.value / 2**20:g} MiB", spec.l2),
+            "sustained GEMM rate": (f"{spec.sustained.gemm.value:g} of burst", spec.sustained.gemm),
+            "sustained attention rate": (
+                f"{spec.sustained.attention.value:g} of burst",
+                spec.sustained.attention,
+            ),
+            "compute beside communication": (f"{spec.overlap.compute.value:g}×", spec.overlap.compute),
+            "communication beside compute": (
+                f"{spec.overlap.communication.value:g}×",
+                spec.overlap.communication,
+            ),
+        }
+        return tuple(
+            Provenance(f"{self.name}: {what}", text, number.source, spec.basis_of(number))
+            for what, (text, number) in numbers.items()
+        )

@@ -1,0 +1,125 @@
+"""What a search over plans does with each of their keys: the values that it tries, or why it leaves the key alone.
+
+Whoever owns a key says so beside what the key switches, once: a search asks here, and prints both with its answer. A
+key of a registered object's own (:class:`~tspsim.parallel.choice.Option`) may say it there instead. Degrees, orders of
+micro-batches, schedules that are left open for the machine, and what is kept for a backward are tried by the search
+itself, which knows in which order to bound them; what it is told of them here is what it may print.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ..model import Architecture
+from ..registry import Registry
+
+if TYPE_CHECKING:
+    from .job import Job
+    from .work import Work
+
+#: Reasons that several keys share.
+ANOTHER_QUESTION = "another question"
+ANOTHER_MODEL = "another model"
+CHANGES_NUMBERS = "changes what is computed"
+OF_THE_MACHINE = "a property of the machine"
+
+
+@dataclass(frozen=True)
+class Sought:
+    """One key of a plan.
+
+    Attributes
+    ----------
+    name
+        The key.
+    why_not
+        Why a search leaves it as it is stated; empty: it is searched.
+    called
+        What answers call it; empty: its name.
+    of
+        (model, work) → whether it can matter there; where it cannot, it is neither searched nor spoken of.
+    values
+        (model, work) → values that are looked at, in words; none: all that are legal.
+    left
+        (model, work) → values that are not, and why.
+    ways
+        Job → values worth a look besides the one that it has, none where they could not matter; not all of them legal.
+        None: the search has its own way to go through them.
+    kernels
+        It changes which kernels a rank runs, or what they wait for: bounded by itself. Otherwise only the order and the
+        moment of what runs anyway.
+    """
+
+    name: str
+    why_not: str = ""
+    called: str = ""
+    of: Callable[[Architecture, Work], bool] = lambda model, work: True
+    values: Callable[[Architecture, Work], Sequence[str]] = lambda model, work: ()
+    left: Callable[[Architecture, Work], Mapping[str, str]] = lambda model, work: {}
+    ways: Callable[[Job], Iterable[Any]] | None = None
+    kernels: bool = False
+
+
+SOUGHT: Registry[Sought] = Registry("searched key", "tspsim.searched_keys")
+
+
+def with_experts(model: Architecture, work: Work) -> bool:
+    return model.experts is not None
+
+
+def trains(model: Architecture, work: Work) -> bool:
+    return work.step.trains
+
+
+def of_lengths(model: Architecture, work: Work) -> bool:
+    """Sequences of a step differ in length."""
+    return bool(work.unequal.tokens)
+
+
+def serves(model: Architecture, work: Work) -> bool:
+    return work.step.serves
+
+
+def decodes(model: Architecture, work: Work) -> bool:
+    """Steps of an engine whose ranks may share contexts."""
+    return work.step.serves and not work.step.shards_tokens
+
+
+def searched_keys(model: Architecture, work: Work) -> list[Sought]:
+    """Keys that a search goes through for a question, in the order in which they were declared."""
+    return [each for each in SOUGHT.values() if not each.why_not and each.of(model, work)]
+
+
+def left_alone(model: Architecture, work: Work) -> dict[str, list[str]]:
+    """Why keys that could matter are left as they are stated → these keys."""
+    found: dict[str, list[str]] = {}
+    for each in SOUGHT.values():
+        if not each.of(model, work):
+            continue
+        if each.why_not:
+            found.setdefault(each.why_not, []).append(each.called or each.name)
+        for value, reason in each.left(model, work).items():
+            found.setdefault(reason, []).append(f"{each.called or each.name}: {value}")
+    return found
+
+
+def ways_of(job: Job, keys: Sequence[Sought]) -> Iterator[Job]:
+    """The job itself, then with every combination of what ``keys`` try; not all of them legal."""
+    tried = [each for each in keys if each.ways is not None]
+    if not tried:
+        yield job
+        return
+    *others, last = tried
+    for first in ways_of(job, others):
+        yield first
+        assert last.ways is not None
+        for value in last.ways(first):
+            yield replace(first, plan=first.plan.with_values({last.name: value}))
+
+
+# --- keys that nobody in this room owns -------------------------------------------------------------------------
+
+SOUGHT.register(Sought("algorithms", why_not="the node's library chooses them"))
+SOUGHT.register(Sought("routing", why_not=OF_THE_MACHINE))
