@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,17 @@ from tspsim import schema
 from tspsim.bound import bounds
 from tspsim.cli import main
 from tspsim.costs import Costs
+from tspsim.engine.assignment import counted
 from tspsim.errors import InputError
+from tspsim.operators import Operator
 from tspsim.parallel import CONTEXT_METHODS, SCHEMES, build_mesh, peak_memory, scheme_of
+from tspsim.parallel.step import Writer
 from tspsim.paths import LowerBound
+from tspsim.program import Compute
 from tspsim.question import look_up
 from tspsim.simulation import run_plan, scheduled
-from tspsim.studies.planner.space import Space, plan_keys
+from tspsim.steps import FORWARD, Task
+from tspsim.studies.planner.space import RECOMPUTATION, Space, plan_keys
 
 ROOT = Path(tspsim.__file__).parent.parent
 #: Where the documents are: the package may be installed elsewhere.
@@ -152,6 +158,25 @@ def test_everything_registered_keeps_the_contract(model: str, keys: dict[str, An
     assert all(name.isidentifier() and size > 0.0 for name, size in parts.items())
     assert ("gathered_context" in parts) == (job.plan.token_shards > 1)
     assert scheme.summary and all(each.summary for each in CONTEXT_METHODS.values())
+
+
+@pytest.mark.parametrize("keys", [*METHODS, *ALONE], ids=str)
+def test_forwards_run_the_same_kernels_whatever_is_made_again(model: str, keys: dict[str, Any]) -> None:
+    """Bounds write the forward of a plan once for all that its backward may make again."""
+    asked = look_up(tspsim.load(question(model, keys, pass_="training")))
+    job = scheduled(asked, asked.plans[0])
+
+    def kernels(again: str) -> Counter[Operator]:
+        writer = Writer(job.scheme, job.making(again), {})
+        writer.visit(Task(FORWARD, 0, 0), job.chunks(0)[0])
+        found: Counter[Operator] = Counter()
+        for instruction, times in counted(writer.builder.program()):
+            for operator in instruction.operators if isinstance(instruction, Compute) else ():
+                found[operator] += times
+        return found
+
+    kept = kernels("none")
+    assert kept and all(kernels(again) == kept for again in RECOMPUTATION)
 
 
 def test_reports_and_the_catalogue_tell_of_them(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,17 @@ import pytest
 
 import tspsim
 from tspsim.errors import InputError, TspsimError
-from tspsim.studies import worker
-from tspsim.studies.executors import LARGEST_CHUNK, MOST_DEATHS, Here, answers, chunk_size, executor_of, in_order
+from tspsim.studies import executors, worker
+from tspsim.studies.executors import (
+    LARGEST_CHUNK,
+    MOST_DEATHS,
+    Growing,
+    Here,
+    answers,
+    chunk_size,
+    executor_of,
+    in_order,
+)
 from tspsim.studies.query import Library, Query
 from tspsim.studies.store import Store
 from tspsim.studies.worker import Answer
@@ -120,6 +129,39 @@ def test_a_library_forgets_now_and_then() -> None:
 def test_few_plans_need_no_second_process() -> None:
     assert isinstance(executor_of(None, None, 2), Here)
     assert isinstance(executor_of(1, None, 1000), Here)
+
+
+def test_processes_begin_once_work_has_earned_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+
+    class Others(Here):
+        deaths = Growing.deaths
+
+        def __init__(self, jobs: int) -> None:
+            super().__init__()
+            begun.append(jobs)
+
+    monkeypatch.setattr(executors, "Processes", Others)
+    library = Library()
+    single = SCENARIO.model_copy(update={"plans": SCENARIO.plans[:1]})
+    question = Query(library.key(library.look_up(single)), single)
+    growing = Growing(3, library)
+    (answer,) = growing.submit(worker.answer, [question]).result()
+    assert (answer.bug, begun, growing.width) == ("", [], 1)
+    monkeypatch.setattr(executors, "EARNED_S", growing.worked_s / 2)
+    assert growing.width == 6
+    assert growing.submit(worker.answer, [question]).result()[0].text == answer.text
+    assert begun == [3]
+    growing.close(now=False)
+
+
+def test_answers_here_find_what_was_looked_up() -> None:
+    library = Library()
+    single = SCENARIO.model_copy(update={"plans": SCENARIO.plans[:1]})
+    asked = library.look_up(single)
+    known = len(asked.cluster.memo)
+    Here(library).submit(worker.answer, [Query(library.key(asked), single)])
+    assert len(asked.cluster.memo) > known
 
 
 # --- the store ----------------------------------------------------------------------------------------------

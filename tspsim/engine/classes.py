@@ -50,9 +50,9 @@ class Recent:
     _links: int = 0
 
     #: Links of instances that are kept, and beyond which those found first are let go.
-    MOST_LINKS: ClassVar[int] = 200_000
-    #: Partitions that are kept: those of a plan's step and of its block, for two numbers of micro-batches.
-    MOST_ALIKE: ClassVar[int] = 4
+    MOST_LINKS: ClassVar[int] = 500_000
+    #: Partitions that are kept: those of the steps and the blocks of a few plans.
+    MOST_ALIKE: ClassVar[int] = 8
 
     def keep(self, key: Hashable, found: list[Instance]) -> None:
         """Remember instances that were not known."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..errors import TspsimError
 from ..network import Cluster
+from ..network.environment import Environment
 from .assignment import Assignment, Cost
 from .ranks import Machine
 from .system import Partition, Prepared, SimulatedRank, System
@@ -67,7 +68,7 @@ class Engine:
         self.cluster = cluster
         self.cost = cost
         self.every_rank = every_rank
-        self.env: simpy.Environment = simpy.Environment()
+        self.env = Environment()
         self.machine = Machine(
             self.env,
             compute_slowdown=interference.compute,

@@ -88,6 +88,8 @@ def template_instances(
         consider_messages(cluster, [(source, target) for source, target in meeting if source != target])
     # Where all nodes are alike, what happens inside one happens inside the others, so many links further on.
     inside: dict[tuple[int, ...], tuple[int, Traffic, tuple[float, ...]]] = {}
+    # Groups that stand alike have the same bytes on links that are as fast.
+    shares_of: dict[int, tuple[tuple[float, ...], Traffic]] = {}
     for ranks in meeting:
         node = ranks[0] // per_node
         place = tuple([rank - node * per_node for rank in ranks])
@@ -99,7 +101,10 @@ def template_instances(
             yield Instance(index, template.is_message, ranks, traffic, shares, copies)
             continue
         traffic = moved(cluster, ranks, template)
-        shares = link_shares(cluster, traffic)
+        known = shares_of.get(id(traffic.link_bytes))
+        if known is None:  # the traffic is kept beside them, so that its number stays its own
+            known = shares_of[id(traffic.link_bytes)] = link_shares(cluster, traffic), traffic
+        shares = known[0]
         if alone:
             inside[place] = (node, traffic, shares)
         detoured = bool(cluster.layout.dead) and moved(cluster.sound, ranks, template).links != traffic.links

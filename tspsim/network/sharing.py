@@ -59,7 +59,7 @@ class Solutions:
         if self._remembered > REMEMBERED:
             self.known.clear()
             self._remembered = len(meeting)
-        speeds = shares([claim.usage for claim in claims], [claim.weight for claim in claims])
+        speeds = _filled([claim.usage for claim in claims], [claim.weight for claim in claims])
         self.known[meeting] = speeds
         return speeds
 
@@ -173,19 +173,26 @@ def shares(usages: Sequence[Mapping[Hashable, float]], weights: Sequence[float])
     >>> shares([{"link": 1.0}, {"link": 0.25}], [1.0, 2.0])
     [0.75, 1.0]
     """
+    for usage in usages:
+        for share in usage.values():
+            if not 0.0 <= share < math.inf:
+                raise InputError(f"usage {share} of a resource must be finite and not negative")
+    for weight in weights:
+        if not 0.0 < weight < math.inf:
+            raise InputError(f"weight {weight} of an activity must be over 0 and finite")
+    return _filled(usages, weights)
+
+
+def _filled(usages: Sequence[Mapping[Hashable, float]], weights: Sequence[float]) -> list[float]:
+    """:func:`shares` of what is known to be in order."""
     demand: dict[Hashable, float] = {}
     for usage in usages:
         for resource, share in usage.items():
-            if not 0.0 <= share < math.inf:
-                raise InputError(f"usage {share} of a resource must be finite and not negative")
             demand[resource] = demand.get(resource, 0.0) + share
     scarce: dict[Hashable, Row] = {resource: [] for resource, share in demand.items() if share > FULL}
     speeds = [1.0] * len(usages)
     if not scarce:
         return speeds
-    for weight in weights:
-        if not 0.0 < weight < math.inf:
-            raise InputError(f"weight {weight} of an activity must be over 0 and finite")
     for i, usage in enumerate(usages):
         for resource, share in usage.items():
             if share and resource in scarce:

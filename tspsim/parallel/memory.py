@@ -133,9 +133,13 @@ def kept_kinds(job: Job, chunks: Sequence[Chunk]) -> Counter[Kept]:
     """Kinds of layer in some chunks, as far as what they leave goes, and how many of each."""
     kinds: Counter[Kept] = Counter()
     for chunk in chunks:
-        blocks = job.model.blocks[chunk.first_layer : chunk.first_layer + chunk.layers]
-        away = spread_over(chunk.layers, job.plan.offload_layers)
-        kinds.update(itertools.starmap(Kept, zip(blocks, job.again(chunk), away, strict=True)))
+        if job.plan.recomputed is None and not job.plan.offload_layers:
+            for block, count in job.model.kinds(chunk.first_layer, chunk.layers):
+                kinds[Kept(block, job.plan.recomputation)] += count
+        else:
+            blocks = job.model.blocks[chunk.first_layer : chunk.first_layer + chunk.layers]
+            away = spread_over(chunk.layers, job.plan.offload_layers)
+            kinds.update(itertools.starmap(Kept, zip(blocks, job.again(chunk), away, strict=True)))
         if chunk.has_head and job.further_layers:
             kinds[Kept(job.further_block, job.plan.recomputation)] += job.further_layers
     return kinds

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import NamedTuple
 
 from ..registry import Registry
@@ -45,6 +46,7 @@ def chunk_layers(layers: int, chunks: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
+@cache
 def spread_over(layers: int, some: int) -> tuple[bool, ...]:
     """Which of a chunk's layers are among ``some`` that are spread evenly over it.
 
@@ -242,6 +244,14 @@ INTERLEAVED = PipelineOrder(
 
 #: Orders that a plan may name.
 ORDERS: Registry[PipelineOrder] = Registry("pipeline order", "tspsim.pipeline_orders")
+
+
+def order_of(schedule: str, vpp: int) -> PipelineOrder:
+    """The order of that name, of so many chunks a stage."""
+    order = ORDERS.get(schedule)
+    return order.of_chunks if vpp > 1 and order.of_chunks else order
+
+
 ORDERS.register(
     PipelineOrder(
         "1f1b",

@@ -13,7 +13,7 @@ from ..model import Architecture
 from ..network import Routing
 from .balance import BUSIEST, Balance
 from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch, ExpertOverlap
-from .pipeline import ORDERS, PipelineOrder
+from .pipeline import PipelineOrder, order_of
 from .recomputed import Partly
 from .registries import SCHEMES, scheme_name
 
@@ -270,8 +270,7 @@ class Plan:
     @property
     def order(self) -> PipelineOrder:
         """The order of micro-batches on a stage."""
-        order = ORDERS.get(self.schedule)
-        return order.of_chunks if self.vpp > 1 and order.of_chunks else order
+        return order_of(self.schedule, self.vpp)
 
     @property
     def dispatch(self) -> ExpertDispatch:

@@ -105,9 +105,11 @@ class LowerBound:
         self._least: dict[Hashable, Kernels] = {}
         self._moves: dict[Hashable, tuple[float, Floats]] = {}
         self._parts: dict[Hashable, Part] = {}
+        self._programs: dict[Hashable, Program] = {}
         self._mixed = mixed
         self._compute: dict[Hashable, Kernels] = {}
         self._outside: dict[Hashable, float] = {}
+        self._written: dict[Hashable, list[tuple[list[Operator], int]]] = {}
 
     def first_s(self, family: Job, pipelines: Sequence[Shape] = ()) -> float:
         """:meth:`floor_s` or less, alike for all ways to experts that a family may have: experts' products at the best
@@ -280,8 +282,8 @@ class LowerBound:
         both_s, forward_s = [0.0] * len(pieces), [0.0] * len(pieces)
         for kind in job.step.kinds(job.order):
             for number, (piece, count) in enumerate(pieces):
-                for body, times in _bodies(_write(job, 0, piece, Task(kind, MIDDLE, 0))):
-                    body_s = sum(seconds(each) for step in body if isinstance(step, Compute) for each in step.operators)
+                for operators, times in self._operators(job, piece, kind):
+                    body_s = sum([seconds(each) for each in operators])
                     if times != piece.layers:
                         outside_s += count * times * body_s
                         continue
@@ -290,6 +292,18 @@ class LowerBound:
                     forward_s[number] += body_s if kind == FORWARD else 0.0
         of_layers = slice(len(pieces) > 1, None)
         return np.array([outside_s, layers_s, min(both_s[of_layers]), min(forward_s[of_layers])])
+
+    def _operators(self, job: Job, piece: Chunk, kind: str) -> list[tuple[list[Operator], int]]:
+        """Kernels of one micro-batch's task on a chunk of layers alone, in pieces that run as often, and how often.
+        What is made again is so in front of a backward: forwards have the same."""
+        alike = job.making(KEPT) if kind == FORWARD else job
+        key = (_signature(alike), piece, kind)
+        if key not in self._written:
+            self._written[key] = [
+                ([each for step in body if isinstance(step, Compute) for each in step.operators], times)
+                for body, times in _bodies(_write(alike, 0, piece, Task(kind, MIDDLE, 0)))
+            ]
+        return self._written[key]
 
     def instructions(self, job: Job, mesh: Mesh) -> int:
         """About how many a simulation runs: those of every stage's layers, of every shard whose program differs; of
@@ -521,7 +535,8 @@ class LowerBound:
         place = (groups.pattern, replicas)
         ends = (visit.micro_batch == 0, visit.micro_batch == job.micro_batches - 1)
         tables = (chunk.has_embedding, chunk.has_head, chunk.first_layer if self._mixed else 0)
-        shape = (_signature(job), job.plan.pp > 1, visit.kind, ends, tables, met, place)
+        task = (_signature(job), job.plan.pp > 1, visit.kind, ends, tables, met)
+        shape = (*task, place)
         key = (*shape, chunk.layers)
         known = self._parts.get(key)
         if known is None:
@@ -529,7 +544,11 @@ class LowerBound:
                 known = self._compile(_write(job, stage, chunk, visit), groups)
             else:  # layers are alike: the task is written with one, which then runs as often as there are layers
                 if shape not in self._parts:
-                    self._parts[shape] = self._compile(_write(job, stage, replace(chunk, layers=1), visit), groups)
+                    # Groups elsewhere move the same over other links.
+                    alike = (*task, replicas, job.plan.rail_axes)
+                    if alike not in self._programs:
+                        self._programs[alike] = _write(job, stage, replace(chunk, layers=1), visit)
+                    self._parts[shape] = self._compile(self._programs[alike], groups)
                 known = self._parts[shape].with_layers(chunk.layers)
             self._parts[key] = known
         return known

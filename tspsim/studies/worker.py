@@ -50,12 +50,19 @@ def answer(questions: Sequence[Query]) -> list[Answer]:
     StrangerError
         The content of a question is not the same here.
     """
+    with seldom_collecting():
+        found = [_answer(question) for question in questions]
+    spent = os.getpid(), time.process_time()
+    return [replace(each, spent=spent) for each in found]
+
+
+@contextmanager
+def seldom_collecting() -> Iterator[None]:
+    """The collector looks for cycles every :data:`COLLECT_AFTER` objects."""
     before = gc.get_threshold()
     gc.set_threshold(COLLECT_AFTER, *before[1:])
     try:
-        found = [_answer(question) for question in questions]
-        spent = os.getpid(), time.process_time()
-        return [replace(each, spent=spent) for each in found]
+        yield
     finally:
         gc.set_threshold(*before)
 

@@ -14,7 +14,7 @@ from ..calibration import UNMEASURED, Factors
 from ..kinds import CollectiveKind
 from .between import across
 from .curves import Measured
-from .schedule import Group, Integers, Schedule, busiest_s
+from .schedule import Group, Schedule, busiest_s
 from .traffic import Traffic
 
 if TYPE_CHECKING:
@@ -59,19 +59,16 @@ class Candidate:
     apart: bool = False
 
 
-def cheapest(
-    choices: Sequence[Candidate], size_bytes: float, moved: Callable[[Integers], Integers] | None = None
-) -> Traffic:
-    """The choice that takes least for a size; ``moved`` says which links stand for those of the choice."""
+def cheapest(choices: Sequence[Candidate], size_bytes: float) -> Traffic:
+    """The choice that takes least for a size."""
     times = [choice.cost.alone(size_bytes) for choice in choices]
     index = min(range(len(choices)), key=lambda i: times[i][0] + times[i][1])
     best, (latency_s, fluid_s) = choices[index], times[index]
-    links = best.schedule.links if moved is None else moved(best.schedule.links)
     return Traffic(
         best.algorithm,
         latency_s,
         fluid_s,
-        tuple(links.tolist()),
+        tuple(best.schedule.links.tolist()),
         tuple((best.schedule.load * size_bytes).tolist()),
         *best.cost.spread.factors(latency_s, fluid_s),
         best.apart,

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...errors import InputError, UnknownNameError, shorten
 from ..cluster import Cluster
@@ -310,9 +311,15 @@ def _traffic(
         known = considered(group, kind, algorithm, library, exchange), stands
         cluster.memo[key] = known
     choices, first = known
-    if first is None or stands is None or first is stands:
+    if first is None or stands is None:
         return cheapest(choices, size_bytes)
-    return cheapest(choices, size_bytes, lambda links: onto(cluster, links, first, stands))
+    # All that stand alike share the bytes on their links, so that who asks what these are of a link need ask once.
+    found: tuple[Traffic, NDArray[np.int64]] | None = cluster.memo.get((key, size_bytes))
+    if found is None:
+        like = cheapest(choices, size_bytes)
+        found = cluster.memo[key, size_bytes] = like, np.array(like.links, dtype=np.int64)
+    like, links = found
+    return like if first is stands else replace(like, links=tuple(onto(cluster, links, first, stands).tolist()))
 
 
 def _kept(cluster: Cluster, key: object, traffic: Traffic) -> Traffic:

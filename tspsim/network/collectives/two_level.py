@@ -67,6 +67,14 @@ def _joined(group: Group, kind: CollectiveKind, inside: Builder, outside: Builde
     g = len(group.members[0])
 
     def in_nodes(part: CollectiveKind) -> Schedule:
+        # The same from whatever root.
+        key, memo = ("in nodes", group.members, inside, part.name), group.cluster.memo
+        if key not in memo:
+            memo[key] = found_in_nodes(part)
+        found: Schedule = memo[key]
+        return found
+
+    def found_in_nodes(part: CollectiveKind) -> Schedule:
         if not group.cluster.factors:  # all nodes are alike: one is computed and moved
             first, layout = inside(_in_node(group, 0), part)[0], group.cluster.layout
             nodes = [(gpus[0] - group.members[0][0]) // layout.gpus for gpus in group.members]

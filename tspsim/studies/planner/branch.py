@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from ...errors import UnreachableError
 from ...parallel import Job, peak_memory, scheme_of
 from ...parallel.memory import stage_memory
-from ...parallel.pipeline import PipelineOrder
+from ...parallel.pipeline import PipelineOrder, order_of
 from ...paths import LowerBound
 from ...result import PlanResult
 from .clock import NEVER, Deadline
@@ -262,9 +262,7 @@ class Search:
 
     def shapes(self, family: Job, pipelines: Iterable[PipelineKey]) -> tuple[tuple[int, PipelineOrder], ...]:
         """Chunks a stage and order of pipelines of a family."""
-        return tuple(
-            (vpp, replace(family.plan, vpp=vpp, schedule=schedule).order) for _, vpp, schedule in pipelines
-        )
+        return tuple((vpp, order_of(schedule, vpp)) for _, vpp, schedule in pipelines)
 
     def staged(self, family: Job) -> list[tuple[float, Candidate]]:
         """A family's schedules within a stage that reach all its ranks, each with what its step cannot undercut."""

@@ -11,7 +11,7 @@ from ...errors import InputError
 from ...network import Cluster
 from ...parallel import Job, Plan, scheme_of
 from ...parallel.choices import legal
-from ...parallel.memory import stage_memory
+from ...parallel.memory import stage_memory, workspace
 from .branch import memory_bytes
 from .clock import NEVER, Deadline
 from .space import LEAST_TOKENS, Space, name_of
@@ -53,11 +53,20 @@ class Limits:
 
 def bytes_up_to(room_bytes: float, job: Job) -> float:
     """What a job's fullest rank needs, or where the first stage alone needs more than there is what that needs."""
+    training = job.training and not job.unequal
+    if training and (least := least_workspace(job)) > room_bytes:
+        return least
     if job.plan.pp > 1:
         first = sum(stage_memory(job, scheme_of(job.plan).residency, 0).values())
         if first > room_bytes:
             return first
     return memory_bytes(job)
+
+
+def least_workspace(job: Job) -> float:
+    """What the layer at work needs, of layers that differ the one that needs least: every rank has that."""
+    shards = scheme_of(job.plan).residency.compute_shards(job)
+    return min(workspace(job, shards, block) for block, _ in job.model.kinds(0, job.model.layers))
 
 
 def leanest(

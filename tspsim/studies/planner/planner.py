@@ -21,6 +21,7 @@ from .. import uncertainty
 from ..executors import executor_of, growing
 from ..front import front_of
 from ..query import Library
+from ..worker import seldom_collecting
 from .answer import Ahead, Planned, Stated
 from .branch import Best, Found, Interrupted, Search
 from .clock import NEVER, Clock, Deadline
@@ -150,8 +151,9 @@ class Planner:
         finished = False
         try:
             try:
-                for step in steps:
-                    step()
+                with seldom_collecting():
+                    for step in steps:
+                        step()
             except KeyboardInterrupt:
                 answer.interrupted, answer.complete = True, False
                 self._conclude()
