@@ -107,7 +107,7 @@ FILES = [
         "tsp: 8",
         "tsp: 8, algorithms: {all_gater: ring}",
         "plans.TSP8.algorithms.all_gater: 'all_gater' is not allowed; use all_gather, reduce_scatter, "
-        "all_reduce, broadcast, all_to_all or ring_shift (did you mean 'all_gather'?)",
+        "all_reduce, broadcast, all_to_all, ring_shift, to_pool or from_pool (did you mean 'all_gather'?)",
     ),
     (
         "tsp: 8",
