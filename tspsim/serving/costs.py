@@ -104,10 +104,14 @@ class ProgramCosts:
 
     def decode_ends_s(self, works: Sequence[Work], steps: int) -> Floats:
         """Ends of the next ``steps`` steps of decoding, from now on: shape (steps,)."""
+        return self.decode_each_s(works, steps).cumsum()
+
+    def decode_each_s(self, works: Sequence[Work], steps: int) -> Floats:
+        """What each of them takes: shape (steps,)."""
         self._seen.add(works, steps)
         each = [self._decodes.steps_s(work, steps) for work in works if work.sequences]
         taken: Floats = each[0] if len(each) == 1 else np.max(each, axis=0)
-        return taken.cumsum()
+        return taken
 
     def _seconds(self, work: Work, expert_tokens: int | None) -> float:
         if not work.chunks:

@@ -95,11 +95,12 @@ class Decodes:
         """Seconds of each of the next steps, where every context grows by one a step: shape (steps,)."""
         batch, tokens = work.sequences, work.context_tokens
         later = np.arange(steps, dtype=np.float64)
+        # Whole tokens over sequences, as a step by itself has them, and not its first mean and what has been added.
+        mean = (tokens + batch * later) / batch
         if self._stages > 1:
-            return self._in_parts(batch, tokens / batch + later)
+            return self._in_parts(batch, mean)
         if self.programs.plan.hiding.halves:
-            return self._in_halves(batch, tokens / batch + later)
-        mean = tokens / batch + later
+            return self._in_halves(batch, mean)
         found = self._along(batch, mean)
         if not self.bends:
             return self._not_below_the_longest(found, work, later)

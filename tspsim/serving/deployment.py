@@ -26,7 +26,7 @@ from .service import Desk
 from .speculation import Speculation as Drafts
 from .tier_specs import tier_specs
 from .tiers import TieredPool
-from .work import Floats, StepCost, Work
+from .work import Floats, StepwiseCost, Work
 
 #: Keys of ``engine`` that are no option of a scheduler: which one, and blocks or tokens of cache instead of the rule's.
 POLICY, BLOCKS, TOKENS = "policy", "num_gpu_blocks", "kv_tokens"
@@ -247,16 +247,19 @@ class Deployment:
 
 @dataclass(frozen=True)
 class Scaled:
-    """A cost (:class:`~tspsim.serving.work.StepCost`) times a factor."""
+    """A cost times a factor."""
 
-    cost: StepCost
+    cost: StepwiseCost
     factor: float
 
     def seconds(self, works: Sequence[Work]) -> float:
         return self.factor * self.cost.seconds(works)
 
     def decode_ends_s(self, works: Sequence[Work], steps: int) -> Floats:
-        return self.factor * self.cost.decode_ends_s(works, steps)
+        return self.decode_each_s(works, steps).cumsum()
+
+    def decode_each_s(self, works: Sequence[Work], steps: int) -> Floats:
+        return self.factor * self.cost.decode_each_s(works, steps)
 
 
 def configured(engine: ServingEngine, policy: Policy, options: Mapping[str, Any]) -> ServingEngine:

@@ -16,10 +16,11 @@ from .lane import Lane, StepPlan
 from .log import Kind, StepLog
 from .requests import Request
 from .sequence import Sequence
-from .work import EachStepCost, Floats, StepCost, Work
+from .work import EachStepCost, Floats, StepCost, StepwiseCost, Work
 
-#: Behind all that happens at the same time: a step sees what arrives when it begins.
-LATE = EventPriority(2)
+#: Behind all that happens at the same time; and behind the ends of all engines' steps: a step sees what arrives when it
+#: begins, also from who was answered elsewhere at that time.
+LATE, LAST = EventPriority(2), EventPriority(3)
 
 
 #: Called with a request, the tokens of its prompt from and up to which a step computes it, and when the step ends.
@@ -103,6 +104,7 @@ class Replica:
         self._wakes = any(type(lane).wake_s is not Lane.wake_s for lane in self.lanes)
         self._on_first_token, self._on_end, self._on_chunk = on_first_token, on_end, on_chunk
         self._each_step = cost if isinstance(cost, EachStepCost) else None
+        self._stepwise = cost if isinstance(cost, StepwiseCost) else None
         self._run: Run | None = None
         #: Events of an older generation are void.
         self._generation = 0
@@ -174,7 +176,7 @@ class Replica:
         lane.submit(Sequence(request, computed, self.env.now))
         if self._idle:
             self._idle = False
-            self._at(self.env.now, self._begin)
+            self._at(self.env.now, self._begin, LAST)
         elif self._run is not None:
             self._cut(lane)
 
@@ -192,7 +194,7 @@ class Replica:
 
     # --- steps ----------------------------------------------------------------------------------------------
 
-    def _at(self, at_s: float, action: Callable[[], None]) -> None:
+    def _at(self, at_s: float, action: Callable[[], None], priority: EventPriority = LATE) -> None:
         self._generation += 1
         generation = self._generation
 
@@ -200,7 +202,7 @@ class Replica:
             if generation == self._generation:
                 action()
 
-        Moment(self.env, at_s, still)
+        Moment(self.env, at_s, still, priority)
 
     def _begin(self) -> None:
         """The engine is idle, and something has arrived or is due."""
@@ -231,7 +233,7 @@ class Replica:
             self._run, self._idle = None, True
             wake_s = min([lane.wake_s() for lane in self.lanes])
             if wake_s < inf:
-                self._at(wake_s, self._begin)
+                self._at(wake_s, self._begin, LAST)
             return None
         self._idle = False
         works = [lane.work(plan) for lane, plan in zip(lanes, plans, strict=True)]
@@ -271,7 +273,11 @@ class Replica:
         if steps == 1:
             return [start_s + self.cost.seconds(works)]
         if self._each_step is None and self.engine.speculation is None:
-            return start_s + self.cost.decode_ends_s(works, steps)
+            if self._stepwise is None:
+                return start_s + self.cost.decode_ends_s(works, steps)
+            taken = self._stepwise.decode_each_s(works, steps)
+            taken[0] += start_s
+            return taken.cumsum()
         advances = [lane.decoders.advances(steps) for lane in self.lanes]
         if self._each_step is not None:
             seconds = self._each_step.decode_steps_s(works, advances)
@@ -290,7 +296,11 @@ class Replica:
 
     def _settle(self) -> None:
         """The run is over, and the next begins."""
-        self._next(self._finish(), fresh=False)
+        end_s = self._finish()
+        if self.env.peek() > self.env.now:
+            self._next(end_s, fresh=False)
+        else:
+            Moment(self.env, self.env.now, lambda: self._next(end_s, fresh=False), LAST)
 
     def _finish(self) -> float:
         """What came of the run, and when it was over."""

@@ -184,6 +184,16 @@ class StepCost(Protocol):
 
 
 @runtime_checkable
+class StepwiseCost(StepCost, Protocol):
+    """A cost that knows steps of a run one by one, to the bit those of :meth:`seconds`: a run of them ends when steps
+    by themselves would, and what happens at the same time elsewhere does so in both."""
+
+    def decode_each_s(self, works: Sequence[Work], steps: int) -> Floats:
+        """Seconds of each of the next ``steps`` steps of :meth:`decode_ends_s`."""
+        ...
+
+
+@runtime_checkable
 class EachStepCost(StepCost, Protocol):
     """A cost that is asked for every step, once and in order: nothing is priced ahead of what can still change."""
 
