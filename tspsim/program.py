@@ -101,7 +101,7 @@ class Collective:
         """The same in another layer, waiting for others."""
         return Collective(
             self.kind, self.axis, self.size_bytes, self.name, self.root, self.algorithm, self.part, layer, after,
-            self.stream, self.tokens,
+            self.stream, self.tokens, self.slices,
         )  # fmt: skip
 
 

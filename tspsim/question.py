@@ -122,7 +122,7 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
     InputError
         A name is unknown, a plan does not go with the rest, or is one that has to be searched for first.
     """
-    searched = next((plan for plan in scenario.plans if plan.search is not None), None)
+    searched = scenario.searched
     if searched is not None:
         told = "is searched for by `tspsim plan`, `compare` and `run`; state degrees here"
         raise InputError(told, key=f"plans.{searched.name}")

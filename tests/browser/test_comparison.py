@@ -51,8 +51,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("width", [1600, 400])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "scheme"), [(1600, "light"), (400, "dark")])
 def test_every_figure_is_drawn_and_nothing_scrolls_sideways(
     visit: Open, comparison: Path, width: int, scheme: str
 ) -> None:

@@ -29,8 +29,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("width", [1600, 400])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "scheme"), [(1600, "light"), (400, "dark")])
 def test_every_figure_is_drawn_on_load_and_nothing_scrolls_sideways(
     visit: Open, report: Path, width: int, scheme: str
 ) -> None:
@@ -60,6 +59,26 @@ def test_the_timeline_opens_on_two_layers_and_its_buttons_change_the_window(
     page.click("[data-view=step]")
     assert page.evaluate(WINDOW)[1] >= 0.95 * step_ms
     assert 1000 < page.evaluate(BARS) < 12_000
+
+
+def test_the_order_switch_moves_tables_and_figures(visit: Open, report: Path) -> None:
+    page = visit(report)
+    table = """() => [...document.querySelectorAll('#plans-table tbody th')]
+        .map(each => each.firstChild.textContent.trim())"""
+    ticks = "key => document.getElementById(`figure-${key}`).layout.yaxis.ticktext"
+    rates = """() => { const [bars] = document.getElementById('figure-rates-model').data;
+        return Object.fromEntries([...bars.y].map((row, at) => [row, bars.x[at]])); }"""
+    ranked, stated = ["TSP8", "TP4-SP2", "TP2-SP4", "TP8", "SP8"], ["TSP8", "TP8", "TP4-SP2", "TP2-SP4", "SP8"]
+    assert page.evaluate(table) == page.evaluate(ticks, "memory") == ranked
+    fastest = page.evaluate(rates)
+    assert list(fastest.values()) == sorted(fastest.values(), reverse=True)
+    page.check("input[data-order]")
+    assert page.evaluate(table) == page.evaluate(ticks, "memory") == stated
+    assert page.evaluate(ticks, "rates-model") == page.evaluate(ticks, "breakdown") == stated[:4]
+    moved = page.evaluate(rates)
+    assert [moved[str(row)] for row in range(4)] == [fastest[str(ranked.index(name))] for name in stated[:4]]
+    page.uncheck("input[data-order]")
+    assert page.evaluate(table) == page.evaluate(ticks, "memory") == ranked
 
 
 def test_a_drag_zooms_a_double_click_returns_and_keys_move(visit: Open, report: Path) -> None:

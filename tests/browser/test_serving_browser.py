@@ -31,8 +31,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("width", [1400, 400])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (400, "dark")])
 def test_every_figure_is_drawn_and_nothing_scrolls_sideways(visit: Open, report: Path, width: int, scheme: str) -> None:
     shown = visit(report, width, scheme)
     drawn = shown.evaluate(DRAWN)

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.processes import without_reader
 
 import tspsim as package
 from tspsim import __version__, catalog
@@ -119,15 +120,16 @@ def test_every_output_can_be_asked_for_at_once(here: Path) -> None:
     assert files(here) == {"a.json", "t.json", "r.html"}
 
 
-def test_json_on_standard_output_is_all_there_is(here: Path) -> None:
+def test_json_on_standard_output_is_all_there_is_and_has_the_same_bits_in_any_process(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     done = tspsim("run", "small.yaml", "--json", "-")
     assert done.returncode == 0 and done.stderr == ""
     assert json.loads(done.stdout)["scenario"]["name"] == "small"
+    assert main(["run", "small.yaml", "--json", "-"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == done.stdout and printed.err == ""
     assert files(here) == set()
-
-
-def test_the_same_question_has_the_same_bits_in_any_process() -> None:
-    assert tspsim("run", "small.yaml", "--json", "-").stdout == tspsim("run", "small.yaml", "--json", "-").stdout
 
 
 def test_set_changes_a_plan_by_its_name(here: Path) -> None:
@@ -310,23 +312,23 @@ def test_progress_stays_away_from_quick_answers_and_from_files(monkeypatch: pyte
         assert progress is None
 
 
-def test_a_reader_that_has_gone_is_no_error() -> None:
-    code = "import sys; from tspsim.cli import main; sys.exit(main(['catalog', 'list']))"
+@pytest.mark.parametrize(
+    ("arguments", "written"), [(["catalog", "list"], set()), (["run", "small.yaml"], {"reports/small.html"})]
+)
+def test_a_reader_that_has_gone_is_no_error(here: Path, arguments: list[str], written: set[str]) -> None:
+    """Neither while the command prints nor when the interpreter ends."""
     environment = {**os.environ, "PYTHONPATH": IMPORTED_FROM}
-    reading, writing = os.pipe()
-    os.close(reading)
-    try:
-        done = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, env=environment)
-    finally:
-        os.close(writing)
+    command = [sys.executable, "-m", "tspsim", *arguments]
+    with without_reader() as gone:
+        done = subprocess.run(command, stdout=gone, stderr=subprocess.PIPE, env=environment, timeout=120)
     assert done.returncode == 141 and done.stderr == b""
+    assert files(here) == written
 
 
 @pytest.mark.parametrize(
     ("arguments", "written"),
     [
         (["run", "small.yaml", "--json", "a.json", "--html", "a.html"], {"a.json", "a.html"}),
-        (["run", "small.yaml"], {"reports/small.html"}),
         (["compare", "small.yaml", "--csv", "a.csv"], {"a.csv"}),
         (["compare", "small.yaml", "--csv", "-", "--json", "a.json"], {"a.json"}),
         (["bound", "small.yaml", "--json", "a.json"], {"a.json"}),
@@ -335,16 +337,17 @@ def test_a_reader_that_has_gone_is_no_error() -> None:
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )  # fmt: skip
-def test_files_are_written_whoever_reads_the_terminal(here: Path, arguments: list[str], written: set[str]) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    try:
-        environment = {**os.environ, "PYTHONPATH": IMPORTED_FROM}
-        command = [sys.executable, "-m", "tspsim", *arguments]
-        done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, env=environment, timeout=120)
-    finally:
-        os.close(writing)
-    assert done.returncode == 141 and done.stderr == b""
+def test_files_are_written_whoever_reads_the_terminal(
+    here: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    written: set[str],
+) -> None:
+    with without_reader() as gone, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", gone)
+        assert main(arguments) == 141
+    assert capsys.readouterr().err == ""
     assert files(here) == written
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.processes import heed_interrupts, wait_until_busy_for
+from helpers.processes import files_limited_to, heed_interrupts, wait_until_busy_for
 
 import tspsim
 from tspsim.cli import main
@@ -255,28 +253,33 @@ def process(*arguments: str, **options: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, **settings)  # type: ignore[call-overload, no-any-return]
 
 
-def limited_to(size_bytes: int) -> Callable[[], None]:
-    """Files may not grow past this, as on a disk that is almost full."""
-    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, size_bytes))
-
-
 @pytest.mark.parametrize("option", ["--json", "--html", "--trace"])
-def test_a_disk_that_fills_up_leaves_no_partial_file(here: Path, option: str) -> None:
+def test_a_disk_that_fills_up_leaves_no_partial_file(
+    here: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
     before = sorted(here.rglob("*"))
-    done = process("run", "small.yaml", option, "answer", preexec_fn=limited_to(4096))
-    _, message = done.communicate(timeout=120)
-    assert done.returncode == 2
-    assert "answer: cannot write: File too large" in one_line(message)
+    with files_limited_to(4096):
+        assert main(["run", "small.yaml", option, "answer"]) == 2
+    assert "answer: cannot write: File too large" in one_line(capsys.readouterr().err)
     assert sorted(here.rglob("*")) == before
 
 
-def test_a_full_standard_output_is_an_error_too(here: Path) -> None:
+def test_a_full_standard_output_is_an_error_too() -> None:
+    """Neither while the command prints nor when the interpreter ends is there another line."""
     with Path("/dev/full").open("w") as full:
-        for command in (["run", "small.yaml", "--json", "-"], ["catalog", "list"]):
-            done = process(*command, stdout=full)
-            _, message = done.communicate(timeout=120)
-            assert done.returncode == 2
-            assert one_line(message) == "standard output: No space left on device"
+        done = process("catalog", "list", stdout=full)
+        _, message = done.communicate(timeout=120)
+    assert done.returncode == 2
+    assert one_line(message) == "standard output: No space left on device"
+
+
+def test_an_answer_on_a_full_standard_output_is_an_error_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Path("/dev/full").open("w") as full, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", full)
+        assert main(["run", "small.yaml", "--json", "-"]) == 2
+    assert one_line(capsys.readouterr().err) == "standard output: No space left on device"
 
 
 @pytest.mark.parametrize("after_s", [1.3, 2.0])

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tspsim
-from tspsim.engine import system
+from tspsim.engine import classes
+from tspsim.engine.channels import constrain
 from tspsim.engine.folding import refine
-from tspsim.engine.system import constrain
 from tspsim.mesh import Mesh
 from tspsim.network import build_cluster, load_cluster, point_to_point
 from tspsim.network import collective as traffic_of
@@ -212,7 +212,7 @@ def test_an_uneven_fabric_taken_at_its_worst_load_is_no_faster_and_errs_by_its_u
     steps = hop(GIB // 4), kernel(1e-3, after=[0]), collective("all_reduce", GIB // 4, after=[1])
     work = program(*steps, hop(GIB // 4, after=[2]))
     whole, exact = (play(cluster, work, mesh, every_rank=every_rank) for every_rank in (True, False))
-    monkeypatch.setattr(system, "MANY", 2)
+    monkeypatch.setattr(classes, "MANY", 2)
     rough = play(again, work, mesh, every_rank=False)
     assert len(exact.ranks) > 50 and len(rough.ranks) == 1 and rough.ranks[0].size == 160
     assert rough.system.at_worst and not exact.system.at_worst

@@ -81,6 +81,15 @@ def test_a_decoding_step_of_a_large_batch_reads_and_writes_its_states(name: str,
     assert states <= on.time(step).seconds <= 3.0 * states
 
 
+def test_verified_drafts_leave_a_state_behind_every_token() -> None:
+    """Four queries of 256 sequences read 256 states and write 1,024, as any of them may be the last right one."""
+    on, drafts = device("b200"), DeltaScan(((4, 256),), "gdn", 4, 128, 16, 128, verifies=True)
+    assert drafts.cold_bytes == (256 + 1024) * drafts.state_bytes
+    assert drafts.cold_bytes / on.hbm_bytes_per_s < on.time(drafts).seconds
+    quick, plain = (DeltaScan(((queries, 256),), "gdn", 4, 128, 16, 128) for queries in (4, 1))
+    assert on.time(plain).seconds < on.time(quick).seconds < on.time(drafts).seconds
+
+
 def test_the_chunked_form_costs_its_products() -> None:
     """Of 64 tokens, one head of 128 by 128: the state takes 6·128·128 a token, pairs 64·(3·128 + 2·128)."""
     operator = DeltaScan(((64, 1),), "gdn", 1, 128, 1, 128)

@@ -1,12 +1,21 @@
-"""Processes of their own for tests."""
+"""Processes of their own for tests, and what a process meets at its edges, for commands that run in this one."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
+import resource
 import signal
 import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
+from unittest.mock import patch
+
+import tspsim
 
 
 def heed_interrupts() -> None:
@@ -26,3 +35,40 @@ def wait_until_busy_for(process: subprocess.Popen[str], seconds: float) -> None:
         if int(fields[11]) + int(fields[12]) >= ticks:  # in user mode and in the kernel
             return
         time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def without_reader() -> Iterator[TextIO]:
+    """A pipe whose reader has gone, to be written to."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    stream = os.fdopen(writing, "w", encoding="utf-8")
+    yield stream
+    with contextlib.suppress(BrokenPipeError):
+        stream.close()
+
+
+@contextlib.contextmanager
+def files_limited_to(size_bytes: int) -> Iterator[None]:
+    """Files may not grow past this, as on a disk that is almost full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def said_in_any_process(script: str, *arguments: str) -> str:
+    """What a script prints here, after whatever was asked in this process before, and with its own hash seed in another
+    process too; ``helpers`` can be imported in both."""
+    folders = [str(Path(tspsim.__file__).parents[1]), str(Path(__file__).parents[1])]
+    paths = os.pathsep.join([*folders, *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONHASHSEED": "4242", "PYTHONPATH": paths}
+    command = [sys.executable, "-c", script, *arguments]
+    there = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    here = io.StringIO()
+    with contextlib.redirect_stdout(here), patch.object(sys, "argv", ["-c", *arguments]):
+        exec(compile(script, "<script>", "exec"), {"__name__": "__main__"})
+    assert here.getvalue() == there
+    return there

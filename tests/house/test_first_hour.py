@@ -1,4 +1,5 @@
-"""The first hour of a new user, as docs/first-hour.md tells it: every command of the page, in its order, in one folder.
+"""The first hour of a new user, as docs/first-hour.md tells it: every command of the page, in its order, in one folder
+that holds what the page has one write.
 
 Installing is what ``.ci/run`` does before any test.
 """
@@ -9,6 +10,7 @@ import csv
 import json
 import re
 import shlex
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from tspsim.cli import main
 
 PAGE = Path(__file__).parents[2] / "docs" / "first-hour.md"
 FENCED = re.compile(r"^```shell\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+WRITTEN = re.compile(r"^Write `([\w.]+)`:\n\n```yaml\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def commands() -> list[list[str]]:
@@ -33,9 +36,11 @@ def test_the_first_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TSPSIM_CATALOG", raising=False)
     nccl_log(tmp_path / "all_reduce.log", "all_reduce")
+    for name, text in WRITTEN.findall(PAGE.read_text(encoding="utf-8")):
+        (tmp_path / name).write_text(text)
     typed = commands()
     assert [words[0] for words in typed] == [
-        *("--version", "init", "check", "run", "run", "init", "compare", "sweep", "calibrate")
+        *("--version", "init", "check", "run", "run", "init", "compare", "sweep", "plan", "run", "compare", "calibrate")
     ]
     for words in typed:
         assert main(words) == 0, (words, capsys.readouterr().err)
@@ -43,10 +48,13 @@ def test_the_first_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
 
     assert {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()} == {
         "all_reduce.log",
+        "best.yaml",
         "compared.csv",
         "first.yaml",
         "lengths.csv",
         "lengths.sqlite",
+        "offers.yaml",
+        "offers.zip",
         "reports/first.html",
         "topologies/nodes/hgx-h100-8.yaml",
         "training.yaml",
@@ -55,6 +63,12 @@ def test_the_first_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     assert {row["scenario"] for row in compared} == {"first", "tsp-8x-h100"}
     lengths = list(csv.DictReader((tmp_path / "lengths.csv").open()))
     assert {int(row["workload.sequence"]) for row in lengths} == {2**14, 2**15, 2**16} and len(lengths) == 9
+
+    (planned,) = tspsim.load("best.yaml").plans
+    assert planned.name not in {plan.name for plan in tspsim.load("first.yaml").plans}
+    with zipfile.ZipFile("offers.zip") as mailed:
+        pages = [name for name in mailed.namelist() if name.startswith("offers-reports/") and name.endswith(".html")]
+        assert len(pages) == 2 and all(f'href="{name}"' in mailed.read("offers.html").decode() for name in pages)
 
     # What was calibrated is what the next answer uses: the log is slower than what ships.
     assert main(["run", "first.yaml", "--json", "slower.json"]) == 0

@@ -56,7 +56,8 @@ def test_every_scheme_has_its_row(script: ModuleType) -> None:
      ("LLEP", "b200"), ("EPLB", "mi300x"), ("Helix", "h100"),
      ("Tutel's degree", "h100"), ("Tutel's parallelism", "h100"), ("Janus' scheduler", "b200"),
      ("Janus' pools", "h100"), ("ParaThinker", "b200"), ("Padding removed (EnergonAI)", "mi300x"),
-     ("Speculative MoE", "mi355x"), ("ExFlow", "mi300x"), ("Fused sums by copy engines", "mi355x")],
+     ("Speculative MoE", "mi355x"), ("Fused exchanges (Comet)", "h100"), ("A tier for models (SN40L)", "b200"),
+     ("Three levels (Frontier)", "b200"), ("ExFlow", "mi300x"), ("Fused sums by copy engines", "mi355x")],
 )  # fmt: skip
 def test_a_cell_of_every_kind_says_what_the_package_says(script: ModuleType, name: str, device: str) -> None:
     entry = next(each for each in script.ENTRIES if each.name == name)

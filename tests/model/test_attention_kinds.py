@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from helpers.engine import question
+from helpers.processes import said_in_any_process
 
 import tspsim
 from tspsim import catalog
@@ -355,12 +356,7 @@ def test_a_forward_of_such_a_model_is_refused_at_the_front_door() -> None:
 
 def test_sets_of_blocks_have_one_order_in_every_process() -> None:
     code = "from tspsim.model import load_model as m; print([*{*m('glm-5.2').blocks}, *{*m('qwen3.5-35b-a3b').blocks}])"
-    found = set()
-    for seed in ("1", "2", "3"):
-        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(tspsim.__file__).parent.parent)}
-        command = [sys.executable, "-c", code]
-        found.add(subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout)
-    assert len(found) == 1
+    assert said_in_any_process(code).startswith("[")
 
 
 STRANGER = """

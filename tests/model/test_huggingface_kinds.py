@@ -39,7 +39,7 @@ FLASH = {
     "index_n_heads": 64, "index_head_dim": 128, "index_topk": 512, "n_routed_experts": 256, "n_shared_experts": 1,
     "num_experts_per_tok": 6, "moe_intermediate_size": 2048, "num_nextn_predict_layers": 1, "sliding_window": 128,
     "compress_ratios": [0, 0, *[4, 128] * 20, 4, 0], "o_groups": 8, "o_lora_rank": 1024, "expert_dtype": "fp4",
-    "tie_word_embeddings": False,
+    "tie_word_embeddings": False, "hc_mult": 4,
 }  # fmt: skip
 MINIMAX = {
     "model_type": "minimax_m2", "vocab_size": 200064, "hidden_size": 3072, "intermediate_size": 1536,

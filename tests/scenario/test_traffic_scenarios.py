@@ -181,6 +181,17 @@ def test_what_was_measured_of_a_model_holds_unless_something_is_stated() -> None
     assert length_of((rate_of(2.5, 3),) * 3) == pytest.approx(2.5)
 
 
+def test_acceptance_is_that_of_prompts_which_are_like_the_stated_ones() -> None:
+    random = SpeculationSpec(tokens=3, prompts="random")
+    assert random.served("deepseek-v4-pro").accepted == pytest.approx(2.97)
+    assert SpeculationSpec(tokens=3).served("deepseek-v4-pro").accepted == pytest.approx(2.49)
+    assert SpeculationSpec(tokens=3, prompts="chat").served("deepseek-r1").accepted == pytest.approx(2.5)
+    assert "none measured of random" in random.rates("glm-5.2")[1]
+    for stated in ({"accepted": 2.5}, {"rate": 0.5}, {"positions": (0.5, 0.5, 0.5)}):
+        with pytest.raises(ValueError, match="leave one out"):
+            SpeculationSpec.model_validate({"tokens": 3, "prompts": "chat", **stated})
+
+
 def test_a_scenario_says_in_words_what_is_asked() -> None:
     said = " ".join(load(question()).in_words())
     assert "64 clients send a request" in said and "TTFT ≤ 2.00 s" in said and "6,553 to 8,192 tokens" in said

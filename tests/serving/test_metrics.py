@@ -85,7 +85,7 @@ def test_gaps_are_steps_and_longer_where_prompts_came_between() -> None:
     log.add(0.0, 1.0, 10, Kind.DECODE, 4, 0, 0, 0)  # ten steps of 0.1
     log.add(1.0, 1.5, 1, Kind.PREFILL, 0, 64, 0, 0)  # decode stands still
     log.add(1.5, 1.6, 1, Kind.DECODE, 6, 0, 0, 0)  # four waited for both, two have joined
-    seconds, counts = gaps([log], 0.0, 2.0)
+    seconds, counts = (np.concatenate(column) for column in zip(*gaps([log], 0.0, 2.0), strict=True))
     found = {round(float(each), 6): int(count) for each, count in zip(seconds, counts, strict=True) if count}
     assert found == {0.1: 42, 0.6: 4} or (counts[np.isclose(seconds, 0.1)].sum(), found[0.6]) == (42, 4)
 

@@ -23,7 +23,7 @@ def test_poisson_arrivals_wait_as_pollaczek_and_khinchine_say(load):
     """M/D/1: the mean wait is ρ S / (2 (1 − ρ)). Waits of neighbours are alike, so that the confidence is that of means
     of long batches."""
     generator = np.random.default_rng(20261122)
-    count, batches = 120_000, 40
+    count, batches = 40_000, 40
     waited = waits(np.cumsum(generator.exponential(SERVICE_S / load, count)))
     means = waited.reshape(batches, -1).mean(axis=1)
     error = means.std(ddof=1) / np.sqrt(batches)

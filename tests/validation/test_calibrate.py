@@ -248,13 +248,12 @@ def test_the_same_tables_make_the_same_files(here: Path) -> None:
 
 def test_any_process_writes_the_same_file(here: Path) -> None:
     write_collectives(here / "data")
-    texts = set()
-    for seed in ("1", "2"):
-        command = [sys.executable, "-m", "tspsim", "calibrate", "h200", "--data", "data", "--out", f"{seed}.yaml"]
-        where = {"PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(tspsim.__file__).parents[1])}
-        subprocess.run(command, check=True, capture_output=True, env=os.environ | where)
-        texts.add((here / f"{seed}.yaml").read_text(encoding="utf-8"))
-    assert len(texts) == 1
+    words = ["calibrate", "h200", "--data", "data", "--out"]
+    where = {"PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(tspsim.__file__).parents[1])}
+    command = [sys.executable, "-m", "tspsim", *words, "there.yaml"]
+    subprocess.run(command, check=True, capture_output=True, env=os.environ | where)
+    assert main([*words, "here.yaml"]) == 0
+    assert (here / "here.yaml").read_bytes() == (here / "there.yaml").read_bytes()
 
 
 def test_rows_without_a_library_move_what_collectives_get_that_name_none(here: Path) -> None:

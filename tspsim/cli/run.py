@@ -74,10 +74,10 @@ def run(
 
 def _with_best(question: Scenario, progress: Progress | None) -> tuple[Scenario, str]:
     """The question with its best plan where it asks for that, and what was searched in a sentence."""
-    from ..studies.best_plans import wanted, with_best
-
-    if wanted(question) is None:
+    if question.searched is None:
         return question, ""
+    from ..studies.best_plans import with_best
+
     ((found, searched),) = with_best([question], progress=progress)
     return found, searched.in_words(question.name) if searched is not None else ""
 

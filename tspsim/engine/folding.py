@@ -12,6 +12,7 @@ splits the classes by itself; nothing is declared.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,26 +40,49 @@ def refine(colours: Sequence[Hashable], edges: Sequence[Sequence[tuple[Hashable,
     >>> refine("aaaa", [[("", 1)], [("", 0), ("", 2)], [("", 1), ("", 3)], [("", 2)]])
     [0, 1, 1, 0]
     """
-    classes = np.array(number(colours), dtype=np.int64)
     kind = np.array(number([label for around in edges for label, _ in around]), dtype=np.int64)
     other = np.array([neighbour for around in edges for _, neighbour in around], dtype=np.int64)
     degree = np.array([len(around) for around in edges], dtype=np.int64)
+    return refined(colours, degree, kind, other)
+
+
+def refined(
+    colours: Sequence[Hashable], degree: NDArray[np.int64], kind: NDArray[np.int64], other: NDArray[np.int64]
+) -> list[int]:
+    """The same of edges in columns.
+
+    Parameters
+    ----------
+    degree
+        Edges of every vertex.
+    kind, other
+        Number of the label, and neighbour, of every edge: those of the first vertex, then those of the next.
+    """
+    classes = np.array(number(colours), dtype=np.int64)
     begin = np.cumsum(degree) - degree
     # Vertices of one degree see rows of one length, which numpy sorts and compares as a block.
     alike = [(vertices, begin[vertices, None] + np.arange(size)) for size, vertices in _by_value(degree)]
     count = int(classes.max(initial=-1)) + 1
+    place_of = np.concatenate([vertices for vertices, _ in alike]) if alike else classes
     while True:
         seen = kind * count + classes[other]
-        views: list[Hashable] = [None] * len(classes)
+        rows: list[bytes] = []
         for vertices, place in alike:
-            rows = np.concatenate([classes[vertices, None], np.sort(seen[place], axis=1)], axis=1)
-            for vertex, row in zip(vertices.tolist(), rows, strict=True):
-                views[vertex] = row.tobytes()
-        classes = np.array(number(views), dtype=np.int64)
+            rows += row_bytes(np.concatenate([classes[vertices, None], np.sort(seen[place], axis=1)], axis=1))
+        views = np.empty(len(classes), dtype=object)
+        views[place_of] = rows
+        classes = np.array(number(views.tolist()), dtype=np.int64)
         refined = int(classes.max(initial=-1)) + 1
         if refined == count:
             return [int(each) for each in classes]
         count = refined
+
+
+def row_bytes(rows: NDArray[np.int64]) -> list[bytes]:
+    """Every row as bytes: equal for equal rows."""
+    whole = np.ascontiguousarray(rows)
+    found: Any = whole.view(np.dtype((np.void, whole.shape[1] * whole.itemsize))).reshape(-1).tolist()
+    return cast("list[bytes]", found)
 
 
 def _by_value(values: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:

@@ -1,64 +1,33 @@
 """From programs on meshes to what the machine runs: devices, the channels they meet in, and one partition for all.
 
-A *connected component* is a set of ranks that reach each other through the groups their programs use. Components whose
-members stand alike in the cluster and share no link with others are copies: one is built. Inside a component every use
-of a template by a group is an *instance* with its own links; :mod:`tspsim.engine.folding` then says which ranks and
-instances are alike. Running every rank is the same construction without that last step and with all components.
+Inside a connected component every use of a template by a group is an *instance* with its own links
+(:mod:`tspsim.engine.instances`); :mod:`tspsim.engine.folding` then says which ranks and instances are alike. Running
+every rank is the same construction without that last step and with all components.
 """
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, count
-from math import prod
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TspsimError
-from ..mesh import Mesh
-from ..network import (
-    Cluster,
-    ExpertExchange,
-    Traffic,
-    collective,
-    consider_messages,
-    host_copy,
-    point_to_point,
-    waiting,
-)
+from ..network import Cluster
 from ..network.fluid import Channel
 from ..network.sharing import Solutions
-from ..network.symmetry import owned, surroundings
-from .assignment import COPY_KINDS, Assignment, Cost, ReadyProgram, Template, Templates, make_ready
-from .folding import number, refine
+from ..network.symmetry import owned
+from .assignment import Assignment, Cost, ReadyProgram, Templates, make_ready
+from .channels import connect
+from .classes import Alike, Recent
+from .folding import number
+from .instances import Instance, distinct_components, mesh_components, template_instances
 from .ranks import Device, Rank
 from .timeline import Labels
-
-
-@dataclass(frozen=True)
-class Instance:
-    """One group's use of a template; ``copies`` components have the same. ``ranks`` of a message: sender, receiver.
-
-    ``detoured``: dead links make it use other links than it would.
-    """
-
-    template: int
-    is_message: bool
-    ranks: tuple[int, ...]
-    traffic: Traffic
-    shares: tuple[float, ...]
-    copies: int
-    detoured: bool = False
-
-
-#: Class of every rank, of every instance, and whether ranks are only nearly alike (:func:`alike`).
-Classes = tuple[list[int], list[int], bool]
 
 
 @dataclass(frozen=True)
@@ -295,279 +264,6 @@ class Partition:
         return instances
 
 
-@dataclass(frozen=True)
-class Alike:
-    """Classes of a partition, of what they were found (``members``, the ``kinds`` of ranks, these very
-    ``instances``), and the rates solved between their channels."""
-
-    members: Sequence[tuple[int, int]]
-    kinds: bytes
-    instances: Sequence[Instance]
-    classes: Classes
-    solutions: Solutions = field(default_factory=Solutions)
-
-    def found_of(self, members: Sequence[tuple[int, int]], kinds: bytes, instances: Sequence[Instance]) -> bool:
-        """Whether it is that of the same."""
-        if self.kinds != kinds or self.members != members or len(self.instances) != len(instances):
-            return False
-        return all(map(operator.is_, self.instances, instances))
-
-
-@dataclass
-class Recent:
-    """What was found on a cluster lately: a plan's next question often has the same groups and classes."""
-
-    instances: dict[Hashable, list[Instance]] = field(default_factory=dict)
-    alike: list[Alike] = field(default_factory=list)
-    _links: int = 0
-
-    #: Links of instances that are kept, and beyond which those found first are let go.
-    MOST_LINKS: ClassVar[int] = 200_000
-    #: Partitions that are kept: those of a plan's step and of its block, for two numbers of micro-batches.
-    MOST_ALIKE: ClassVar[int] = 4
-
-    def keep(self, key: Hashable, found: list[Instance]) -> None:
-        """Remember instances that were not known."""
-        self.instances[key] = found
-        self._links += links_of(found)
-        while self._links > self.MOST_LINKS:
-            self._links -= links_of(self.instances.pop(next(iter(self.instances))))
-
-    def classes(
-        self, cluster: Cluster, members: Sequence[tuple[int, int]], kinds: NDArray[np.int64], instances: list[Instance]
-    ) -> Alike:
-        """What :func:`alike` says, found now or lately."""
-        as_bytes = kinds.tobytes()
-        for known in self.alike:
-            if known.found_of(members, as_bytes, instances):
-                return known
-        found = Alike(members, as_bytes, instances, alike(cluster, members, kinds, instances))
-        self.alike = [*self.alike[-self.MOST_ALIKE + 1 :], found]
-        return found
-
-
-def links_of(instances: Iterable[Instance]) -> int:
-    return sum([len(each.traffic.links) for each in instances])
-
-
-def mesh_components(mesh: Mesh, axes: Sequence[str]) -> NDArray[np.int64]:
-    """Ranks that differ only in ``axes``: shape (components, ranks of one), alike in order."""
-    used = [mesh.axes.index(axis) for axis in axes]
-    moved = np.moveaxis(mesh.ranks, used, list(range(mesh.ranks.ndim - len(used), mesh.ranks.ndim)))
-    return moved.reshape(-1, prod([mesh.ranks.shape[dimension] for dimension in used]))
-
-
-def distinct_components(
-    cluster: Cluster, components: NDArray[np.int64], kinds: NDArray[np.int64]
-) -> list[tuple[int, int]]:
-    """``(component, how many stand like it)``, one of each kind; all where the cluster does not tell."""
-    around = surroundings(cluster, components)
-    if around is None:
-        return [(index, 1) for index in range(len(components))]
-    rows = np.concatenate([kinds[components], around], axis=1)
-    _, first, counts = np.unique(rows, axis=0, return_index=True, return_counts=True)
-    return sorted(zip(first.tolist(), counts.tolist(), strict=True))
-
-
-def template_instances(
-    cluster: Cluster, component: NDArray[np.int64], mesh: Mesh, template: Template, index: int, copies: int
-) -> Iterator[Instance]:
-    """A template used by every group that lies in the component."""
-    if template.is_copy:
-        for rank in component.tolist():
-            traffic = copied(cluster, rank, template)
-            yield Instance(index, False, (rank,), traffic, link_shares(cluster, traffic), copies)
-        return
-    per_node, per_node_links = cluster.gpus_per_node, cluster.layout.node_links
-    numbers = dict.fromkeys(mesh.group_of(template.axis)[component].tolist())
-    groups = mesh.groups(template.axis)[list(numbers)].tolist()
-    meeting = [
-        ranks
-        for group in groups
-        for ranks in (message_pairs(group, template) if template.is_message else [tuple(group)])
-    ]
-    if template.is_message and template.size_bytes and not cluster.layout.dead:
-        consider_messages(cluster, [(source, target) for source, target in meeting if source != target])
-    # Where all nodes are alike, what happens inside one happens inside the others, so many links further on.
-    inside: dict[tuple[int, ...], tuple[int, Traffic, tuple[float, ...]]] = {}
-    for ranks in meeting:
-        node = ranks[0] // per_node
-        place = tuple([rank - node * per_node for rank in ranks])
-        alone = not cluster.factors and min(place) >= 0 and max(place) < per_node
-        if alone and place in inside:
-            first, like, shares = inside[place]
-            step = (node - first) * per_node_links
-            traffic = replace(like, links=tuple([link + step for link in like.links]))
-            yield Instance(index, template.is_message, ranks, traffic, shares, copies)
-            continue
-        traffic = moved(cluster, ranks, template)
-        shares = link_shares(cluster, traffic)
-        if alone:
-            inside[place] = (node, traffic, shares)
-        detoured = bool(cluster.layout.dead) and moved(cluster.sound, ranks, template).links != traffic.links
-        yield Instance(index, template.is_message, ranks, traffic, shares, copies, detoured)
-
-
-def copied(cluster: Cluster, rank: int, template: Template) -> Traffic:
-    """What a copy of one rank asks of its links."""
-    if template.seconds:
-        return waiting(template.seconds)
-    return host_copy(cluster, rank, template.size_bytes, COPY_KINDS[template.kind])
-
-
-def moved(cluster: Cluster, ranks: tuple[int, ...], template: Template) -> Traffic:
-    """What a template asks of the network for one group, or one sender and receiver."""
-    if template.is_message:
-        return point_to_point(cluster, ranks[0], ranks[1], template.size_bytes)
-    whole = collective(
-        cluster,
-        ranks,
-        template.kind,
-        template.size_bytes * template.slices,
-        root=template.root,
-        algorithm=template.algorithm,
-        exchange=ExpertExchange(**template.tokens._asdict()) if template.tokens else None,
-    )
-    return whole if template.slices == 1 else whole.slice_of(template.slices)
-
-
-def message_pairs(group: Sequence[int], template: Template) -> Iterator[tuple[int, int]]:
-    """Senders and receivers."""
-    size = len(group)
-    for position, sender in enumerate(group):
-        target = position + template.offset
-        if template.wrap:
-            yield sender, group[target % size]
-        elif 0 <= target < size:
-            yield sender, group[target]
-
-
-def link_shares(cluster: Cluster, traffic: Traffic) -> tuple[float, ...]:
-    """Share of each link's capacity at full speed: the busiest link is full."""
-    bandwidth = cluster.links.bandwidth_bytes_per_s
-    # Plain floats: a numpy number here would spread over every rate and the clock itself.
-    busy_s = [size / float(bandwidth[link]) for link, size in zip(traffic.links, traffic.link_bytes, strict=True)]
-    longest_s = max(busy_s, default=0.0)
-    return tuple(busy / longest_s if longest_s > 0.0 else 0.0 for busy in busy_s)
-
-
-def alike(
-    cluster: Cluster,
-    members: Sequence[tuple[int, int]],
-    kinds: NDArray[np.int64],
-    instances: Sequence[Instance],
-) -> tuple[list[int], list[int], bool]:
-    """Classes of ranks and of instances, by colour refinement over ranks, instances and links; and whether they are
-    only nearly alike.
-
-    A fabric whose switches the groups do not divide evenly has a little more load on some links than on others, and
-    then hardly two ranks are alike. Where that makes more than :data:`MANY` classes, and the links between switches
-    the cause of most, these do not tell ranks apart: each class moves as fast as the busiest link on any member's way
-    allows (docs/engine.md says how far that errs).
-    """
-    exact = told_apart(cluster, members, kinds, instances, len(cluster.links))
-    if max(exact[0]) < MANY:
-        return *exact, False
-    rough = told_apart(cluster, members, kinds, instances, cluster.layout.switch_start)
-    return (*rough, True) if 2 * max(rough[0]) < max(exact[0]) else (*exact, False)
-
-
-#: Classes of ranks beyond which a fabric's uneven load is taken at its worst (:func:`alike`).
-MANY = 128
-
-
-def told_apart(
-    cluster: Cluster,
-    members: Sequence[tuple[int, int]],
-    kinds: NDArray[np.int64],
-    instances: Sequence[Instance],
-    links: int,
-) -> tuple[list[int], list[int]]:
-    """The classes of :func:`alike` with only the first ``links`` of the cluster's links to tell them apart.
-
-    Links of the same bandwidth that the same instances use in the same shares are told from each other by nothing: they
-    are one vertex, with their number in its colour.
-    """
-    bandwidth = cluster.links.bandwidth_bytes_per_s
-    vertex = {rank: index for index, (rank, _) in enumerate(members)}
-    colours: list[tuple[object, ...]] = [("rank", int(kinds[rank]), copies) for rank, copies in members]
-    users: dict[int, list[tuple[int, float]]] = {}
-    for index, instance in enumerate(instances):
-        colours.append(("instance", instance.template, instance.traffic.latency_s, instance.traffic.fluid_s))
-        for link, share in zip(instance.traffic.links, instance.shares, strict=True):
-            if link < links:
-                users.setdefault(link, []).append((index, share))
-    twins: dict[tuple[tuple[int, float], ...], Counter[float]] = {}
-    for link, using in users.items():
-        twins.setdefault(tuple(using), Counter())[float(bandwidth[link])] += 1
-    colours += [("links", *sorted(rates.items())) for rates in twins.values()]
-    edges: list[list[tuple[object, int]]] = [[] for _ in colours]
-    for index, instance in enumerate(instances, len(members)):
-        for position, rank in enumerate(instance.ranks):
-            label = ("end", position) if instance.is_message else ("member", 0)
-            edges[index].append((label, vertex[rank]))
-            edges[vertex[rank]].append((label, index))
-    for there, pattern in enumerate(twins, len(members) + len(instances)):
-        for user, share in pattern:
-            edges[len(members) + user].append((("share", share), there))
-            edges[there].append((("share", share), len(members) + user))
-    classes = refine(colours, edges)
-    first_instance = len(members)
-    return number(classes[:first_instance]), number(classes[first_instance : first_instance + len(instances)])
-
-
-def connect(
-    instances: Sequence[Instance], instance_class: Sequence[int], device_of: Mapping[int, Device]
-) -> list[Channel]:
-    """One channel an instance class, known to its devices, and the constraints between channels.
-
-    A channel that its devices know already stays the same object.
-    """
-    known: dict[int, Channel] = {}
-    ends: list[tuple[Device, int, int]] = []
-    channels: list[Channel] = []
-    users: dict[int, dict[int, float]] = {}
-    for instance, cls in zip(instances, instance_class, strict=True):
-        if cls == len(channels):
-            channels.append(channel_of(instance, cls, tuple(dict.fromkeys(device_of[rank] for rank in instance.ranks))))
-        for link, share in zip(instance.traffic.links, instance.shares, strict=True):
-            by_channel = users.setdefault(link, {})
-            by_channel[cls] = by_channel.get(cls, 0.0) + share
-        # A message is known to its sender by half 0 of its key, to its receiver by half 1; a collective only by half 0.
-        for half, rank in enumerate(instance.ranks):
-            device = device_of[rank]
-            if device.number == rank:
-                key = 2 * instance.template + (half if instance.is_message else 0)
-                ends.append((device, key, cls))
-                if key in device.channels:
-                    known[cls] = device.channels[key]
-    constrain(channels, users)
-    for cls, channel in known.items():
-        channel.become(channels[cls])
-        channels[cls] = channel
-    for device, key, cls in ends:
-        device.channels[key] = channels[cls]
-    return channels
-
-
-def channel_of(instance: Instance, number: int, devices: tuple[Device, ...]) -> Channel:
-    """The channel of a class of instances, read from one of them; it has no constraints yet."""
-    traffic = instance.traffic
-    busiest = max(
-        zip(instance.shares, traffic.link_bytes, strict=True), key=lambda pair: pair[0], default=(0.0, 0.0)
-    )[1]
-    return Channel(
-        number,
-        traffic.latency_s,
-        traffic.fluid_s,
-        {},
-        traffic.fluid_s / busiest if busiest > 0.0 else 1.0,
-        () if traffic.apart else devices,
-        traffic.algorithm.replace("_", " ") + " round dead links" * instance.detoured,
-        parties=2 if instance.is_message else len(devices),
-    )
-
-
 def system_of(
     prepared: Prepared, devices: Iterable[Device], carried: Iterable[tuple[Instance, Channel]], *, at_worst: bool
 ) -> System:
@@ -585,39 +281,6 @@ def system_of(
         rank = Rank(device, assignment.slowness.get(device.number, 1.0))
         ranks.append(SimulatedRank(rank, named[role], device.size))
     return System(ranks, [(instance, channel) for instance, channel in carried if instance.template in used], at_worst)
-
-
-def constrain(channels: Sequence[Channel], users: Mapping[int, Mapping[int, float]]) -> None:
-    """Give every channel its constraints and region.
-
-    Links that the same channels use in the same shares are one constraint; of those that a channel has to itself the
-    tightest says it all.
-    """
-    patterns = dict.fromkeys(tuple(sorted(by_channel.items())) for by_channel in users.values())
-    tightest: dict[int, float] = {}
-    shared = []
-    for pattern in patterns:
-        if len(pattern) == 1:
-            user, share = pattern[0]
-            tightest[user] = max(share, tightest.get(user, 0.0))
-        else:
-            shared.append(pattern)
-    region = list(range(len(channels)))
-
-    def find(channel: int) -> int:
-        while region[channel] != channel:
-            region[channel] = region[region[channel]]
-            channel = region[channel]
-        return channel
-
-    usage: list[dict[Hashable, float]] = [{} for _ in channels]
-    for constraint, pattern in enumerate([*shared, *((only,) for only in tightest.items())]):
-        for user, share in pattern:
-            usage[user][constraint] = share
-            region[find(user)] = find(pattern[0][0])
-    for index, channel in enumerate(channels):
-        channel.usage = usage[index]
-        channel.region = find(index)
 
 
 def with_algorithms(role: ReadyProgram, device: Device) -> ReadyProgram:

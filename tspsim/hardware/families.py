@@ -130,7 +130,7 @@ FAMILIES: dict[str, Family] = {
     "compressed_attention": Family(sparse.attention, _SPARSE_SHAPE, sparse.PARAMETERS),
     # Linear attention by variant: a prompt in chunks, and one token after the other.
     **{
-        f"{variant}_{name}": Family(form, _SCAN_SHAPE, linear.SCAN_PARAMETERS)
+        f"{variant}_{name}": Family(form, _SCAN_SHAPE, linear.SCAN_PARAMETERS, further={"besides": 0.0})
         for variant in ("gdn", "kda")
         for name, form in (("scan", linear.scan), ("step", partial(linear.scan, chunk=1.0)))
     },

@@ -5,7 +5,7 @@ arXiv:2412.06464, §3.3); in decoding every token is a chunk of its own. For b s
 longest of q, and H heads of values:
 
     chain  = chunk_us · max(ceil(q / chunk), max(b, t / chunk) · H / compute units)      chunk: 64 tokens, or 1
-    states = 2 · b · H · k_dim · v_dim · bytes_state / (HBM · state_efficiency)
+    states = (b + w) · H · k_dim · v_dim · bytes_state / (HBM · state_efficiency)      w written: b, or t of drafts
     tokens = large(2 · t · H · (k_dim + v_dim) · bytes) / (HBM · token_efficiency)       what chunks make included
     time   = launch + first · (1 − e^(−(q−1)/16)) + (chainᵖ + (states + tokens)ᵖ)^(1/p)
 
@@ -76,11 +76,13 @@ def scan(
     bytes_token: float,
     bytes_state: float,
     *,
+    besides: Any = 0.0,
     chunk: float = 64.0,
 ) -> Any:
-    """Seconds of one call, before any range: floats, or arrays of shape (rows,)."""
+    """Seconds of one call, before any range: floats, or arrays of shape (rows,); ``besides``: states that are written
+    beyond one a sequence."""
     p = parameters
-    states = 2.0 * sequences * v_heads * k_dim * v_dim * bytes_state
+    states = (2.0 * sequences + besides) * v_heads * k_dim * v_dim * bytes_state
     waves = maximum(sequences, tokens / chunk) * v_heads / limits.compute_units
     chain = p["chunk_us"] * 1e-6 * maximum(ceil(longest / chunk), waves)
     made = large(2.0 * tokens * v_heads * (k_dim + v_dim) * bytes_token, p)
@@ -121,6 +123,9 @@ def scan_calls(scan: DeltaScan) -> list[list[Call]]:
     """Prompts in chunks, and short queries token by token, or in chunks where that is faster: the ways there are of
     each."""
     heads = {"k_heads": scan.k_heads, "k_dim": scan.k_dim, "v_heads": scan.v_heads, "v_dim": scan.v_dim}
+    if scan.verifies:  # in chunks no state behind a token is written
+        sizes = {"sequences": scan.sequences, "tokens": scan.tokens, "longest": max(q for q, _ in scan.rows)}
+        return [[(f"{scan.variant}_step", {**sizes, **heads, "besides": scan.written - scan.sequences})]]
     return _calls(scan.rows, f"{scan.variant}_scan", f"{scan.variant}_step", heads)
 
 

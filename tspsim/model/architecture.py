@@ -77,6 +77,9 @@ class Architecture:
         Latents kept once for several tokens; None where each token has its own.
     checkpoint
         Types in which the published checkpoint keeps the classes of weights.
+    residual_lanes
+        Lanes of the residual stream; more than one: hyper-connections mix them before and behind every block. Their
+        weights are no part of ``parameters``.
     """
 
     name: str
@@ -108,6 +111,7 @@ class Architecture:
     linear: LinearAttention | None = None
     compressed: CompressedAttention | None = None
     checkpoint: Formats = BF16
+    residual_lanes: int = 1
 
     def __post_init__(self) -> None:
         if not self.attention:

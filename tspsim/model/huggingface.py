@@ -39,6 +39,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "groups": ("n_group", "num_expert_group"),
     "kept_groups": ("topk_group",),
     "multi_token": ("num_nextn_predict_layers", "mtp_num_hidden_layers"),
+    "residual_lanes": ("hc_mult",),
     "max_context": (
         *("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "model_max_length"),
     ),
@@ -139,6 +140,7 @@ def read_huggingface(data: Mapping[str, Any], *, name: str) -> Architecture:
         window=window,
         full_every=full_every,
         multi_token=_size(data, "multi_token", 0),
+        residual_lanes=_size(data, "residual_lanes", 1),
         attention=_kind(latent, indexing, linear, compressed),
         output_gate=bool(data.get("attn_output_gate", family in _QWEN_GATED)),
         indexing=indexing if latent or compressed else None,

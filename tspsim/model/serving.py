@@ -16,11 +16,13 @@ from .layer import LayerShard
 class ServingLayer(LayerShard):
     """A shard of a layer whose weights and cache are in ``formats``; ``dtype`` is what attention multiplies in.
 
-    ``context_shards`` ranks hold a part of every context's tokens each.
+    ``context_shards`` ranks hold a part of every context's tokens each; ``verified``: queries of every sequence that
+    are drafts and one, 1 where nothing is drafted.
     """
 
     formats: Formats = BF16
     context_shards: int = 1
+    verified: int = 1
 
     def held(self, tokens: int) -> int:
         """Of so many tokens of a context, those on the rank that has most."""

@@ -129,6 +129,9 @@ class ModelSpec(_Section):
     embedding: EmbeddingSpec = EmbeddingSpec()
     linear_bias: StrictBool = Field(False, description="every projection and norm has a bias, as in GPT-2")
     multi_token: Count = Field(0, description="modules that predict one token more each (MTP)")
+    residual_lanes: Annotated[PositiveCount, Field(le=64)] = Field(
+        1, description="lanes of the residual stream; several: hyper-connections mix them"
+    )
     max_context: Count = Field(0, description="longest sequence the model was made for; 0 when unknown")
     checkpoint: CheckpointSpec = CheckpointSpec()
     source: Text = Field(description="where the numbers come from")
@@ -161,6 +164,7 @@ class ModelSpec(_Section):
             note=self.note,
             experts=mlp.parts() if isinstance(mlp, MoeSpec) else None,
             multi_token=self.multi_token,
+            residual_lanes=self.residual_lanes,
             checkpoint=self.checkpoint.formats(),
         )
 
@@ -185,6 +189,7 @@ def describe(model: Architecture) -> dict[str, Any]:
         "embedding": {
             "vocab": model.vocab, "tied": model.tied_embeddings, "learned_positions": model.learned_positions
         },
-        "linear_bias": model.linear_bias, "multi_token": model.multi_token, "max_context": model.max_context,
+        "linear_bias": model.linear_bias, "multi_token": model.multi_token, "residual_lanes": model.residual_lanes,
+        "max_context": model.max_context,
         "checkpoint": checkpoint, "source": model.source, "note": model.note,
     }  # fmt: skip

@@ -241,9 +241,25 @@ class Layout:
         spread: int,
     ) -> Integers:
         """Links from ``start`` to ``end``; where ``across``, over the NICs of ``leave`` and ``arrive``."""
-        columns = self._inside(start, leave)
         if not across.any():
-            return np.stack(columns, axis=1)
+            return np.stack(self._inside(start, leave), axis=1)
+        if across.all():
+            return self._over_nics(start, leave, arrive, end, spread)
+        far, near = np.flatnonzero(across), np.flatnonzero(~across)
+        parts = [
+            (far, self._over_nics(start[far], leave[far], arrive[far], end[far], spread)),
+            (near, np.stack(self._inside(start[near], leave[near]), axis=1)),
+        ]
+        found = np.full((len(start), max(part.shape[1] for _, part in parts)), -1, dtype=np.int64)
+        for rows, part in parts:
+            found[rows, : part.shape[1]] = part
+        return found
+
+    def _over_nics(
+        self, start: Integers, leave: Integers, arrive: Integers, end: Integers, spread: int
+    ) -> Integers:
+        """Links from ``start`` to ``end`` on other nodes, over the NICs of ``leave`` and ``arrive``."""
+        columns = self._inside(start, leave)
         leaving, arriving = self.nic_of(leave), self.nic_of(arrive)
         plane, from_leaf, _ = self.attachment(leaving)
         _, to_leaf, endpoint = self.attachment(arriving)
@@ -263,7 +279,7 @@ class Layout:
             self.nic_start + 2 * (arriving * self.nic_lanes + down) + 1,
             self.host_start + 2 * arrive + 1,
         ]
-        columns += [np.where(across, column, -1) for column in outer]
+        columns += outer
         if bool((arrive != end).any()):
             columns += self._inside(arrive, end)
         return np.stack(columns, axis=1)

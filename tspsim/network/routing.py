@@ -54,6 +54,8 @@ class RoutingPolicy:
         A flow stays on one cable. Elsewhere parallel cables between two switches are one link of their summed rate.
     alone
         Policy of messages that belong to no collective; empty: this one.
+    by_destination
+        It asks for the number of the arriving NIC and nothing else.
     """
 
     name: str
@@ -62,6 +64,7 @@ class RoutingPolicy:
     drawn: bool = False
     by_cable: bool = False
     alone: str = ""
+    by_destination: bool = False
 
 
 @dataclass(frozen=True)
@@ -153,7 +156,9 @@ def mean_ring_rate(flows: int, paths: int) -> float:
 
 
 ROUTINGS: Registry[RoutingPolicy] = Registry("routing policy", "tspsim.routing_policies")
-ROUTINGS.register(RoutingPolicy("spread", "by destination: no two flows of a shift meet", by_destination))
+ROUTINGS.register(
+    RoutingPolicy("spread", "by destination: no two flows of a shift meet", by_destination, by_destination=True)
+)
 ROUTINGS.register(
     RoutingPolicy("ecmp", "by a hash of each flow: flows meet by chance", by_hash, drawn=True, by_cable=True)
 )

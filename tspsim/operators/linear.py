@@ -47,6 +47,9 @@ class DeltaScan(OfTokens, Operator):
         Heads on this rank and their widths; the state is v_heads · k_dim · v_dim elements a sequence.
     state_dtype
         What the state is kept in.
+    verifies
+        Tokens are drafts and one, of which some may turn out wrong: the state is written behind every one of them, so
+        that the right one stays (vLLM's and SGLang's: a state a token of a verify step, vllm-project/vllm#49887).
     """
 
     rows: TokenRows
@@ -57,6 +60,7 @@ class DeltaScan(OfTokens, Operator):
     v_dim: int
     state_dtype: str = "fp32"
     dtype: str = "bf16"
+    verifies: bool = False
     name: str = "delta rule"
     role: Role = Role.ATTENTION
 
@@ -77,15 +81,20 @@ class DeltaScan(OfTokens, Operator):
         return self.v_heads * self.k_dim * self.v_dim * DTYPE_BYTES[self.state_dtype]
 
     @property
+    def written(self) -> int:
+        """States that are written."""
+        return self.tokens if self.verifies else self.sequences
+
+    @property
     def cold_bytes(self) -> float:
-        """States read and written once."""
-        return 2.0 * self.sequences * self.state_bytes
+        """States read once, and written."""
+        return float(self.sequences + self.written) * self.state_bytes
 
     @property
     def hbm_bytes(self) -> float:
-        """States read and written once, q, k, v read and outputs written."""
+        """States read once and written, q, k, v read and outputs written."""
         moved = 2.0 * self.k_heads * self.k_dim + 2.0 * self.v_heads * self.v_dim
-        return 2.0 * self.sequences * self.state_bytes + self.tokens * moved * DTYPE_BYTES[self.dtype]
+        return self.cold_bytes + self.tokens * moved * DTYPE_BYTES[self.dtype]
 
     @property
     def shape(self) -> str:

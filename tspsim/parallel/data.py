@@ -16,51 +16,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import NamedTuple
 
 from ..model import Block
 from ..model.layer import LayerShard
 from ..operators import MemoryBound
 from ..steps import FORWARD, Task
-from . import weight_arrivals, weight_offload
+from . import shard_levels, weight_arrivals, weight_offload
 from .adapters import Halves
 from .builder import ProgramBuilder
 from .expert_rows import routed_shard
 from .job import Job
 from .ledger import Buffer, Lifetime
+from .parameter_group import ParameterGroup
 from .pipeline import Chunk
 from .sought import SOUGHT, Sought, trains
 from .wires import WIRES, recast, wire_bytes
-
-
-class ParameterGroup(NamedTuple):
-    """Parameters on one rank that ``copies`` ranks along ``axis`` hold alike, and so sum their gradients over.
-
-    ZeRO divides their state among ``shards`` neighbours of those; groups of so many hold the same (hybrid sharding).
-    ``groups`` are the axes along such a group, and across them. ``secondary`` neighbours keep a copy of the weights
-    among them besides; 0: none do.
-    """
-
-    axis: str
-    copies: int
-    parameters: float
-    shards: int
-    groups: tuple[str, str] = ("shard", "replicate")
-    secondary: int = 0
-
-    @property
-    def shard_axis(self) -> str:
-        """The axis of the ranks that divide state: the whole axis, or groups of neighbours."""
-        return self.axis if self.shards == self.copies else self.groups[0]
-
-    @property
-    def sum_axis(self) -> str:
-        """The axis across those groups."""
-        return self.axis if self.shards == 1 else self.groups[1]
-
-    def share(self, divided: bool) -> float:
-        """Parameters whose state one rank keeps, where ZeRO has it ``divided`` and where not."""
-        return self.parameters / self.shards if divided else self.parameters
 
 
 @dataclass(frozen=True)
@@ -77,7 +47,8 @@ class OwnedParameters:
         """Parameters that all ranks of the replica axis hold."""
         job, copies = self.job, self.job.copies
         shards, secondary = job.plan.shard_group or copies, job.plan.secondary_shard or 0
-        return ParameterGroup(job.replica_axis, copies, parameters, shards, secondary=secondary)
+        weights = shard_levels.level(job.plan)
+        return ParameterGroup(job.replica_axis, copies, parameters, shards, secondary=secondary, weights=weights)
 
     def layer(self, block: Block) -> tuple[ParameterGroup, ...]:
         """One layer, by who else holds it; a single entry unless its experts are spread on an axis of their own."""
@@ -198,7 +169,7 @@ def state(job: Job, share: OwnedParameters, chunks: Sequence[Chunk]) -> Iterator
     gone = {block: count * share.layer_bytes(block) for block, count in weight_offload.away(job, chunks).items()}
 
     def kept(part: str, parameters: tuple[ParameterGroup, ...], bytes_per_parameter: float, level: float) -> Buffer:
-        size = bytes_per_parameter * sum(held.share(divided=plan.zero >= level) for held in parameters)
+        size = bytes_per_parameter * sum(held.share(plan.zero >= level, level) for held in parameters)
         return Buffer(part, size, Lifetime.STEP)
 
     weights = kept("weights", owned, job.weight_bytes, 3 if job.training else inf)
@@ -246,14 +217,29 @@ def gather_weights(builder: ProgramBuilder, job: Job, share: OwnedParameters, bl
     gathered = None
     builder.part = "weights"
     wire, elements = weight_wire(job, task), 0.0
+    updated = refresh(builder, job, share.trained_layer(block), task, "updated layer weights")
     for axis, size in divided_bytes(job, share, block, task).items():
-        gathered = builder.collective("all_gather", axis, size, "gather layer weights", stream="parameters")
+        gathered = builder.collective(
+            "all_gather", axis, size, "gather layer weights", after=updated, stream="parameters"
+        )
         elements += size / wire_bytes(wire, job.work.optimizer.weights)
     if wire is not None and gathered is not None:
         # The first kernel of the layer, which waits for the weights.
         usual = job.work.optimizer.weights
         builder.compute("weights from the wire", recast("dequantise", elements, WIRES[wire], usual))
     return gathered
+
+
+def refresh(
+    builder: ProgramBuilder, job: Job, held: Sequence[ParameterGroup], task: Task, name: str, after: Sequence[int] = ()
+) -> list[int]:
+    """With levels apart, weights as the step before updated them; returns what their gather waits for."""
+    last = list(after)
+    if task.kind == FORWARD and task.micro_batch == 0:
+        for each in held:
+            if each.weights and each.parameters:
+                last = shard_levels.refresh(builder, each, each.parameters * job.work.optimizer.weights, name, last)
+    return last
 
 
 def weight_wire(job: Job, task: Task) -> str | None:
@@ -278,9 +264,9 @@ def gather_table(builder: ProgramBuilder, job: Job, table: ParameterGroup, task:
     waits = [] if job.work.stack.overlap_weights else [builder.compute(f"{name} wanted")]
     wire = weight_wire(job, task)
     size = table.parameters * wire_bytes(wire, job.weight_bytes)
-    gathered = builder.collective(
-        "all_gather", table.shard_axis, size, f"gather {name}", after=waits, stream="parameters"
-    )
+    waits = refresh(builder, job, [table], task, f"updated {name}", waits)
+    axis = shard_levels.weight_axis(table) if table.weights else table.shard_axis
+    gathered = builder.collective("all_gather", axis, size, f"gather {name}", after=waits, stream="parameters")
     cast = [] if wire is None else [recast("dequantise", table.parameters, WIRES[wire], job.weight_bytes)]
     builder.compute(f"{name} here", *cast, after=[gathered])
 
@@ -300,6 +286,7 @@ def divided_bytes(
     for held, element_bytes in kept:
         if held.shards > 1 and held.parameters:
             axis = held.groups[0] if task and task.kind != FORWARD and held.secondary else held.shard_axis
+            axis = shard_levels.weight_axis(held) if held.weights else axis
             moved = wire_bytes(weight_wire(job, task), element_bytes) if task else element_bytes
             sizes[axis] = sizes.get(axis, 0.0) + held.parameters * moved
     return sizes
@@ -321,7 +308,8 @@ def reduce_layer(builder: ProgramBuilder, job: Job, held: Sequence[ParameterGrou
     """
     plan, overlap = job.plan, job.work.stack.overlap_gradients
     if plan.zero >= 2 or (task.micro_batch == job.micro_batches - 1 and overlap):
-        sum_beside(builder, job, held, "layer gradients", builder.exchanged_gradients)
+        last = task.micro_batch == job.micro_batches - 1
+        sum_beside(builder, job, held, "layer gradients", builder.exchanged_gradients, across=last)
 
 
 def reduce_table(
@@ -330,26 +318,36 @@ def reduce_table(
     """Sum the gradients of embedding or head, from ZeRO 2 on, which has no room for them; else they wait for the end
     of the step."""
     if job.plan.zero >= 2 and job.work.adapters is None:
-        sum_beside(builder, job, [table], f"{name} gradients", exchanged)
+        sum_beside(builder, job, [table], f"{name} gradients", exchanged, across=False)
 
 
 def sum_beside(
-    builder: ProgramBuilder, job: Job, held: Sequence[ParameterGroup], what: str, exchanged: Sequence[int]
+    builder: ProgramBuilder,
+    job: Job,
+    held: Sequence[ParameterGroup],
+    what: str,
+    exchanged: Sequence[int],
+    *,
+    across: bool,
 ) -> None:
-    """Sum gradients that have just been made, or ``exchanged`` by their scheme, beside what comes next."""
+    """Sum gradients that have just been made, or ``exchanged`` by their scheme, beside what comes next; with levels
+    apart ``across`` the groups as well, or not yet."""
     summed = [each for each in held if each.copies > 1 and each.parameters]
     if not summed:
         return
     builder.part = "gradients"
     ready = [builder.compute(f"{what} ready"), *exchanged]
-    last = [sum_gradients(builder, job, each, f"sum {what}", ready) for each in summed]
+    last = [sum_gradients(builder, job, each, f"sum {what}", ready, across=across) for each in summed]
     if not job.work.stack.overlap_gradients:
         builder.compute(f"{what} summed", after=last)
 
 
-def sum_gradients(builder: ProgramBuilder, job: Job, held: ParameterGroup, name: str, after: Sequence[int]) -> int:
+def sum_gradients(
+    builder: ProgramBuilder, job: Job, held: ParameterGroup, name: str, after: Sequence[int], *, across: bool = True
+) -> int:
     """Over all ranks that hold the weights: whole on each, or with ZeRO each rank its share; between groups that divide
-    state among themselves the shares are summed as well."""
+    state among themselves the shares are summed as well. With levels apart those are divided further, at the end of a
+    step (``across``)."""
     size = held.parameters * job.work.optimizer.gradients
     if not job.plan.zero:
         return builder.collective("all_reduce", held.axis, size, name, after=after, stream="gradients")
@@ -358,8 +356,12 @@ def sum_gradients(builder: ProgramBuilder, job: Job, held: ParameterGroup, name:
         return sum_narrow(builder, job, held, name, after)
     if held.shards > 1:
         summed = [builder.collective("reduce_scatter", held.shard_axis, size, name, after=after, stream="gradients")]
-    if held.shards < held.copies:
+    if held.shards < held.copies and (across or not held.weights):
         share = size / held.shards
+        if held.weights:
+            return builder.collective(
+                "reduce_scatter", held.sum_axis, share, f"{name} across", after=summed, stream="gradients"
+            )
         summed = [builder.collective("all_reduce", held.sum_axis, share, name, after=summed, stream="gradients")]
     return summed[-1]
 
@@ -409,6 +411,15 @@ def finish_step(
         if held.copies > 1 and held.parameters:
             ready = builder.compute("last gradients ready", after=exchanged)
             waits.append(sum_gradients(builder, job, held, name, [ready]))
+    tables = share.tables(chunks)
+    if tables.weights and tables.parameters and tables.shards < tables.copies:
+        ready = builder.compute("last gradients ready", after=exchanged)
+        size = tables.parameters * optimizer.gradients / tables.shards
+        waits.append(
+            builder.collective(
+                "reduce_scatter", tables.sum_axis, size, "sum table gradients across", after=[ready], stream="gradients"
+            )
+        )
     alike = share.alike_on_tensor_ranks(chunks) * optimizer.gradients
     if alike:
         ready = builder.compute("adapters' gradients ready", after=exchanged)

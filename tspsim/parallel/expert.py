@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import ceil
 
 from ..model.layer import LayerShard, gradients
 from ..model.routed import RoutedShard
 from ..operators import Computes, Gemm, Operator
 from ..program import Tokens
-from . import expert_shards
+from . import expert_fused, expert_shards
 from .builder import ProgramBuilder
 from .expert_rows import (
     expert_bytes,
@@ -106,6 +107,11 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[in
     beside = job.plan.hiding.shared_beside
     planned = plan_moves(builder, job, chosen)
     here += move_experts(builder, job, "experts from other ranks", [planned])
+    rows = own_rows(job) or routed.all_rows
+    if expert_fused.applies(job):
+        sums, meanwhile = _gather_sums(job, routed, position), partial(_shared, shared, [chosen])
+        back, _, done = expert_fused.forward(builder, job, routed, sums, [planned], here, meanwhile)
+        return builder.compute("sum of experts", routed.sum_rows(rows, tokens), after=[*back, *done])
     done = shared([chosen]) if shared and not beside else []
     arrived = dispatch(builder, job, routed, "dispatch", [planned, *done])
     if shared and beside:
@@ -116,7 +122,6 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[in
         multiplied = builder.compute("experts", *operators, after=[*each, *here])
         back += exchange(builder, job, "combine", 1, [multiplied])
     expert_shards.used(builder, job, multiplied)
-    rows = own_rows(job) or routed.all_rows
     return builder.compute("sum of experts", routed.sum_rows(rows, tokens), after=[*back, *done])
 
 
@@ -129,11 +134,18 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, shared: Share
     repeated = job.plan.recomputation == "full"
     here = [] if repeated else expert_shards.gather(builder, job)
     here += [] if repeated else move_experts(builder, job, "experts from other ranks", [])
-    done = shared([]) if shared and not beside else []
-    arrived = dispatch(builder, job, routed, "dispatch gradients", done)
-    if shared and beside:
-        done = shared([])
-    piece, back, multiplied = piece_of(job, routed), list[int](), list[int]()
+    multiplied = list[int]()
+    if expert_fused.applies(job):
+        sums, meanwhile = _gather_sums(job, routed, position), partial(_shared, shared, [])
+        back, last, done = expert_fused.backward(builder, job, routed, sums, here, meanwhile)
+        multiplied.append(last)
+        arrived = []
+    else:
+        done, back = shared([]) if shared and not beside else [], []
+        arrived = dispatch(builder, job, routed, "dispatch gradients", done)
+        if shared and beside:
+            done = shared([])
+    piece = piece_of(job, routed)
     for each in arrived:
         multiplied.append(
             builder.compute(
@@ -234,6 +246,10 @@ def move_experts(builder: ProgramBuilder, job: Job, name: str, after: Sequence[i
     if not size:
         return []
     return [builder.collective("all_to_all", "ep", size, name, after=after, stream="moved experts")]
+
+
+def _shared(shared: Shared | None, after: list[int]) -> list[int]:
+    return shared(after) if shared else []
 
 
 def _multiply(routed: RoutedShard) -> tuple[Operator, ...]:

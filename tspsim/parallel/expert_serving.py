@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ..model.layer import LayerShard
 from ..model.serving import ServingLayer
 from ..program import Tokens
+from . import expert_fused
 from .builder import ProgramBuilder
 from .expert import Shared
 from .expert_rows import left, load_of, routed_shard, touched_experts
@@ -35,7 +36,10 @@ def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]
     pieces = min(plan.expert_pieces, tokens)
     size = plan.ep * tokens * job.model.hidden * job.activation_bytes / pieces
     arrived: list[list[int]] = []
-    for _ in range(pieces):
+    fused = expert_fused.slices(job) if expert_fused.applies(job) else 0
+    if fused:
+        arrived = expert_fused.arrive(builder, fused, sent_bytes(job, 0, row_bytes), "dispatch", [chosen, *done])
+    for _ in range(0 if fused else pieces):
         waits = [chosen, *done]
         if dispatch.gathers:
             name = "tokens to all"
@@ -52,7 +56,10 @@ def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]
     pairs = few * experts.topk * load_of(job, position)
     operator = routed.fused(plan.ep * few, pairs, touched_experts(job, plan.ep * few, position))
     wide, back = job.model.hidden * job.activation_bytes, list[int]()
-    for each in arrived:
+    if fused:
+        size, gated = sent_bytes(job, 1, wide), job.model.gated
+        back = expert_fused.serve(builder, operator, gated, fused, arrived, planned, size)
+    for each in arrived if not fused else []:
         multiplied = [builder.compute("experts", operator, after=[*each, *planned])]
         if dispatch.gathers:
             back.append(
@@ -105,7 +112,7 @@ def all_to_all(
         algorithm = dispatch.phases[phase]
         choice = experts.count, experts.topk, experts.groups, experts.kept_groups
         exchanged = Tokens(tokens * load_of(job, None) / pieces, row_bytes, *choice)
-    size = tokens * dispatch.copies(job.plan.ep, experts) * load_of(job, None) * row_bytes * left(job)[phase] / pieces
+    size = sent_bytes(job, phase, row_bytes) / pieces
     if not size:
         return list(after)
     inside: list[int] = []
@@ -120,6 +127,14 @@ def all_to_all(
         ),
         *inside,
     ]
+
+
+def sent_bytes(job: Job, phase: int, row_bytes: float) -> float:
+    """Of a rank's all-to-all there (``phase`` 0) or back."""
+    experts, plan = job.model.experts, job.plan
+    assert experts is not None
+    copies = plan.dispatch.copies(plan.ep, experts)
+    return routed_tokens(job) * copies * load_of(job, None) * row_bytes * left(job)[phase]
 
 
 #: The stream of what stays in a node where experts are placed on nodes first.

@@ -22,7 +22,7 @@ from .balance import Balanced, balanced
 from .draft import DRAFTS
 from .lengths import OFFLOAD_FROM, Dealt, Groups, Pack, dealt, group_axis
 from .pipeline import Chunk, PipelineOrder, chunk_layers, chunks_both_ways, stage_chunks
-from .plan import Plan
+from .plan import WEIGHT_LEVELS, WEIGHT_SHARD, Plan
 from .recomputed import KEPT
 from .registries import SCHEMES
 from .serving_engine import Captured
@@ -169,6 +169,7 @@ class Job:
         sizes["replicate"] = self.copies // sizes["shard"]
         sizes["expert shard"] = self.expert_state_shards
         sizes |= {name: prod(parts.values()) for name, parts in self.plan.groups.items()}
+        sizes[WEIGHT_LEVELS] = sizes["shard"] // sizes.get(WEIGHT_SHARD, 1)
         sizes["expert replicate"] = self.expert_copies // self.expert_state_shards
         return prod(sizes[part] if part in sizes else self.plan.degree(part) for part in axis.split("+"))
 
@@ -395,7 +396,10 @@ class Job:
         work = self.work
         if self.step.serves:
             wide = work.formats.multiplied(WeightClass.ATTENTION)
-            return ServingLayer(self.model, shards, wide, self.activation_bytes, block, work.formats)
+            drafts = self.drafts.tokens if self.drafts else 0
+            return ServingLayer(
+                self.model, shards, wide, self.activation_bytes, block, work.formats, verified=1 + drafts
+            )
         return LayerShard(self.model, shards, work.precision, self.activation_bytes, block)
 
     @property

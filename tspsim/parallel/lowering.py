@@ -1,11 +1,13 @@
-"""From a scheme's operators to the kernels that run: packed documents, adapters beside frozen weights, casts of what is
-kept, the stack."""
+"""From a scheme's operators to the kernels that run: lanes of the residual stream, packed documents, adapters beside
+frozen weights, casts of what is kept, the stack."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from ..operators import Operator
+from . import hyper_connections
 from .job import Job
 
 Lowering = Callable[[Sequence[Operator]], tuple[Operator, ...]]
@@ -16,6 +18,8 @@ def lowering_of(job: Job) -> Lowering:
     steps: list[Lowering] = []
     work, store = job.work, job.store
     document, adapters, stack = work.document, work.adapters, work.stack
+    if job.model.residual_lanes > 1:
+        steps.append(partial(hyper_connections.attach, job.model, job.activation_bytes))
     if document is not None:
         steps.append(lambda operators: tuple(each.inside_documents(document) for each in operators))
     if adapters is not None:

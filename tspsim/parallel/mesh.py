@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..errors import InputError
 from ..mesh import Mesh
 from .lengths import sequence_groups
-from .plan import Plan
+from .plan import WEIGHT_LEVELS, WEIGHT_SHARD, Plan
 from .registries import mesh_axes
 from .sought import SOUGHT, Sought
 
@@ -154,6 +154,8 @@ def with_groups(
         made_of["expert shard"] = tuple(part for part in far if part not in outside)
         made_of["expert replicate"] = tuple(part for part in far if part in outside)
     made_of |= {name: _parted(mesh, parts)[0] for name, parts in others.items()}
+    if WEIGHT_SHARD in others:
+        made_of[WEIGHT_LEVELS] = tuple(part for part in inside if part not in made_of[WEIGHT_SHARD])
     return Mesh(mesh.axes, mesh.ranks, {**mesh.made_of, **made_of})
 
 

@@ -21,6 +21,9 @@ from .registries import SCHEMES, scheme_name
 SLICES = "expert slices"
 #: The axis of ranks of an expert group that share a node.
 EXPERT_NODE = "expert node"
+#: The axis of neighbours that divide weights, and the key of a plan that says how many; across them inside the group
+#: that divides gradients.
+WEIGHT_SHARD, WEIGHT_LEVELS = "weight_shard", "weight levels"
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,8 @@ class Plan:
         Megatron's sequence regions: reduce-scatter and all-gather around the norms instead of an all-reduce.
     overlap
         Exchanges run beside compute. None is the scheme's own default: on for TSP and for the ring exchange, whose
-        reason to exist it is; off for TP's reductions and for gathers. ``fused``: TP's products and sums meet in slices
-        of one kernel.
+        reason to exist it is; off for TP's reductions and for gathers. ``fused``: TP's products and sums, and exchanges
+        with experts, meet in slices of one kernel.
     overlap_chunks
         Pieces a tensor-parallel reduction or a context gather is cut into when it is overlapped.
     recomputation

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ..model import Block
 from ..model.attention import CacheUse
@@ -97,10 +98,13 @@ def cache_bytes(job: Job, chunks: Sequence[Chunk]) -> float:
 
 
 def cache_uses(job: Job, chunks: Sequence[Chunk]) -> Counter[CacheUse]:
-    """Layers of some chunks by what they keep of a sequence, a drafter's included."""
+    """Layers of some chunks by what they keep of a sequence, a drafter's included; of states one a token that a step
+    verifies, for any of them may be the last right one."""
     model, formats, uses = job.model, job.work.formats, Counter[CacheUse]()
+    states = 1 + (job.drafts.tokens if job.drafts else 0)
     for block, layers in job.blocks(chunks).items():
-        uses[model.attention_of(block).cache(model, block, formats.cache, formats.state)] += layers
+        use = model.attention_of(block).cache(model, block, formats.cache, formats.state)
+        uses[replace(use, sequence_bytes=states * use.sequence_bytes) if use.sequence_bytes else use] += layers
     return uses
 
 

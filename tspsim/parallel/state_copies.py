@@ -8,8 +8,9 @@ from math import prod
 from ..steps import FORWARD, Task
 from .builder import ProgramBuilder
 from .checkpoint import CHECKPOINTS, Checkpoint
-from .data import OwnedParameters, ParameterGroup
+from .data import OwnedParameters
 from .job import Job
+from .parameter_group import ParameterGroup
 from .pipeline import Chunk
 
 

@@ -20,7 +20,7 @@ from ..model.layer import LayerShard, gradients
 from ..operators import Gemm, Operator
 from ..steps import STEPS, Step
 from ..units import PositiveCount
-from . import expert, fused
+from . import expert, expert_fused, fused, shard_levels
 from .builder import ProgramBuilder
 from .choice import Choice, Option
 from .context import method_of
@@ -33,7 +33,7 @@ from .ledger import Buffer, Lifetime
 from .lengths import DEALS, OFFLOAD_FROM, sequence_groups, told
 from .memory import Residency
 from .pipeline import Refusal
-from .plan import Plan
+from .plan import WEIGHT_SHARD, Plan
 from .recompute import cheap_again, heads_again
 from .registries import CONTEXT_METHODS, DECODE_EXCHANGES, SCHEMES
 from .residual import RESIDUALS, STANDARD, residual_of
@@ -253,10 +253,12 @@ def context(plan: Plan) -> ContextShare:
 
 
 def groups(plan: Plan) -> Mapping[str, Mapping[str, int]]:
-    """Groups of neighbours on ``tp`` that share contexts, and on ``dp`` that share long sequences."""
+    """Groups of neighbours on ``tp`` that share contexts, and on ``dp`` that share long sequences or
+    divide weights."""
     share = context(plan)
     contexts = {share.axis: {"tp": share.ranks}} if share.axis in ("dcp", "kvp") else {}
-    return contexts | sequence_groups(plan.options, plan.dp)
+    weights = {WEIGHT_SHARD: {"dp": plan.options[WEIGHT_SHARD]}} if WEIGHT_SHARD in plan.options else {}
+    return contexts | weights | sequence_groups(plan.options, plan.dp)
 
 
 def check_groups(job: Job) -> Refusal:
@@ -309,6 +311,7 @@ def notes(job: Job) -> Iterator[str]:
 def check(job: Job) -> Refusal:
     plan = job.plan
     refused_key = check_groups(job) or refused_exchange(job) or check_residual(job) or host_attention.refused(job)
+    refused_key = refused_key or expert_fused.check(job) or shard_levels.check(job)
     if refused_key is not None:
         return refused_key
     if job.step.serves and job.token_shards == 1:
@@ -421,6 +424,7 @@ LENGTH_OPTIONS = (
 OPTIONS = (
     *SERVING_OPTIONS,
     *LENGTH_OPTIONS,
+    shard_levels.OPTION,
     TRANSPORT,
     Option("residual", RESIDUALS, None, "how blocks hang on the residual stream; all but standard are other models"),
 )

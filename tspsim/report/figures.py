@@ -106,10 +106,16 @@ def totals(values: Sequence[float], texts: Sequence[str]) -> dict[str, Any]:
 
 
 def bars_layout(
-    names: Sequence[str], title: str, *, row_height: int = 44, legend: bool = True
+    names: Sequence[str], title: str, *, row_height: int = 44, legend: bool = True, places: Sequence[int] = ()
 ) -> dict[str, Any]:
-    """The layout of horizontal bars, one row a name."""
-    return {
+    """The layout of horizontal bars, one row a name.
+
+    ``places`` are those of the rows in the scenario: where they do not rise, ``meta.rows`` tells the page's script the
+    row that each has in the scenario's order.
+    """
+    stated = sorted(places)
+    moved = {"meta": {"rows": [stated.index(place) for place in places]}} if stated != list(places) else {}
+    return moved | {
         "barmode": "stack",
         "margin": {"r": 84},
         "bargap": 0.35,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tspsim.result import Result
 
 from .sections import SECTIONS
-from .view import View
+from .view import RankedView
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -24,7 +24,7 @@ _POLICY = "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; 
 
 def render(result: Result, plotly_js: str = "inline") -> str:
     """The whole page of a step (see :func:`tspsim.report.render`)."""
-    view = View(result)
+    view = RankedView(result)
     figures: dict[str, Any] = {}
     payload: dict[str, Any] = {}
     sections: list[tuple[str, str, str, Mapping[str, Any]]] = []

@@ -53,6 +53,10 @@ class View:
         others = [plan for plan in self.ran if plan is not self.best]
         return tuple(sorted(others, key=lambda plan: -plan.tokens_per_s))
 
+    def place(self, plan: PlanResult) -> int:
+        """The plan's place in the scenario, from 0."""
+        return next(place for place, each in enumerate(self.result.plans) if each is plan)
+
     @property
     def name(self) -> str:
         return str(self.result.scenario.get("name", "scenario"))
@@ -120,6 +124,15 @@ class View:
     def device_title(self) -> str:
         """The device's name as its vendor writes it."""
         return str(self.device.get("name", "GPU")).upper()
+
+
+class RankedView(View):
+    """A result as the page reads it: the fastest plan first, refused ones last."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__(result)
+        self.plans = tuple(sorted(self.plans, key=lambda plan: -plan.tokens_per_s))
+        self.ran = tuple(plan for plan in self.plans if plan.ran)
 
 
 def dollars_per_million_tokens(plan: PlanResult) -> dict[str, float]:

@@ -1,4 +1,5 @@
-"""How many drafts are accepted: measured acceptance lengths by model and drafter (workloads/traffic/acceptance.yaml).
+"""How many drafts are accepted: measured acceptance lengths by model, drafter and what prompts are like
+(workloads/traffic/acceptance.yaml).
 
 L_k tokens a step with k drafts (L_0 = 1) are L_k = 1 + Σ_{i≤k} Π_{j≤i} a_j, where a_i is the share of drafts at
 position i that is accepted when all before it were; so a_i = (L_i − L_{i−1}) / (L_{i−1} − L_{i−2}), and a_1 = L_1 − 1.
@@ -10,13 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from .. import catalog
 from ..errors import InputError
 from ..traffic.traces import FOLDER
 
 FILE = "acceptance.yaml"
+#: What prompts are like, whose acceptance differs: real ones, of which coding is measured; random tokens behind the
+#: model's chat template; random tokens alone.
+Prompts = Literal["coding", "chat", "random"]
+USUAL: Prompts = "coding"
 
 
 @dataclass(frozen=True)
@@ -68,10 +73,15 @@ def rate_of(length: float, drafts: int) -> float:
     return (low + high) / 2.0
 
 
-def measured(model: str, draft: str) -> Accepted | None:
-    """Of a model, by its catalog name or its file's; None where nobody has measured it."""
+def measured(model: str, draft: str, prompts: Prompts = USUAL) -> Accepted | None:
+    """Of a model, by its catalog name or its file's, on prompts of a kind; on others of the usual kind where nobody has
+    measured it on those, which its source then says; None where nobody has measured it at all."""
     entry = _table().get(Path(model).stem if catalog.is_path(model) else model, {}).get(draft)
-    return None if entry is None else Accepted(tuple(map(float, entry["lengths"])), str(entry["source"]))
+    if entry is None:
+        return None
+    found = entry.get("prompts", {}).get(prompts, entry)
+    besides = f"; of {USUAL} prompts, none measured of {prompts}" if found is entry and prompts != USUAL else ""
+    return Accepted(tuple(map(float, found["lengths"])), f"{found['source']}{besides}")
 
 
 @lru_cache(maxsize=1)

@@ -180,6 +180,11 @@ class Scenario(Section):
         return stated or Faults()
 
     @property
+    def searched(self) -> Plan | None:
+        """The plan that has to be searched for; None: all are stated."""
+        return next((plan for plan in self.plans if plan.search is not None), None)
+
+    @property
     def variation(self) -> Variation | None:
         """How far GPUs differ, if they do."""
         return self.cluster.variation if isinstance(self.cluster, ClusterInline) else None

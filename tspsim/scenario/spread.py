@@ -112,8 +112,8 @@ class Spread(Section):
     exchange: Annotated[str, OneOf(CONTEXT_METHODS.names)] = "all_gather"
     sequence_regions: StrictBool = Field(False, description="reduce-scatter and all-gather around the norms")
     overlap: StrictBool | Literal["fused"] | None = Field(
-        None, description="exchanges beside compute; fused: tp's products and sums in slices of one kernel; default: "
-        "the scheme's"
+        None, description="exchanges beside compute; fused: tp's products and sums, and exchanges with experts, in "
+        "slices of one kernel; default: the scheme's"
     )  # fmt: skip
     overlap_chunks: Annotated[PositiveCount, Field(le=1024)] = 4
     recomputation: Recomputation | None = Field(

@@ -30,6 +30,7 @@ from ..traffic import lengths as lengths_
 from ..traffic import prefixes as prefixes_
 from ..traffic import protocols as protocols_
 from ..units import PositiveCount, PositiveNumber, Quantity, duration
+from .published import PublishedRuns
 from .section import Section, refuse
 
 PositiveSeconds = Annotated[float, Quantity("s", positive=True)]
@@ -84,6 +85,9 @@ class Traffic(Section):
     seeds: Annotated[PositiveNumber, Field(le=100)] = Field(
         1, description="draws of the requests, from `seed` on: the first is told, the others widen its ranges"
     )
+    published: Annotated[tuple[PublishedRuns, ...], Field(max_length=20)] = Field(
+        (), description="what was measured of this very question, drawn beside the answer, which it does not change"
+    )
 
     @model_validator(mode="after")
     def _together(self) -> Traffic:
@@ -97,6 +101,10 @@ class Traffic(Section):
             raise refuse(f"{self.prefix.needs(None)}")
         if self.arrivals.searches and not (self.slo or self.protocol.share):
             raise refuse("the highest rate needs bounds; state slo: {ttft: …, tpot: …}")
+        wrong = "rate" if self.arrivals.closed else "concurrency"
+        if any(getattr(point, wrong) is not None for each in self.published for point in each.points):
+            loads = "clients (concurrency)" if self.arrivals.closed else "requests/s (rate)"
+            raise refuse(f"published points are of a {wrong}, and these arrivals are of so many {loads}")
         return self
 
     def bounds(self, model: str) -> dict[str, float]:

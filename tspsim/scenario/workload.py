@@ -183,6 +183,11 @@ class SpeculationSpec(Section):
     positions: Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(max_length=15)] | None = Field(
         None, description="instead: share of drafts accepted at each position where all before it were"
     )
+    prompts: acceptance.Prompts = Field(
+        acceptance.USUAL,
+        description="traffic, where acceptance is what was measured: of coding prompts, of random tokens behind the "
+        "model's chat template, or of random tokens alone; of those that nobody measured, coding's",
+    )
     mode: Literal["expected", "sampled"] = Field(
         "expected", description="traffic: a sequence advances by the mean every step, or by drawn numbers"
     )
@@ -198,6 +203,10 @@ class SpeculationSpec(Section):
             beside = next((name for name in ("accepted", "rate") if name in self.model_fields_set), None)
             if beside and getattr(self, beside) is not None:
                 raise refuse(f"{beside} and positions both say how many drafts are accepted; leave one out")
+        stated = [name for name in ("accepted", "rate", "positions") if getattr(self, name) is not None]
+        stated = [name for name in stated if name in self.model_fields_set]
+        if "prompts" in self.model_fields_set and stated:
+            raise refuse(f"prompts choose among measured acceptances, and {stated[0]} states one; leave one out")
         return self
 
     def rates(self, model: str) -> tuple[tuple[float, ...], str]:
@@ -207,7 +216,7 @@ class SpeculationSpec(Section):
             return self.positions, "stated"
         if self.accepted is not None:
             return (acceptance.rate_of(self.accepted, self.tokens),) * self.tokens, "stated"
-        known = None if "rate" in self.model_fields_set else acceptance.measured(model, self.draft)
+        known = None if "rate" in self.model_fields_set else acceptance.measured(model, self.draft, self.prompts)
         if known is not None:
             return known.rates(self.tokens), known.source
         return (self.rate,) * self.tokens, "stated" if "rate" in self.model_fields_set else "assumed"

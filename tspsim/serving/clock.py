@@ -15,3 +15,16 @@ def after(env: simpy.Environment, seconds: float, call: Callable[[], None]) -> N
     event = env.timeout(seconds)
     assert event.callbacks is not None
     event.callbacks.append(lambda _event: call())
+
+
+def reach(env: simpy.Environment, at_s: float) -> bool:
+    """Move the clock on to a time, if nothing at all happens up to then; whether it did.
+
+    Who would schedule an event of its own there may go on at once instead: nobody can tell the difference.
+    """
+    now_s = env.now
+    then_s = now_s + max(0.0, at_s - now_s)
+    if env.peek() <= then_s:
+        return False
+    env._now = then_s
+    return True

@@ -14,8 +14,6 @@ TILE = 16
 COARSE = 256
 #: Times that numbers grow by, beyond which values jump.
 JUMP = 1.25
-#: Numbers whose vectors are kept beside those of the ends of cells.
-MOST_FOUND = 8192
 
 Vector = Callable[[int], Floats]
 
@@ -54,21 +52,23 @@ class Cells:
         self._alone, self._epsilon = bool(ends), epsilon
         self._known: dict[int, Floats] = {}
         self._splits: dict[tuple[int, int], bool] = {}
-        self._found: dict[int, Floats] = {}
+        #: By tile: the ends of the cell that it is in, the vector at the first and what it grows by up to the last.
+        self._tiles: dict[int, tuple[int, int, Floats, Floats]] = {}
 
     def __call__(self, n: int) -> Floats:
-        found = self._found.get(n)
-        if found is None:
-            found = self._at(n) if self._alone else self._between(n)
-            if len(self._found) < MOST_FOUND:
-                self._found[n] = found
-        return found
+        tile = self._tiles.get((n - 1) // TILE)
+        if tile is not None:
+            low, width, start, grown = tile
+            return start + grown * ((n - low) / width)
+        return self._at(n) if self._alone else self._between(n)
 
     def _between(self, n: int) -> Floats:
         low, high = self._cell(n)
         start, end = self._at(low), self._at(high)
         if high == low:
             return start
+        if high % TILE == 0 and low <= max((n - 1) // TILE * TILE + 1, self._first):
+            self._tiles[(n - 1) // TILE] = low, high - low, start, end - start
         return start + (end - start) * ((n - low) / (high - low))
 
     def _cell(self, n: int) -> tuple[int, int]:
@@ -122,13 +122,18 @@ class Line:
         self._value, self._least, self._bends = value, least, bends
         self._stretches: dict[int, tuple[list[int], list[Floats]]] = {}
         self._known: dict[int, Floats] = {}
+        #: Where it was last looked at: from one knot to the next, the vector at the first and what it grows by.
+        self._last: tuple[int, int, Floats, Floats] | None = None
 
     def __call__(self, x: float) -> Floats:
-        knots, values = self._stretch(int(x))
-        index = min(max(1, bisect_right(knots, x)), len(knots) - 1)
-        low, high = knots[index - 1], knots[index]
-        start, end = values[index - 1], values[index]
-        return start if x == low else start + (end - start) * ((x - low) / (high - low))
+        last = self._last
+        if last is None or not last[0] <= x < last[1]:
+            knots, values = self._stretch(int(x))
+            index = min(max(1, bisect_right(knots, x)), len(knots) - 1)
+            start = values[index - 1]
+            last = self._last = knots[index - 1], knots[index], start, values[index] - start
+        low, high, start, grown = last
+        return start if x == low else start + grown * ((x - low) / (high - low))
 
     def _stretch(self, x: int) -> tuple[list[int], list[Floats]]:
         power = x.bit_length()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from math import inf
 
 from .blocks import NO_MATCH, BlockPool, Match, PrefixPool, Trail
@@ -19,7 +18,6 @@ from .work import Chunk, Work
 MOST_STEPS = 4096
 
 
-@dataclass(slots=True)
 class StepPlan:
     """What a lane does in the next step.
 
@@ -35,10 +33,12 @@ class StepPlan:
         Whether further steps would be planned alike until one ends, blocks run out or requests are seen.
     """
 
-    chunks: list[tuple[Sequence, int]] = field(default_factory=list)
-    decodes: bool = False
-    stalled: list[Sequence] = field(default_factory=list)
-    again: bool = True
+    __slots__ = ("again", "chunks", "decodes", "stalled")
+
+    def __init__(self) -> None:
+        self.chunks: list[tuple[Sequence, int]] = []
+        self.stalled: list[Sequence] = []
+        self.decodes, self.again = False, True
 
 
 class Lane:

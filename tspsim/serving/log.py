@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import struct
 from array import array
+from collections.abc import Iterator
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
+
+from .shelf import PAGE, Shelf
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Kind(IntEnum):
@@ -19,7 +25,7 @@ class Kind(IntEnum):
     PREFILL = 2
 
 
-#: Column → type of its array.
+#: Column → type, packed.
 _TYPES = {
     "start_s": "d",
     "end_s": "d",
@@ -30,6 +36,9 @@ _TYPES = {
     "waiting": "i",
     "used_tokens": "q",
 }
+_RECORD = np.dtype([(name, f"={code}" if code != "b" else "i1") for name, code in _TYPES.items()])
+_pack = struct.Struct("=" + "".join(_TYPES.values())).pack
+_PAGE_BYTES = PAGE * _RECORD.itemsize
 
 
 class StepLog:
@@ -54,10 +63,13 @@ class StepLog:
     COLUMNS = tuple(_TYPES)
 
     def __init__(self) -> None:
-        self._columns: dict[str, array[Any]] = {name: array(code) for name, code in _TYPES.items()}
         self.put_back: tuple[array[int], array[float], array[float]] = (array("q"), array("d"), array("d"))
-        self._appends = tuple([column.append for column in self._columns.values()])
-        #: What the last run must be followed by to go on: where it ended, its sequences and those that waited.
+        self._shelf = Shelf(_RECORD)
+        #: Packed runs of a page that is not full.
+        self._packed = bytearray()
+        #: The last run, which further steps may go on with, and what they must be like: where it ended, its sequences
+        #: and those that waited.
+        self._run: tuple[Any, ...] | None = None
         self._last: tuple[float, int, int] | None = None
 
     def add(
@@ -72,16 +84,25 @@ class StepLog:
         used_tokens: int,
     ) -> None:
         """A run; decode steps that go on like those before them are one run with them."""
-        decodes = kind is Kind.DECODE and chunk_tokens == 0
-        if decodes and self._last == (start_s, sequences, waiting):
-            columns = self._columns
-            columns["end_s"][-1], columns["used_tokens"][-1] = end_s, used_tokens
-            columns["steps"][-1] += steps
+        run = self._run
+        if kind is Kind.DECODE and chunk_tokens == 0:
+            if self._last == (start_s, sequences, waiting):
+                assert run is not None
+                start_s, steps = run[0], run[2] + steps
+            elif run is not None:
+                self._keep(run)
+            self._last = end_s, sequences, waiting
         else:
-            row = (start_s, end_s, steps, kind, sequences, chunk_tokens, waiting, used_tokens)
-            for append, value in zip(self._appends, row, strict=True):
-                append(value)
-        self._last = (end_s, sequences, waiting) if decodes else None
+            if run is not None:
+                self._keep(run)
+            self._last = None
+        self._run = start_s, end_s, steps, kind, sequences, chunk_tokens, waiting, used_tokens
+
+    def _keep(self, run: tuple[Any, ...]) -> None:
+        self._packed += _pack(*run)
+        if len(self._packed) == _PAGE_BYTES:
+            self._shelf.append(np.frombuffer(bytes(self._packed), dtype=_RECORD))
+            self._packed.clear()
 
     def add_put_back(self, number: int, lost_s: float, admitted_s: float) -> None:
         """A request that was preempted has been admitted again."""
@@ -91,12 +112,22 @@ class StepLog:
         admitted.append(admitted_s)
 
     def __len__(self) -> int:
-        return len(self._columns["steps"])
+        return self._shelf.pages * PAGE + len(self._packed) // _RECORD.itemsize + (self._run is not None)
+
+    def pieces(self) -> Iterator[NDArray[Any]]:
+        """All runs in order, some thousand at once: records whose names are the columns'."""
+        yield from self._shelf
+        last = b"" if self._run is None else _pack(*self._run)
+        if self._packed or last:
+            yield np.frombuffer(bytes(self._packed) + last, dtype=_RECORD)
 
     def column(self, name: str) -> NDArray[np.generic]:
         """Its values, one a run."""
-        return np.array(self._columns[name])
+        pieces = [piece[name] for piece in self.pieces()]
+        return np.concatenate(pieces) if pieces else np.empty(0, dtype=_RECORD[name])
 
     def to_frame(self) -> pd.DataFrame:
         """All columns."""
+        import pandas as pd
+
         return pd.DataFrame({name: self.column(name) for name in self.COLUMNS})

@@ -19,127 +19,78 @@ steps in the engines' logs, equal within a run of steps that were folded to one 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..traffic.kind import Floats, Ints
 from .log import Kind, StepLog
-from .traffic import Book
+from .streams import ONCE, Stream, reached
+from .waits import Waits, tpot_s
 
+__all__ = ["Bill", "Cache", "Waits", "gaps", "itl", "measure", "spread", "tpot_s", "weighted_percentiles"]
 PERCENTILES = (50, 90, 99)
 
 
-@dataclass(frozen=True)
-class Waits:
-    """Requests that count and ended: columns in order of their numbers; times in seconds."""
-
-    sent_s: Floats
-    scheduled_s: Floats
-    first_token_s: Floats
-    end_s: Floats
-    prompt_tokens: Ints
-    output_tokens: Ints
-    preemptions: Ints
-    cached_tokens: Ints
-
-    @classmethod
-    def of(cls, book: Book) -> Waits:
-        """Of a run's book."""
-        asked = book.settle().asked
-        counted = np.zeros(len(book), dtype=bool)
-        counted[asked.counted] = True
-        chosen = counted & np.isfinite(book.end_s)
-        columns = (
-            book.arrival_s,
-            book.first_scheduled_s,
-            book.first_token_s,
-            book.end_s,
-            asked.prompt_tokens,
-            asked.output_tokens,
-            book.preemptions,
-            book.cached_tokens,
-        )
-        return cls(*(column[chosen] for column in columns))
-
-    def __len__(self) -> int:
-        return len(self.sent_s)
-
-    @property
-    def ttft_s(self) -> Floats:
-        return self.first_token_s - self.sent_s
-
-    @property
-    def e2e_s(self) -> Floats:
-        return self.end_s - self.sent_s
-
-    @property
-    def tpot_s(self) -> Floats:
-        return tpot_s(self.first_token_s, self.end_s, self.output_tokens)
-
-    @property
-    def wall_s(self) -> float:
-        return float(self.end_s.max() - self.sent_s.min()) if len(self) else 0.0
-
-    def good(self, bounds: Mapping[str, float]) -> NDArray[np.bool_]:
-        """Which keep all bounds: seconds of ``ttft``, ``tpot``, ``e2e``."""
-        waits = {"ttft": self.ttft_s, "tpot": np.nan_to_num(self.tpot_s), "e2e": self.e2e_s}
-        kept = np.ones(len(self), dtype=bool)
-        for name, seconds in bounds.items():
-            kept &= waits[name] <= seconds
-        return kept
-
-
-def tpot_s(first_token_s: Floats, end_s: Floats, output_tokens: Ints) -> Floats:
-    """(e − f)/(n − 1) of every request; nan of those with one output."""
-    gaps = np.where(output_tokens > 1, output_tokens - 1, 1)
-    return np.where(output_tokens > 1, (end_s - first_token_s) / gaps, np.nan)
-
-
-def spread(values: Floats, mean: float | None = None) -> dict[str, float] | None:
-    """Mean and percentiles; None of nothing."""
+def spread(values: Floats | Stream) -> dict[str, float] | None:
+    """Mean and percentiles of those that are numbers; None of nothing."""
+    if isinstance(values, Stream):
+        if not values.count():
+            return None
+        told = zip(PERCENTILES, values.percentiles(PERCENTILES), strict=True)
+        return {"mean": values.mean()} | {f"p{each}": value for each, value in told}
     values = values[np.isfinite(values)]
     if not len(values):
         return None
-    found = {"mean": float(values.mean()) if mean is None else mean}
-    return found | {f"p{each}": float(np.percentile(values, each)) for each in PERCENTILES}
+    return {"mean": float(values.mean())} | {f"p{each}": float(np.percentile(values, each)) for each in PERCENTILES}
 
 
-def gaps(logs: Iterable[StepLog], from_s: float, to_s: float) -> tuple[Floats, Ints]:
-    """Seconds between tokens in engines' steps within a time, and how many sequences waited so long.
+def spread_of(waits: Waits, name: str) -> dict[str, float] | None:
+    """The same of one of the waits, ``ttft_s``, ``tpot_s`` or ``e2e_s``."""
+    few = list(islice(waits.pieces(), 2))
+    if len(few) == 1:
+        return spread(getattr(few[0], name))
+    return spread(waits.stream(lambda piece: getattr(piece, name)))
+
+
+def gaps(logs: Iterable[StepLog], from_s: float, to_s: float) -> Iterator[tuple[Floats, Ints]]:
+    """Seconds between tokens in engines' steps within a time, and how many sequences waited so long; in pieces.
 
     A sequence that decodes in a step waited for it since its last token: since the step before, or where that read
     prompts alone, since the step before those. Sequences that have joined since waited for the last step only.
     """
-    seconds: list[Floats] = []
-    counts: list[Ints] = []
     for log in logs:
-        columns: list[Any] = [log.column(name) for name in ("start_s", "end_s", "steps", "sequences", "kind")]
-        start, end, steps, sequences, kind = columns
-        decodes = (sequences > 0) & (kind != Kind.PREFILL)
-        inside = decodes & (end > from_s) & (start < to_s)
-        places = np.flatnonzero(inside)
-        if not len(places):
-            continue
-        each = (end[places] - start[places]) / steps[places]
-        before = np.concatenate([[-1], np.flatnonzero(decodes)])[np.searchsorted(np.flatnonzero(decodes), places)]
-        halted = (before >= 0) & (before != places - 1)
-        still = np.where(halted, np.minimum(sequences[places], sequences[before]), 0)
-        seconds += [each, (each + start[places] - end[before])[halted]]
-        counts += [sequences[places] * steps[places] - still, still[halted]]
-    if not seconds:
-        return np.empty(0), np.empty(0, dtype=np.int64)
-    return np.concatenate(seconds), np.concatenate(counts)
+        #: Of the last step that decoded: its number, its sequences and when it ended.
+        last, first = (-2, 0, 0.0), 0
+        for piece in log.pieces():
+            sequences = piece["sequences"]
+            decodes = np.flatnonzero((sequences > 0) & (piece["kind"] != Kind.PREFILL))
+            if len(decodes):
+                start, end, sequences = (piece[name][decodes] for name in ("start_s", "end_s", "sequences"))
+                steps, numbers = piece["steps"][decodes], decodes + first
+                before, had, ended = (
+                    np.concatenate([[value], column[:-1]])
+                    for value, column in zip(last, (numbers, sequences, end), strict=True)
+                )
+                last = int(numbers[-1]), int(sequences[-1]), float(end[-1])
+                inside = (end > from_s) & (start < to_s)
+                each = (end - start) / steps
+                halted = (before >= 0) & (before != numbers - 1)
+                still = np.where(halted, np.minimum(sequences, had), 0)
+                yield each[inside], (sequences * steps - still)[inside]
+                halted &= inside
+                yield (each + start - ended)[halted], still[halted]
+            first += len(piece)
 
 
 def weighted_percentiles(values: Floats, weights: Ints) -> dict[str, float]:
     """Of values that stand for several each: the least value that so many per cent do not exceed."""
     order = np.argsort(values, kind="stable")
-    reached = np.cumsum(weights[order])
-    places = [np.searchsorted(reached, each / 100.0 * reached[-1]) for each in PERCENTILES]
+    reach = np.cumsum(weights[order])
+    places = [np.searchsorted(reach, each / 100.0 * reach[-1]) for each in PERCENTILES]
     return {f"p{each}": float(values[order][place]) for each, place in zip(PERCENTILES, places, strict=True)}
 
 
@@ -148,15 +99,26 @@ def itl(waits: Waits, logs: Sequence[StepLog], tokens_a_gap: float = 1.0) -> dic
 
     ``tokens_a_gap``: of a step with drafts several tokens come at once.
     """
-    between = waits.end_s - waits.first_token_s
-    count = float((waits.output_tokens - 1).sum()) / tokens_a_gap
+    count = waits.total(lambda piece: piece.output_tokens - 1) / tokens_a_gap
     if count <= 0.0:
         return None
-    mean = float(between.sum()) / count
-    seconds, weights = gaps(logs, float(waits.sent_s.min()), float(waits.end_s.max()))
-    if not len(seconds) or not weights.sum():
-        return {"mean": mean, **dict.fromkeys((f"p{each}" for each in PERCENTILES), mean)}
-    return {"mean": mean, **weighted_percentiles(seconds, weights)}
+    between = waits.stream(lambda piece: piece.end_s - piece.first_token_s)
+    mean = between.total(len(waits)) / count
+    from_s, to_s = waits.first_s, waits.last_s
+    if sum(map(len, logs)) <= ONCE:
+        found = [(np.empty(0), np.empty(0, dtype=np.int64)), *gaps(logs, from_s, to_s)]
+        values, weights = (np.concatenate(column) for column in zip(*found, strict=True))
+        return {"mean": mean, **(weighted_percentiles(values, weights) if weights.any() else all_alike(mean))}
+    every = sum(int(each.sum()) for _, each in gaps(logs, from_s, to_s))
+    if not every:
+        return {"mean": mean, **all_alike(mean)}
+    told = reached(lambda: gaps(logs, from_s, to_s), [each / 100.0 * every for each in PERCENTILES])
+    return {"mean": mean} | {f"p{each}": value for each, value in zip(PERCENTILES, told, strict=True)}
+
+
+def all_alike(value: float) -> dict[str, float]:
+    """Percentiles of values that are one."""
+    return dict.fromkeys((f"p{each}" for each in PERCENTILES), value)
 
 
 @dataclass(frozen=True)
@@ -209,21 +171,22 @@ def measure(
     tokens_a_gap
         Tokens that a step with drafts puts out, mean.
     """
-    wall_s, outputs, prompts = waits.wall_s, int(waits.output_tokens.sum()), int(waits.prompt_tokens.sum())
-    tpot = spread(waits.tpot_s)
+    wall_s = waits.wall_s
+    outputs, prompts = waits.total(lambda piece: piece.output_tokens), waits.total(lambda piece: piece.prompt_tokens)
+    tpot = spread_of(waits, "tpot_s")
     per_s = 1.0 / wall_s if wall_s > 0.0 else 0.0
-    good = waits.good(bounds) if bounds else None
+    good = waits.total(lambda piece: piece.good(bounds)) if bounds else None
     told: dict[str, Any] = {
-        "ttft_s": spread(waits.ttft_s),
+        "ttft_s": spread_of(waits, "ttft_s"),
         "tpot_s": tpot,
         "itl_s": itl(waits, logs, tokens_a_gap),
-        "e2e_s": spread(waits.e2e_s),
+        "e2e_s": spread_of(waits, "e2e_s"),
         "output_tokens_per_s": outputs * per_s,
         "output_tokens_per_s_per_gpu": outputs * per_s / gpus,
         "total_tokens_per_s": (outputs + prompts) * per_s,
         "requests_per_s": len(waits) * per_s,
-        "goodput_requests_per_s": None if good is None else int(good.sum()) * per_s,
-        "good_share": None if good is None or not len(good) else float(good.mean()),
+        "goodput_requests_per_s": None if good is None else good * per_s,
+        "good_share": None if good is None or not len(waits) else good / len(waits),
         "tokens_per_s_per_user": 1.0 / tpot["mean"] if tpot and tpot["mean"] > 0.0 else None,
         "usd_per_million_output_tokens": bill.usd_per_million(gpus, wall_s, outputs),
         "usd_per_million_input_tokens": bill.usd_per_million(gpus, wall_s, prompts),
@@ -233,8 +196,8 @@ def measure(
             "peak_share": peak_share(logs[-cache.engines :] if cache.engines else logs, cache.capacity_tokens),
             "sessions": cache.sessions,
         },
-        "preemptions": int(waits.preemptions.sum()),
-        "prefix_hit_share": float(waits.cached_tokens.sum()) / prompts if prompts else 0.0,
+        "preemptions": waits.total(lambda piece: piece.preemptions),
+        "prefix_hit_share": waits.total(lambda piece: piece.cached_tokens) / prompts if prompts else 0.0,
         "wall_s": wall_s,
         "requests": len(waits),
         "prompt_tokens": prompts,
@@ -251,4 +214,5 @@ def peak_share(logs: Sequence[StepLog], capacity_tokens: float | None) -> float 
     if not capacity_tokens or not logs:
         return None
     each = capacity_tokens / len(logs)
-    return float(max((np.max(log.column("used_tokens"), initial=0) for log in logs), default=0.0)) / each
+    used = (int(piece["used_tokens"].max()) for log in logs for piece in log.pieces())
+    return float(max(used, default=0)) / each

@@ -148,10 +148,12 @@ class Mixed:
     def seconds(self, work: Work, expert_tokens: int | None = None) -> float | None:
         """Of one step; None where it cannot be put together from parts. ``expert_tokens``: those of a replica, in the
         mean of all that share experts with it; None: as many as its own."""
-        if any(chunk.query_tokens <= MOST_DECODED for chunk in work.chunks):
-            return None
+        cached = False
+        for tokens, before, _ in work.chunks:
+            if tokens <= MOST_DECODED:
+                return None
+            cached = cached or before > 0
         pieces = bool(self.sizes) and work.tokens <= self.sizes[-1]
-        cached = any(chunk.context_tokens for chunk in work.chunks)
         captured = Captured.PIECES if pieces else Captured.NOTHING
         kind = Kind(work.sequences > 0, work.outputs > 0, cached, captured)
         shapes = self._shapes if pieces else self._plain_shapes
@@ -382,7 +384,9 @@ class Shape:
 
     def seconds(self, work: Work, expert_tokens: int | None = None) -> float | None:
         """Of a step of this shape; None where what it is padded with does not fit into a table."""
-        batch, context_tokens, tokens = work.sequences, work.context_tokens, work.tokens
+        batch, context_tokens = work.sequences, work.context_tokens
+        read = work.prompt_tokens
+        tokens = read + work.queries * batch
         if self._sizes:
             # Padding is sequences of one token.
             more = next(size for size in self._sizes if size >= tokens) - tokens
@@ -400,19 +404,19 @@ class Shape:
         if self.kind.decodes:
             total = total + self._decode(batch, context_tokens / batch)
         if self._reads:
-            total = total + self._read_tokens(sum([chunk.query_tokens for chunk in work.chunks]))
+            total = total + self._read_tokens(read)
         if self._caches:
             total = total + self._cached(sum([chunk.context_tokens for chunk in work.chunks]))
         if self._spans:
-            total = total + self._lengths(sum([queries + context for queries, context, _ in work.chunks]))
+            total = total + self._lengths(read + sum([chunk.context_tokens for chunk in work.chunks]))
         if self._prompted:
             total = total + self._read(work.chunks)
         if self._carriers:
             rows = rows_of(work, batch - work.sequences, self.bends)
-            taken = [
-                (self._known_s if prompts else self._carried_s)(index, self._carriers[index].of(rows))
-                for index, prompts in enumerate(self._of_prompts)
-            ]
+            taken = []
+            for index, prompts in enumerate(self._of_prompts):
+                carried = self._carriers[index].of(rows)
+                taken.append(self._known_s(index, carried) if prompts else self._carried_s(index, carried))
             total = total + self._carries @ np.array(taken)
         makespan_s = self.layout.makespan_s(total)
         return makespan_s + self.programs.host_s(len(work.chunks) + work.sequences, makespan_s)

@@ -10,12 +10,13 @@ import numpy as np
 
 from ..scenario.traffic import Traffic
 from .deployment import Deployment
-from .metrics import Waits, measure
+from .metrics import measure
 from .runs import ServingRun
 from .service import Outcome, Service
 from .spread import MOST_AGAIN, Typical, factors
 from .tasks import tasks
 from .traffic import Book, Clients
+from .waits import Waits
 
 Progress = Callable[[float], None]
 #: Growth of waits over the time in which requests come, from which on a queue only grows.
@@ -100,7 +101,8 @@ def point(
 
 def measured(deployment: Deployment, traffic: Traffic, waits: Waits, outcome: Outcome) -> dict[str, Any]:
     """The entry ``serving`` of a run."""
-    length = int((waits.prompt_tokens + waits.output_tokens).mean()) if len(waits) else 1
+    tokens = waits.total(lambda piece: piece.prompt_tokens) + waits.total(lambda piece: piece.output_tokens)
+    length = int(tokens / len(waits)) if len(waits) else 1
     drafts = deployment.drafts
     told = measure(
         waits,
@@ -193,12 +195,14 @@ def served_rate(waits: Waits, rate: float) -> float | None:
 
     With r requests/s sent and m served, the wait of one that comes at t is t·(r/m − 1).
     """
-    span_s = float(waits.sent_s[-1] - waits.sent_s[0]) if len(waits) else 0.0
     few = max(1, len(waits) // 20)
-    if span_s <= 0.0 or len(waits) < 40:
+    if len(waits) < 40:
         return None
-    ttft = waits.ttft_s
-    growth = float(np.median(ttft[-few:]) - np.median(ttft[:few])) / span_s
+    first, last = waits.ends(few)
+    span_s = float(last.sent_s[-1] - first.sent_s[0])
+    if span_s <= 0.0:
+        return None
+    growth = float(np.median(last.ttft_s) - np.median(first.ttft_s)) / span_s
     return rate / (1.0 + growth) if growth > GROWS else None
 
 

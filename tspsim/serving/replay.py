@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import pandas as pd
 import simpy
 from numpy.typing import NDArray
 from simpy.events import EventPriority
@@ -13,6 +14,9 @@ from .engine import Engine
 from .replica import Moment, Replica
 from .requests import Request
 from .work import CalledCost, StepCost, StepFunction
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: In front of a step that begins at the same time.
 ON_TIME = EventPriority(1)
@@ -57,10 +61,13 @@ def replay(
 
     Examples
     --------
+    >>> import pandas as pd
     >>> requests = pd.DataFrame({"arrival_s": [0.0, 0.0], "prompt_tokens": [100, 50], "output_tokens": [3, 1]})
     >>> replay(requests, lambda batch: 0.25).end_s.tolist()
     [0.75, 0.25]
     """
+    import pandas as pd
+
     arrivals, prompts, outputs = _checked(requests)
     engine = Engine() if engine is None else engine
     cost = step_s if isinstance(step_s, StepCost) else CalledCost(step_s)

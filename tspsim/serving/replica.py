@@ -10,6 +10,7 @@ from math import inf
 import simpy
 from simpy.events import EventPriority
 
+from .clock import reach
 from .engine import Engine
 from .lane import Lane, StepPlan
 from .log import Kind, StepLog
@@ -105,7 +106,6 @@ class Replica:
         #: Events of an older generation are void.
         self._generation = 0
         self._idle = True
-        self._due_s = inf
 
     # --- what others ask ------------------------------------------------------------------------------------
 
@@ -197,7 +197,6 @@ class Replica:
 
         def still() -> None:
             if generation == self._generation:
-                self._due_s = at_s
                 action()
 
         Moment(self.env, at_s, still)
@@ -207,7 +206,17 @@ class Replica:
         self._next(self.env.now, fresh=True)
 
     def _next(self, start_s: float, fresh: bool) -> None:
-        """Plan and start the next step, or the next steps if they are alike."""
+        """Steps from now on, until one ends behind something else that happens."""
+        end_s = self._plan(start_s, fresh)
+        while end_s is not None:
+            if not reach(self.env, end_s):
+                self._at(end_s, self._settle)
+                return
+            self._finish()
+            end_s = self._plan(end_s, fresh=False)
+
+    def _plan(self, start_s: float, fresh: bool) -> float | None:
+        """Plan and start the next step, or the next steps if they are alike: when they end; None where nothing runs."""
         lanes = self.lanes
         for lane in lanes:
             lane.now_s = start_s
@@ -222,7 +231,7 @@ class Replica:
             wake_s = min([lane.wake_s() for lane in self.lanes])
             if wake_s < inf:
                 self._at(wake_s, self._begin)
-            return
+            return None
         self._idle = False
         works = [*map(_work, lanes, plans)]
         chunk_tokens = sequences = 0
@@ -245,7 +254,7 @@ class Replica:
                 for entry, tokens in plan.chunks:
                     self._on_chunk(entry.request, entry.computed, entry.computed + tokens, float(ends_s[-1]))
         self._run = Run(plans, start_s, ends_s, len(ends_s), (kind, sequences, chunk_tokens, self.waiting))
-        self._at(float(ends_s[-1]), self._settle)
+        return float(ends_s[-1])
 
     def _steps(self, plans: list[StepPlan]) -> int:
         """Decode steps from now that are planned alike."""
@@ -276,7 +285,11 @@ class Replica:
         return ends_s
 
     def _settle(self) -> None:
-        """The run is over."""
+        """The run is over, and the next begins."""
+        self._next(self._finish(), fresh=False)
+
+    def _finish(self) -> float:
+        """What came of the run, and when it was over."""
         run = self._run
         assert run is not None
         self._run = None
@@ -299,7 +312,7 @@ class Replica:
             sequence.request.end_s = end_s
             if self._on_end is not None:
                 self._on_end(sequence.request)
-        self._next(end_s, fresh=False)
+        return end_s
 
     def _steps_done(self) -> int:
         """Whole steps of the run under way."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .log import StepLog
-from .metrics import Waits
 from .transfers import Transfer
+from .waits import Waits
 
 
 @dataclass(frozen=True)

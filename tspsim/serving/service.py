@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf, nextafter
 from typing import Protocol
 
 import simpy
@@ -134,6 +135,9 @@ class Service:
         """
         self.desk.open(self.env, self._end, every_step=self._every_step)
         self.source.begin(self.env, self.desk.take)
+        if self.until_s is not None:
+            # Behind all that is looked at, so that nobody goes on beyond.
+            self.env.timeout(nextafter(self.until_s, inf) - self.env.now)
         interrupted = False
         with no_collection():
             try:

@@ -7,7 +7,7 @@ are served again with steps so much faster and so much slower: queues answer mor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from .costs import ProgramCosts
 from .log import Kind, StepLog
-from .metrics import Waits
+from .streams import total
+from .waits import Waits
 from .work import Chunk, Floats, Work
 
 #: Requests that are served again, at most.
@@ -46,33 +47,51 @@ class Typical:
     @classmethod
     def of(cls, waits: Waits, logs: Sequence[StepLog], lanes: int) -> Typical:
         """Means over time: sequences of a step, and tokens in their caches."""
-
-        def column(name: str) -> NDArray[Any]:
-            """Of all engines; of one alone it is no second copy."""
-            found = [log.column(name) for log in logs]
-            return found[0] if len(found) == 1 else np.concatenate(found)
-
-        lasted, kind = column("end_s") - column("start_s"), column("kind")
-        sequences, chunks, steps = map(column, ("sequences", "chunk_tokens", "steps"))
-        seconds = {each.name.lower(): float(lasted[kind == each].sum()) for each in Kind}
-        outputs, prompts = waits.output_tokens, waits.prompt_tokens
-        held = int(((prompts + outputs / 2) * outputs).sum() / outputs.sum()) if len(waits) else 1
-        prompt = max(1, int(prompts.mean())) if len(waits) else 1
-
-        def mean(values: Floats, chosen: Floats) -> int:
-            weights = lasted[chosen]
-            return max(1, round(float((values[chosen] * weights).sum() / weights.sum() / lanes)))
-
-        alone, read = kind == Kind.DECODE, kind != Kind.DECODE
-        decode = Work((), (held,) * mean(sequences, alone)) if alone.any() else None
-        reading = None
-        if read.any():
-            tokens = max(1, round(float((chunks[read] / steps[read]).mean() / lanes)))
+        held = prompt = 1
+        if len(waits):
+            weighed = waits.stream(lambda each: (each.prompt_tokens + each.output_tokens / 2) * each.output_tokens)
+            held = int(weighed.total(len(waits)) / waits.total(lambda each: each.output_tokens))
+            prompt = max(1, int(waits.total(lambda each: each.prompt_tokens) / len(waits)))
+        counts = dict.fromkeys(Kind, 0)
+        beside = 0
+        for rows in pieces_of(logs):
+            for kind in Kind:
+                counts[kind] += int(np.count_nonzero(rows["kind"] == kind))
+            beside += int(rows["sequences"][rows["kind"] != Kind.DECODE].sum())
+        seconds = {
+            kind.name.lower(): total((lasted(rows)[rows["kind"] == kind] for rows in pieces_of(logs)), count)
+            for kind, count in counts.items()
+        }
+        decode = reading = None
+        alone = counts.pop(Kind.DECODE)
+        if alone:
+            weighed_s = (
+                (rows["sequences"] * lasted(rows))[rows["kind"] == Kind.DECODE] for rows in pieces_of(logs)
+            )
+            batch = max(1, round(total(weighed_s, alone) / seconds["decode"] / lanes))
+            decode = Work((), (held,) * batch)
+        read = sum(counts.values())
+        if read:
+            each_step = (
+                (rows["chunk_tokens"] / rows["steps"])[rows["kind"] != Kind.DECODE] for rows in pieces_of(logs)
+            )
+            tokens = max(1, round(total(each_step, read) / read / lanes))
             whole, rest = divmod(tokens, prompt)
             pieces = [Chunk(prompt, 0)] * whole + ([Chunk(rest, prompt - rest)] if rest else [])
-            beside = round(float(sequences[read].mean()) / lanes)
-            reading = Work(tuple(pieces[:64]), (held,) * beside)
+            reading = Work(tuple(pieces[:64]), (held,) * round(beside / read / lanes))
         return cls(decode, reading, seconds)
+
+
+def pieces_of(logs: Sequence[StepLog]) -> Iterator[NDArray[Any]]:
+    """Runs of steps of all engines, one engine after the other."""
+    for log in logs:
+        yield from log.pieces()
+
+
+def lasted(rows: NDArray[Any]) -> Floats:
+    """Seconds of each run."""
+    found: Floats = rows["end_s"] - rows["start_s"]
+    return found
 
 
 def factors(costs: ProgramCosts, typical: Typical) -> tuple[float, float]:

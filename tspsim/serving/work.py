@@ -97,9 +97,15 @@ class Work:
         )
 
     @property
+    def prompt_tokens(self) -> int:
+        """Of prompts, that pass through the model."""
+        chunks = self.chunks
+        return chunks[0][0] if len(chunks) == 1 else sum([chunk[0] for chunk in chunks])
+
+    @property
     def tokens(self) -> int:
         """That pass through the model."""
-        return sum([chunk.query_tokens for chunk in self.chunks]) + self.queries * self.sequences
+        return self.prompt_tokens + self.queries * self.sequences
 
     @property
     def outputs(self) -> int:

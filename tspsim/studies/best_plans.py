@@ -25,11 +25,6 @@ BUDGET_S = 100.0
 Progress = Callable[[str, float], None]
 
 
-def wanted(scenario: Scenario) -> Plan | None:
-    """The plan of a scenario that has to be searched for."""
-    return next((plan for plan in scenario.plans if plan.search is not None), None)
-
-
 def with_best(
     scenarios: Sequence[Scenario],
     *,
@@ -55,7 +50,7 @@ def with_best(
     InfeasibleError
         No plan keeps the limits of a search.
     """
-    asked = [index for index, scenario in enumerate(scenarios) if wanted(scenario) is not None]
+    asked = [index for index, scenario in enumerate(scenarios) if scenario.searched is not None]
     answers: dict[int, tuple[Scenario, Searched | None]] = {}
     if asked:
         lent = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -70,7 +65,7 @@ def with_best(
 
 def _found(budget_s: float | None, scenario: Scenario) -> tuple[Scenario, Searched]:
     """One of them; where nothing fits with the plan that comes nearest."""
-    entry = wanted(scenario)
+    entry = scenario.searched
     assert entry is not None
     planner = planner_of(scenario, top=1, jobs=1, budget_s=budget_s)
     bare, _, _ = searched_apart(scenario, True)

@@ -17,6 +17,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -26,8 +27,8 @@ from multiprocessing.connection import Connection
 from typing import Any, Protocol, TypeVar
 
 from ..errors import InputError, TspsimError, shorten
-from .query import Query
-from .worker import COLLECT_AFTER, Answer, answer
+from .query import Library, Query
+from .worker import COLLECT_AFTER, Answer, answer, looking_up_in
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
@@ -60,15 +61,25 @@ class Executor(Protocol):
 
 
 class Here:
-    """This process answers, one chunk after another."""
+    """This process answers, one chunk after another.
+
+    Parameters
+    ----------
+    library
+        What was looked up already, with all that was found out about it; None: what earlier answers have.
+    """
 
     deaths: tuple[type[BaseException], ...] = ()
     width = 1
 
+    def __init__(self, library: Library | None = None) -> None:
+        self.library = library
+
     def submit(self, work: Callable[[Sequence[Given]], Made], given: Sequence[Given]) -> Future[Made]:
         future: Future[Made] = Future()
         try:
-            future.set_result(work(given))
+            with looking_up_in(self.library):
+                future.set_result(work(given))
         except Exception as error:
             future.set_exception(error)
         return future
@@ -114,6 +125,48 @@ class Processes:
         self._pool.shutdown(wait=True, cancel_futures=now)
         self._writer.close()
         self._reader.close()
+
+
+class Growing:
+    """This process, and once it has worked for :data:`EARNED_S` as many processes as were asked for.
+
+    A process of its own imports and looks up what this one has already: answers that are few and quick would wait for
+    that, and pay for it.
+    """
+
+    deaths: tuple[type[BaseException], ...] = Processes.deaths
+
+    def __init__(self, jobs: int, library: Library | None = None) -> None:
+        self.jobs = jobs
+        self.worked_s = 0.0
+        self._here = Here(library)
+        self._processes: Processes | None = None
+
+    @property
+    def width(self) -> int:
+        return self._here.width if self._small else 2 * self.jobs
+
+    @property
+    def _small(self) -> bool:
+        return self.worked_s < EARNED_S
+
+    def submit(self, work: Callable[[Sequence[Given]], Made], given: Sequence[Given]) -> Future[Made]:
+        if self._small:
+            begin_s = time.process_time()
+            future = self._here.submit(work, given)
+            self.worked_s += time.process_time() - begin_s
+            return future
+        if self._processes is None:
+            self._processes = Processes(self.jobs)
+        return self._processes.submit(work, given)
+
+    def close(self, *, now: bool) -> None:
+        if self._processes is not None:
+            self._processes.close(now=now)
+
+
+#: Seconds of processor time after which more processes are worth the two that each takes to begin.
+EARNED_S = 10.0
 
 
 def _begin(parent: Connection) -> None:
@@ -186,9 +239,19 @@ def executor_of(jobs: int | None, scheduler: str | None, plans: int) -> Executor
     if scheduler is not None:
         return Dask(scheduler)
     if jobs is None:
-        jobs = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, plans)
-        jobs = jobs if plans > TOO_FEW else 1
+        jobs = min(lent(), plans) if plans > TOO_FEW else 1
     return Here() if jobs == 1 else Processes(jobs)
+
+
+def growing(jobs: int | None, library: Library) -> Executor:
+    """Who answers questions of which nobody knows how many there will be; ``library``: what is looked up here."""
+    jobs = jobs or lent()
+    return Here(library) if jobs == 1 else Growing(jobs, library)
+
+
+def lent() -> int:
+    """Processors that this machine lends."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 #: So few plans are answered before a second process has started.

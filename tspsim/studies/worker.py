@@ -6,7 +6,8 @@ import gc
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from .. import simulation
@@ -57,6 +58,18 @@ def answer(questions: Sequence[Query]) -> list[Answer]:
         return [replace(each, spent=spent) for each in found]
     finally:
         gc.set_threshold(*before)
+
+
+@contextmanager
+def looking_up_in(library: Library | None) -> Iterator[None]:
+    """Answers in this process find what somebody else here has looked up; None: what answers before have."""
+    global _library
+    before = _library
+    _library = library or before
+    try:
+        yield
+    finally:
+        _library = before
 
 
 def _answer(question: Query) -> Answer:

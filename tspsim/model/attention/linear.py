@@ -62,6 +62,7 @@ class Linear(AttentionKind):
                 linear.v_dim,
                 layer.formats.state,
                 layer.wide,
+                verifies=part[0][0] == layer.verified > 1,
             )
             for part in _kernels(rows)
         )

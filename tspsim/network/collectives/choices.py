@@ -10,13 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-
 from ..calibration import UNMEASURED, Factors
 from ..kinds import CollectiveKind
 from .between import across
 from .curves import Measured
-from .schedule import Group, Schedule, busiest_s
+from .schedule import Group, Integers, Schedule, busiest_s
 from .traffic import Traffic
 
 if TYPE_CHECKING:
@@ -61,16 +59,19 @@ class Candidate:
     apart: bool = False
 
 
-def cheapest(choices: Sequence[Candidate], size_bytes: float, shift: int) -> Traffic:
-    """The choice that takes least for a size; ``shift`` is added to every link."""
+def cheapest(
+    choices: Sequence[Candidate], size_bytes: float, moved: Callable[[Integers], Integers] | None = None
+) -> Traffic:
+    """The choice that takes least for a size; ``moved`` says which links stand for those of the choice."""
     times = [choice.cost.alone(size_bytes) for choice in choices]
     index = min(range(len(choices)), key=lambda i: times[i][0] + times[i][1])
     best, (latency_s, fluid_s) = choices[index], times[index]
+    links = best.schedule.links if moved is None else moved(best.schedule.links)
     return Traffic(
         best.algorithm,
         latency_s,
         fluid_s,
-        tuple((best.schedule.links + np.int64(shift)).tolist()),
+        tuple(links.tolist()),
         tuple((best.schedule.load * size_bytes).tolist()),
         *best.cost.spread.factors(latency_s, fluid_s),
         best.apart,

@@ -29,6 +29,7 @@ from .choices import Candidate, cheapest, lines
 from .copies import Copies
 from .exchange import ExpertExchange
 from .experts import copies, exchange_choice, expert_curve
+from .relabelled import Standing, onto, standing
 from .schedule import Group, on_links, summed
 from .traffic import NOTHING, Traffic
 
@@ -156,7 +157,7 @@ def exchange_experts(
     if group.size == 1 or exchange.tokens <= 0.0:
         return NOTHING
     size_bytes = exchange.tokens * exchange.token_bytes * copies(curve, exchange, group.size)
-    return cheapest([exchange_choice(group, curve, exchange, phase)], size_bytes, 0)
+    return cheapest([exchange_choice(group, curve, exchange, phase)], size_bytes)
 
 
 def check_library(cluster: Cluster, library: str | None) -> None:
@@ -199,7 +200,7 @@ def point_to_point(cluster: Cluster, source: int, destination: int, size_bytes: 
         if choices is None:
             consider_messages(cluster, [ends])
             choices = cluster.memo["choices", "point_to_point", ends]
-        traffic = cheapest(choices, float(size_bytes), 0)
+        traffic = cheapest(choices, float(size_bytes))
     return _kept(cluster, key, traffic)
 
 
@@ -293,23 +294,24 @@ def _traffic(
     library: str | None,
     exchange: ExpertExchange | None = None,
 ) -> Traffic:
-    """The cheapest choice. Groups inside one node are computed on node 0 and moved, if all nodes are
-    equal."""
-    cluster, layout = group.cluster, group.cluster.layout
-    node, shift = 0, 0
-    if len(group.members) == 1 and not cluster.factors:
-        node = group.ranks[0] // layout.gpus
-        shift = node * layout.node_links
-    ranks = tuple([rank - node * layout.gpus for rank in group.ranks])
-    source = ranks[group.root] if kind.rooted else -1
+    """The cheapest choice: of groups that stand alike found for the first, and moved."""
+    cluster = group.cluster
     # Choices are for a byte: the number of tokens does not matter to them.
     exchange = replace(exchange, tokens=1.0) if exchange else None
-    key = ("choices", kind.name, algorithm, library, frozenset(ranks), source, exchange)
-    choices: tuple[Candidate, ...] | None = cluster.memo.get(key)
-    if choices is None:
-        choices = considered(Group(cluster, ranks, group.root), kind, algorithm, library, exchange)
-        cluster.memo[key] = choices
-    return cheapest(choices, size_bytes, shift)
+    stands = standing(cluster, group.ranks)
+    source = -1
+    if kind.rooted:  # among those that stand alike it has a number, else it is itself
+        source = group.source if stands is None else sorted(group.ranks).index(group.source)
+    who = frozenset(group.ranks) if stands is None else stands.alike
+    key = ("choices", kind.name, algorithm, library, who, source, exchange)
+    known: tuple[tuple[Candidate, ...], Standing | None] | None = cluster.memo.get(key)
+    if known is None:
+        known = considered(group, kind, algorithm, library, exchange), stands
+        cluster.memo[key] = known
+    choices, first = known
+    if first is None or stands is None or first is stands:
+        return cheapest(choices, size_bytes)
+    return cheapest(choices, size_bytes, lambda links: onto(cluster, links, first, stands))
 
 
 def _kept(cluster: Cluster, key: object, traffic: Traffic) -> Traffic:

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+import numpy as np
+
 from ..kinds import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, RING_SHIFT, CollectiveKind
 from .algorithm import ALGORITHMS, CollectiveAlgorithm
-from .schedule import Group, Schedule, scheduled
+from .schedule import Group, Integers, Schedule, scheduled
 
 #: Kinds that chunks passed on round a ring can run.
 KINDS = tuple([kind.name for kind in (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, BROADCAST, RING_SHIFT)])
@@ -44,19 +46,17 @@ def rings(group: Group, kind: CollectiveKind, cycles: Sequence[Sequence[int] | N
         return [shift(group, cycles)] if len(group.members) < group.size else []
     nodes, n = group.members, group.size
     channels = 1 if len(nodes) == 1 else group.channels
-    paths = [_path(group, kind, cycle, channel) for cycle in cycles for channel in range(channels)]
+    paths = np.array([_path(group, kind, cycle, channel) for cycle in cycles for channel in range(channels)])
     if not kind.rooted:
-        paths = [[*path, path[0]] for path in paths]
+        paths = np.concatenate([paths, paths[:, :1]], axis=1)
     crossings = kind.passes * (len(nodes) - 1)
 
-    def over(chosen: Sequence[Sequence[int]]) -> Schedule:
-        hops = [hop for path in chosen for hop in pairwise(path)]
-        source, destination = zip(*hops, strict=True)
+    def over(chosen: Integers) -> Schedule:
         return scheduled(
             group,
             "ring",
-            source,
-            destination,
+            chosen[:, :-1].reshape(-1),
+            chosen[:, 1:].reshape(-1),
             kind.passed_on(n) / len(chosen),
             node_steps=kind.passes * (n - 1) - crossings,
             net_steps=crossings,
@@ -64,7 +64,9 @@ def rings(group: Group, kind: CollectiveKind, cycles: Sequence[Sequence[int] | N
         )
 
     layout = group.cluster.layout
-    whole = [path for path in paths if not layout.interrupted(path[:-1], path[1:]).any()] if layout.dead else paths
+    whole = paths
+    if layout.dead:
+        whole = paths[[not layout.interrupted(path[:-1], path[1:]).any() for path in paths]]
     return [over(paths)] if len(whole) in (0, len(paths)) else [over(paths), over(whole)]
 
 
@@ -81,9 +83,13 @@ def _ordered(gpus: Sequence[int], cycle: Sequence[int] | None) -> list[int]:
     return [gpus[i] for i in cycle] if cycle else list(gpus)
 
 
-def _path(group: Group, kind: CollectiveKind, cycle: Sequence[int] | None, channel: int) -> list[int]:
-    """Ranks in the order one ring visits them; a broadcast's begins at the root."""
+def _path(group: Group, kind: CollectiveKind, cycle: Sequence[int] | None, channel: int) -> Integers:
+    """Ranks in the order one ring visits them, shape (ranks,); a broadcast's begins at the root."""
     nodes = list(group.members)
+    if group.regular and not kind.rooted:  # every node alike
+        order = _ordered(range(len(nodes[0])), cycle)
+        first = order.index(channel % len(order))
+        return np.array(nodes)[:, order[first:] + order[:first]].reshape(-1)
     if kind.rooted:
         nodes = nodes[group.source_node :] + nodes[: group.source_node]
     path: list[int] = []
@@ -92,7 +98,7 @@ def _path(group: Group, kind: CollectiveKind, cycle: Sequence[int] | None, chann
         at_root = kind.rooted and not path
         first = order.index(group.source if at_root else gpus[channel % len(gpus)])
         path += order[first:] + order[:first]
-    return path
+    return np.array(path)
 
 
 ALGORITHM = ALGORITHMS.register(

@@ -66,12 +66,23 @@ const report = (() => {
     return { data: traces, layout };
   }
 
+  /* Rows as the scenario states them, where the switch of the plans' table says so; meta.rows: the row of each then. */
+  const statedOrder = () => { const box = document.querySelector("input[data-order]"); return box !== null && box.checked; };
+  function ordered(figure) {
+    const rows = figure.layout.meta && figure.layout.meta.rows;
+    if (!rows || !statedOrder()) return figure;
+    const moved = clone(figure);
+    for (const trace of moved.data) trace.y = trace.y.map((row) => (Number.isInteger(row) ? rows[row] : row));
+    rows.forEach((to, from) => { moved.layout.yaxis.ticktext[to] = figure.layout.yaxis.ticktext[from]; });
+    return moved;
+  }
+
   function draw(element) {
     const entry = data.figures[element.dataset.figure];
     if (!entry || !element.clientWidth) return; /* folded: drawn when it is opened */
     const select = document.querySelector(`select[data-figure="${element.dataset.figure}"]`);
     const figure = entry.choices ? entry.choices[select ? Number(select.value) : 0] : entry;
-    const ready = fitted(figure, element.clientWidth);
+    const ready = fitted(ordered(figure), element.clientWidth);
     element.style.minHeight = `${ready.layout.height}px`;
     Plotly.react(element, ready.data, ready.layout, config);
   }
@@ -99,10 +110,14 @@ const report = (() => {
       select.addEventListener("change", () => draw(document.getElementById(`figure-${select.dataset.figure}`)));
     });
     document.querySelectorAll("input[data-order]").forEach((box) => {
-      const body = document.querySelector(`#${box.dataset.order}-table tbody`);
-      const ranked = [...body.rows];
-      const stated = [...body.rows].sort((a, b) => a.dataset.place - b.dataset.place);
-      box.addEventListener("change", () => body.append(...(box.checked ? stated : ranked)));
+      const lists = [...document.querySelectorAll("[data-plans]")].map((list) => {
+        const ranked = [...list.children];
+        return { list, ranked, stated: [...ranked].sort((a, b) => a.dataset.place - b.dataset.place) };
+      });
+      box.addEventListener("change", () => {
+        lists.forEach(({ list, ranked, stated }) => list.append(...(box.checked ? stated : ranked)));
+        drawAll();
+      });
     });
     document.querySelectorAll("details").forEach((details) => {
       details.addEventListener("toggle", () => { if (details.open) details.querySelectorAll(".plot[data-figure]").forEach(draw); });

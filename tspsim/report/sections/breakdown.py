@@ -18,7 +18,8 @@ computing hides, waiting in the pipeline (bubble) and idle.") }}
 <details><summary>The same as a table</summary><div class="scroll"><table>
   <thead><tr><th scope="col">Plan</th>{% for kind in kinds %}<th scope="col">{{ kind }}</th>{% endfor %}
   <th scope="col">step</th></tr></thead>
-  <tbody>{% for row in rows %}<tr><th scope="row">{{ row.name }}</th>{% for cell in row.cells %}<td>
+  <tbody data-plans>{% for row in rows %}
+  <tr data-place="{{ row.place }}"><th scope="row">{{ row.name }}</th>{% for cell in row.cells %}<td>
   {{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody>
 </table></div></details>
 {% if refused %}<p class="note">Not shown, because they were refused: {{ refused|join(", ") }}.</p>{% endif %}
@@ -60,9 +61,10 @@ def build(view: View) -> dict[str, Any] | None:
     ]
     steps = [plan.step_time_s for plan in view.ran]
     data.append(totals([step * factor for step in steps], [seconds(step) for step in steps]))
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "name": plan.name,
+            "place": view.place(plan),
             "cells": [
                 *(percent(stack.get(key, 0.0) / plan.step_time_s) for key in keys),
                 seconds(plan.step_time_s),
@@ -70,11 +72,12 @@ def build(view: View) -> dict[str, Any] | None:
         }
         for plan, stack in zip(view.ran, stacks, strict=True)
     ]
+    layout = bars_layout(names, f"time of one step ({unit})", places=[row["place"] for row in rows])
     return {
         "kinds": [title(key) for key in keys],
         "rows": rows,
         "refused": [plan.name for plan in view.refused],
-        "figures": {"breakdown": {"data": data, "layout": bars_layout(names, f"time of one step ({unit})")}},
+        "figures": {"breakdown": {"data": data, "layout": layout}},
     }
 
 

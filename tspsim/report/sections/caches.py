@@ -18,7 +18,8 @@ from .section import Section
 TEMPLATE = """
 {{ figure("cache", "What of a GPU's memory holds weights and caches: those of the step, the room its engine leaves for
 more, and what is kept for activations, graphs and the runtime.") }}
-<ul class="verdicts">{% for verdict in verdicts %}<li><strong>{{ verdict.name }}</strong> {{ verdict.text }}</li>
+<ul class="verdicts" data-plans>{% for verdict in verdicts %}
+<li data-place="{{ verdict.place }}"><strong>{{ verdict.name }}</strong> {{ verdict.text }}</li>
 {% endfor %}</ul>
 {{ figure("sessions", "Sessions that stay resident on the whole machine, by tokens of context in each. Lines end where a
 replica has no room for one.") }}
@@ -30,14 +31,14 @@ def build(view: View) -> dict[str, Any] | None:
     plans = [plan for plan in view.ran if plan.inference.get("capacity")]
     if view.load is None or not plans:
         return None
-    figures = {"cache": bars(plans)}
+    figures = {"cache": bars(view, plans)}
     lines = sessions(view, plans)
     if lines:
         figures["sessions"] = lines
-    return {"figures": figures, "verdicts": [verdict(plan) for plan in plans]}
+    return {"figures": figures, "verdicts": [verdict(plan) | {"place": view.place(plan)} for plan in plans]}
 
 
-def verdict(plan: PlanResult) -> dict[str, str]:
+def verdict(plan: PlanResult) -> dict[str, Any]:
     """Sessions and the longest context of one replica, with their range."""
     room = plan.inference["capacity"]
     low, high = room["sessions_range"]
@@ -49,7 +50,7 @@ def verdict(plan: PlanResult) -> dict[str, str]:
     return {"name": plan.name, "text": text}
 
 
-def bars(plans: list[PlanResult]) -> dict[str, Any]:
+def bars(view: View, plans: list[PlanResult]) -> dict[str, Any]:
     """Weights, caches of the step, room left, and the rest of what the device shows to a program."""
     names = [plan.name for plan in plans]
     parts: dict[str, list[float]] = {"weights": [], "caches of the step": [], "room for more": [], "kept free": []}
@@ -87,7 +88,8 @@ def bars(plans: list[PlanResult]) -> dict[str, Any]:
             "hoverinfo": "name",
         }
     )
-    return {"data": data, "layout": bars_layout(names, "memory a GPU (GiB)") | {"margin": {}}}
+    layout = bars_layout(names, "memory a GPU (GiB)", places=[view.place(plan) for plan in plans])
+    return {"data": data, "layout": layout | {"margin": {}}}
 
 
 def sessions(view: View, plans: list[PlanResult]) -> dict[str, Any] | None:

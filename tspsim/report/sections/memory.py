@@ -15,7 +15,8 @@ from .section import Section
 TEMPLATE = """
 {{ figure("memory", "Peak memory of the fullest rank by part; the line is what the device shows to a program.
 Refused plans stand here too.") }}
-<ul class="verdicts">{% for verdict in verdicts %}<li{% if not verdict.fits %} class="refused"{% endif %}>
+<ul class="verdicts" data-plans>{% for verdict in verdicts %}
+<li data-place="{{ verdict.place }}"{% if not verdict.fits %} class="refused"{% endif %}>
 <strong>{{ verdict.name }}</strong>
  {{ verdict.text }}</li>{% endfor %}</ul>
 """
@@ -79,11 +80,10 @@ def build(view: View) -> dict[str, Any]:
         refused = view.load is not None and not plan.ran
         if refused and left >= 0:  # the engine's rule leaves caches less than there is
             text = f"does not run: {plan.error}."
-        verdicts.append({"name": plan.name, "fits": memory.fits and not refused, "text": text})
-    return {
-        "verdicts": verdicts,
-        "figures": {"memory": {"data": data, "layout": bars_layout(names, "memory a GPU (GiB)")}},
-    }
+        fits = memory.fits and not refused
+        verdicts.append({"name": plan.name, "place": view.place(plan), "fits": fits, "text": text})
+    layout = bars_layout(names, "memory a GPU (GiB)", places=[view.place(plan) for plan in view.plans])
+    return {"verdicts": verdicts, "figures": {"memory": {"data": data, "layout": layout}}}
 
 
 def _hover(plan: PlanResult, key: str) -> str:

@@ -13,13 +13,13 @@ from tspsim.units import compact, gib, percent
 from .section import Section
 
 TEMPLATE = """
-{% if sortable %}<div class="controls"><label><input type="checkbox" data-order="plans">
-in the scenario's order</label></div>
+{% if sortable %}<div class="controls"><label><input type="checkbox" data-order>
+in the scenario's order, here and in the figures</label></div>
 {% endif %}<div class="scroll"><table class="plans" id="plans-table">
   <caption class="hidden">Rates, memory and cost of every plan</caption>
   <thead><tr><th scope="col">Plan</th>{% for column in columns %}<th scope="col">{{ column }}</th>
   {% endfor %}</tr></thead>
-  <tbody>{% for row in rows %}
+  <tbody data-plans>{% for row in rows %}
     <tr data-place="{{ row.place }}"{% if row.best %} class="best"{% elif row.error %} class="refused"{% endif %}>
       <th scope="row">{{ row.name }}<span class="small">{{ row.degrees }}</span></th>
       {% if row.error %}<td data-label="Refused" colspan="{{ columns|length }}">refused: {{ row.error }}</td>
@@ -49,14 +49,13 @@ COLUMNS = (
 
 
 def build(view: View) -> dict[str, Any]:
-    """A row a plan, the fastest first; a switch shows them in the scenario's order (``place``)."""
+    """A row a plan; a switch shows them, and all figures' rows, in the scenario's order (``place``)."""
     priced = any(price_range(plan) for plan in view.ran)
     columns = list(COLUMNS) if view.load is None else [column.long for column in served.columns(view)]
     columns += ["$ a million tokens"] if priced else []
-    rows = [_row(view, plan, priced) | {"place": place} for place, plan in enumerate(view.plans)]
-    rates = [plan.tokens_per_s for plan in view.plans]
-    ranked = sorted(rows, key=lambda row: -rates[row["place"]])
-    return {"columns": columns, "rows": ranked, "sortable": ranked != rows}
+    rows = [_row(view, plan, priced) | {"place": view.place(plan)} for plan in view.plans]
+    places = [row["place"] for row in rows]
+    return {"columns": columns, "rows": rows, "sortable": places != sorted(places)}
 
 
 def exposed_share(plan: PlanResult) -> float:

@@ -73,7 +73,7 @@ def _bars(view: View, values: list[float], title: str, *, ranges: bool) -> dict[
             "color": SPREAD,
             "width": 7,
         }
-    layout = bars_layout(names, title, legend=False)
+    layout = bars_layout(names, title, legend=False, places=[view.place(plan) for plan in view.ran])
     layout["xaxis"]["tickformat"] = "~s"
     layout["margin"] = {}
     return {"data": [trace], "layout": layout}

@@ -53,7 +53,7 @@ def build(view: View) -> dict[str, Any] | None:
         )
     sums = [sum(plan.communication_bytes_per_layer.get(key, 0.0) for key in keys) / MIB for plan in view.ran]
     data.append(totals(sums, [f"{total:,.0f} MiB" if total >= 10 else f"{digits(total)} MiB" for total in sums]))
-    layout = bars_layout(names, "received a layer and rank (MiB)")
+    layout = bars_layout(names, "received a layer and rank (MiB)", places=[view.place(plan) for plan in view.ran])
     return {"figures": {"volume": {"data": data, "layout": layout}}}
 
 

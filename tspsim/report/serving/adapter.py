@@ -15,6 +15,7 @@ from tspsim.result import PlanResult, Result
 from tspsim.serving.log import StepLog
 from tspsim.serving.runs import ServingRun
 
+from .published import published_of
 from .steps import shares_of
 from .view import Engine, Ints, PutBack, Requests, Run, Served, ServingView, Steps, Transfers
 
@@ -31,6 +32,7 @@ def view_of(result: Result) -> ServingView:
         [plan for plan in result.plans if not plan.ran],
         all(CLOSED in label for label in labels),
         bounds_of(result),
+        published_of(result),
     )
 
 

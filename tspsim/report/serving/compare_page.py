@@ -27,7 +27,7 @@ def joined(offers: Sequence[tuple[str, ServingView]]) -> ServingView:
     served = tuple(replace(each, offer=name) for name, view in offers for each in view.served)
     refused = [replace(plan, name=f"{plan.name} on {name}") for name, view in offers for plan in view.refused]
     slo = next((view.slo for _, view in offers if view.slo), {})
-    published = [point for _, view in offers for point in view.published]
+    published = list(dict.fromkeys(point for _, view in offers for point in view.published))
     return ServingView(served, refused, all(view.closed for _, view in offers), slo, published)
 
 

@@ -1,15 +1,33 @@
-"""All requests of a run, as columns: objects exist only while a request is under way, so that memory grows by 64 bytes
-a request."""
+"""All requests of a run, as records: objects exist only while a request is under way, and what came of those that have
+ended lies on a shelf, so that memory grows by the lengths that are asked alone: 16 bytes a request."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import overload
+from struct import Struct
+from typing import Any, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...traffic import Asked
+from ...traffic.kind import Floats, Ints
 from ..requests import Request
+from ..shelf import PAGE, Shelf
+
+#: What came of a request.
+RECORD = np.dtype(
+    [
+        ("arrival_s", "f8"),
+        ("first_scheduled_s", "f8"),
+        ("first_token_s", "f8"),
+        ("end_s", "f8"),
+        ("preemptions", "i4"),
+        ("cached_tokens", "i8"),
+    ]
+)
+_pack = Struct("=ddddiq").pack_into
+_NOTHING = np.array([(np.nan, np.nan, np.nan, np.nan, 0, 0)], dtype=RECORD)
 
 
 class Book(Sequence[Request]):
@@ -30,19 +48,14 @@ class Book(Sequence[Request]):
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
         count = len(asked)
-        self.arrival_s = np.full(count, np.nan)
-        self.first_scheduled_s = np.full(count, np.nan)
-        self.first_token_s = np.full(count, np.nan)
-        self.end_s = np.full(count, np.nan)
-        self.preemptions = np.zeros(count, dtype=np.int32)
-        self.cached_tokens = np.zeros(count, dtype=np.int64)
         self.tool_wait_s = np.zeros(count)
+        self._shelf = Shelf(RECORD)
         self._under_way: dict[int, Request] = {}
 
     def open(self, number: int, arrival_s: float) -> Request:
         """A request is sent."""
         request = self._request(number)
-        request.arrival_s = self.arrival_s[number] = arrival_s
+        request.arrival_s = arrival_s
         self._under_way[number] = request
         return request
 
@@ -58,18 +71,64 @@ class Book(Sequence[Request]):
         return self
 
     def _keep(self, request: Request) -> None:
-        number = request.number
-        self.first_scheduled_s[number] = request.first_scheduled_s
-        self.first_token_s[number] = request.first_token_s
-        self.end_s[number] = request.end_s
-        self.preemptions[number] = request.preemptions
-        self.cached_tokens[number] = request.cached_tokens
+        page, place = divmod(request.number, PAGE)
+        _pack(
+            self._page(page).data.cast("B"),
+            place * RECORD.itemsize,
+            request.arrival_s,
+            request.first_scheduled_s,
+            request.first_token_s,
+            request.end_s,
+            request.preemptions,
+            request.cached_tokens,
+        )
+
+    def _page(self, number: int) -> NDArray[Any]:
+        """Records of so many requests; those that nothing has come of yet are there as well."""
+        while self._shelf.pages <= number:
+            self._shelf.append(np.repeat(_NOTHING, PAGE))
+        return self._shelf.page(number)
+
+    def pieces(self) -> Iterator[tuple[int, NDArray[Any]]]:
+        """What came of all, in order, some thousand at once: the number of the first, and their records."""
+        if len(self):
+            self._page((len(self) - 1) // PAGE)
+        for number, page in enumerate(self._shelf):
+            yield number * PAGE, page[: len(self) - number * PAGE]
+
+    def _column(self, name: str) -> NDArray[Any]:
+        pieces = [page[name] for _, page in self.settle().pieces()]
+        return np.concatenate(pieces) if pieces else np.empty(0, dtype=RECORD[name])
+
+    @property
+    def arrival_s(self) -> Floats:
+        return self._column("arrival_s")
+
+    @property
+    def first_scheduled_s(self) -> Floats:
+        return self._column("first_scheduled_s")
+
+    @property
+    def first_token_s(self) -> Floats:
+        return self._column("first_token_s")
+
+    @property
+    def end_s(self) -> Floats:
+        return self._column("end_s")
+
+    @property
+    def preemptions(self) -> Ints:
+        return self._column("preemptions")
+
+    @property
+    def cached_tokens(self) -> Ints:
+        return self._column("cached_tokens")
 
     def _request(self, number: int) -> Request:
         asked, shared = self.asked, self.asked.shared
         return Request(
             number,
-            float(self.arrival_s[number]),
+            float("nan"),
             int(asked.prompt_tokens[number]),
             int(asked.output_tokens[number]),
             shared.blocks(number),
@@ -96,9 +155,9 @@ class Book(Sequence[Request]):
         found = self._under_way.get(number)
         if found is None:
             found = self._request(number)
-            found.first_scheduled_s = float(self.first_scheduled_s[number])
-            found.first_token_s = float(self.first_token_s[number])
-            found.end_s = float(self.end_s[number])
-            found.preemptions = int(self.preemptions[number])
-            found.cached_tokens = int(self.cached_tokens[number])
+            page, place = divmod(number, PAGE)
+            kept = self._page(page)[place]
+            found.arrival_s, found.first_scheduled_s = float(kept["arrival_s"]), float(kept["first_scheduled_s"])
+            found.first_token_s, found.end_s = float(kept["first_token_s"]), float(kept["end_s"])
+            found.preemptions, found.cached_tokens = int(kept["preemptions"]), int(kept["cached_tokens"])
         return found

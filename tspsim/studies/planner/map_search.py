@@ -66,7 +66,7 @@ def cells(scenario: Scenario, tokens: int, until: float, points: Sequence[Point]
     """The cells of some points, here; ``until`` by the wall clock."""
     deadline = Deadline(until, time.time)
     library = Library()
-    simulators = Simulators(Here(), library, deadline)
+    simulators = Simulators(Here(library), library, deadline)
     searches = Searches(scenario, library, simulators.simulate)
     return [cell(searches, tokens, point, deadline) for point in points]
 

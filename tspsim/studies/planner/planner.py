@@ -18,7 +18,7 @@ from ...scenario import Plan as PlanKeys
 from ...scenario import Scenario
 from ...simulation import run_plan, scheduled
 from .. import uncertainty
-from ..executors import executor_of
+from ..executors import executor_of, growing
 from ..front import front_of
 from ..query import Library
 from .answer import Ahead, Planned, Stated
@@ -106,6 +106,7 @@ class Planner:
         self.answer = Planned(scenario, self.question, batch, objective, top, self.limits)
         self.stated = scenario.plans if stated else ()
         self.found: dict[int, Search] = {}
+        self.points: Points | None = None
 
     def _batch(self, scenario: Scenario, stated: bool) -> int:
         """Sequences of a step: those stated, or those of the first stated plan, or one replica a GPU."""
@@ -131,6 +132,7 @@ class Planner:
                 told = "has one longest length; --map is of sequences that are all as long"
                 raise InputError(told, key="workload.lengths")
         if points is not None:
+            self.points = points
             further.append(lambda: self._map(points))
         return self._answer(self._stated, self._best, *further)
 
@@ -141,7 +143,9 @@ class Planner:
     def _answer(self, *steps: Callable[[], None]) -> Planned:
         answer = self.answer
         self.lean = self._check_feasible(self.searches.space(self.question, answer.batch))
-        self.executor = executor_of(self.jobs, None, MANY)
+        # A map has many points, each of them long.
+        mapped = self.points is not None
+        self.executor = executor_of(self.jobs, None, MANY) if mapped else growing(self.jobs, self.library)
         self.simulators = Simulators(self.executor, self.library, self._deadline(WHOLE_SHARE), self.clock)
         finished = False
         try:

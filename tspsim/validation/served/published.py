@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from tspsim.errors import InputError
 
@@ -136,7 +136,7 @@ def published_run(row: Row) -> ServedRun:
     words = str(row["precision"])
     plan = ServedPlan(
         model, name, tp, dp, ep, stack, weights_of(words, model, name, written), activations_of(model, name),
-        cache_of(words, policy), drafts_of(written),
+        cache_of(words, policy), *drafting_of(row, written),
     )  # fmt: skip
     run = ServedRun(
         plan=plan,
@@ -176,6 +176,31 @@ def drafts_of(written: str) -> int:
     """
     found = re.search(r"[ +-]mtp(\d?)$", written.lower())
     return int(found.group(1) or 1) if found else 0
+
+
+#: Since this day ATOM's nightly runs put random prompts with drafts behind the model's chat template (`bench_args` of
+#: models.json, ROCm/ATOM pull request 1476; that of 30 May did not, SemiAnalysisAI/InferenceX pull request 1627), but
+#: those of Qwen3.5.
+TEMPLATES_SINCE = "2026-06"
+#: ATOM's nightlies accepted none of Qwen3.5's drafts until this day (ROCm/ATOM pull request 966, merged on it), but
+#: those of April did.
+MENDED, BROKEN_SINCE = "2026-05-28", "2026-05"
+
+
+def drafting_of(row: Row, written: str) -> tuple[int, Literal["", "chat", "random"], bool]:
+    """Drafted tokens a step, what prompts are like, and whether the engine's version accepts none of them.
+
+    >>> drafting_of({"date": "2026-08-10", "engine": "ATOM"}, "GLM-5.2-FP8 MTP3")
+    (3, 'chat', False)
+    >>> drafting_of({"date": "2026-05-24", "engine": "ATOM (native) nightly"}, "Qwen3.5-397B-A17B-FP8 MTP3")
+    (3, 'random', True)
+    """
+    drafts, date = drafts_of(written), str(row["date"])
+    if not drafts:
+        return 0, "", False
+    hybrid = written.lower().startswith("qwen3.5")
+    broken = hybrid and BROKEN_SINCE <= date < MENDED and str(row["engine"]).startswith("ATOM")
+    return drafts, "chat" if date >= TEMPLATES_SINCE and not hybrid else "random", broken
 
 
 def degrees(row: Row) -> tuple[int, int, int, int]:

@@ -10,6 +10,7 @@ import numpy as np
 from tspsim.errors import InputError
 from tspsim.parallel.capacity import capacity_of
 from tspsim.parallel.serving_engine import Limits, MemoryRule, ServingEngine
+from tspsim.scenario import acceptance
 from tspsim.scenario.workload import SpeculationSpec
 from tspsim.serving.costs import ProgramCosts, costs_of
 from tspsim.serving.engine import Engine
@@ -43,8 +44,11 @@ def _costs(plan: ServedPlan) -> ProgramCosts:
 
 
 def drafting(plan: ServedPlan) -> SpeculationSpec:
-    """Drafts by the model's own module, accepted as often as measured, or at the rate that is assumed."""
-    return SpeculationSpec(tokens=plan.drafts, draft="mtp")
+    """Drafts by the model's own module, accepted as often as measured of such prompts, or at the rate that is
+    assumed."""
+    if plan.rejected:
+        return SpeculationSpec(tokens=plan.drafts, draft="mtp", positions=(0.0,) * plan.drafts)
+    return SpeculationSpec(tokens=plan.drafts, draft="mtp", prompts=plan.prompts or acceptance.USUAL)
 
 
 def replay(run: ServedRun) -> Measures:

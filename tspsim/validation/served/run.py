@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 #: Options of an engine by their real names, sorted; hashable.
 Options = tuple[tuple[str, Any], ...]
@@ -33,6 +33,10 @@ class ServedPlan:
         Type of the cache; empty: as the checkpoint says.
     drafts
         Drafted tokens a step; 0: no speculation.
+    prompts
+        What a drafter's prompts are like, by which the acceptance is looked up; empty without drafts.
+    rejected
+        The version accepts no draft: a fault of it.
     """
 
     model: str
@@ -45,6 +49,8 @@ class ServedPlan:
     activations: Options = ()
     kv: str = ""
     drafts: int = 0
+    prompts: Literal["", "coding", "chat", "random"] = ""
+    rejected: bool = False
 
     @property
     def gpus(self) -> int:

@@ -142,7 +142,7 @@ def _run(row: Row) -> ServedRun:
     script = _script(engine, row, asked, gap, drafts)
     plan = ServedPlan(
         model, name, tp, dp, ep, _stack(engine, row), _weights(row, model), activations_of(model, name), script.kv,
-        drafts,
+        drafts, "chat" if drafts else "",
     )  # fmt: skip
     return ServedRun(
         plan=plan,

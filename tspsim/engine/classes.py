@@ -1,0 +1,176 @@
+"""Which ranks and which uses of links are alike: classes by colour refinement, and those found lately."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..network import Cluster
+from ..network.sharing import Solutions
+from .folding import number, refined
+from .instances import Instance, Integers, Uses, segments, used_links
+
+Floats = NDArray[np.float64]
+
+#: Class of every rank, of every instance, and whether ranks are only nearly alike (:func:`alike`).
+Classes = tuple[list[int], list[int], bool]
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Classes of a partition, of what they were found (``members``, the ``kinds`` of ranks, these very
+    ``instances``), and the rates solved between their channels."""
+
+    members: Sequence[tuple[int, int]]
+    kinds: bytes
+    instances: Sequence[Instance]
+    classes: Classes
+    solutions: Solutions = field(default_factory=Solutions)
+
+    def found_of(self, members: Sequence[tuple[int, int]], kinds: bytes, instances: Sequence[Instance]) -> bool:
+        """Whether it is that of the same."""
+        if self.kinds != kinds or self.members != members or len(self.instances) != len(instances):
+            return False
+        return all(map(operator.is_, self.instances, instances))
+
+
+@dataclass
+class Recent:
+    """What was found on a cluster lately: a plan's next question often has the same groups and classes."""
+
+    instances: dict[Hashable, list[Instance]] = field(default_factory=dict)
+    alike: list[Alike] = field(default_factory=list)
+    _links: int = 0
+
+    #: Links of instances that are kept, and beyond which those found first are let go.
+    MOST_LINKS: ClassVar[int] = 200_000
+    #: Partitions that are kept: those of a plan's step and of its block, for two numbers of micro-batches.
+    MOST_ALIKE: ClassVar[int] = 4
+
+    def keep(self, key: Hashable, found: list[Instance]) -> None:
+        """Remember instances that were not known."""
+        self.instances[key] = found
+        self._links += links_of(found)
+        while self._links > self.MOST_LINKS:
+            self._links -= links_of(self.instances.pop(next(iter(self.instances))))
+
+    def classes(
+        self, cluster: Cluster, members: Sequence[tuple[int, int]], kinds: NDArray[np.int64], instances: list[Instance]
+    ) -> Alike:
+        """What :func:`alike` says, found now or lately."""
+        as_bytes = kinds.tobytes()
+        for known in self.alike:
+            if known.found_of(members, as_bytes, instances):
+                return known
+        found = Alike(members, as_bytes, instances, alike(cluster, members, kinds, instances))
+        self.alike = [*self.alike[-self.MOST_ALIKE + 1 :], found]
+        return found
+
+
+def links_of(instances: Iterable[Instance]) -> int:
+    return sum([len(each.traffic.links) for each in instances])
+
+
+def alike(
+    cluster: Cluster,
+    members: Sequence[tuple[int, int]],
+    kinds: NDArray[np.int64],
+    instances: Sequence[Instance],
+) -> tuple[list[int], list[int], bool]:
+    """Classes of ranks and of instances, by colour refinement over ranks, instances and links; and whether they are
+    only nearly alike.
+
+    A fabric whose switches the groups do not divide evenly has a little more load on some links than on others, and
+    then hardly two ranks are alike. Where that makes more than :data:`MANY` classes, and the links between switches
+    the cause of most, these do not tell ranks apart: each class moves as fast as the busiest link on any member's way
+    allows (docs/engine.md says how far that errs).
+    """
+    exact = told_apart(cluster, members, kinds, instances, len(cluster.links))
+    if max(exact[0]) < MANY:
+        return *exact, False
+    rough = told_apart(cluster, members, kinds, instances, cluster.layout.switch_start)
+    return (*rough, True) if 2 * max(rough[0]) < max(exact[0]) else (*exact, False)
+
+
+#: Classes of ranks beyond which a fabric's uneven load is taken at its worst (:func:`alike`).
+MANY = 128
+
+
+def told_apart(
+    cluster: Cluster,
+    members: Sequence[tuple[int, int]],
+    kinds: NDArray[np.int64],
+    instances: Sequence[Instance],
+    links: int,
+) -> tuple[list[int], list[int]]:
+    """The classes of :func:`alike` with only the first ``links`` of the cluster's links to tell them apart.
+
+    Links of the same bandwidth that the same instances use in the same shares are told from each other by nothing: they
+    are one vertex, with their number in its colour.
+    """
+    first_instance, first_link = len(members), len(members) + len(instances)
+    colours: list[tuple[object, ...]] = [("rank", int(kinds[rank]), copies) for rank, copies in members]
+    colours += [("instance", each.template, each.traffic.latency_s, each.traffic.fluid_s) for each in instances]
+    rates, using, share, there = twins(cluster, used_links(instances), links)
+    colours += [("links", *sorted(each.items())) for each in rates]
+    vertex = np.zeros(cluster.gpus, dtype=np.int64)
+    vertex[[rank for rank, _ in members]] = np.arange(first_instance)
+    lengths = [len(each.ranks) for each in instances]
+    rank = np.fromiter(chain.from_iterable(each.ranks for each in instances), np.int64, sum(lengths))
+    position = np.fromiter(chain.from_iterable(map(_positions, instances)), np.int64, len(rank))
+    # Edges both ways: between ranks and instances, and between instances and links.
+    members_of = np.repeat(np.arange(first_instance, first_link), lengths)
+    ends = np.concatenate([vertex[rank], there + first_link]), np.concatenate([members_of, using + first_instance])
+    _, shares = np.unique(share, return_inverse=True)
+    label = np.concatenate([position, MOST_POSITIONS + shares])
+    source, other = np.concatenate(ends), np.concatenate(ends[::-1])
+    order = np.argsort(source, kind="stable")
+    degree = np.bincount(source, minlength=len(colours))
+    classes = refined(colours, degree, np.concatenate([label, label])[order], other[order])
+    return number(classes[:first_instance]), number(classes[first_instance:first_link])
+
+
+#: A member of a collective, a sender, a receiver.
+MOST_POSITIONS = 3
+
+
+def _positions(instance: Instance) -> Sequence[int]:
+    """What each rank of an instance is in it."""
+    return (1, 2) if instance.is_message else (0,) * len(instance.ranks)
+
+
+def twins(cluster: Cluster, uses: Uses, links: int) -> tuple[list[Counter[float]], Integers, Floats, Integers]:
+    """Sets of links that the same instances use in the same shares, of the first ``links`` of a cluster.
+
+    Returns
+    -------
+    tuple
+        How many links of which bandwidth each set has; and in columns every use of a set: the instance, the share, and
+        the set.
+    """
+    kept = uses.link < links
+    order = np.argsort(uses.link[kept], kind="stable")
+    link, instance, share = uses.link[kept][order], uses.instance[kept][order], uses.share[kept][order]
+    if not len(link):
+        return [], instance, share, instance
+    pairs = np.stack([instance, share.view(np.int64)], axis=1)
+    begins, ends = segments(link)
+    bandwidth = cluster.links.bandwidth_bytes_per_s[link[begins]].tolist()
+    known: dict[bytes, int] = {}
+    rates: list[Counter[float]] = []
+    parts: list[tuple[int, int]] = []
+    for begin, end, rate in zip(begins.tolist(), ends.tolist(), bandwidth, strict=True):
+        place = known.setdefault(pairs[begin:end].tobytes(), len(rates))
+        if place == len(rates):
+            rates.append(Counter())
+            parts.append((begin, end))
+        rates[place][rate] += 1
+    rows = np.concatenate([np.arange(begin, end) for begin, end in parts])
+    return rates, instance[rows], share[rows], np.repeat(np.arange(len(parts)), [end - begin for begin, end in parts])

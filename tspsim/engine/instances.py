@@ -1,0 +1,173 @@
+"""Every use of a template by a group of ranks: what it asks of which links.
+
+A *connected component* is a set of ranks that reach each other through the groups their programs use. Components whose
+members stand alike in the cluster and share no link with others are copies: one is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..mesh import Mesh
+from ..network import (
+    Cluster,
+    ExpertExchange,
+    Traffic,
+    collective,
+    consider_messages,
+    host_copy,
+    point_to_point,
+    waiting,
+)
+from ..network.symmetry import surroundings
+from .assignment import COPY_KINDS, Template
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One group's use of a template; ``copies`` components have the same. ``ranks`` of a message: sender, receiver.
+
+    ``detoured``: dead links make it use other links than it would.
+    """
+
+    template: int
+    is_message: bool
+    ranks: tuple[int, ...]
+    traffic: Traffic
+    shares: tuple[float, ...]
+    copies: int
+    detoured: bool = False
+
+
+def mesh_components(mesh: Mesh, axes: Sequence[str]) -> NDArray[np.int64]:
+    """Ranks that differ only in ``axes``: shape (components, ranks of one), alike in order."""
+    used = [mesh.axes.index(axis) for axis in axes]
+    moved = np.moveaxis(mesh.ranks, used, list(range(mesh.ranks.ndim - len(used), mesh.ranks.ndim)))
+    return moved.reshape(-1, prod([mesh.ranks.shape[dimension] for dimension in used]))
+
+
+def distinct_components(
+    cluster: Cluster, components: NDArray[np.int64], kinds: NDArray[np.int64]
+) -> list[tuple[int, int]]:
+    """``(component, how many stand like it)``, one of each kind; all where the cluster does not tell."""
+    around = surroundings(cluster, components)
+    if around is None:
+        return [(index, 1) for index in range(len(components))]
+    rows = np.concatenate([kinds[components], around], axis=1)
+    _, first, counts = np.unique(rows, axis=0, return_index=True, return_counts=True)
+    return sorted(zip(first.tolist(), counts.tolist(), strict=True))
+
+
+def template_instances(
+    cluster: Cluster, component: NDArray[np.int64], mesh: Mesh, template: Template, index: int, copies: int
+) -> Iterator[Instance]:
+    """A template used by every group that lies in the component."""
+    if template.is_copy:
+        for rank in component.tolist():
+            traffic = copied(cluster, rank, template)
+            yield Instance(index, False, (rank,), traffic, link_shares(cluster, traffic), copies)
+        return
+    per_node, per_node_links = cluster.gpus_per_node, cluster.layout.node_links
+    numbers = dict.fromkeys(mesh.group_of(template.axis)[component].tolist())
+    groups = mesh.groups(template.axis)[list(numbers)].tolist()
+    meeting = [
+        ranks
+        for group in groups
+        for ranks in (message_pairs(group, template) if template.is_message else [tuple(group)])
+    ]
+    if template.is_message and template.size_bytes and not cluster.layout.dead:
+        consider_messages(cluster, [(source, target) for source, target in meeting if source != target])
+    # Where all nodes are alike, what happens inside one happens inside the others, so many links further on.
+    inside: dict[tuple[int, ...], tuple[int, Traffic, tuple[float, ...]]] = {}
+    for ranks in meeting:
+        node = ranks[0] // per_node
+        place = tuple([rank - node * per_node for rank in ranks])
+        alone = not cluster.factors and min(place) >= 0 and max(place) < per_node
+        if alone and place in inside:
+            first, like, shares = inside[place]
+            step = (node - first) * per_node_links
+            traffic = replace(like, links=tuple([link + step for link in like.links]))
+            yield Instance(index, template.is_message, ranks, traffic, shares, copies)
+            continue
+        traffic = moved(cluster, ranks, template)
+        shares = link_shares(cluster, traffic)
+        if alone:
+            inside[place] = (node, traffic, shares)
+        detoured = bool(cluster.layout.dead) and moved(cluster.sound, ranks, template).links != traffic.links
+        yield Instance(index, template.is_message, ranks, traffic, shares, copies, detoured)
+
+
+def copied(cluster: Cluster, rank: int, template: Template) -> Traffic:
+    """What a copy of one rank asks of its links."""
+    if template.seconds:
+        return waiting(template.seconds)
+    return host_copy(cluster, rank, template.size_bytes, COPY_KINDS[template.kind])
+
+
+def moved(cluster: Cluster, ranks: tuple[int, ...], template: Template) -> Traffic:
+    """What a template asks of the network for one group, or one sender and receiver."""
+    if template.is_message:
+        return point_to_point(cluster, ranks[0], ranks[1], template.size_bytes)
+    whole = collective(
+        cluster,
+        ranks,
+        template.kind,
+        template.size_bytes * template.slices,
+        root=template.root,
+        algorithm=template.algorithm,
+        exchange=ExpertExchange(**template.tokens._asdict()) if template.tokens else None,
+    )
+    return whole if template.slices == 1 else whole.slice_of(template.slices)
+
+
+def message_pairs(group: Sequence[int], template: Template) -> Iterator[tuple[int, int]]:
+    """Senders and receivers."""
+    size = len(group)
+    for position, sender in enumerate(group):
+        target = position + template.offset
+        if template.wrap:
+            yield sender, group[target % size]
+        elif 0 <= target < size:
+            yield sender, group[target]
+
+
+def link_shares(cluster: Cluster, traffic: Traffic) -> tuple[float, ...]:
+    """Share of each link's capacity at full speed: the busiest link is full."""
+    if not traffic.links:
+        return ()
+    busy_s = np.array(traffic.link_bytes) / cluster.links.bandwidth_bytes_per_s[np.array(traffic.links)]
+    longest_s = busy_s.max()
+    # Plain floats: a numpy number here would spread over every rate and the clock itself.
+    return tuple((busy_s / longest_s if longest_s > 0.0 else np.zeros(len(busy_s))).tolist())
+
+
+class Uses(NamedTuple):
+    """Every use of a link in columns: by which instance (its place among them), of which link, which share of it."""
+
+    instance: Integers
+    link: Integers
+    share: NDArray[np.float64]
+
+
+def used_links(instances: Sequence[Instance]) -> Uses:
+    """Those of some instances, one after the other."""
+    lengths = [len(each.traffic.links) for each in instances]
+    link = np.fromiter(chain.from_iterable(each.traffic.links for each in instances), np.int64, sum(lengths))
+    share = np.fromiter(chain.from_iterable(each.shares for each in instances), np.float64, len(link))
+    return Uses(np.repeat(np.arange(len(instances)), lengths), link, share)
+
+
+def segments(column: Integers) -> tuple[Integers, Integers]:
+    """Where each run of equal numbers begins in a column, and where it ends."""
+    borders = np.flatnonzero(column[1:] != column[:-1]) + 1
+    inner: Integers = borders.astype(np.int64)
+    return np.concatenate([[0], inner]), np.concatenate([inner, [len(column)]])

@@ -1,0 +1,29 @@
+"""What a scenario states that somebody measured of its question, as figures read it."""
+
+from __future__ import annotations
+
+from math import nan
+
+from tspsim.result import Result
+from tspsim.scenario.published import PublishedRuns
+
+from .view import Published
+
+
+def published_of(result: Result) -> list[Published]:
+    """Points of ``traffic.published``, by name in their order; none where the scenario states none."""
+    stated = (result.scenario.get("traffic") or {}).get("published") or ()
+    curves = [each if isinstance(each, PublishedRuns) else PublishedRuns.model_validate(each) for each in stated]
+    return [
+        Published(
+            name=curve.name,
+            load=point.load,
+            per_user=point.per_user or nan,
+            per_gpu=point.tokens_per_s_per_gpu or nan,
+            ttft_s=point.ttft or nan,
+            tpot_s=point.tpot or nan,
+            source=curve.source,
+        )
+        for curve in curves
+        for point in curve.points
+    ]
