@@ -35,8 +35,13 @@ class Parted(Floor):
 def parted(parts: tuple[Floor, ...], beside: tuple[Floor, ...]) -> Parted:
     """Of both sides; FLOPs, HBM and links are told of the longer."""
     longer = max((parts, beside), key=lambda side: sum(each.longest_s for each in side))
-    compute, hbm, links = (sum(getattr(each, name) for each in longer) for name in ("compute_s", "hbm_s", "links_s"))
-    return Parted(compute, hbm, links, parts=parts, beside=beside)
+    return Parted(
+        compute_s=sum(each.compute_s for each in longer),
+        hbm_s=sum(each.hbm_s for each in longer),
+        links_s=sum(each.links_s for each in longer),
+        parts=parts,
+        beside=beside,
+    )
 
 
 def times(floor: Floor, count: float) -> Floor:
