@@ -450,4 +450,3 @@ def finish_step(
 SOUGHT.register(Sought("zero", of=trains))
 SOUGHT.register(Sought("shard_group", of=trains, values=lambda model, work: ["groups of whole nodes"]))
 SOUGHT.register(Sought("secondary_shard", why_not="of one framework's ZeRO (DeepSpeed)", of=trains))
-SOUGHT.register(Sought("weight_shard", why_not="of one framework's ZeRO (DeepSpeed)", of=trains))
