@@ -12,6 +12,7 @@ from tspsim.costs import Costs
 from tspsim.parallel import BALANCES, DEALS, DECODE_EXCHANGES, SOUGHT, Captured, build_mesh, mesh_axes
 from tspsim.parallel.dispatch import DISPATCHES
 from tspsim.parallel.pipeline import ORDERS
+from tspsim.parallel.sought import AS_STATED
 from tspsim.paths import LowerBound
 from tspsim.question import Question, look_up
 from tspsim.report.plan import searched
@@ -153,3 +154,13 @@ def test_the_claim_names_what_was_searched_and_why_the_rest_was_not() -> None:
     assert "zero" in claim and "residual (another model)" in claim and "placement: order" in claim
     assert "checkpoint" in " ".join(entry["another question"])
     assert "expert" not in claim.replace("tried with experts", ""), "a dense model has none to speak of"
+
+
+def test_a_serving_search_claims_no_key_that_it_keeps_as_stated() -> None:
+    """What `ServingPlanner` goes through of experts are degrees and dispatches (`spreads`)."""
+    work = {"model": "mixtral-8x7b", "pass": "decode", "batch": 8, "context": 2048}
+    work |= {"routing": {"load": "zipf", "skew": 0.5}}
+    named = {"name": "k", "cluster": CLUSTER, "workload": work, "plans": [{"name": "P"}]}
+    space = space_of(look_up(tspsim.load(named)))
+    assert not {"expert_pieces", "expert_balance", "expert_overlap"} & set(space.searched())
+    assert {"expert_pieces", "expert_balance", "expert_overlap"} <= set(space.left()[AS_STATED])

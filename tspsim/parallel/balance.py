@@ -225,6 +225,7 @@ def ways(job: Job) -> Iterator[Balance]:
 SOUGHT.register(
     Sought(
         "expert_balance",
+        while_serving=False,
         of=uneven,
         values=lambda model, work: [each.name for each in policies(work) if not each.why_not],
         left=lambda model, work: {each.name: each.why_not for each in policies(work) if each.why_not},

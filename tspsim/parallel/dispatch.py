@@ -220,6 +220,7 @@ SOUGHT.register(
 SOUGHT.register(
     Sought(
         "expert_overlap",
+        while_serving=False,
         of=with_experts,
         values=lambda model, work: [
             each.name

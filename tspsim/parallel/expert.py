@@ -281,6 +281,7 @@ def ways_to_cut(job: Job) -> Sequence[int]:
 SOUGHT.register(
     Sought(
         "expert_pieces",
+        while_serving=False,
         of=with_experts,
         values=lambda model, work: [str(pieces) for pieces in (1, *PIECES)],
         ways=ways_to_cut,

@@ -24,6 +24,7 @@ ANOTHER_QUESTION = "another question"
 ANOTHER_MODEL = "another model"
 CHANGES_NUMBERS = "changes what is computed"
 OF_THE_MACHINE = "a property of the machine"
+AS_STATED = "searches of serving steps keep it as stated"
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Sought:
         The key.
     why_not
         Why a search leaves it as it is stated; empty: it is searched.
+    while_serving
+        Of a step that serves it is searched too; otherwise left as it is stated there.
     called
         What answers call it; empty: its name.
     of
@@ -54,12 +57,17 @@ class Sought:
 
     name: str
     why_not: str = ""
+    while_serving: bool = True
     called: str = ""
     of: Callable[[Architecture, Work], bool] = lambda model, work: True
     values: Callable[[Architecture, Work], Sequence[str]] = lambda model, work: ()
     left: Callable[[Architecture, Work], Mapping[str, str]] = lambda model, work: {}
     ways: Callable[[Job], Iterable[Any]] | None = None
     kernels: bool = False
+
+    def reason(self, work: Work) -> str:
+        """Why a search of such steps leaves it alone; empty: it is searched."""
+        return self.why_not or ("" if self.while_serving or not work.step.serves else AS_STATED)
 
 
 SOUGHT: Registry[Sought] = Registry("searched key", "tspsim.searched_keys")
@@ -89,7 +97,7 @@ def decodes(model: Architecture, work: Work) -> bool:
 
 def searched_keys(model: Architecture, work: Work) -> list[Sought]:
     """Keys that a search goes through for a question, in the order in which they were declared."""
-    return [each for each in SOUGHT.values() if not each.why_not and each.of(model, work)]
+    return [each for each in SOUGHT.values() if not each.reason(work) and each.of(model, work)]
 
 
 def left_alone(model: Architecture, work: Work) -> dict[str, list[str]]:
@@ -98,8 +106,8 @@ def left_alone(model: Architecture, work: Work) -> dict[str, list[str]]:
     for each in SOUGHT.values():
         if not each.of(model, work):
             continue
-        if each.why_not:
-            found.setdefault(each.why_not, []).append(each.called or each.name)
+        if each.reason(work):
+            found.setdefault(each.reason(work), []).append(each.called or each.name)
         for value, reason in each.left(model, work).items():
             found.setdefault(reason, []).append(f"{each.called or each.name}: {value}")
     return found
