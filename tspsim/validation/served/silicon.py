@@ -96,9 +96,16 @@ def mend(frame: pd.DataFrame) -> Mended:
 
 
 def _measurement(row: Row) -> tuple[str, ...]:
-    """Empty texts where it is not there."""
+    """Empty texts where it is not there; what is no number as it is written."""
     times = (str(row.get(column, "")).strip() for column in MEASURED)
-    return (str(row.get("mode", "")), *(time and f"{float(time):.{DECIMALS}f}" for time in times))
+    return (str(row.get("mode", "")), *map(_rounded, times))
+
+
+def _rounded(text: str) -> str:
+    try:
+        return f"{float(text):.{DECIMALS}f}"
+    except ValueError:
+        return text
 
 
 def _labels(row: Row) -> tuple[tuple[int, int, int] | None, tuple[int, int, int] | None]:
