@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.bounds import check_below
+from helpers.bounds import check_below, simulated_below_bounds
 from helpers.engine import grid, job_of, model_file, moe, play, program, question, sleep
 
 import tspsim
@@ -71,21 +71,11 @@ def test_fused_experts_move_the_same_bytes_and_do_the_same_work_in_the_same_memo
     assert memory[0] == memory[1]
 
 
-def simulated(path: str, *plans: dict[str, Any], **work: Any) -> list[Any]:
-    asked = tspsim.load(question(path, [{"name": f"P{index}", **plan} for index, plan in enumerate(plans)], **work))
-    result, every = tspsim.simulate(asked), tspsim.simulate(asked, every_rank=True)
-    check_below(bounds(asked), result)
-    for found, full in zip(result.plans, every.plans, strict=True):
-        assert found.ran and found.mfu <= 1.0
-        assert found.step_time_s == pytest.approx(full.step_time_s, rel=1e-9)
-    return list(result.plans)
-
-
 @pytest.mark.parametrize("pass_", ["forward", "training"])
 def test_fused_is_faster_than_whole_exchanges_and_than_pieces_of_tokens(tmp_path: Path, pass_: str) -> None:
     path = model_file(tmp_path, moe(2048, layers=4, count=16, topk=4, width=1024))
     ways = [PLAIN, {**PLAIN, "expert_pieces": 4}, FUSED]
-    plain, pieces, fused = simulated(path, *ways, sequence=16384, pass_=pass_)
+    plain, pieces, fused = simulated_below_bounds(path, *ways, sequence=16384, pass_=pass_)
     assert fused.step_time_s < pieces.step_time_s < plain.step_time_s
     assert fused.communication_bytes_per_layer["total"] == pytest.approx(
         plain.communication_bytes_per_layer["total"], rel=1e-6
@@ -95,7 +85,7 @@ def test_fused_is_faster_than_whole_exchanges_and_than_pieces_of_tokens(tmp_path
 def test_attention_may_be_fused_beside_them(tmp_path: Path) -> None:
     path = model_file(tmp_path, moe(2048, layers=2, heads=16, count=16, topk=4, width=1024))
     plans = [{"tp": 2, "sequence_regions": True, **plan} for plan in (PLAIN, FUSED)]
-    plain, fused = simulated(path, *plans, sequence=16384)
+    plain, fused = simulated_below_bounds(path, *plans, sequence=16384)
     assert fused.step_time_s < plain.step_time_s
 
 

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.bounds import check_below
+from helpers.bounds import simulated_below_bounds
 from helpers.engine import grid, job_of, model_file, moe, play, program, question, sleep
 
 import tspsim
-from tspsim.bound import bounds
 from tspsim.errors import InputError
 from tspsim.network import collective as traffic_of
 from tspsim.network import load_cluster
@@ -67,24 +66,13 @@ def test_pieces_move_the_same_bytes_and_multiply_the_same_rows(pass_: str) -> No
     assert peak_memory(cut, scheme_of(cut.plan).residency) == peak_memory(whole, scheme_of(whole.plan).residency)
 
 
-def simulated(path: str, *plans: dict[str, Any], **work: Any) -> list[Any]:
-    named = [{"name": f"P{index}", **plan} for index, plan in enumerate(plans)]
-    asked = tspsim.load(question(path, named, **work))
-    result, every = tspsim.simulate(asked), tspsim.simulate(asked, every_rank=True)
-    check_below(bounds(asked), result)
-    for found, full in zip(result.plans, every.plans, strict=True):
-        assert found.ran and found.mfu <= 1.0
-        assert found.step_time_s == pytest.approx(full.step_time_s, rel=1e-9)
-    return list(result.plans)
-
-
 @pytest.mark.parametrize("pass_", ["forward", "training"])
 def test_pieces_hide_long_exchanges_and_cost_where_there_is_little_to_hide(tmp_path: Path, pass_: str) -> None:
     path = model_file(tmp_path, moe(2048, layers=4, count=16, topk=4, width=1024))
     ways = [{"ep": 8, "expert_pieces": pieces} for pieces in (1, 2, 4)]
-    long = simulated(path, *ways, sequence=16384, pass_=pass_)
+    long = simulated_below_bounds(path, *ways, sequence=16384, pass_=pass_)
     assert long[1].step_time_s < long[0].step_time_s
-    short = simulated(path, *ways, sequence=64, pass_=pass_)
+    short = simulated_below_bounds(path, *ways, sequence=64, pass_=pass_)
     assert short[2].step_time_s > short[0].step_time_s
     assert long[0].communication_bytes_per_layer["total"] == pytest.approx(
         long[2].communication_bytes_per_layer["total"], rel=1e-6
@@ -93,7 +81,7 @@ def test_pieces_hide_long_exchanges_and_cost_where_there_is_little_to_hide(tmp_p
 
 @pytest.mark.parametrize(("model", "shards"), [(FEW, 0), (FEW, 1), (FEW, 2), (FEW, 4), (MANY, 0), (MANY, 1)])
 def test_bytes_of_sliced_and_gathered_experts_are_their_closed_form(tmp_path: Path, model: Any, shards: int) -> None:
-    (plan,) = simulated(model_file(tmp_path, model), {"ep": 8, "expert_shards": shards}, sequence=4096)
+    (plan,) = simulated_below_bounds(model_file(tmp_path, model), {"ep": 8, "expert_shards": shards}, sequence=4096)
     job = job_of(model, sequence=4096, dp=8, ep=8, expert_shards=shards, expert_owners=max(1, 8 // model.experts.count))
     if model is FEW or shards == 0:
         assert plan.communication_bytes_per_layer["mlp"] == pytest.approx(sum(received(job).values()), rel=1e-9)
@@ -106,7 +94,7 @@ def test_bytes_of_sliced_and_gathered_experts_are_their_closed_form(tmp_path: Pa
 
 def test_the_work_is_the_same_whatever_meets_what(tmp_path: Path) -> None:
     ways = [{"ep": 8, "expert_shards": shards} for shards in (0, 1, 2, 4)]
-    plans = simulated(model_file(tmp_path, FEW), *ways, sequence=4096)
+    plans = simulated_below_bounds(model_file(tmp_path, FEW), *ways, sequence=4096)
     weights = {plan.memory.parts["weights"] for plan in plans}
     flops = {round(float(plan.timeline.frame()["flops"].sum())) for plan in plans}
     assert len(weights) == 1 and max(flops) == pytest.approx(min(flops), rel=1e-3)
@@ -118,7 +106,7 @@ def test_few_tokens_leave_weights_where_they_are_and_many_tokens_call_them(tmp_p
     ways = [{"ep": 8, "expert_shards": shards} for shards in (0, 1, 2, 4)]
 
     def best(sequence: int) -> int:
-        times = [plan.step_time_s for plan in simulated(path, *ways, sequence=sequence)]
+        times = [plan.step_time_s for plan in simulated_below_bounds(path, *ways, sequence=sequence)]
         return (0, 1, 2, 4)[times.index(min(times))]
 
     assert best(128) == 4 and best(65536) in (0, 1)
@@ -129,9 +117,9 @@ def test_training_keeps_below_its_bound_however_experts_and_tokens_meet(tmp_path
     ways: list[dict[str, Any]] = [{"expert_shards": shards} for shards in (0, 1, 2, 4)]
     ways += [{"expert_shards": 4, "expert_pieces": 2}, {"expert_shards": 2, "zero": 1}]
     plans = [{"ep": 8, "recomputation": recomputation, **way} for way in ways]
-    simulated(model_file(tmp_path, FEW), *plans, sequence=2048, pass_="training")
+    simulated_below_bounds(model_file(tmp_path, FEW), *plans, sequence=2048, pass_="training")
     staged = [{"ep": 4, "pp": 2, "schedule": "zb-h1", "expert_pieces": pieces} for pieces in (1, 2)]
-    simulated(
+    simulated_below_bounds(
         model_file(tmp_path, MANY), *staged, sequence=2048, sequences_per_replica=4, pass_="training"
     )  # fmt: skip
 
@@ -151,10 +139,10 @@ def test_gradients_of_gathered_experts_go_home(recomputation: str) -> None:
 
 def test_a_skew_does_not_reach_experts_that_come_to_the_tokens(tmp_path: Path) -> None:
     skewed = {"load": "hot", "hot_experts": 1, "hot_share": 0.9}
-    gathered, sent = simulated(
+    gathered, sent = simulated_below_bounds(
         model_file(tmp_path, MANY), {"ep": 8, "expert_shards": 0}, {"ep": 8}, sequence=8192, routing=skewed
     )
-    (level,) = simulated(model_file(tmp_path, MANY), {"ep": 8, "expert_shards": 0}, sequence=8192)
+    (level,) = simulated_below_bounds(model_file(tmp_path, MANY), {"ep": 8, "expert_shards": 0}, sequence=8192)
     assert gathered.step_time_s == level.step_time_s < sent.step_time_s
     job = job_of(FEW, dp=8, ep=8, expert_shards=1, expert_owners=4, routing=Routing("measured", shares=(3.0, 1.0)))
     assert job.expert_loads.loads == (1.5,) * 8
@@ -198,7 +186,7 @@ def test_a_serving_step_in_pieces_moves_the_same_and_hides_long_exchanges_alone(
 ) -> None:
     """Prompts are exchanges as long as experts; a decoding step reads the experts of every piece anew."""
     plans = [{"dp": 8, "ep": 8, "expert_dispatch": dispatch, "expert_pieces": pieces} for pieces in (1, 2, 4)]
-    found = simulated(model_file(tmp_path, SERVING), *plans, pass_=pass_, **SERVED[pass_])
+    found = simulated_below_bounds(model_file(tmp_path, SERVING), *plans, pass_=pass_, **SERVED[pass_])
     volumes = {round(plan.communication_bytes_per_layer["total"], -3) for plan in found}
     assert max(volumes) - min(volumes) <= 1e-3 * max(volumes)
     assert len({plan.memory.peak_bytes for plan in found}) == 1
@@ -212,5 +200,5 @@ def test_a_serving_step_in_pieces_moves_the_same_and_hides_long_exchanges_alone(
 
 def test_more_pieces_than_tokens_are_as_many_as_tokens(tmp_path: Path) -> None:
     plans = [{"dp": 8, "ep": 8, "expert_pieces": pieces} for pieces in (2, 8)]
-    two, eight = simulated(model_file(tmp_path, MANY), *plans, pass_="decode", batch=2, context=64)
+    two, eight = simulated_below_bounds(model_file(tmp_path, MANY), *plans, pass_="decode", batch=2, context=64)
     assert two.step_time_s == eight.step_time_s
