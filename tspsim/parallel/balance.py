@@ -16,7 +16,7 @@ import numpy as np
 
 from ..registry import Registry
 from .routing import Routing
-from .sought import SOUGHT, Sought
+from .sought import SOUGHT, sought_objects
 
 if TYPE_CHECKING:
     from ..model import Architecture
@@ -223,13 +223,5 @@ def ways(job: Job) -> Iterator[Balance]:
 
 
 SOUGHT.register(
-    Sought(
-        "expert_balance",
-        while_serving=False,
-        of=uneven,
-        values=lambda model, work: [each.name for each in policies(work) if not each.why_not],
-        left=lambda model, work: {each.name: each.why_not for each in policies(work) if each.why_not},
-        ways=ways,
-        kernels=True,
-    )
+    sought_objects("expert_balance", policies, while_serving=False, of=uneven, ways=ways, kernels=True)
 )

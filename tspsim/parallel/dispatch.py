@@ -13,7 +13,7 @@ from ..model import Experts
 from ..network import places_reached
 from ..registry import Registry
 from .routing import Routing
-from .sought import CHANGES_NUMBERS, SOUGHT, Sought, with_experts
+from .sought import CHANGES_NUMBERS, SOUGHT, Sought, sought_objects, with_experts
 
 if TYPE_CHECKING:
     from .job import Job
@@ -208,14 +208,7 @@ def _dispatches(work: Work) -> list[ExpertDispatch]:
 
 
 SOUGHT.register(
-    Sought(
-        "expert_dispatch",
-        of=with_experts,
-        values=lambda model, work: [each.name for each in _dispatches(work) if each.searched],
-        left=lambda model, work: {each.name: each.why_not for each in _dispatches(work) if each.why_not},
-        ways=ways_to_dispatch,
-        kernels=True,
-    )
+    sought_objects("expert_dispatch", _dispatches, of=with_experts, ways=ways_to_dispatch, kernels=True)
 )
 SOUGHT.register(
     Sought(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..model import Architecture
 from ..registry import Registry
@@ -71,6 +71,27 @@ class Sought:
 
 
 SOUGHT: Registry[Sought] = Registry("searched key", "tspsim.searched_keys")
+
+
+class SaysWhyNot(Protocol):
+    """A registered object that says itself why a search leaves it alone; with an empty reason it is tried."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def why_not(self) -> str: ...
+
+
+def sought_objects(name: str, objects: Callable[[Work], Iterable[SaysWhyNot]], **more: Any) -> Sought:
+    """A key whose values are registered objects: of those of a question (``objects``) which are tried, and why the
+    others are not; ``more`` as :class:`Sought` has it."""
+    return Sought(
+        name,
+        values=lambda model, work: [each.name for each in objects(work) if not each.why_not],
+        left=lambda model, work: {each.name: each.why_not for each in objects(work) if each.why_not},
+        **more,
+    )
 
 
 def with_experts(model: Architecture, work: Work) -> bool:

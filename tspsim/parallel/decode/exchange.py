@@ -17,7 +17,7 @@ from ..builder import ProgramBuilder
 from ..job import Job
 from ..pipeline import Refusal
 from ..registries import DECODE_EXCHANGES
-from ..sought import SOUGHT, Sought, decodes
+from ..sought import SOUGHT, decodes, sought_objects
 from .share import ContextShare
 
 #: Of a log-sum-exp, and of an element of a numerator or denominator, as ranks sum them.
@@ -181,11 +181,4 @@ def partials(job: Job, rows: Rows) -> list[Partial]:
     return found
 
 
-SOUGHT.register(
-    Sought(
-        "decode_exchange",
-        of=decodes,
-        values=lambda model, work: [each.name for each in DECODE_EXCHANGES.values() if each.searched],
-        left=lambda model, work: {each.name: each.why_not for each in DECODE_EXCHANGES.values() if each.why_not},
-    )
-)
+SOUGHT.register(sought_objects("decode_exchange", lambda work: DECODE_EXCHANGES.values(), of=decodes))
