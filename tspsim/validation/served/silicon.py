@@ -15,6 +15,7 @@ from tspsim.errors import InputError
 
 from ..cells import Row, count_of
 from ..devices import device_name, no_device
+from . import clients
 from .recipes import Recipe, Workers, recipe_of
 from .run import Options, ServedPlan, ServedRun
 from .scripts import Asked, Script, defaults, inferencex
@@ -92,6 +93,9 @@ def mend(frame: pd.DataFrame) -> Mended:
         notes[f"{mode} rows"] = count
         notes[f"{mode} measurements of their own"] = sum(key[0] == mode for key in seen)
     notes["runs that are scored"] = sum(not isinstance(run, str) for run in mended.runs)
+    notes["of them cold, their times to the first token not scored"] = sum(
+        not isinstance(run, str) and run.cold for run in mended.runs
+    )
     return mended
 
 
@@ -147,6 +151,7 @@ def _run(row: Row) -> ServedRun:
         ep = tp * dp  # that script divides whole experts whatever is asked (minimaxm2.5_fp8_b200.sh, 07e171a)
     gap = "gap-analysis" in str(row["silicon_data_source"]) and "/" in str(row["silicon_data_source"])
     script = _script(engine, row, asked, gap, drafts)
+    in_step = gap and str(row.get("backend_version")).startswith(IN_STEP)
     plan = ServedPlan(
         model, name, tp, dp, ep, _stack(engine, row), _weights(row, model), activations_of(model, name), script.kv,
         drafts, "chat" if drafts else "",
@@ -154,14 +159,15 @@ def _run(row: Row) -> ServedRun:
     return ServedRun(
         plan=plan,
         policy=engine,
-        prompt=prompt,
+        prompt=clients.read(row, engine, model, prompt),
         output=output,
         concurrency=concurrency,
         requests=10 * concurrency,
         least=1.0 if gap else 0.8,
-        least_output=1.0 if gap and str(row.get("backend_version")).startswith(IN_STEP) else 0.8,
+        least_output=1.0 if in_step else 0.8,
         options=tuple(sorted(script.options.items())),
         memory=script.memory,
+        cold=clients.cold(row, engine),
     )
 
 
@@ -195,7 +201,9 @@ def _script(engine: str, row: Row, asked: Asked, gap: bool, drafts: int = 0) -> 
     if drafts:
         return inferencex(f"{engine} drafts", asked)
     if gap:
-        return defaults(engine, asked)
+        return defaults("sglang 0.5.1" if str(row.get("backend_version")).startswith(IN_STEP) else engine, asked)
+    if engine == "sglang" and row["precision"] == "fp4" and (asked.model, asked.device) == ("qwen3.5-397b-a17b", "b200"):
+        return inferencex("sglang fp4", asked)
     if engine == "sglang" and asked.model == "deepseek-r1" and row["precision"] == "fp8" and asked.device != "h200":
         return inferencex("sglang fp8", asked)
     return inferencex(engine, asked)
@@ -310,7 +318,6 @@ class Doubt:
 
 
 DOUBTFUL = (
-    Doubt("DeepSeek-R1 on B300 under SGLang, 8k/1k: 3.4 times B200's time", "deepseek", "b300", name="cfg720"),
     Doubt("Qwen3-32B on GB200 under TensorRT-LLM 1.3.0rc1: 21 to 169 ms a token", "qwen3-32b", "gb200", "1.3.0rc1"),
     Doubt(
         "DeepSeek-R1-NVFP4 on B200 under TensorRT-LLM, 4000/1000: 85 to 92 ms a token",
