@@ -127,20 +127,19 @@ INFERENCEX: dict[str, Callable[[Asked], Script]] = {
 
 
 #: Sequences of TensorRT-LLM where aiconfigurator's generator was told no more, and tokens of a pass beside them and the
-#: prompt (generator/rule_plugin/benchmark/trtllm.rule, 581e459; the same tokens in sglang.rule, 043c66c).
+#: prompt (generator/rule_plugin/benchmark/trtllm.rule, 581e459).
 SLOTS, GENERATED = 128, 1500
 
 
 def defaults(engine: str, asked: Asked) -> Script:
     """An engine as aiconfigurator's gap analysis ran it, which names no options: as it starts by itself, but
-    TensorRT-LLM as its generator configures it, and SGLang (its rules are younger than the runs of 0.5.1); caches in
-    bf16."""
+    TensorRT-LLM as its generator configures it, and SGLang where that mixes passes (benchmark/sglang.rule, a2d8002); its
+    max_prefill_tokens, 1,500 beyond the prompt, would let two prompts of 1,000 into a pass, and runs of the fitted
+    third had more. Caches in bf16."""
     if engine == "vllm":
         return Script({"max_num_batched_tokens": 8192, "max_num_seqs": 1024}, 0.9)
-    if engine == "sglang 0.5.1":
-        return Script({"chunked_prefill_size": 8192, "max_prefill_tokens": 16384}, None)
-    if engine == "sglang":
-        tokens = asked.prompt + GENERATED
-        return Script({"chunked_prefill_size": 8192, "max_prefill_tokens": tokens, "enable_mixed_chunk": True}, None)
+    if engine.startswith("sglang"):
+        options: dict[str, Any] = {"chunked_prefill_size": 8192, "max_prefill_tokens": 16384}
+        return Script(options | ({"enable_mixed_chunk": True} if engine == "sglang mixed" else {}), None)
     slots = max(SLOTS, asked.concurrency)
     return Script({"max_num_tokens": slots + asked.prompt + GENERATED, "max_batch_size": slots}, 0.9)
