@@ -133,8 +133,8 @@ SLOTS, GENERATED = 128, 1500
 
 def defaults(engine: str, asked: Asked) -> Script:
     """An engine as aiconfigurator's gap analysis ran it, which names no options: as it starts by itself, but
-    TensorRT-LLM as its generator configures it, and SGLang where that mixes passes (benchmark/sglang.rule, a2d8002); its
-    max_prefill_tokens, 1,500 beyond the prompt, would let two prompts of 1,000 into a pass, and runs of the fitted
+    TensorRT-LLM as its generator configures it, and SGLang where that mixes passes (benchmark/sglang.rule, a2d8002);
+    its max_prefill_tokens, 1,500 beyond the prompt, would let two prompts of 1,000 into a pass, and runs of the fitted
     third had more. Caches in bf16."""
     if engine == "vllm":
         return Script({"max_num_batched_tokens": 8192, "max_num_seqs": 1024}, 0.9)
