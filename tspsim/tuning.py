@@ -3,10 +3,10 @@
 The options (:mod:`tspsim.parallel.choices`) are ordered by what their longest path takes at least. A few steady layers
 are simulated, first of the best option of every value of what matters most (how attention is cut), then of the others
 where attention is cut as in one of the fastest, then of all cuts with what was best of the rest, until nothing changes;
-those whose path alone is longer are left out. Steady layers are not all of a step: every visit of a micro-batch to a
-stage fills its exchanges anew, and sums of gradients hide behind the backward. So of a pipeline, and of training on
-several replicas, the best few and the schedule as published are run as whole steps, unless those are long. The choice
-is a function of the question alone: no clock, no randomness.
+those whose path alone is longer are left out. A few layers are not all of a step: transfers that fall behind do so
+slowly, every visit of a micro-batch to a stage fills its exchanges anew, sums of gradients hide behind the backward. So
+the best few and the schedule as published are then run as whole steps, unless those are long. The choice is a function
+of the question alone: no clock, no randomness.
 """
 
 from __future__ import annotations
@@ -104,17 +104,17 @@ def _fastest(job: Job, cluster: Cluster, device: Device) -> Plan:
     try:
         found = _by_simulation(samples, fitting, device, cost)
         best = min(found, key=lambda index: (found[index].layer_s, index))
-        if not more_than_layers(job):
+        if not short(job):
             return fitting[best]
         return _by_whole_steps(job, cluster, device, cost, fitting, found)
     except UnreachableError:  # dead links cut ranks off; the run itself will say so
         return fitting[0]
 
 
-def more_than_layers(job: Job) -> bool:
-    """Whether steady layers are not all that a step's schedule decides, and a whole step is short enough to run."""
-    plan, trained = job.plan, job.step.trains and job.plan.dp > 1
-    return (plan.pp > 1 or trained) and not job.step.serves and job.micro_batches * job.model.layers <= WHOLE
+def short(job: Job) -> bool:
+    """Whether a whole step is short enough to run for its schedule; steps of an engine, of which there are many, are
+    not."""
+    return not job.step.serves and job.micro_batches * job.model.layers <= WHOLE
 
 
 def _by_whole_steps(
