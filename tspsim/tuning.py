@@ -49,8 +49,9 @@ SURE = 1.02
 NEAR = 1.06
 #: Of options whose visit to a stage takes at most this much longer than the fastest, so many are run as whole steps.
 CLOSE, FINALISTS = 1.03, 3
-#: Layers that micro-batches visit in a whole step that is still run for it; of longer ones steady layers are the most.
-WHOLE = 1_000
+#: A whole step is run for it up to so many exchanges between two shards: visits of micro-batches to layers, times all
+#: pairs of shards; on up to so many GPUs. Of longer steps steady layers are the most, and larger ones take seconds.
+WHOLE, WHOLE_GPUS = 10_000, 2_048
 
 
 def tuned(job: Job, cluster: Cluster, device: Device) -> Plan:
@@ -104,17 +105,18 @@ def _fastest(job: Job, cluster: Cluster, device: Device) -> Plan:
     try:
         found = _by_simulation(samples, fitting, device, cost)
         best = min(found, key=lambda index: (found[index].layer_s, index))
-        if not short(job):
+        if not short(job, cluster.gpus):
             return fitting[best]
         return _by_whole_steps(job, cluster, device, cost, fitting, found)
     except UnreachableError:  # dead links cut ranks off; the run itself will say so
         return fitting[0]
 
 
-def short(job: Job) -> bool:
+def short(job: Job, gpus: int) -> bool:
     """Whether a whole step is short enough to run for its schedule; steps of an engine, of which there are many, are
     not."""
-    return not job.step.serves and job.micro_batches * job.model.layers <= WHOLE
+    exchanges = job.micro_batches * job.model.layers * job.plan.token_shards**2
+    return not job.step.serves and exchanges <= WHOLE and gpus <= WHOLE_GPUS
 
 
 def _by_whole_steps(
