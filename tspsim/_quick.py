@@ -1,7 +1,8 @@
-"""Frozen dataclasses that are made by the hundred thousand."""
+"""Frozen dataclasses that are made and changed by the hundred thousand."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 from functools import wraps
@@ -75,3 +76,56 @@ def quick(cls: type[Made]) -> type[Made]:
 def frozen(cls: type) -> bool:
     """Whether a dataclass is frozen."""
     return bool(cls.__dataclass_params__.frozen)  # type: ignore[attr-defined]
+
+
+def replace(thing: Made, /, **changes: Any) -> Made:
+    """What ``dataclasses.replace`` does, several times as fast: a search over plans makes a hundred thousand so.
+
+    The fields go over as they are, without ``__init__``, into an object that has remembered nothing yet. Objects with
+    slots go the usual way, and so do those of a class with a say in how it is made (``__post_init__``, an ``__init__``
+    of its own, fields that it does not take).
+
+    Raises
+    ------
+    TypeError
+        There is no field of a name.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Point:
+    ...     x: float
+    ...     y: float = 0.0
+    >>> replace(Point(1.0), y=2.0)
+    Point(x=1.0, y=2.0)
+    """
+    cls = thing.__class__
+    known = _plain_fields.get(cls)
+    if known is None:
+        known = _plain_fields[cls] = plain_fields(cls)
+    if not known:
+        return dataclasses.replace(thing, **changes)  # type: ignore[type-var]
+    values = thing.__dict__ | changes
+    if len(values) > len(known):
+        if not changes.keys() <= known:
+            raise TypeError(f"{cls.__qualname__} has no field {', '.join(sorted(changes.keys() - known))}")
+        for remembered in values.keys() - known:
+            del values[remembered]
+    made: Made = object.__new__(cls)
+    object.__setattr__(made, "__dict__", values)
+    return made
+
+
+def plain_fields(cls: type) -> frozenset[str]:
+    """The fields of a class whose objects are their fields and nothing else; of any other class none."""
+    made = vars(cls).get("__dataclass_params__")
+    slots = any(vars(base).get("__slots__") for base in cls.__mro__)
+    if made is None or not (made.init and made.frozen) or slots or hasattr(cls, "__post_init__"):
+        return frozenset()
+    every = fields(cls)
+    return frozenset(each.name for each in every) if all(each.init for each in every) else frozenset()
+
+
+#: Of every class met so far.
+_plain_fields: dict[type, frozenset[str]] = {}

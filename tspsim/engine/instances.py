@@ -7,7 +7,7 @@ members stand alike in the cluster and share no link with others are copies: one
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from math import prod
 from typing import NamedTuple
@@ -97,7 +97,7 @@ def template_instances(
         if alone and place in inside:
             first, like, shares = inside[place]
             step = (node - first) * per_node_links
-            traffic = replace(like, links=tuple([link + step for link in like.links]))
+            traffic = like.on(tuple([link + step for link in like.links]))
             yield Instance(index, template.is_message, ranks, traffic, shares, copies)
             continue
         traffic = moved(cluster, ranks, template)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..._quick import replace
 from ...errors import InputError, UnknownNameError, shorten
 from ..cluster import Cluster
 from ..kinds import ALL_TO_ALL, KINDS, CollectiveKind
@@ -319,7 +319,7 @@ def _traffic(
         like = cheapest(choices, size_bytes)
         found = cluster.memo[key, size_bytes] = like, np.array(like.links, dtype=np.int64)
     like, links = found
-    return like if first is stands else replace(like, links=tuple(onto(cluster, links, first, stands).tolist()))
+    return like if first is stands else like.on(tuple(onto(cluster, links, first, stands).tolist()))
 
 
 def _kept(cluster: Cluster, key: object, traffic: Traffic) -> Traffic:
