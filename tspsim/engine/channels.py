@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..network.fluid import Channel
-from .instances import Instance, Integers, Uses, segments, used_links
+from .instances import Instance, Integers, Uses, segments
 from .ranks import Device
+
+Floats = NDArray[np.float64]
 
 
 def connect(
-    instances: Sequence[Instance], instance_class: Sequence[int], device_of: Mapping[int, Device]
+    instances: Sequence[Instance], uses: Uses, instance_class: Sequence[int], device_of: Mapping[int, Device]
 ) -> list[Channel]:
     """One channel an instance class, known to its devices, and the constraints between channels.
+
+    ``uses`` are the links that the instances use.
 
     A channel that its devices know already stays the same object.
     """
@@ -33,7 +38,7 @@ def connect(
                 ends.append((device, key, cls))
                 if key in device.channels:
                     known[cls] = device.channels[key]
-    constrain(channels, users_of(used_links(instances), np.array(instance_class, dtype=np.int64)))
+    constrain(channels, users_of(uses, np.array(instance_class, dtype=np.int64)))
     for cls, channel in known.items():
         channel.become(channels[cls])
         channels[cls] = channel
@@ -49,12 +54,13 @@ def users_of(uses: Uses, instance_class: Integers) -> dict[int, dict[int, float]
     # Sums of one link and class, in the order of the uses.
     cls = instance_class[uses.instance]
     width = int(instance_class.max()) + 1
-    distinct, where = np.unique(uses.link * width + cls, return_inverse=True)
-    total = np.bincount(where, weights=uses.share)
+    distinct, total = sums(uses.link * width + cls, uses.share)
     link, cls = np.divmod(distinct, width)
     begins, ends = segments(link)
-    _, first = np.unique(uses.link, return_index=True)
-    order = np.argsort(first)
+    # Links in the order in which they are first used: of what is written to one place the last stays.
+    first = np.empty(int(link[-1]) + 1, dtype=np.int64)
+    first[uses.link[::-1]] = np.arange(len(uses.link))[::-1]
+    order = np.argsort(first[link[begins]])
     pairs = np.stack([cls, total.view(np.int64)], axis=1)
     found: dict[bytes, tuple[int, int]] = {}
     for begin, end in zip(begins[order].tolist(), ends[order].tolist(), strict=True):
@@ -63,6 +69,21 @@ def users_of(uses: Uses, instance_class: Integers) -> dict[int, dict[int, float]
         int(link[begin]): dict(zip(cls[begin:end].tolist(), total[begin:end].tolist(), strict=True))
         for begin, end in found.values()
     }
+
+
+def sums(keys: Integers, values: Floats) -> tuple[Integers, Floats]:
+    """Distinct keys, ascending, and the sum of each one's values in their order."""
+    if int(keys.max()) < ROOMY * len(keys):  # counting beats sorting
+        distinct: Integers = np.flatnonzero(np.bincount(keys)).astype(np.int64, copy=False)
+        every: Floats = np.bincount(keys, weights=values).astype(np.float64, copy=False)
+        return distinct, every[distinct]
+    distinct, where = np.unique(keys, return_inverse=True)
+    total: Floats = np.bincount(where, weights=values).astype(np.float64, copy=False)
+    return distinct, total
+
+
+#: Places a key up to which an entry for every number is quickly made.
+ROOMY = 32
 
 
 def channel_of(instance: Instance, number: int, devices: tuple[Device, ...]) -> Channel:

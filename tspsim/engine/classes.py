@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..network import Cluster
 from ..network.sharing import Solutions
 from .folding import number, refined
-from .instances import Instance, Integers, Uses, segments, used_links
+from .instances import Instance, Integers, Uses, segments
 
 Floats = NDArray[np.float64]
 
@@ -62,14 +62,19 @@ class Recent:
             self._links -= links_of(self.instances.pop(next(iter(self.instances))))
 
     def classes(
-        self, cluster: Cluster, members: Sequence[tuple[int, int]], kinds: NDArray[np.int64], instances: list[Instance]
+        self,
+        cluster: Cluster,
+        members: Sequence[tuple[int, int]],
+        kinds: NDArray[np.int64],
+        instances: list[Instance],
+        uses: Uses,
     ) -> Alike:
         """What :func:`alike` says, found now or lately."""
         as_bytes = kinds.tobytes()
         for known in self.alike:
             if known.found_of(members, as_bytes, instances):
                 return known
-        found = Alike(members, as_bytes, instances, alike(cluster, members, kinds, instances))
+        found = Alike(members, as_bytes, instances, alike(cluster, members, kinds, instances, uses))
         self.alike = [*self.alike[-self.MOST_ALIKE + 1 :], found]
         return found
 
@@ -83,6 +88,7 @@ def alike(
     members: Sequence[tuple[int, int]],
     kinds: NDArray[np.int64],
     instances: Sequence[Instance],
+    uses: Uses,
 ) -> tuple[list[int], list[int], bool]:
     """Classes of ranks and of instances, by colour refinement over ranks, instances and links; and whether they are
     only nearly alike.
@@ -90,12 +96,12 @@ def alike(
     A fabric whose switches the groups do not divide evenly has a little more load on some links than on others, and
     then hardly two ranks are alike. Where that makes more than :data:`MANY` classes, and the links between switches
     the cause of most, these do not tell ranks apart: each class moves as fast as the busiest link on any member's way
-    allows (docs/engine.md says how far that errs).
+    allows (docs/engine.md says how far that errs). ``uses`` are the links that the instances use.
     """
-    exact = told_apart(cluster, members, kinds, instances, len(cluster.links))
+    exact = told_apart(cluster, members, kinds, instances, uses, len(cluster.links))
     if max(exact[0]) < MANY:
         return *exact, False
-    rough = told_apart(cluster, members, kinds, instances, cluster.layout.switch_start)
+    rough = told_apart(cluster, members, kinds, instances, uses, cluster.layout.switch_start)
     return (*rough, True) if 2 * max(rough[0]) < max(exact[0]) else (*exact, False)
 
 
@@ -108,6 +114,7 @@ def told_apart(
     members: Sequence[tuple[int, int]],
     kinds: NDArray[np.int64],
     instances: Sequence[Instance],
+    uses: Uses,
     links: int,
 ) -> tuple[list[int], list[int]]:
     """The classes of :func:`alike` with only the first ``links`` of the cluster's links to tell them apart.
@@ -118,7 +125,7 @@ def told_apart(
     first_instance, first_link = len(members), len(members) + len(instances)
     colours: list[tuple[object, ...]] = [("rank", int(kinds[rank]), copies) for rank, copies in members]
     colours += [("instance", each.template, each.traffic.latency_s, each.traffic.fluid_s) for each in instances]
-    rates, using, share, there = twins(cluster, used_links(instances), links)
+    rates, using, share, there = twins(cluster, uses, links)
     colours += [("links", *sorted(each.items())) for each in rates]
     vertex = np.zeros(cluster.gpus, dtype=np.int64)
     vertex[[rank for rank, _ in members]] = np.arange(first_instance)
