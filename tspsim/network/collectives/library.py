@@ -300,7 +300,10 @@ def _traffic(
     cluster = group.cluster
     # Choices are for a byte: the number of tokens does not matter to them.
     exchange = replace(exchange, tokens=1.0) if exchange else None
-    stands = standing(cluster, group.ranks)
+    place = ("stands", group.ranks)
+    stands: Standing | None = cluster.memo.get(place)
+    if stands is None:
+        stands = cluster.memo[place] = standing(cluster, group.ranks)
     source = -1
     if kind.rooted:  # among those that stand alike it has a number, else it is itself
         source = group.source if stands is None else sorted(group.ranks).index(group.source)
