@@ -17,7 +17,7 @@ def quick(cls: type[Made]) -> type[Made]:
     The ``__init__`` of a frozen dataclass calls ``object.__setattr__`` once a field, since its own ``__setattr__``
     refuses. Here an object is made as one of a class with the same slots that refuses nothing, where a field is a plain
     assignment, and becomes one of the frozen class when all are set. From then on it is what it was: equal, hashable,
-    and no field of it can be set.
+    and no field of it can be set. Where a class it derives from has a slot ``_hash``, its hash is found once.
 
     Parameters
     ----------
@@ -70,7 +70,23 @@ def quick(cls: type[Made]) -> type[Made]:
     exec("\n".join(lines), names)  # as dataclasses itself does
     written: Callable[..., None] = names["__init__"]
     cls.__init__ = wraps(cls.__init__)(written)  # type: ignore[method-assign]
+    if hasattr(cls, "_hash"):
+        cls.__hash__ = remembered(cls.__hash__)  # type: ignore[method-assign, assignment]
     return cls
+
+
+def remembered(find: Callable[[Any], int]) -> Callable[[Any], int]:
+    """A hash that is found once an object."""
+
+    def found(self: Any) -> int:
+        try:
+            known: int = self._hash
+        except AttributeError:
+            known = find(self)
+            object.__setattr__(self, "_hash", known)
+        return known
+
+    return wraps(find)(found)
 
 
 def frozen(cls: type) -> bool:
