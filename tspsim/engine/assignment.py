@@ -153,10 +153,10 @@ class KnownInstructions:
         return takes
 
     def __getitem__(self, instruction: Instruction) -> Costed:
-        def unknown(instruction: Instruction, _does: Content) -> Costed:
-            raise KeyError(instruction)
-
-        return self.look_up(instruction, unknown)
+        same = self._by_object.get(id(instruction))
+        if same is not None and same[0] is instruction:
+            return same[1]
+        return self._by_content[content(instruction)]
 
     def values(self) -> Iterable[Costed]:
         """In order of first appearance."""
@@ -323,23 +323,30 @@ _ready = cast("Callable[[tuple[object, ...]], ReadyInstruction]", partial(tuple.
 
 def labels_of(program: Program, known: KnownInstructions, distinct: Sequence[Label]) -> Labels:
     """The label of every instruction of the unrolled program."""
-    which: list[int] = []
-    layers: list[int] = []
-    seen: dict[int, tuple[list[int], list[int]]] = {}
+    which: list[NDArray[np.int32]] = [np.zeros(0, dtype=np.int32)]
+    layers = which.copy()
+    alone: list[Instruction] = []
+    seen: dict[int, tuple[NDArray[np.int32], NDArray[np.int32]]] = {}
+
+    def put_those_alone() -> None:
+        which.append(np.array([known[instruction].label for instruction in alone], dtype=np.int32))
+        layers.append(np.array([max(-1, instruction.layer) for instruction in alone], dtype=np.int32))
+        alone.clear()
+
     for item in program.items:
-        found = seen.get(id(item))
-        if found is None:
-            repeat = item if isinstance(item, Repeat) else Repeat((item,), 1)
-            numbers = [known[instruction].label for instruction in repeat.body] * repeat.times
-            layer = [
-                instruction.layer + turn * repeat.layer_step if instruction.layer >= 0 else -1
-                for turn in range(repeat.times)
-                for instruction in repeat.body
-            ]
-            found = seen[id(item)] = numbers, layer
-        which += found[0]
-        layers += found[1]
-    return Labels(distinct, np.array(which, dtype=np.int32), np.array(layers, dtype=np.int32))
+        if not isinstance(item, Repeat):
+            alone.append(item)
+            continue
+        put_those_alone()
+        if id(item) not in seen:
+            numbers = np.array([known[instruction].label for instruction in item.body], dtype=np.int32)
+            first = np.array([instruction.layer for instruction in item.body], dtype=np.int32)
+            turns = item.layer_step * np.arange(item.times, dtype=np.int32)[:, None]
+            seen[id(item)] = np.tile(numbers, item.times), np.where(first >= 0, first + turns, -1).reshape(-1)
+        which.append(seen[id(item)][0])
+        layers.append(seen[id(item)][1])
+    put_those_alone()
+    return Labels(distinct, np.concatenate(which), np.concatenate(layers).astype(np.int32, copy=False))
 
 
 def costed(

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from ..network import Cluster
 from ..network.sharing import Solutions
+from .channels import Users, users_of
 from .folding import number, refined
-from .instances import Instance, Integers, Uses, segments
+from .instances import Instance, Integers, Uses, segments, used_links
 
 Floats = NDArray[np.float64]
 
@@ -26,12 +27,13 @@ Classes = tuple[list[int], list[int], bool]
 @dataclass(frozen=True)
 class Alike:
     """Classes of a partition, of what they were found (``members``, the ``kinds`` of ranks, these very
-    ``instances``), and the rates solved between their channels."""
+    ``instances``), what they take of links, and the rates solved between their channels."""
 
     members: Sequence[tuple[int, int]]
     kinds: bytes
     instances: Sequence[Instance]
     classes: Classes
+    users: Users
     solutions: Solutions = field(default_factory=Solutions)
 
     def found_of(self, members: Sequence[tuple[int, int]], kinds: bytes, instances: Sequence[Instance]) -> bool:
@@ -62,19 +64,16 @@ class Recent:
             self._links -= links_of(self.instances.pop(next(iter(self.instances))))
 
     def classes(
-        self,
-        cluster: Cluster,
-        members: Sequence[tuple[int, int]],
-        kinds: NDArray[np.int64],
-        instances: list[Instance],
-        uses: Uses,
+        self, cluster: Cluster, members: Sequence[tuple[int, int]], kinds: NDArray[np.int64], instances: list[Instance]
     ) -> Alike:
         """What :func:`alike` says, found now or lately."""
         as_bytes = kinds.tobytes()
         for known in self.alike:
             if known.found_of(members, as_bytes, instances):
                 return known
-        found = Alike(members, as_bytes, instances, alike(cluster, members, kinds, instances, uses))
+        uses = used_links(instances)
+        classes = alike(cluster, members, kinds, instances, uses)
+        found = Alike(members, as_bytes, instances, classes, users_of(uses, classes[1]))
         self.alike = [*self.alike[-self.MOST_ALIKE + 1 :], found]
         return found
 
@@ -167,14 +166,14 @@ def twins(cluster: Cluster, uses: Uses, links: int) -> tuple[list[Counter[float]
     link, instance, share = uses.link[kept][order], uses.instance[kept][order], uses.share[kept][order]
     if not len(link):
         return [], instance, share, instance
-    pairs = np.stack([instance, share.view(np.int64)], axis=1)
     begins, ends = segments(link)
     bandwidth = cluster.links.bandwidth_bytes_per_s[link[begins]].tolist()
+    row, pairs = 2 * instance.itemsize, np.stack([instance, share.view(np.int64)], axis=1).tobytes()
     known: dict[bytes, int] = {}
     rates: list[Counter[float]] = []
     parts: list[tuple[int, int]] = []
     for begin, end, rate in zip(begins.tolist(), ends.tolist(), bandwidth, strict=True):
-        place = known.setdefault(pairs[begin:end].tobytes(), len(rates))
+        place = known.setdefault(pairs[row * begin : row * end], len(rates))
         if place == len(rates):
             rates.append(Counter())
             parts.append((begin, end))

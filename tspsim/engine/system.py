@@ -22,7 +22,7 @@ from ..network.fluid import Channel
 from ..network.sharing import Solutions
 from ..network.symmetry import owned
 from .assignment import Assignment, Cost, ReadyProgram, Templates, make_ready
-from .channels import Floats, connect, sums
+from .channels import Floats, connect, sums, users_of
 from .classes import Alike, Recent
 from .folding import number
 from .instances import Instance, Integers, distinct_components, mesh_components, template_instances, used_links
@@ -182,12 +182,11 @@ class Partition:
             Ranks that stand for each other in something in flight have to part.
         """
         members, instances = self._built()
-        uses = used_links(instances)
         everyone = list(range(len(members))), list(range(len(instances))), False
         found = (
-            Alike(members, b"", instances, everyone)
+            Alike(members, b"", instances, everyone, users_of(used_links(instances), everyone[1]))
             if self.every_rank
-            else self._recent.classes(self.cluster, members, self._kinds, instances, uses)
+            else self._recent.classes(self.cluster, members, self._kinds, instances)
         )
         rank_class, instance_class, self._at_worst = found.classes
         self.solutions = found.solutions
@@ -213,7 +212,7 @@ class Partition:
         }
         self.devices = {device.number: device for device in by_class.values()}
         device_of = {rank: by_class[cls] for (rank, _), cls in zip(members, rank_class, strict=True)}
-        channels = connect(instances, uses, instance_class, device_of)
+        channels = connect(instances, instance_class, found.users, device_of)
         self._carried = [(instance, channels[cls]) for instance, cls in zip(instances, instance_class, strict=True)]
         for prepared in self._prepared:
             if prepared.system is None or any(each.rank.number not in same for each in prepared.system.ranks):
