@@ -10,7 +10,7 @@ import tspsim
 from tspsim.model import load_model
 from tspsim.parallel import peak_memory, scheme_of
 from tspsim.studies.planner import Planner
-from tspsim.studies.planner.branch import layout_bytes
+from tspsim.studies.planner.room import layout_bytes
 
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "mixtral-8x7b"])

@@ -53,13 +53,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Stage:
-    """What one stage does in a step."""
+    """What one stage does in a step; ``first`` and ``last`` stand for tasks of its chunks ``own`` and ``last_own``."""
 
     forward: tuple[Part, ...]
     backward: tuple[Part, ...]
     weights: tuple[Part, ...]
     first: Part
     last: Part
+    own: int = 0
+    last_own: int = 0
 
     @property
     def turn_s(self) -> float:
