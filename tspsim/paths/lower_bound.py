@@ -125,7 +125,7 @@ class LowerBound:
         """The longest path of a step without what replicas say to each other: alike for all ways to divide."""
         if job.unequal:
             alone = replace(job, plan=replace(job.plan, zero=0))
-            return Outline.of(self._unequal.step_s(alone, mesh))
+            return Outline(self._unequal.step_s(alone, mesh))
         return self._stages.outline(job, mesh)
 
     def outline_s(

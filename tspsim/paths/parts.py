@@ -148,7 +148,7 @@ class Parts:
         pairs = (ranks[0], ranks[instruction.to % size]), (ranks[instruction.source % size], ranks[0])
         seconds = 0.0
         for sender, receiver in pairs:
-            alone_s, occupied = self._message(sender, receiver, instruction.size_bytes, groups)
+            alone_s, occupied = self._message(sender, receiver, instruction.size_bytes, groups, instruction.axis)
             seconds = max(seconds, alone_s)
             moved_s += times * occupied
         return TimedInstruction(stream, seconds, after, False)
@@ -168,12 +168,14 @@ class Parts:
                 algorithm=instruction.algorithm,
                 exchange=ExpertExchange(**tokens._asdict()) if tokens else None,
             ).slice_of(instruction.slices)
-            self._moves[key] = traffic.latency_s + traffic.fluid_s, groups.occupied_s(traffic)
+            self._moves[key] = traffic.latency_s + traffic.fluid_s, groups.occupied_s(traffic, instruction.axis)
         return self._moves[key]
 
-    def _message(self, sender: int, receiver: int, size_bytes: int, groups: Groups) -> tuple[float, Floats]:
-        key = (sender, receiver, size_bytes, groups.node)
+    def _message(
+        self, sender: int, receiver: int, size_bytes: int, groups: Groups, axis: str = ""
+    ) -> tuple[float, Floats]:
+        key = (sender, receiver, size_bytes, groups.node, axis)
         if key not in self._moves:
             traffic = point_to_point(self.cluster, sender, receiver, size_bytes)
-            self._moves[key] = traffic.latency_s + traffic.fluid_s, groups.occupied_s(traffic)
+            self._moves[key] = traffic.latency_s + traffic.fluid_s, groups.occupied_s(traffic, axis)
         return self._moves[key]

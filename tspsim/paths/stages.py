@@ -31,7 +31,7 @@ from .groups import Floats, Groups
 from .kernels import MIDDLE, KernelTimes, kinds_of
 from .parts import Parts
 from .replicas import Division, Replicas
-from .tasks import Part, Stage, longest_path
+from .tasks import Part, Stage, around_last, longest_path
 from .walk import Layers
 
 
@@ -56,15 +56,16 @@ class Work:
 
 @dataclass(frozen=True)
 class Outline:
-    """The longest path through a plan's tasks, and the work of its first stage."""
+    """The longest path through a plan's tasks, and the work of some stages with the number of their layers."""
 
     path_s: float
-    work: Work
+    works: tuple[tuple[Work, int], ...] = ()
 
-    @classmethod
-    def of(cls, path_s: float) -> Outline:
-        """A path alone."""
-        return cls(path_s, Work(0.0, 0.0, np.zeros(0)))
+    def least_s(self, slowdown: float, of_a_layer_s: Floats | None = None) -> float:
+        """What a step takes at least; replicas say ``of_a_layer_s`` besides."""
+        said = [None if of_a_layer_s is None else of_a_layer_s * layers for _, layers in self.works]
+        works = [work.least_s(slowdown, each) for (work, _), each in zip(self.works, said, strict=True)]
+        return max([self.path_s, *works])
 
 
 class StageBounds:
@@ -149,16 +150,24 @@ class StageBounds:
 
     def outline_s(self, outline: Outline, job: Job, divisions: Sequence[Division] = ()) -> float:
         """The step of an outline, divided in the one of several ways that takes least."""
-        said = None if job.unequal or not len(outline.work.moved_s) else self._said_s(job, divisions)
-        if said is not None:
-            here = sum(chunk.layers for chunk in job.chunks(0))
-            said = None if self.kernels.mixed and job.plan.pp > 1 else said * (here / job.model.layers)
-        return max(outline.path_s, outline.work.least_s(self.slowdown, said))
+        said = self._said_of_a_layer_s(job, divisions) if outline.works else None
+        return outline.least_s(self.slowdown, said)
 
     def step_s(self, job: Job, mesh: Mesh) -> float:
         """Everything of one plan."""
         found = self._longest(job, mesh, whole=True)
-        return max(found.path_s, found.work.least_s(self.slowdown))
+        if job.plan.vpp == 1 or not job.training or not job.plan.zero or hides(job):
+            return found.least_s(self.slowdown)
+        # Tasks stand for the first and the last of one chunk; replicas speak of every chunk's.
+        outline, own = self.outline(job, mesh), Division(job.plan.zero, job.plan.shard_group, mesh)
+        said = self._said_of_a_layer_s(job, (own,))
+        if said is None:
+            return found.least_s(self.slowdown)
+        works = []
+        for (work, layers), (alone, _) in zip(found.works, outline.works, strict=True):
+            moved_s = np.maximum(work.moved_s, alone.moved_s + said[0] * layers)
+            works.append((replace(work, moved_s=moved_s), layers))
+        return Outline(found.path_s, tuple(works)).least_s(self.slowdown)
 
     def layer_s(self, job: Job, mesh: Mesh) -> float:
         """One layer between two others, forward and back, with what its kernels lose to what moves beside them."""
@@ -173,6 +182,13 @@ class StageBounds:
         if not divisions or job.copies == 1 or (job.plan.pp > 1 and unlike):
             return None
         return self.replicas.of_layers_s(job, divisions)
+
+    def _said_of_a_layer_s(self, job: Job, divisions: Sequence[Division]) -> Floats | None:
+        """The same of one layer; where layers differ, of those on one stage nothing is known."""
+        if self.kernels.mixed and job.plan.pp > 1:
+            return None
+        said = self._said_s(job, divisions)
+        return None if said is None else said / job.model.layers
 
     def _evenly_s(self, job: Job, every: Sequence[tuple[int, list[Part]]], said: Floats | None) -> float:
         count, pp = job.micro_batches, job.plan.pp
@@ -218,14 +234,19 @@ class StageBounds:
     def _longest(self, job: Job, mesh: Mesh, *, whole: bool) -> Outline:
         groups = [Groups(mesh, stage, self.cluster) for stage in range(job.plan.pp)]
         stages = [self.parts.stage(job, groups[stage], stage, whole) for stage in range(job.plan.pp)]
+        layers = [sum(chunk.layers for chunk in job.chunks(stage)) for stage in range(job.plan.pp)]
         # Where micro-batches come from both ends, each meets one of a stage's chunks.
         count = job.micro_batches // (2 if job.plan.order.both_ways else 1)
         if hides(job):
             works = [_work_beside(stage, count) for stage in stages]
-            slowest = max(works, key=lambda work: work.least_s(self.slowdown))
-            return Outline(self._hidden_s(job, mesh), slowest)
-        step_s, first_s = longest_path(job, stages, self.parts.message_s(job, groups))
-        return Outline(step_s, _work_of_stage(stages[0], count, max(0.0, step_s - first_s)))
+            return Outline(self._hidden_s(job, mesh), tuple(zip(works, layers, strict=True)))
+        message_s = self.parts.message_s(job, groups)
+        step_s, first_s = longest_path(job, stages, message_s)
+        works = [_work_of_stage(stages[0], count, max(0.0, step_s - first_s))]
+        around = around_last(job, stages, message_s)
+        if around is not None:
+            works.append(_work_of_last(stages[-1], count, *around))
+        return Outline(step_s, tuple(zip(works, (layers[0], layers[-1]), strict=False)))
 
 
 def hides(job: Job) -> bool:
@@ -254,6 +275,23 @@ def _work_of_stage(stage: Stage, count: int, idle_s: float) -> Work:
         gaps_s += max(0.0, found.gaps_s - usual.busy.gaps_s)
         moved_s = moved_s + part.moved_s - usual.moved_s
     return Work(kernels_s, gaps_s, moved_s)
+
+
+def _work_of_last(stage: Stage, count: int, lead_s: float, tail_s: float) -> Work:
+    """Micro-batches of the last stage of a pipeline: its kernels up to the last that it sends, between the time in which
+    nothing has come to it and that in which others are at what it sent."""
+    parts = (*stage.forward, *stage.backward, *stage.weights)
+    work = _work_of(parts, count)
+    kernels_s, moved_s = work.kernels_s, work.moved_s
+    if tail_s > 0.0:
+        sends = stage.backward[0].busy
+        kernels_s -= max(0.0, sends.end_s - sends.sent_s)
+    for part, usual in (
+        (stage.first, stage.forward[stage.own]),
+        (stage.last, (stage.weights or stage.backward or stage.forward)[stage.last_own]),
+    ):
+        moved_s = moved_s + part.moved_s - usual.moved_s
+    return Work(kernels_s, work.gaps_s + lead_s + tail_s, moved_s)
 
 
 def _work_beside(stage: Stage, count: int) -> Work:
