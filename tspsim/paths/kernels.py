@@ -57,6 +57,7 @@ class KernelTimes:
         self._best: dict[str, float] = {}
         self._compute: dict[Hashable, KernelSeconds] = {}
         self._outside: dict[Hashable, float] = {}
+        self._heads: dict[Hashable, float] = {}
         self._written: dict[Hashable, list[tuple[list[Operator], int]]] = {}
 
     def operator_s(self, operator: Operator) -> float:
@@ -106,6 +107,15 @@ class KernelTimes:
             pieces = [(replace(alone.chunks(0)[0], layers=0), 1)]
             self._outside[key] = float(self.of_pieces(alone, pieces, self.operator_s)[0])
         return self._outside[key]
+
+    def head_s(self, job: Job) -> float:
+        """Those of the head alone."""
+        job = job.least_again
+        key = signature(job)
+        if key not in self._heads:
+            pieces = [(Chunk(job.model.layers, 0, has_embedding=False, has_head=True), 1)]
+            self._heads[key] = float(self.of_pieces(on_one_stage(job), pieces, self.operator_s)[0])
+        return self._heads[key]
 
     def summed(self, job: Job, seconds: Callable[[Operator], float]) -> KernelSeconds:
         """Kernels of one micro-batch through a whole model on one stage. Of layers of several kinds one of each is

@@ -135,12 +135,13 @@ class StageBounds:
         # Which kinds of layer a stage has is not asked: the quickest. Weights that are put off wait for nothing.
         layer_s = min(sum(part.busy.end_s for part in parts) for _, parts in every)
         turn_s = min(sum(part.busy.end_s for part in parts[:2]) for _, parts in every)
-        here = layers // plan.pp
-        bubble_s = (plan.pp - 1) * (layers // (plan.pp * plan.vpp)) * turn_s
-        last_s = job.micro_batches * here * layer_s + bubble_s
+        here, before = sum(job.chunk_sizes[plan.pp - 1 :: plan.pp]), sum(job.chunk_sizes[: plan.pp - 1])
+        bubble_s = before * turn_s
+        head_s = job.micro_batches * self.kernels.head_s(job) if plan.pp > 1 else 0.0
+        last_s = job.micro_batches * here * layer_s + head_s + bubble_s
         if len(every) == 1 and plan.pp > 1:
             work = _work_of(every[0][1], job.micro_batches * here)
-            waiting = replace(work, gaps_s=work.gaps_s + bubble_s)
+            waiting = replace(work, kernels_s=work.kernels_s + head_s, gaps_s=work.gaps_s + bubble_s)
             last_s = max(last_s, waiting.least_s(self.slowdown, None if said is None else said * (here / layers)))
         return max(even_s, last_s)
 
