@@ -174,7 +174,8 @@ def _exists(path: Path) -> bool:
 
 def load(kind: Kind, name_or_path: str | Path, type_: type[Model]) -> Model:
     """Locate, read and validate one entry; raises :class:`~tspsim.errors.InputError` with the place."""
-    return _read_as(locate(kind, name_or_path), type_, type_)
+    found: Model = _read_as(locate(kind, name_or_path), type_, type_)
+    return found
 
 
 def load_announced(
@@ -204,14 +205,14 @@ def load_announced(
     return validate(found.completed(like), type_, file=file)
 
 
-def _read_as(path: Path, type_: type[Model], announced: type[Any]) -> Any:
+def _read_as(path: Path, type_: type[BaseModel], announced: type[BaseModel]) -> Any:
     """What a file says, as ``type_``, or as ``announced`` where it says ``announced: true``; nobody can change it, so
     all who read the same text share it."""
     return _known(_read_text(path, shorten(path, 200)), path, type_, announced)
 
 
 @lru_cache(maxsize=128)
-def _known(text: str, path: Path, type_: type[Model], announced: type[Any]) -> Any:
+def _known(text: str, path: Path, type_: type[BaseModel], announced: type[BaseModel]) -> Any:
     """By the text, as :func:`_pickled_yaml`; a file that is wrong is read again."""
     data = _mapping(text, path)
     return validate(data, announced if data.get("announced") is True else type_, file=str(path))
