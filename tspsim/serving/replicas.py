@@ -95,7 +95,7 @@ class Pool:
         self.router = ROUTERS.get(router)
         self.name = name
         self.replicas: list[Serves] = []
-        self.homes = array("h")
+        self.homes = array("i")
 
     def open(
         self,
