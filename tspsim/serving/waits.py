@@ -107,6 +107,14 @@ class Waits:
         return kept
 
 
+def kept_share(waits: Waits, bounds: Mapping[str, float], apart: bool) -> float:
+    """Share of requests that keep bounds: all of them, or ``apart`` the one that fewest keep."""
+    if not len(waits):
+        return 0.0
+    each = [{name: seconds} for name, seconds in bounds.items()] if apart else [bounds]
+    return min(waits.total(lambda piece, one=one: piece.good(one)) / len(waits) for one in each)
+
+
 class KeptWaits(Waits):
     """Those of a book: a column is put together when it is asked for."""
 
