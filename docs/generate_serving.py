@@ -27,6 +27,7 @@ from tspsim.report.serving.adapter import view_of
 from tspsim.report.serving.thinning import columns
 from tspsim.report.serving.view import MIXED, PREFILL, Requests, Run, ServingView, Steps
 from tspsim.serving import POLICIES
+from tspsim.serving.routers import ROUTERS
 from tspsim.traffic import ARRIVALS, LENGTHS, PREFIXES, PROTOCOLS
 
 DOCS = Path(__file__).parent
@@ -120,6 +121,12 @@ def schedulers() -> str:
         [[f"`{name}`", keys_of(POLICIES.get(name).options)] for name in POLICIES.names()],
         words=2,
     )
+
+
+def routers() -> str:
+    """Registered routers and what they go by."""
+    rows = [[f"`{each.name}`", each.summary] for each in ROUTERS.values()]
+    return table(["router", "a request goes to"], rows, words=2)
 
 
 # --- the burst ----------------------------------------------------------------------------------------------
@@ -339,6 +346,7 @@ def crossover() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "kinds": kinds,
     "schedulers": schedulers,
+    "routers": routers,
     "burst": burst,
     "head-of-line": head_of_line,
     "storm": storm,
