@@ -47,6 +47,10 @@ MODELS = {
 WIDE = (12, 20, 24, 36, 72)
 #: Version of SGLang whose rows say that outputs were of one length, so that requests ran in step.
 IN_STEP = "0.5.1."
+#: Engine whose passes read few prompts, so that outputs of one length, as aiconfigurator's client asks for them
+#: (src/aiconfigurator/eval/benchmarks/genai_perf_runner.py, 5e16187: min_tokens and max_tokens alike, ignore_eos, ten
+#: requests a client), do not make requests run in step.
+PROMPT_BY_PROMPT = "trtllm"
 #: Versions of SGLang before what made 0.5.8 faster.
 OLD_SGLANG = ("0.5.1.", "0.5.5", "0.5.6")
 #: Minor version of vLLM since which experts whose columns are divided run on Triton on Hopper.
@@ -159,10 +163,15 @@ def _run(row: Row) -> ServedRun:
         concurrency=concurrency,
         requests=10 * concurrency,
         least=1.0 if gap else 0.8,
-        least_output=1.0 if gap and str(row.get("backend_version")).startswith(IN_STEP) else 0.8,
+        least_output=1.0 if gap and _equal_outputs(engine, row) else 0.8,
         options=tuple(sorted(script.options.items())),
         memory=script.memory,
     )
+
+
+def _equal_outputs(engine: str, row: Row) -> bool:
+    """Whether an own run of aiconfigurator's is simulated with outputs of one length."""
+    return engine == PROMPT_BY_PROMPT or str(row.get("backend_version")).startswith(IN_STEP)
 
 
 def _drafts(row: Row, model: str, device: str, tp: int, dp: int, ep: int) -> int:
