@@ -288,8 +288,8 @@ def _least(row: Row) -> float:
 
 
 #: Of GLM-5.2 in fp8 under ATOM, which quantises its block-scaled checkpoint again while it loads it
-#: (`online_quant_config` of models.json: ptpc_fp8, a scale a row and column, but mxfp8 for routed experts; ROCm/ATOM pull
-#: request 1607).
+#: (`online_quant_config` of models.json: ptpc_fp8, a scale a row and column, but mxfp8 for routed experts; ROCm/ATOM
+#: pull request 1607).
 ONLINE: Options = (("attention", "fp8"), ("dense", "fp8"), ("experts", "mxfp8"), ("shared", "fp8"))
 
 
