@@ -46,9 +46,10 @@ MODELS = {
 }
 #: Degrees that no machine of eight GPUs has: wide groups of GB200 racks, whose attention is not stated.
 WIDE = (12, 20, 24, 36, 72)
-#: Engines that aiconfigurator's own runs are simulated under with outputs of one length, as its generator's client asks
-#: for (BenchConfig.osl_stddev, deployment_config.yaml, 0586a33; min_tokens and max_tokens alike, ignore_eos, ten requests
-#: a client: eval/benchmarks/genai_perf_runner.py, 5e16187); runs of vLLM, which reads many prompts a pass, contradict it.
+#: Engines under which aiconfigurator's own runs have outputs of one length, as its generator's client asks
+#: for (BenchConfig.osl_stddev, deployment_config.yaml, 0586a33; min_tokens and max_tokens alike, ignore_eos, ten
+#: requests a client: eval/benchmarks/genai_perf_runner.py, 5e16187); runs of vLLM, which reads many prompts a pass,
+#: contradict it.
 ONE_LENGTH = ("sglang", "trtllm")
 #: Version of SGLang for which aiconfigurator's generator spells the option of mixed passes as no SGLang knows it
 #: (--enable-mix-chunk, cli_args.0.5.1.post1.j2, 5dc6d4f), so that none was run with it.
