@@ -215,6 +215,24 @@ def test_a_row_has_the_stack_of_its_version(engine: str, version: str, stack: st
     assert isinstance(run, ServedRun) and run.plan.stack == stack
 
 
+@pytest.mark.parametrize(
+    ("engine", "version", "least"), [("trtllm", "1.0.0rc3", 1.0), ("sglang", "0.5.9", 1.0), ("vllm", "0.12.0", 0.8)]
+)
+def test_own_runs_of_aiconfigurator_have_outputs_of_one_length_but_under_vllm(
+    engine: str, version: str, least: float
+) -> None:
+    source = "source_file=aic-auto-gap-analysis/data/x.csv; silicon_concurrency=32"
+    run = run_of(backend=engine, backend_version=version, silicon_data_source=source)
+    assert isinstance(run, ServedRun) and (run.least, run.least_output) == (1.0, least)
+
+
+def test_atom_quantises_glm_5_2_while_it_loads() -> None:
+    row = {"model": "GLM-5.2-FP8 MTP3", "precision": "FP8, FP8 KV", "date": "2026-08-10", "tp": "4", "n_gpus": "4"}
+    run = published_run(**row)
+    assert isinstance(run, ServedRun)
+    assert dict(run.plan.weights) == {"attention": "fp8", "dense": "fp8", "experts": "mxfp8", "shared": "fp8"}
+
+
 def test_offline_rows_of_models_with_experts_have_attention_on_every_gpu() -> None:
     row = {
         "gpu": "H200", "n_gpus": "8", "tp": "8", "ep": "see notes", "engine": "TensorRT-LLM 1.0", "isl": "128",

@@ -18,9 +18,9 @@ class Band(NamedTuple):
     ttft: tuple[float, float]
 
 
-#: Options that pages of offline runs do not state: the least tenth with which one in twenty of the third that stacks
-#: were fitted on lies beyond each end.
-UNSTATED = 1.1
+#: Options that pages of offline runs do not state: with the least such multiple of 0.05, the grid of the stacks' own
+#: spreads, at most one in twenty of the third that those were fitted on lies beyond each end.
+UNSTATED = 1.05
 #: Errors of queues on top of those of steps: a time to the first token waits for batches that a client's jitter forms.
 QUEUE = 1.5
 

@@ -287,6 +287,12 @@ def _least(row: Row) -> float:
 # --- types -------------------------------------------------------------------------------------------------------
 
 
+#: Of GLM-5.2 in fp8 under ATOM, which quantises its block-scaled checkpoint again while it loads it
+#: (`online_quant_config` of models.json: ptpc_fp8, a scale a row and column, but mxfp8 for routed experts; ROCm/ATOM
+#: pull request 1607).
+ONLINE: Options = (("attention", "fp8"), ("dense", "fp8"), ("experts", "mxfp8"), ("shared", "fp8"))
+
+
 def weights_of(words: str, model: str, device: str, written: str) -> Options:
     """Types by class, from a row's words and its model's name; empty: as the checkpoint keeps them."""
     word = words.lower()
@@ -301,6 +307,8 @@ def weights_of(words: str, model: str, device: str, written: str) -> Options:
             return tuple((part, "mxfp4") for part in ("attention", "dense"))
         wide = "bf16" if model.startswith(("qwen3.5", "minimax")) else "fp8"
         return (("attention", wide), ("dense", "mxfp4"), ("experts", "mxfp4"), ("shared", "mxfp4"))
+    if "fp8" in word and model == "glm-5.2" and device.startswith("mi"):
+        return ONLINE
     if "fp8" in word:
         return tuple((part, "fp8" if dense else "fp8_block") for part in CLASSES)
     return tuple((part, "bf16") for part in CLASSES) if not word else ()

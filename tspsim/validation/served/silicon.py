@@ -46,6 +46,11 @@ MODELS = {
 }
 #: Degrees that no machine of eight GPUs has: wide groups of GB200 racks, whose attention is not stated.
 WIDE = (12, 20, 24, 36, 72)
+#: Engines under which aiconfigurator's own runs have outputs of one length, as its generator's client asks
+#: for (BenchConfig.osl_stddev, deployment_config.yaml, 0586a33; min_tokens and max_tokens alike, ignore_eos, ten
+#: requests a client: eval/benchmarks/genai_perf_runner.py, 5e16187); runs of vLLM, which reads many prompts a pass,
+#: contradict it.
+ONE_LENGTH = ("sglang", "trtllm")
 #: Version of SGLang for which aiconfigurator's generator spells the option of mixed passes as no SGLang knows it
 #: (--enable-mix-chunk, cli_args.0.5.1.post1.j2, 5dc6d4f), so that none was run with it.
 NOT_MIXED = "0.5.1."
@@ -164,9 +169,7 @@ def _run(row: Row) -> ServedRun:
         concurrency=concurrency,
         requests=10 * concurrency,
         least=1.0 if gap else 0.8,
-        # The generator's client asks for outputs of one length (BenchConfig.osl_stddev, deployment_config.yaml,
-        # 0586a33), so that requests run in step; runs of the other two engines contradict it.
-        least_output=1.0 if gap and engine == "sglang" else 0.8,
+        least_output=1.0 if gap and engine in ONE_LENGTH else 0.8,
         options=tuple(sorted(script.options.items())),
         memory=script.memory,
         cold=clients.cold(row, engine),
