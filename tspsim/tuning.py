@@ -49,6 +49,8 @@ SURE = 1.02
 NEAR = 1.06
 #: Of options whose visit to a stage takes at most this much longer than the fastest, so many are run as whole steps.
 CLOSE, FINALISTS = 1.03, 3
+#: Whole steps this close are alike; what steady layers choose stands, if it is not slower than the published schedule.
+ALIKE = 1.001
 #: A whole step is run for it up to so many exchanges between two shards: visits of micro-batches to layers, times all
 #: pairs of shards; on up to so many GPUs. Of longer steps steady layers are the most, and larger ones take seconds.
 WHOLE, WHOLE_GPUS = 10_000, 2_048
@@ -104,9 +106,8 @@ def _fastest(job: Job, cluster: Cluster, device: Device) -> Plan:
     samples = [sample(replace(job, plan=plan), cluster) for plan in fitting]
     try:
         found = _by_simulation(samples, fitting, device, cost)
-        best = min(found, key=lambda index: (found[index].layer_s, index))
         if not short(job, cluster.gpus):
-            return fitting[best]
+            return fitting[min(found, key=lambda index: (found[index].layer_s, index))]
         return _by_whole_steps(job, cluster, device, cost, fitting, found)
     except UnreachableError:  # dead links cut ranks off; the run itself will say so
         return fitting[0]
@@ -127,17 +128,22 @@ def _by_whole_steps(
     plans: list[Plan],
     found: dict[int, Sampled],
 ) -> Plan:
-    """The fastest as a whole step: of those closest by a visit to a stage, and the schedule as published."""
+    """The fastest as a whole step: of those closest by a visit to a stage, and the schedule as published; what steady
+    layers choose where it is alike."""
+    steady = min(found, key=lambda index: (found[index].layer_s, index))
     layers = job.model.layers / (job.plan.pp * job.plan.vpp)
     visit_s = {index: each.fill_s + layers * each.layer_s for index, each in found.items()}
     order = sorted(found, key=lambda index: (visit_s[index], index))
     close = [index for index in order if visit_s[index] <= CLOSE * visit_s[order[0]]][:FINALISTS]
     published = _switched(replace(job.plan, open=()))
     as_published = [index for index, plan in enumerate(plans) if _switched(plan) == published]
-    finalists = dict.fromkeys((*close, *as_published))
-    if len(finalists) == 1:
-        return plans[close[0]]
-    return plans[min(finalists, key=lambda index: whole_step_s(replace(job, plan=plans[index]), cluster, device, cost))]
+    whole_s = {
+        index: whole_step_s(replace(job, plan=plans[index]), cluster, device, cost)
+        for index in dict.fromkeys((steady, *close, *as_published))
+    }
+    fastest = min(whole_s, key=lambda index: whole_s[index])
+    slower = any(whole_s[steady] > whole_s[index] for index in as_published)
+    return plans[fastest if slower or whole_s[steady] > ALIKE * whole_s[fastest] else steady]
 
 
 def _by_simulation(

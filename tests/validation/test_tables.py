@@ -125,6 +125,18 @@ def test_a_table_of_a_header_alone_has_no_rows_and_no_error(tmp_path: Path) -> N
     assert (summary["rows"], summary["predicted"], summary["mape"]) == (0, 0, None)
 
 
+def test_tables_that_nothing_predicts_come_back_with_the_reason_in_every_row(tmp_path: Path) -> None:
+    text = "gpu,op,dtype,tokens_per_rank,time_us\nGB200,combine,bf16,1,12.41\n"
+    paths = [f"kernels/{name}.csv" for name in ("wideep_alltoall", "wideep_megamoe")]
+    for path in paths:
+        write(tmp_path, path, text)
+    found = validate(tmp_path)
+    assert list(found.to_json()["tables"]) == paths and not found.to_json()["unknown_files"]
+    for path in paths:
+        (row,) = rows_of(found.outcome(path).csv())
+        assert row["predicted"] == "" and row["reason"] and row["time_us"] == "12.41"
+
+
 def test_files_that_are_no_known_table_are_named(folder: Path) -> None:
     write(folder, "kernels/mine.csv", "a,b\n1,2\n")
     assert validate(folder).unknown == ("kernels/mine.csv",)

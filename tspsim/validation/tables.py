@@ -143,6 +143,13 @@ TABLES: dict[str, Table] = {
             ("tokens", "rank0_tokens", "hidden", "expert_ffn", "experts", "slots", "topk", "moe_tp", "moe_ep"),
             ("gpu", "dtype", "library"), (*_BY_LIBRARY, ("gpu", "moe_ep")),
         ),
+        *(
+            Table(f"kernels/{name}.csv", "time_us", unpredicted(f"{kernel}: it has no model here"), groups=())
+            for name, kernel in (
+                ("wideep_alltoall", "the exchange of TensorRT-LLM over NVLink"),
+                ("wideep_megamoe", "DeepGEMM's one kernel of dispatch, experts and combine"),
+            )
+        ),
         Table(
             "kernels/training_op_efficiency_b200_a100.csv", "efficiency", training_operators.predict,
             counts=("peak_tflops",), texts=("system", "op", "shape"), groups=(("system",), ("system", "op")),
