@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import click
 
+from .._collector import collect_for_a_command
 from ..errors import TspsimError, is_ctrl_c, printable, shorten
 from .commands import cli
 from .completion import asked_by_shell
@@ -25,7 +26,9 @@ BROKEN_PIPE = 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line, this process's own where ``arguments`` are None; returns the exit code."""
+    if arguments is None:
+        collect_for_a_command()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character is no reason to fail

@@ -9,11 +9,11 @@ pipelines that there may be.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
+from .._quick import replace
 from ..operators import Operator, Role
 from ..parallel import Job, Plan, method_of, scheme_of
 from ..parallel.choices import legal, schedules_of

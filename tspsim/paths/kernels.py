@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .._quick import replace
 from ..network import Cluster
 from ..operators import Gemm, Operator
 from ..parallel import SWITCHES, Job, choices_of, scheme_axes, scheme_of, switches_of
@@ -61,9 +61,10 @@ class KernelTimes:
         self._written: dict[Hashable, list[tuple[list[Operator], int]]] = {}
 
     def operator_s(self, operator: Operator) -> float:
-        if operator not in self._seconds:
-            self._seconds[operator] = self.cost(operator)
-        return self._seconds[operator]
+        known = self._seconds.get(operator)
+        if known is None:
+            known = self._seconds[operator] = self.cost(operator)
+        return known
 
     def kernel_s(self, kernel: Compute) -> float:
         return sum(self.operator_s(operator) for operator in kernel.operators)

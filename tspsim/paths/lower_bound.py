@@ -14,8 +14,8 @@ The bounds of this file are those of families (:mod:`tspsim.paths.families`), of
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
+from .._quick import replace
 from ..mesh import Mesh
 from ..network import Cluster
 from ..operators import Operator

@@ -14,8 +14,9 @@ as they ever are; a(s) the FLOPs of a sequence's attention, and 1/q the best rat
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from .._quick import replace
 from ..model import Architecture
 from ..operators import Operator, Role
 from ..parallel import Job, Unequal

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
+from .._quick import replace
 from ..network import Cluster, ExpertExchange, collective, host_copy, point_to_point
 from ..parallel import Job, scheme_of
 from ..parallel.pipeline import Chunk

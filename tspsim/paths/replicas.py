@@ -9,11 +9,11 @@ from a program of these collectives alone.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from .._quick import replace
 from ..mesh import Mesh
 from ..parallel import Job, scheme_of
 from ..parallel.builder import ProgramBuilder

@@ -15,10 +15,11 @@ M counts what replicas say to each other as the division of their state does tha
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
+from .._quick import replace
 from ..engine.assignment import counted
 from ..engine.steady import SIMULATED_ITERATIONS
 from ..mesh import Mesh

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .._quick import replace
 from ..parallel import Job
 from ..steps import BACKWARD, FORWARD
 from .walk import NEVER, TimedTask, Walk, walk

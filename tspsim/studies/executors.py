@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import gc
 import importlib
 import itertools
 import logging
@@ -26,9 +25,10 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, Protocol, TypeVar
 
+from .._collector import collect_seldom
 from ..errors import InputError, TspsimError, shorten
 from .query import Library, Query
-from .worker import COLLECT_AFTER, Answer, answer, looking_up_in
+from .worker import Answer, answer, looking_up_in
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
@@ -172,7 +172,7 @@ EARNED_S = 10.0
 def _begin(parent: Connection) -> None:
     """Start of a worker process: Ctrl-C is the parent's business, it goes when the parent goes, and it seldom looks for
     cycles."""
-    gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
+    collect_seldom()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_go_with, args=(parent,), daemon=True).start()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import time
@@ -11,13 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from .. import simulation
+from .._collector import seldom_collecting
 from ..answer import run_plan
 from ..errors import InputError, shorten
 from .query import Library, Query
-
-#: Objects made before the collector looks for cycles. A simulation makes millions and leaves few cycles; looking
-#: every 700, as Python does, costs a fifth of the time.
-COLLECT_AFTER = 200_000
 
 _library = Library()
 
@@ -54,17 +50,6 @@ def answer(questions: Sequence[Query]) -> list[Answer]:
         found = [_answer(question) for question in questions]
     spent = os.getpid(), time.process_time()
     return [replace(each, spent=spent) for each in found]
-
-
-@contextmanager
-def seldom_collecting() -> Iterator[None]:
-    """The collector looks for cycles every :data:`COLLECT_AFTER` objects."""
-    before = gc.get_threshold()
-    gc.set_threshold(COLLECT_AFTER, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 @contextmanager

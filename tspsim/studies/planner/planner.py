@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from ..._collector import seldom_collecting
 from ...description import too_large
 from ...errors import InfeasibleError, InputError, TspsimError, UnknownNameError
 from ...network import Cluster
@@ -20,7 +21,6 @@ from .. import uncertainty
 from ..executors import executor_of, growing
 from ..front import front_of
 from ..query import Library
-from ..worker import seldom_collecting
 from .answer import Ahead, Planned, Stated
 from .branch import Best, Found, Interrupted, Search
 from .clock import NEVER, Clock, Deadline

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
+from ..._quick import replace
 from ...parallel import Job, data, peak_memory, scheme_of
 from ...parallel.memory import stage_memory
 from ...paths import Division

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from ..._quick import replace
 from ...errors import UnreachableError
 from ...parallel import Job
 from ...parallel.pipeline import PipelineOrder, order_of

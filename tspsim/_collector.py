@@ -1,0 +1,34 @@
+"""Python's garbage collector, which looks for cycles far more often than simulations leave any."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+#: Objects made before the collector looks for cycles. A simulation makes millions and leaves few cycles; looking
+#: every 700, as Python does, costs a fifth of the time.
+COLLECT_AFTER = 200_000
+
+
+def collect_seldom() -> None:
+    """The collector looks for cycles every :data:`COLLECT_AFTER` objects from now on."""
+    gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
+
+
+@contextmanager
+def seldom_collecting() -> Iterator[None]:
+    """It does so meanwhile."""
+    before = gc.get_threshold()
+    collect_seldom()
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+def collect_for_a_command() -> None:
+    """For a process that answers one command: it collects seldom, and not at its end, when everything goes anyway."""
+    collect_seldom()
+    atexit.register(gc.freeze)
