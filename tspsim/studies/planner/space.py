@@ -420,8 +420,8 @@ class Space:
         job = replace(layout.job, plan=replace(plan, name=name_of(plan)))
         if (group is not None or job.unequal) and not legal(job):
             return None
-        groups = [each.shard_group for each in self.divisions(layout) if each.zero == zero]
-        return Candidate(job, mesh, (*layout.order, zero, groups.index(group)))
+        number = 0 if group is None else 1 + self.shard_groups(layout).index(group)
+        return Candidate(job, mesh, (*layout.order, zero, number))
 
     def plans(self, layout: Candidate) -> Iterator[Candidate]:
         """The plans of a layout."""
