@@ -27,6 +27,7 @@ from tspsim.report.serving.adapter import view_of
 from tspsim.report.serving.thinning import columns
 from tspsim.report.serving.view import MIXED, PREFILL, Requests, Run, ServingView, Steps
 from tspsim.serving import POLICIES
+from tspsim.serving.routers import ROUTERS
 from tspsim.traffic import ARRIVALS, LENGTHS, PREFIXES, PROTOCOLS
 
 DOCS = Path(__file__).parent
@@ -122,6 +123,12 @@ def schedulers() -> str:
     )
 
 
+def routers() -> str:
+    """Registered routers and what they go by."""
+    rows = [[f"`{each.name}`", each.summary] for each in ROUTERS.values()]
+    return table(["router", "a request goes to"], rows, words=2)
+
+
 # --- the burst ----------------------------------------------------------------------------------------------
 
 
@@ -129,9 +136,9 @@ def burst_picture() -> Picture:
     requests, steps = told(one("burst"))
     until = percentile(requests.end_s, 60.0)
     waits = Panel("time to the first token, s", 150)
-    first = requests.arrival_s <= 0.0
+    first = requests.sent_s <= 0.0
     for chosen, colour in ((first, "red"), (~first, "blue")):
-        points = zip(requests.arrival_s[chosen].tolist(), requests.ttft_s[chosen].tolist(), strict=True)
+        points = zip(requests.sent_s[chosen].tolist(), requests.ttft_s[chosen].tolist(), strict=True)
         waits.dots([(x, y) for x, y in points if x <= until], colour)
     queue = Panel("requests", 90)
     drawn = over_time(steps.within(0.0, until), until, "waiting", "sequences")
@@ -146,7 +153,7 @@ def burst() -> str:
     rows = []
     for count in (128, 320, 640, 2560):
         requests, _ = told(one("burst", f"traffic.requests={count}"))
-        first = requests.arrival_s <= 0.0
+        first = requests.sent_s <= 0.0
         waits = (requests.ttft_s[first].mean(), requests.ttft_s[~first].mean(), requests.ttft_s.mean())
         rows.append([f"{count:,}", *(seconds(float(each)) for each in (*waits, percentile(requests.ttft_s, 50)))])
     return table(["requests", "TTFT, mean of the first 64", "of the others", "of all", "median of all"], rows)
@@ -163,14 +170,14 @@ def blocked(requests: Requests) -> np.ndarray[Any, Any]:
 def head_of_line_picture() -> Picture:
     requests, steps = told(one("head-of-line"))
     short = blocked(requests)
-    queued = requests.scheduled_s - requests.arrival_s
+    queued = requests.scheduled_s - requests.sent_s
     worst = int(np.argmax(np.where(short, queued, -1.0)))
-    middle = float(requests.arrival_s[worst])
+    middle = float(requests.sent_s[worst])
     from_s, to_s = max(0.0, middle - 40.0), middle + 40.0
-    shown = np.flatnonzero((requests.arrival_s < to_s) & (requests.end_s > from_s))
+    shown = np.flatnonzero((requests.sent_s < to_s) & (requests.end_s > from_s))
     rows = Panel("requests in order of arrival: waiting, then served", 12 * len(shown), names=[""] * len(shown))
     for row, place in enumerate(shown):
-        sent, begun, end = (float(each[place]) for each in (requests.arrival_s, requests.scheduled_s, requests.end_s))
+        sent, begun, end = (float(each[place]) for each in (requests.sent_s, requests.scheduled_s, requests.end_s))
         rows.bar(row, sent, begun, "orange")
         rows.bar(row, begun, end, "blue" if short[place] else "red")
     used = Panel("tokens in the cache", 80)
@@ -189,7 +196,7 @@ def head_of_line() -> str:
     ):
         requests, _ = told(one("head-of-line", *overrides))
         short = blocked(requests)
-        wait = (requests.scheduled_s - requests.arrival_s)[short]
+        wait = (requests.scheduled_s - requests.sent_s)[short]
         cells = [float(np.mean(wait > 1.0)), float(wait.mean()), percentile(wait, 99)]
         rows.append([words, f"{100 * cells[0]:.0f} %", *(seconds(each) for each in cells[1:])])
     return table(["", "short prompts that queue over 1 s", "their mean wait in the queue", "99 of 100"], rows)
@@ -339,6 +346,7 @@ def crossover() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "kinds": kinds,
     "schedulers": schedulers,
+    "routers": routers,
     "burst": burst,
     "head-of-line": head_of_line,
     "storm": storm,

@@ -59,6 +59,7 @@ class OneServer:
         self.queue: deque[Request] = deque()
         self.busy = False
         self.log: list[tuple[int, float]] = []
+        self.notices: list[Callable[[], None]] = []
 
     @property
     def waiting(self) -> int:
@@ -72,10 +73,25 @@ class OneServer:
     def tokens_ahead(self) -> int:
         return sum(request.prompt_tokens + request.output_tokens for request in self.queue)
 
+    @property
+    def now_s(self) -> float:
+        return self.env.now
+
+    def ahead_at(self, time_s: float) -> int:
+        return self.tokens_ahead
+
+    def watch(self, notice: Callable[[], None]) -> None:
+        self.notices.append(notice)
+
+    def _tell(self) -> None:
+        for notice in self.notices:
+            notice()
+
     def submit(self, request: Request, *, computed: int = 0) -> None:
         self.queue.append(request)
         if not self.busy:
             self._begin()
+        self._tell()
 
     def _begin(self) -> None:
         self.busy = True
@@ -92,6 +108,7 @@ class OneServer:
         self.busy = False
         if self.queue:
             self._begin()
+        self._tell()
         self.on_end(request)
 
 

@@ -213,7 +213,7 @@ def test_a_life_is_told_from_sending_to_the_last_token(view: ServingView) -> Non
     for each in life.lives(run.requests):
         parts = list(life.parts(run, each.place))
         assert [what for what, *_ in parts] == ["waits in the queue", "prompt is read", "tokens come"]
-        assert parts[0][1] == run.requests.arrival_s[each.place] and parts[-1][2] == run.requests.end_s[each.place]
+        assert parts[0][1] == run.requests.sent_s[each.place] and parts[-1][2] == run.requests.end_s[each.place]
         assert all(a[2] == b[1] for a, b in pairwise(parts))
         when, count = life.tokens(run, each.place, run.engine_of(each.place))
         assert (np.diff(when) >= -1e-12).all() and (np.diff(count) >= 0).all()

@@ -115,3 +115,17 @@ def test_throughput_is_that_of_the_slower_pool(x, y):
     rate = 300 / (ends[349] - ends[49])
     assert rate == pytest.approx(min(x / read_s, y / written_s), rel=0.02)
     assert len(outcome.transfers) == 400
+
+
+@pytest.mark.parametrize("push", [True, False])
+def test_answers_on_their_way_count_where_they_go(push):
+    """Four prompts are read at once: each goes on at a replica of its own, though none of them is there yet."""
+    requests = [Request(i, 0.0, PROMPT, 11) for i in range(4)]
+    pools = [
+        Pool([servers(4, lambda request: 2.0)], name="prefill"),
+        Pool([servers(4, lambda request: 0.1 * request.output_tokens)], "least_load", name="decode"),
+    ]
+    everywhere = [[holder(gpu) for gpu in range(4)], [holder(gpu) for gpu in range(8, 12)]]
+    both = Disaggregated(*pools, everywhere, lambda env: Wires(env, [CLUSTER]), Handover(push=push))
+    Service(Listed(requests), both).run()
+    assert sorted(pools[1].homes) == [0, 1, 2, 3]

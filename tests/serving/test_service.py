@@ -46,8 +46,9 @@ def test_prefix_aware_follows_the_blocks_and_spreads_what_is_new():
 
 
 def test_prefix_aware_goes_by_load_once_loads_are_uneven():
-    busy = SimpleNamespace(waiting=70, running=10, tokens_ahead=0)
-    idle = SimpleNamespace(waiting=0, running=1, tokens_ahead=0)
+    still = {"tokens_ahead": 0, "now_s": 0.0, "ahead_at": lambda time_s: 0, "watch": lambda notice: None}
+    busy = SimpleNamespace(waiting=70, running=10, **still)
+    idle = SimpleNamespace(waiting=0, running=1, **still)
     route = PREFIX_AWARE.open([busy, idle])
     assert [route(Request(number, 0.0, 16, 1, (5,), 16)) for number in range(2)] == [1, 1]
     even = PREFIX_AWARE.open([idle, idle])

@@ -157,12 +157,45 @@ def test_an_engine_takes_its_options_by_their_own_names() -> None:
         ("workload.engine={max_num_seqs: 0}", r"workload\.engine\.max_num_seqs: '0' is not allowed"),
         ("plans.one.engine={policy: vlm}", r"plans\.one\.engine\.policy: unknown scheduler 'vlm' .*'vllm'"),
         ("workload.engine={num_gpu_blocks: -1}", r"workload\.engine\.num_gpu_blocks: '-1' is not a whole number"),
+        ("workload.engine={max_num_seqs: true}", r"workload\.engine\.max_num_seqs: true is not a number"),
+        ("workload.engine={gpu_memory_utilization: 1.5}", r"workload\.engine\.gpu_memory_utilization: '1.5' is no"),
+        ("plans.one.engine={gpu_memory_utilization: much}", r"plans\.one\.engine\.gpu_memory_utilization: .much. is"),
         ("traffic.prompt=200Ki", "the model has 131,072 positions"),
     ],
 )
 def test_a_mistake_is_told_where_it_stands(override: str, told: str) -> None:
     with pytest.raises(InputError, match=told):
         answered(override)
+
+
+def test_a_share_of_memory_may_be_all_of_it() -> None:
+    whole = only(answered("workload.engine={gpu_memory_utilization: 1}")).serving["kv"]["capacity_tokens"]
+    assert whole > only(answered("workload.engine={gpu_memory_utilization: 0.9}")).serving["kv"]["capacity_tokens"]
+
+
+def test_prompts_that_are_not_cut_have_the_room_of_the_most_that_a_step_reads() -> None:
+    def capacity(options: str) -> float:
+        told = only(answered("workload.stack=sglang", f"workload.engine={options}")).serving
+        return float(told["kv"]["capacity_tokens"])
+
+    stated = capacity("{chunked_prefill_size: 4096}")
+    assert capacity("{chunked_prefill_size: -1, max_prefill_tokens: 4096}") == stated
+    assert capacity("{chunked_prefill_size: -1}") == capacity("{chunked_prefill_size: 16384}") < stated
+
+
+def test_mlperf_bounds_each_percentile_by_itself() -> None:
+    """One in a hundred may wait too long for its first token, and another one in a hundred for the others."""
+    arrivals = "traffic.arrivals={kind: poisson, rate: 3}"
+    bounds = "traffic.slo={ttft: 64 ms, tpot: 7.3 ms}"
+    lengths = "traffic.requests=200"
+    both = only(answered(arrivals, bounds, lengths)).serving
+    apart = only(answered(arrivals, bounds, lengths, "traffic.protocol=mlperf_server")).serving
+    assert "kept_share" not in both and apart["good_share"] == both["good_share"] < apart["kept_share"] < 1.0
+    either = [
+        only(answered(arrivals, f"traffic.slo={{{one}}}", lengths)).serving["good_share"]
+        for one in ("ttft: 64 ms", "tpot: 7.3 ms")
+    ]
+    assert apart["kept_share"] == min(either)
 
 
 def test_a_rate_that_no_plan_serves_is_refused_with_the_highest() -> None:

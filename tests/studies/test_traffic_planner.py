@@ -11,6 +11,7 @@ import yaml
 import tspsim
 from tspsim.cli import main
 from tspsim.errors import InfeasibleError, InputError, UnknownNameError
+from tspsim.report import traffic_plan
 from tspsim.scenario import Scenario, load
 from tspsim.studies.planner import TrafficPlanned, TrafficPlanner
 from tspsim.studies.planner.rates import Demand, Engine, apart, together
@@ -90,6 +91,16 @@ def test_every_offer_has_its_best():
     answer = TrafficPlanner(load(asked(offers=offers, plans=[{"name": "TP2", "tp": 2}])), budget_s=1.5).run()
     assert {each.offer for each in answer.by_offer} == {"h200", "mi300x"}
     assert {each.offer for each in answer.stated} == {"h200", "mi300x"}
+
+
+def test_every_offer_is_shown_though_the_best_one_s_name_holds_its_own():
+    offers = [
+        {"name": name, "cluster": {"device": "h200", "gpus_per_node": 2}, "prices": {"gpu_hour": f"{usd} USD/h"}}
+        for name, usd in (("h200", 4.0), ("h200 for less", 2.0))
+    ]
+    answer = TrafficPlanner(load(asked(offers=offers, plans=[{"name": "TP2", "tp": 2}])), top=1, budget_s=1.5).run()
+    assert answer.best[0].offer == "h200 for less"
+    assert {"h200", "h200 for less"} == {row[1] for row in traffic_plan.rows(answer)}
 
 
 def test_without_bounds_clients_are_as_stated():

@@ -18,7 +18,8 @@ Shown = tuple[Callable[[Path], None], Callable[[int], "Sequence[RenderableType]"
 
 def shown(answer: Planned | ServingPlanned | TrafficPlanned | OffersPlanned) -> Shown:
     """The three of an answer."""
-    from ..report import offers_plan, plan, plan_page, serving_plan, traffic_plan
+    from ..files import atomic_write
+    from ..report import offers_plan, plan, plan_page, searched, serving_plan, traffic_plan
     from ..studies.planner import OffersPlanned, Planned, TrafficPlanned
 
     if isinstance(answer, OffersPlanned):
@@ -36,18 +37,12 @@ def shown(answer: Planned | ServingPlanned | TrafficPlanned | OffersPlanned) -> 
             lambda width: plan.summary(whole, width),
             lambda: whole.asked,
         )
-    if isinstance(answer, TrafficPlanned):
-        requests = answer
-        return (
-            lambda path: traffic_plan.write_page(requests, path),
-            lambda _width: traffic_plan.summary(requests),
-            lambda: requests.best[0].asked,
-        )
-    step = answer
+    told = traffic_plan.told(answer) if isinstance(answer, TrafficPlanned) else serving_plan.told(answer)
+    best = answer.best[0]
     return (
-        lambda path: serving_plan.write_page(step, path),
-        lambda _width: serving_plan.summary(step),
-        lambda: step.best[0].asked,
+        lambda path: atomic_write(path, searched.page(told)),
+        lambda _width: searched.summary(told),
+        lambda: best.asked,
     )
 
 

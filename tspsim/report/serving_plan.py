@@ -1,26 +1,21 @@
-"""The planner's answer about a serving step, on the terminal and as one HTML page."""
+"""The planner's answer about a serving step in words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tspsim.files import atomic_write
 from tspsim.units import GIB, compact, gib
 
 from .figures import ACCENT, value_axis
 from .fronts import Line, Marks, front_figure
 from .numbers import label, seconds
-from .page import render_sections
-from .plan_page import FIGURE, HEADLINE, LIST, TABLE
+from .searched import Searched
 from .served import sessions, user
 from .view import price_range
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from tspsim.studies.planner import ServingPlanned
     from tspsim.studies.planner.limit import Limit
     from tspsim.studies.planner.serving import Served
@@ -34,11 +29,26 @@ LIMITED = {"tpot": "time an output token", "ttft": "time to the first token", "s
            "memory_free": "memory free a GPU"}  # fmt: skip
 
 
-def told(planned: ServingPlanned) -> tuple[list[str], list[list[str]]]:
-    """Columns that have anything to say, and their rows."""
-    every = rows(planned)
-    shown = [index for index in range(len(COLUMNS)) if any(row[index] != "–" for row in every)]
-    return [COLUMNS[index] for index in shown], [[row[index] for index in shown] for row in every]
+def told(planned: ServingPlanned) -> Searched:
+    """The answer in words."""
+    from tspsim.studies.planner.written import keys_text
+
+    best = planned.best[0]
+    return Searched(
+        scenario=planned.scenario,
+        kicker=headline(planned),
+        headline=f"{best.name}: {best.result.in_a_line().rpartition(', ')[0]}",
+        sentences=sure(planned),
+        keys=keys_text(best.keys),
+        columns=COLUMNS,
+        rows=rows(planned),
+        best=len(planned.best),
+        refused=planned.refused,
+        front=drawn_front(planned),
+        caption="Plans that were simulated: tokens a second and GPU over what one user sees. The line joins those that "
+        "no other beats in both.",
+        wide=COLUMNS[-1:],
+    )
 
 
 def rows(planned: ServingPlanned) -> list[tuple[str, ...]]:
@@ -90,36 +100,6 @@ def limit_in_words(limit: Limit) -> str:
     return f"{LIMITED.get(limit.name, limit.name)} {end} {value}"
 
 
-def keys_of(served: Served) -> str:
-    """The plan as the ``plans`` of a scenario."""
-    from tspsim.studies.planner.written import keys_text
-
-    return keys_text(served.keys)
-
-
-def summary(planned: ServingPlanned) -> list[RenderableType]:
-    """For the terminal."""
-    from rich import box
-    from rich.padding import Padding
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    columns, every = told(planned)
-    for number, heading in enumerate(columns[:-1]):
-        table.add_column(heading.lower(), justify="right" if number else "left", no_wrap=number > 0)
-    best = {each.name for each in planned.best}
-    for index, row in enumerate(every):
-        if index == len(best):
-            table.add_section()
-        table.add_row(*(Text(cell) for cell in row[:-1]), style="" if index else "bold")
-    parts: list[RenderableType] = [Text(headline(planned), style="bold"), "", table, ""]
-    parts += [Padding(Text(sentence), (0, 0, 0, 2)) for sentence in (*sure(planned), keys_of(planned.best[0]))]
-    stated = {plan.name for plan in planned.scenario.plans}
-    refused = [f"{name}: {why}" for name, why in planned.refused if name in stated]
-    return [*parts, *(Text(text, style="yellow") for text in refused)]
-
-
 def headline(planned: ServingPlanned) -> str:
     """Which machine the plans are for, and what is served."""
     work, cluster = planned.question.work, planned.question.cluster
@@ -129,31 +109,6 @@ def headline(planned: ServingPlanned) -> str:
     load = replace(work.load, batch=0) if free else work.load
     amount = load.in_words or f"at {replace(work.load, batch=1).in_words.partition(' at ')[2]}"
     return f"Plans for {machine}: {work.step.title} of {planned.question.model.name}, {amount}"
-
-
-def page(planned: ServingPlanned, plotly_js: str = "inline") -> str:
-    """The whole page."""
-    drawn: dict[str, Any] = {"front": drawn_front(planned)}
-    best = planned.best[0]
-    columns, every = told(planned)
-    sections: list[tuple[str, str, str, dict[str, Any]]] = [
-        ("answer", "", HEADLINE, {
-            "kicker": headline(planned), "title": planned.scenario.name, "description": planned.scenario.description,
-            "headline": f"{best.name}: {best.result.in_a_line().rpartition(', ')[0]}", "sentences": sure(planned),
-            "yaml": keys_of(best),
-        }),
-        ("plans", "The best plans", TABLE, {
-            "caption": "The best plans", "columns": columns, "table": every,
-            "refused": [f"{name}: {why}" for name, why in planned.refused[:8]],
-        }),
-        ("front", "The front", FIGURE, {
-            "sentences": [], "key": "front",
-            "caption": "Plans that were simulated: tokens a second and GPU over what one user sees. The line joins "
-            "those that no other beats in both.",
-        }),
-        ("searched", "What was searched", LIST, {"sentences": sure(planned)}),
-    ]  # fmt: skip
-    return render_sections(sections, drawn, title=f"{planned.scenario.name}, plans", plotly_js=plotly_js)
 
 
 def drawn_front(planned: ServingPlanned) -> dict[str, Any]:
@@ -172,8 +127,3 @@ def drawn_front(planned: ServingPlanned) -> dict[str, Any]:
     groups = [marks("best", ACCENT, planned.best), *([marks("simulated", "#8a94a6", others)] if others else [])]
     joined = sorted((float(e.result.inference[key]), e.result.tokens_per_s_per_gpu) for e in planned.front)
     return front_figure(groups, Line("front", joined, "vh"), value_axis(title, rangemode="normal"), "tokens/s a GPU")
-
-
-def write_page(planned: ServingPlanned, path: Path) -> None:
-    """Write the page, whole or not at all; raises InputError where the file cannot be written."""
-    atomic_write(Path(path), page(planned))

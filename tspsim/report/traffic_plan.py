@@ -1,22 +1,17 @@
-"""The planner's answer about requests, on the terminal and as one HTML page."""
+"""The planner's answer about requests in words."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tspsim.files import atomic_write
 from tspsim.units import compact, digits, percent
 
 from .figures import ACCENT, value_axis
 from .fronts import Line, Marks, front_figure
 from .numbers import label, seconds
-from .page import render_sections
-from .plan_page import FIGURE, HEADLINE, LIST, TABLE
+from .searched import Searched
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from tspsim.studies.planner import TrafficPlanned
     from tspsim.studies.planner.traffic_answer import Tried
 
@@ -51,19 +46,33 @@ def cells(tried: Tried, mark: str = "") -> tuple[str, ...]:
 def rows(planned: TrafficPlanned) -> list[tuple[str, ...]]:
     """The best plans, the best of every offer, and the stated ones."""
     first = [each.name for each in planned.best]
-    offers = [each for each in planned.by_offer if each.name not in first or each.offer not in planned.best[0].offer]
-    offers = [each for each in offers if all(each.result is not best.result for best in planned.best)]
+    offers = [each for each in planned.by_offer if all(each.result is not best.result for best in planned.best)]
     stated = [each for each in planned.stated if each.name not in first]
     best = [cells(each) for each in planned.best]
     return [*best, *(cells(each, " (best there)") for each in offers), *(cells(each, " (stated)") for each in stated)]
 
 
-def told(planned: TrafficPlanned) -> tuple[list[str], list[list[str]]]:
-    """Columns that have anything to say, and their rows."""
+def told(planned: TrafficPlanned) -> Searched:
+    """The answer in words."""
+    from tspsim.studies.planner.written import keys_text
+
+    best = planned.best[0]
     every = rows(planned)
     alone = len({row[1] for row in every}) == 1
-    shown = [i for i in range(len(COLUMNS)) if any(row[i] != "–" for row in every) and not (i == 1 and alone)]
-    return [COLUMNS[index] for index in shown], [[row[index] for index in shown] for row in every]
+    return Searched(
+        scenario=planned.scenario,
+        kicker=headline(planned),
+        headline=f"{best.name}: {best.result.in_a_line()}",
+        sentences=sure(planned),
+        keys=keys_text({"name": best.name, **best.keys}),
+        columns=[name for name in COLUMNS if name != "Offer"] if alone else COLUMNS,
+        rows=[(row[0], *row[2:]) for row in every] if alone else every,
+        best=len(planned.best),
+        refused=planned.refused,
+        front=drawn_front(planned),
+        caption="Every run that was simulated: output tokens a second and GPU over what one user sees. The line joins "
+        "those that no other beats in both.",
+    )
 
 
 def headline(planned: TrafficPlanned) -> str:
@@ -89,59 +98,6 @@ def sure(planned: TrafficPlanned) -> list[str]:
     return said
 
 
-def keys_of(tried: Tried) -> str:
-    """The plan as the ``plans`` of a scenario."""
-    from tspsim.studies.planner.written import keys_text
-
-    return keys_text({"name": tried.name, **tried.keys})
-
-
-def summary(planned: TrafficPlanned) -> list[RenderableType]:
-    """For the terminal."""
-    from rich import box
-    from rich.padding import Padding
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    columns, every = told(planned)
-    for number, heading in enumerate(columns):
-        table.add_column(heading.lower(), justify="right" if number else "left", no_wrap=number > 0)
-    for index, row in enumerate(every):
-        if index == len(planned.best):
-            table.add_section()
-        table.add_row(*map(Text, row), style="" if index else "bold")
-    parts: list[RenderableType] = [Text(headline(planned), style="bold"), "", table, ""]
-    parts += [Padding(Text(sentence), (0, 0, 0, 2)) for sentence in (*sure(planned), keys_of(planned.best[0]))]
-    stated = {plan.name for plan in planned.scenario.plans}
-    refused = [f"{name}: {why}" for name, why in planned.refused if name in stated]
-    return [*parts, *(Text(text, style="yellow") for text in refused)]
-
-
-def page(planned: TrafficPlanned, plotly_js: str = "inline") -> str:
-    """The whole page."""
-    best = planned.best[0]
-    columns, every = told(planned)
-    sections: list[tuple[str, str, str, dict[str, Any]]] = [
-        ("answer", "", HEADLINE, {
-            "kicker": headline(planned), "title": planned.scenario.name, "description": planned.scenario.description,
-            "headline": f"{best.name}: {best.result.in_a_line()}", "sentences": sure(planned), "yaml": keys_of(best),
-        }),
-        ("plans", "The best plans", TABLE, {
-            "caption": "The best plans", "columns": columns, "table": every,
-            "refused": [f"{name}: {why}" for name, why in planned.refused[:8]],
-        }),
-        ("front", "The front", FIGURE, {
-            "sentences": [], "key": "front",
-            "caption": "Every run that was simulated: output tokens a second and GPU over what one user sees. The line "
-            "joins those that no other beats in both.",
-        }),
-        ("searched", "What was searched", LIST, {"sentences": sure(planned)}),
-    ]  # fmt: skip
-    drawn = {"front": drawn_front(planned)}
-    return render_sections(sections, drawn, title=f"{planned.scenario.name}, plans", plotly_js=plotly_js)
-
-
 def drawn_front(planned: TrafficPlanned) -> dict[str, Any]:
     """Rate a GPU over the rate of a user, a colour an offer."""
     groups = []
@@ -162,8 +118,3 @@ def drawn_front(planned: TrafficPlanned) -> dict[str, Any]:
 
 def _user(tried: Tried) -> float:
     return float(tried.result.serving["tokens_per_s_per_user"] or 0.0)
-
-
-def write_page(planned: TrafficPlanned, path: Path) -> None:
-    """Write the page, whole or not at all; raises InputError where the file cannot be written."""
-    atomic_write(Path(path), page(planned))

@@ -75,7 +75,8 @@ class Traffic(Section):
     )
     requests: Annotated[PositiveCount, Field(le=MOST_REQUESTS)] | None = Field(
         None,
-        description="that count; default: what the protocol sends, ten a client of a closed loop and at least 100, a "
+        description="that count, warm-up beside them (plain: all that are sent, those it skips among them); default: "
+        "what the protocol sends, ten a client of a closed loop and at least 100, a "
         "whole trace",
     )
     prefix: Annotated[Prefixes, OneKind(PREFIXES, prefixes_.shorthand)] = prefixes_.NOTHING

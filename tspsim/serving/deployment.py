@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from ..description import cost_of, settings_of, too_large
-from ..errors import InputError, UnknownNameError
+from ..errors import InputError, UnknownNameError, describe
 from ..parallel import Plan, capacity, scheme_axes, served
 from ..parallel.serving_engine import Limits, ServingEngine
 from ..question import Question
@@ -77,7 +77,10 @@ class Deployment:
     def configured(self) -> Question:
         """The question with the engine's own limits as they are configured: graphs and memory follow them."""
         stack = self.question.work.stack
-        engine = configured(stack.engine, self.policy, self.options)
+        try:
+            engine = configured(stack.engine, self.policy, self.options)
+        except InputError as error:
+            raise InputError(error.message, key=self.place[str(error.key)]) from None
         work = replace(self.question.work, stack=replace(stack, engine=engine))
         return replace(self.question, work=work)
 
@@ -263,9 +266,16 @@ class Scaled:
 
 
 def configured(engine: ServingEngine, policy: Policy, options: Mapping[str, Any]) -> ServingEngine:
-    """An engine with the limits and the share of memory that its user states by their real names."""
-    names = policy.token_option, policy.sequence_option, engine.scheduler.share
-    tokens, sequences, share = (options.get(name) if name else None for name in names)
+    """An engine with the limits and the share of memory that its user states by their real names.
+
+    Raises
+    ------
+    InputError
+        The share is none; told with its own name.
+    """
+    names = policy.sequence_option, engine.scheduler.share
+    sequences, share = (options.get(name) if name else None for name in names)
+    tokens = policy.step_tokens(options)
     if isinstance(sequences, int):
         engine = replace(engine, slots=sequences)
     if isinstance(tokens, int) or isinstance(sequences, int):
@@ -273,6 +283,9 @@ def configured(engine: ServingEngine, policy: Policy, options: Mapping[str, Any]
             Limits(each.memory_bytes, tokens or each.tokens, sequences or each.sequences) for each in engine.limits
         )
         engine = replace(engine, limits=limits)
-    if isinstance(share, float):
-        engine = replace(engine, memory=replace(engine.memory, share=share))
+    if share is not None:
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0.0 < share <= 1.0:
+            problem = f"{describe(share)} is no share of memory; it must be above 0 and at most 1"
+            raise InputError(problem, key=engine.scheduler.share)
+        engine = replace(engine, memory=replace(engine.memory, share=float(share)))
     return engine

@@ -134,7 +134,7 @@ class Disaggregated:
         written = Request(number, now_s, tokens + 1, outputs - 1) if outputs > 1 else None
         journey = self._journeys[number] = Journey(request, read, written)
         if self.handover.push and written is not None:
-            journey.taker = self.decode.choose(written)
+            journey.taker = self.decode.choose(written, computed=tokens)
         journey.giver = self.prefill.send(read)
 
     # --- caches on their way --------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ class Disaggregated:
         elif self.handover.push:
             self._goes_on_if_all_has_come(journey)
         else:
-            journey.taker = self.decode.choose(journey.written)
+            journey.taker = self.decode.choose(journey.written, computed=journey.request.prompt_tokens)
             journey.pieces = 1
             after(self._env, self.handover.handshake_s, lambda: self._fetch(journey))
 

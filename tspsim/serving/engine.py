@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from ..catalog import validate
@@ -59,6 +60,8 @@ class Engine(Settings):
         unknown = next((name for name in options if name not in policy.options.model_fields), None)
         if unknown is not None:
             raise UnknownNameError(f"option of {scheduler}", unknown, policy.options.model_fields)
+        for name, value in options.items():
+            _check_number(name, value, policy.options.model_fields[name].annotation)
         if block_tokens is not None:
             options.setdefault(policy.block_option, block_tokens)
         object.__setattr__(self, "scheduler", scheduler)
@@ -117,6 +120,14 @@ class Engine(Settings):
     def policy(self) -> Policy:
         """The scheduler."""
         return POLICIES.get(self.scheduler)
+
+
+def _check_number(name: str, value: object, kind: object) -> None:
+    """What the sections of a scenario would take for a number, and is none."""
+    if kind not in (int, float):
+        return
+    if isinstance(value, bool) or (isinstance(value, float) and not isfinite(value)):
+        raise InputError(f"{describe(value)} is not a number", key=name)
 
 
 def _tokens(value: object) -> int | None:

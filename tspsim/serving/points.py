@@ -16,7 +16,7 @@ from .service import Outcome, Service
 from .spread import MOST_AGAIN, Typical, factors
 from .tasks import tasks
 from .traffic import Book, Clients
-from .waits import Waits
+from .waits import Waits, kept_share
 
 Progress = Callable[[float], None]
 #: Growth of waits over the time in which requests come, from which on a queue only grows.
@@ -104,15 +104,18 @@ def measured(deployment: Deployment, traffic: Traffic, waits: Waits, outcome: Ou
     tokens = waits.total(lambda piece: piece.prompt_tokens) + waits.total(lambda piece: piece.output_tokens)
     length = int(tokens / len(waits)) if len(waits) else 1
     drafts = deployment.drafts
+    bounds = traffic.bounds(deployment.question.scenario.workload.model)
     told = measure(
         waits,
         outcome.logs,
         gpus=deployment.gpus,
         bill=deployment.bill,
         cache=deployment.cache(max(1, length)),
-        bounds=traffic.bounds(deployment.question.scenario.workload.model),
+        bounds=bounds,
         tokens_a_gap=drafts.accepted if drafts else 1.0,
     )
+    if bounds and traffic.protocol.apart:
+        told["kept_share"] = kept_share(waits, bounds, apart=True)
     if not traffic.prefix.calls_tools or not isinstance(outcome.requests, Book):
         return told
     prices = deployment.bill.usd_per_gpu_hour
@@ -236,12 +239,12 @@ def highest_rate(deployment: Deployment, traffic: Traffic, *, progress: Progress
         waits, outcome = serve(deployment, traffic.at_rate(rate))
         if outcome.interrupted:
             raise KeyboardInterrupt
-        good = float(waits.good(bounds).mean()) if len(waits) else 0.0
+        good = kept_share(waits, bounds, traffic.protocol.apart)
         return good >= traffic.share and served_rate(waits, rate) is None
 
     waits, _ = serve(deployment, traffic.model_copy(update={"requests": min(64, requests)}).at_rate(1e-3))
     alone = {"ttft_s": float(waits.ttft_s.mean()), "e2e_s": float(waits.e2e_s.mean())}
-    if float(waits.good(bounds).mean()) < traffic.share:
+    if kept_share(waits, bounds, traffic.protocol.apart) < traffic.share:
         return Found(None, requests, 1, alone)
     low, high = 0.0, four_digits(1.0 / alone["e2e_s"])
     while keeps(high) and runs < MOST_RUNS:

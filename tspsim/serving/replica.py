@@ -109,6 +109,7 @@ class Replica:
         #: Events of an older generation are void.
         self._generation = 0
         self._idle = True
+        self._notices: tuple[Callable[[], None], ...] = ()
 
     # --- what others ask ------------------------------------------------------------------------------------
 
@@ -127,14 +128,32 @@ class Replica:
     @property
     def tokens_ahead(self) -> int:
         """Tokens to be computed for the requests that are here: of prompts, and of answers."""
-        return sum([lane.tokens_ahead(self._steps_done()) for lane in self.lanes])
+        return self.ahead_at(self.env.now)
+
+    @property
+    def now_s(self) -> float:
+        """What the clock shows."""
+        return self.env.now
+
+    def ahead_at(self, time_s: float) -> int:
+        """What :attr:`tokens_ahead` has fallen to at a time to come, if nothing happens but the steps of the run."""
+        steps = self._steps_done(time_s)
+        return sum([lane.tokens_ahead(steps) for lane in self.lanes])
+
+    def watch(self, notice: Callable[[], None]) -> None:
+        """Call ``notice`` whenever a request has come or ended, and whenever a run of steps begins or is cut."""
+        self._notices += (notice,)
+
+    def _tell(self) -> None:
+        for notice in self._notices:
+            notice()
 
     @property
     def used_tokens(self) -> int:
         """Tokens of the caches in use, of all attention replicas, the step under way included."""
         if self._run is None:
             return sum([lane.used_tokens() for lane in self.lanes])
-        begun = self._steps_done() + 1
+        begun = self._steps_done(self.env.now) + 1
         plans = zip(self.lanes, self._run.plans, strict=True)
         return sum([lane.used_tokens(begun if plan.decodes else 0) for lane, plan in plans])
 
@@ -179,6 +198,7 @@ class Replica:
             self._at(self.env.now, self._begin, LAST)
         elif self._run is not None:
             self._cut(lane)
+        self._tell()
 
     def _cut(self, lane: Lane) -> None:
         """The run ends where the lane looks for what has arrived."""
@@ -229,6 +249,7 @@ class Replica:
             seen = [lane.flush() for lane in self.lanes]
             if any(seen):
                 plans = self._group.schedule()
+        self._tell()
         if not _busy(plans):
             self._run, self._idle = None, True
             wake_s = min([lane.wake_s() for lane in self.lanes])
@@ -316,6 +337,7 @@ class Replica:
             outs = lane.complete(plan, run.steps)
             first += outs[0]
             ended += outs[1]
+        self._tell()
         kind, sequences, chunk_tokens, waiting = run.row
         self.log.add(run.start_s, end_s, run.steps, kind, sequences, chunk_tokens, waiting, used)
         for sequence in first:
@@ -328,12 +350,12 @@ class Replica:
                 self._on_end(sequence.request)
         return end_s
 
-    def _steps_done(self) -> int:
-        """Whole steps of the run under way."""
+    def _steps_done(self, time_s: float) -> int:
+        """Whole steps of the run under way at a time; the last of them is done when the run is over."""
         run = self._run
         if run is None or run.steps == 1:
             return 0
-        return min(bisect_right(run.ends_s, self.env.now), run.steps - 1)
+        return min(bisect_right(run.ends_s, time_s), run.steps - 1)
 
 
 def _busy(plans: list[StepPlan]) -> bool:

@@ -67,6 +67,58 @@ class Members:
         )
 
 
+class Sent:
+    """A replica as its pool's router knows it: with requests that it was chosen for and that are on their way still,
+    behind a prompt that is read elsewhere, or a cache over a link."""
+
+    def __init__(self, replica: Serves) -> None:
+        self._replica = replica
+        self._notices: tuple[Callable[[], None], ...] = ()
+        #: Tokens that each of them will have ahead, by its number, and all of them.
+        self._coming: dict[int, int] = {}
+        self._tokens = 0
+
+    def chosen(self, request: Request, computed: int) -> None:
+        """For a request, which it will know ``computed`` tokens of."""
+        tokens = request.prompt_tokens - min(computed, request.prompt_tokens - 1) + request.output_tokens
+        self._coming[request.number] = tokens
+        self._tokens += tokens
+        self._tell()
+
+    def come(self, request: Request) -> None:
+        """It is there, if it was on its way."""
+        if request.number in self._coming:
+            self._tokens -= self._coming.pop(request.number)
+            self._tell()
+
+    def _tell(self) -> None:
+        for notice in self._notices:
+            notice()
+
+    @property
+    def waiting(self) -> int:
+        return self._replica.waiting + len(self._coming)
+
+    @property
+    def running(self) -> int:
+        return self._replica.running
+
+    @property
+    def tokens_ahead(self) -> int:
+        return self._replica.tokens_ahead + self._tokens
+
+    @property
+    def now_s(self) -> float:
+        return self._replica.now_s
+
+    def ahead_at(self, time_s: float) -> int:
+        return self._replica.ahead_at(time_s) + self._tokens
+
+    def watch(self, notice: Callable[[], None]) -> None:
+        self._notices += (notice,)
+        self._replica.watch(notice)
+
+
 class Pool:
     """Replicas behind one router, mostly equal ones.
 
@@ -95,7 +147,7 @@ class Pool:
         self.router = ROUTERS.get(router)
         self.name = name
         self.replicas: list[Serves] = []
-        self.homes = array("h")
+        self.homes = array("i")
 
     def open(
         self,
@@ -113,7 +165,8 @@ class Pool:
                     env, on_end, every_step=every_step, on_chunk=on_chunk, on_first_token=self.on_first_token
                 )
                 self.replicas.append(made)
-        self._route = self.router.open(self.replicas)
+        self._sent = [Sent(replica) for replica in self.replicas]
+        self._route = self.router.open(self._sent)
 
     def take(self, request: Request) -> None:
         """A request has come: it goes to the replica of the router's choice."""
@@ -125,9 +178,14 @@ class Pool:
         self.give(number, request)
         return number
 
-    def choose(self, request: Request) -> int:
-        """The replica that the router sends it to."""
-        return self._route(request) if len(self.replicas) > 1 else 0
+    def choose(self, request: Request, *, computed: int = 0) -> int:
+        """The replica that the router sends it to; until it is given, it counts there with the tokens of its prompt
+        that are not ``computed``."""
+        if len(self.replicas) == 1:
+            return 0
+        number = self._route(request)
+        self._sent[number].chosen(request, computed)
+        return number
 
     def give(self, number: int, request: Request, *, computed: int = 0) -> None:
         """To that replica, which knows ``computed`` tokens of its prompt already."""
@@ -135,6 +193,7 @@ class Pool:
         if missing > 0:
             self.homes.extend([-1] * missing)
         self.homes[request.number] = number
+        self._sent[number].come(request)
         self.replicas[number].submit(request, computed=computed)
 
     @property

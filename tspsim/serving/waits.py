@@ -107,6 +107,17 @@ class Waits:
         return kept
 
 
+def kept_share(waits: Waits, bounds: Mapping[str, float], apart: bool) -> float:
+    """Share of requests that keep bounds: all of them, or ``apart`` the one that fewest keep."""
+    if not len(waits):
+        return 0.0
+
+    def kept(some: Mapping[str, float]) -> float:
+        return waits.total(lambda piece: piece.good(some)) / len(waits)
+
+    return min(kept({name: seconds}) for name, seconds in bounds.items()) if apart else kept(bounds)
+
+
 class KeptWaits(Waits):
     """Those of a book: a column is put together when it is asked for."""
 

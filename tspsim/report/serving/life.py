@@ -77,7 +77,7 @@ def sentence(run: Run, place: int) -> str:
     """Lengths and waits of a request."""
     assert run.requests is not None
     requests = run.requests
-    wait = float(requests.scheduled_s[place] - requests.arrival_s[place])
+    wait = float(requests.scheduled_s[place] - requests.sent_s[place])
     read = float(requests.first_token_s[place] - requests.scheduled_s[place])
     prompt, output = int(requests.prompt_tokens[place]), int(requests.output_tokens[place])
     told = [f"{prompt:,} tokens of prompt"]
@@ -105,7 +105,7 @@ def parts(run: Run, place: int) -> Iterator[tuple[str, float, float]]:
     """``(what, from, to)`` of a request, in order; what is not known is left out."""
     assert run.requests is not None
     requests = run.requests
-    arrival, scheduled = float(requests.arrival_s[place]), float(requests.scheduled_s[place])
+    arrival, scheduled = float(requests.sent_s[place]), float(requests.scheduled_s[place])
     first, end = float(requests.first_token_s[place]), float(requests.end_s[place])
     if not np.isfinite(scheduled):
         scheduled = arrival
@@ -124,7 +124,7 @@ def drawn(run: Run, place: int) -> dict[str, Any]:
     """The request's bar, its engine's strip, and the tokens."""
     assert run.requests is not None
     requests = run.requests
-    begin_s, end_s = float(requests.arrival_s[place]), float(requests.end_s[place])
+    begin_s, end_s = float(requests.sent_s[place]), float(requests.end_s[place])
     unit_s, unit = time_unit(end_s - begin_s)
     engine = run.engine_of(place)
     heights = [46] + [46] * (engine is not None) + [170]
@@ -182,7 +182,7 @@ def tokens(run: Run, place: int, engine: Engine | None) -> tuple[Floats, Floats]
     assert run.requests is not None
     requests = run.requests
     first, end = float(requests.first_token_s[place]), float(requests.end_s[place])
-    begin, output = float(requests.arrival_s[place]), int(requests.output_tokens[place])
+    begin, output = float(requests.sent_s[place]), int(requests.output_tokens[place])
     when, count = np.array([begin, first, first, end]), np.array([0.0, 0.0, 1.0, float(output)])
     if engine is None or output < 2:
         return when, count

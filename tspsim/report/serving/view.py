@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tspsim.result import PlanResult
-from tspsim.serving import metrics
+from tspsim.serving.waits import Waits
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -24,41 +24,13 @@ DECODE, MIXED, PREFILL = 0, 1, 2
 KINDS = (PREFILL, MIXED, DECODE)
 
 
-@dataclass(frozen=True)
-class Requests:
+class Requests(Waits):
     """A run's requests in order of arrival, an entry each; seconds of the run, nan where nothing came of it."""
-
-    arrival_s: Floats
-    scheduled_s: Floats
-    first_token_s: Floats
-    end_s: Floats
-    prompt_tokens: Ints
-    output_tokens: Ints
-    preemptions: Ints
-    cached_tokens: Ints
-
-    def __len__(self) -> int:
-        return len(self.arrival_s)
 
     @cached_property
     def ended(self) -> NDArray[np.bool_]:
         """Which were answered to the last token."""
         return np.isfinite(self.end_s) & np.isfinite(self.first_token_s)
-
-    @cached_property
-    def ttft_s(self) -> Floats:
-        """From sending to the first token."""
-        return self.first_token_s - self.arrival_s
-
-    @cached_property
-    def e2e_s(self) -> Floats:
-        """From sending to the last token."""
-        return self.end_s - self.arrival_s
-
-    @cached_property
-    def tpot_s(self) -> Floats:
-        """(E2E − TTFT) / (outputs − 1); nan of a request with one output."""
-        return metrics.tpot_s(self.first_token_s, self.end_s, self.output_tokens)
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,7 @@ def queued(run: Run) -> Iterator[str]:
     requests = run.requests
     if requests is None or not requests.ended.any():
         return
-    wait = requests.scheduled_s[requests.ended] - requests.arrival_s[requests.ended]
+    wait = requests.scheduled_s[requests.ended] - requests.sent_s[requests.ended]
     ttft = requests.ttft_s[requests.ended]
     if np.isfinite(wait).all() and ttft.sum() > 0 and wait.sum() / ttft.sum() >= QUEUED:
         share = float(wait.sum() / ttft.sum())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ...errors import InputError
 from ...registry import Registry
@@ -69,6 +71,11 @@ class Policy:
     token_option: str = ""
     sequence_option: str = ""
     group: type[Group] = Group
+
+    def step_tokens(self, options: Mapping[str, Any]) -> int | None:
+        """Tokens that a step has at most by its options, as stated; None: they say nothing of it."""
+        stated = options.get(self.token_option)
+        return stated if isinstance(stated, int) and stated > 0 else None
 
     def check(self, settings: Settings, request: Request) -> None:
         """Whether a request can ever be served; raises InputError with why not."""

@@ -6,7 +6,8 @@ schedule_batch.py (retract_decode), scheduler_recv_skipper.py, server_args.py.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, StrictBool
 
@@ -238,6 +239,12 @@ class SglangLane(Lane):
 
 
 class SglangPolicy(Policy):
+    def step_tokens(self, options: Mapping[str, Any]) -> int | None:
+        chunk = options.get(self.token_option)
+        if isinstance(chunk, int) and chunk <= 0:
+            chunk = options.get("max_prefill_tokens", SglangOptions().max_prefill_tokens)
+        return chunk if isinstance(chunk, int) and chunk > 0 else None
+
     def check(self, settings: Settings, request: Request) -> None:
         super().check(settings, request)
         blocks = settings.capacity_blocks

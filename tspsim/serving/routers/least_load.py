@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..requests import Request
+from .ranking import Ranking
 from .router import ROUTERS, Backend, Route
-
-
-def load(replica: Backend) -> tuple[int, int]:
-    """Requests that a replica has, then the tokens they still have to compute: what load is compared by."""
-    return replica.waiting + replica.running, replica.tokens_ahead
 
 
 class LeastLoad:
@@ -20,10 +16,10 @@ class LeastLoad:
     summary = "the replica with the fewest requests, then the fewest tokens ahead"
 
     def open(self, replicas: Sequence[Backend]) -> Route:
-        numbers = range(len(replicas))
+        ranking = Ranking(replicas)
 
         def route(_request: Request) -> int:
-            return min(numbers, key=lambda number: load(replicas[number]))
+            return ranking.least()
 
         return route
 

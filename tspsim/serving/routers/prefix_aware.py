@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from ..requests import Request
-from .least_load import load
+from .ranking import Ranking
 from .router import ROUTERS, Backend, Route
 
 
@@ -43,41 +44,89 @@ class PrefixAware:
     summary: str = "the replica that was sent most of the prompt before, unless loads are uneven"
 
     def open(self, replicas: Sequence[Backend]) -> Route:
-        numbers = range(len(replicas))
-        sent: list[OrderedDict[int, None]] = [OrderedDict() for _ in numbers]
+        sent = Sent(len(replicas), self.most_blocks)
+        ranking = Ranking(replicas, sent.count)
+        by_load: list[Ranking] = []
+
+        def least_load() -> int:
+            if not by_load:
+                by_load.append(Ranking(replicas))
+            return by_load[0].least()
 
         def choose(request: Request) -> int:
-            requests = [load(replica)[0] for replica in replicas]
-            most, fewest = max(requests), min(requests)
+            most, fewest = ranking.most, ranking.fewest
             if most - fewest > self.uneven_by and most > fewest * self.uneven_times:
-                return min(numbers, key=lambda number: load(replicas[number]))
-            matched = [matching(request.blocks, blocks) for blocks in sent]
-            best = max(numbers, key=lambda number: matched[number])
-            if matched[best] * request.block_tokens > self.enough * request.prompt_tokens:
+                return least_load()
+            best, matched = sent.longest(request.blocks)
+            if matched * request.block_tokens > self.enough * request.prompt_tokens:
                 return best
-            return min(numbers, key=lambda number: (len(sent[number]), load(replicas[number])))
+            return ranking.least()
 
         def route(request: Request) -> int:
             number = choose(request)
-            blocks = sent[number]
-            for block in request.blocks:
-                blocks[block] = None
-                blocks.move_to_end(block)
-            while len(blocks) > self.most_blocks:
-                blocks.popitem(last=False)
+            sent.add(number, request.blocks)
+            ranking.changed(number)
             return number
 
         return route
 
 
-def matching(blocks: Sequence[int], known: OrderedDict[int, None]) -> int:
-    """First blocks of a prompt, in a row, that are known."""
-    count = 0
-    for block in blocks:
-        if block not in known:
-            break
-        count += 1
-    return count
+class Sent:
+    """Blocks of prompts that replicas were sent, and of each block who was.
+
+    Parameters
+    ----------
+    replicas
+        How many.
+    most
+        Blocks that are remembered of each; the one not seen for longest is forgotten.
+    """
+
+    def __init__(self, replicas: int, most: int) -> None:
+        self._of: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(replicas)]
+        #: Block → numbers of the replicas that were sent it, the least of them first.
+        self._whose: dict[int, tuple[int, set[int]]] = {}
+        self._most = most
+
+    def count(self, number: int) -> int:
+        """Blocks that are remembered of a replica."""
+        return len(self._of[number])
+
+    def add(self, number: int, blocks: Sequence[int]) -> None:
+        """A replica is sent a prompt."""
+        own, whose = self._of[number], self._whose
+        for block in blocks:
+            if block not in own:
+                least, numbers = whose.get(block) or (number, set())
+                numbers.add(number)
+                whose[block] = min(least, number), numbers
+            own[block] = None
+            own.move_to_end(block)
+        while len(own) > self._most:
+            block, _ = own.popitem(last=False)
+            _, numbers = whose.pop(block)
+            numbers.discard(number)
+            if numbers:
+                whose[block] = min(numbers), numbers
+
+    def longest(self, blocks: Sequence[int]) -> tuple[int, int]:
+        """The replica that was sent most of a prompt's first blocks, the first of equals, and how many in a row."""
+        depth = 0
+        while depth < len(blocks) and blocks[depth] in self._whose:
+            depth += 1
+        for deepest in range(depth, 0, -1):
+            least, numbers = self._whose[blocks[deepest - 1]]
+            # Mostly who knows a block knows those before it.
+            if self._knows(least, blocks, deepest):
+                return least, deepest
+            found = next((each for each in sorted(numbers) if self._knows(each, blocks, deepest)), None)
+            if found is not None:
+                return found, deepest
+        return 0, 0
+
+    def _knows(self, number: int, blocks: Sequence[int], count: int) -> bool:
+        own = self._of[number]
+        return all(block in own for block in islice(blocks, count))
 
 
 PREFIX_AWARE = ROUTERS.register(PrefixAware())

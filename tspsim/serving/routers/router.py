@@ -10,7 +10,17 @@ from ..requests import Request
 
 
 class Backend(Protocol):
-    """What a router may look at: how many requests a replica has, and the tokens they still have to compute."""
+    """What a router may look at: how many requests a replica has, and the tokens they still have to compute.
+
+    Attributes
+    ----------
+    waiting, running
+        Requests that are not admitted, and those that are.
+    tokens_ahead
+        Tokens to be computed for them, now.
+    now_s
+        What the clock shows.
+    """
 
     @property
     def waiting(self) -> int: ...
@@ -20,6 +30,18 @@ class Backend(Protocol):
 
     @property
     def tokens_ahead(self) -> int: ...
+
+    @property
+    def now_s(self) -> float: ...
+
+    def ahead_at(self, time_s: float) -> int:
+        """What ``tokens_ahead`` has fallen to at a time to come, if whoever watches is not told before."""
+        ...
+
+    def watch(self, notice: Callable[[], None]) -> None:
+        """Call ``notice`` whenever its requests, or what they have ahead, may have changed otherwise than by steps that
+        go on as they were planned."""
+        ...
 
 
 #: The number of the replica that a request goes to.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from ..._quick import replace
 from ...errors import InputError
 from ...network import Cluster
 from ...parallel import Job, Plan, scheme_of

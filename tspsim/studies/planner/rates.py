@@ -81,7 +81,7 @@ class Engine:
     def _most_tokens(self) -> int:
         """Of a step."""
         engine = self.deployment.engine
-        return int(getattr(engine.options, engine.policy.token_option, self.demand.prompt))
+        return engine.policy.step_tokens(dict(engine.options)) or self.demand.prompt
 
     @cached_property
     def read_s(self) -> float:

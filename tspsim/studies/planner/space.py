@@ -16,10 +16,11 @@ import hashlib
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from ..._quick import replace
 from ...errors import InputError
 from ...mesh import Mesh
 from ...model import Architecture

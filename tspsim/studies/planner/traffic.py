@@ -348,7 +348,7 @@ class TrafficPlanner:
         answer.simulated += 1
         notes = tuple(notes_of_runs(deployment, [one.run.metrics], one))
         result = result_of(deployment, one, [one], None, notes)
-        share = one.run.metrics["good_share"]
+        share = one.run.metrics.get("kept_share", one.run.metrics["good_share"])
         plan = candidate.plan(deployment.plan.name)
         asked = here.scenario.model_copy(update={"plans": (plan,), "traffic": traffic, "offers": ()})
         keys = {**candidate.keys, "name": plan.name}

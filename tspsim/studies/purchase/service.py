@@ -69,7 +69,7 @@ def service_of(scenario: Scenario, result: Result, rates: Rates) -> Service | No
     bounded = bool(traffic.bounds(scenario.workload.model))
     best: tuple[int, float, str, Mapping[str, Any]] | None = None
     for plan, point in points(result):
-        if bounded and (point["good_share"] or 0.0) < traffic.share:
+        if bounded and (point.get("kept_share", point["good_share"]) or 0.0) < traffic.share:
             continue
         users, requests = capacity_of(point)
         shares = [(project.users or 0) / users if users else math.inf]

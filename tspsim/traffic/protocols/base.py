@@ -22,12 +22,16 @@ class Protocol(Kind):
     ----------
     share
         Of the requests that must keep the bounds, where a scenario does not say; None: a scenario's own default.
+    apart
+        Each bound is one on a percentile of its own: that share of requests keeps it, whoever keeps the others.
+        Otherwise requests count that keep all.
     metric
         What the benchmark prints of times: ``mean``, ``p99``, …; answers have them all.
     """
 
     registry: ClassVar[Registry[Any]] = Registry("protocol", "tspsim.protocols")
     share: ClassVar[float | None] = None
+    apart: ClassVar[bool] = False
     metric: ClassVar[str] = "mean"
 
     def refuses(self, arrivals: Arrivals) -> str | None:

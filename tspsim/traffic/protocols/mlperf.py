@@ -26,6 +26,7 @@ class Server(Protocol):
 
     name = "mlperf_server"
     share = 0.99
+    apart = True
     metric = "p99"
 
     def refuses(self, arrivals: Arrivals) -> str | None:
