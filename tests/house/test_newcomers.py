@@ -25,7 +25,7 @@ from tspsim.errors import InputError
 from tspsim.operators import Operator
 from tspsim.parallel import CONTEXT_METHODS, SCHEMES, build_mesh, peak_memory, scheme_of
 from tspsim.parallel.step import Writer
-from tspsim.paths import LowerBound
+from tspsim.paths import Division, LowerBound
 from tspsim.program import Compute
 from tspsim.question import look_up
 from tspsim.simulation import run_plan, scheduled
@@ -149,7 +149,9 @@ def test_everything_registered_keeps_the_contract(model: str, keys: dict[str, An
     scheme, device, cluster = scheme_of(job.plan), asked.device, asked.cluster
     bound = LowerBound(cluster, Costs(device), max(device.peak_flops_per_s.values()), device.compute_slowdown)
     mesh = build_mesh(job.plan, cluster.gpus, cluster.gpus_per_node)
+    own = [Division(job.plan.zero, job.plan.shard_group, mesh)]
     least_s = [bound.floor_s(job), bound.compute_s(job), bound.rough_s(job, mesh), bound.step_s(job, mesh)]
+    least_s += [bound.even_s(job, mesh, own), bound.rough_s(job, mesh, own), bound.outline_s(job, mesh, own)]
     assert max(least_s) <= answer.step_time_s * (1 + 1e-9)
     if pass_ == "forward":
         received = sum(each.bytes for each in scheme.received(job, False))

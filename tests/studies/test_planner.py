@@ -165,6 +165,8 @@ def test_no_bound_exceeds_the_simulated_step(data: st.DataObject, model: str) ->
     plan = data.draw(st.sampled_from(list(space.plans(layout))))
     bound = bounds_of(question)
     pipeline = [(layout.plan.vpp, layout.plan.order)]
+    every = space.divisions(layout)
+    own = [each for each in every if each[:2] == (plan.plan.zero, plan.plan.shard_group)]
     found = {
         "floor": bound.floor_s(family, pipeline),
         "compute": bound.compute_s(family, pipeline),
@@ -172,10 +174,37 @@ def test_no_bound_exceeds_the_simulated_step(data: st.DataObject, model: str) ->
         "rough": bound.rough_s(layout.job, layout.mesh),
         "outline": bound.outline_s(layout.job, layout.mesh),
         "step": bound.step_s(plan.job, plan.mesh),
+        "even of all divisions": bound.even_s(staged.job, staged.mesh, space.divisions(staged)),
+        "rough of all divisions": bound.rough_s(layout.job, layout.mesh, every),
+        "outline of all divisions": bound.outline_s(layout.job, layout.mesh, every),
+        "rough of its own": bound.rough_s(layout.job, layout.mesh, own),
+        "outline of its own": bound.outline_s(layout.job, layout.mesh, own),
+        "what is made again": bound.partly_s(plan.job, plan.mesh, own),
     }
+    assert found["outline"] <= found["outline of all divisions"] <= found["outline of its own"]
     result = simulated(question, plan)
     if result.ran:
         assert {name: value for name, value in found.items() if value > result.step_time_s} == {}
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_all_ways_to_divide_state_have_one_bound_near_the_best_of_their_steps(model: str, stages: int) -> None:
+    """Before the program of any of them is written; of an interleaved pipeline with its bubble."""
+    question = question_of(scenario(model, device="b200", sequence="4Ki"))
+    space = Space(question.model, question.work, question.cluster, 32)
+    bound = bounds_of(question)
+    family = next(
+        each
+        for each in space.families()
+        if each.plan.dp * each.plan.pp == 16 and each.plan.pp == stages and each.micro_batches == 2 * stages
+    )
+    layouts = space.layouts(next(iter(space.within_stage(family))))
+    layout = next(each for each in layouts if (each.plan.vpp > 1) == (stages > 1))
+    alone_s = bound.outline_s(layout.job, layout.mesh)
+    together_s = bound.outline_s(layout.job, layout.mesh, space.divisions(layout))
+    step_s = min(simulated(question, plan).step_time_s for plan in space.plans(layout) if plan.plan.zero in (1, 2))
+    assert 0.9 * step_s < together_s <= step_s
+    assert together_s > alone_s * (1.01 if stages == 1 else 1.0 - 1e-12)
 
 
 @pytest.mark.parametrize(("degrees", "kind"), [((2, 2, 2), "forward"), ((8, 1, 1), "training")])

@@ -16,7 +16,7 @@ from tspsim.cli import main
 from tspsim.costs import Costs
 from tspsim.errors import InfeasibleError, InputError
 from tspsim.parallel import Plan
-from tspsim.paths import LowerBound
+from tspsim.paths import Division, LowerBound
 from tspsim.question import look_up
 from tspsim.report.plan import sure
 from tspsim.simulation import run_plan
@@ -103,7 +103,8 @@ def test_no_bound_exceeds_the_step_for_any_key_that_is_searched(mixture: str) ->
         result = run_plan(replace(asked, work=candidate.job.work, plans=(candidate.plan,)), candidate.plan)
         assert result.ran, result.error
         assert bound.step_s(candidate.job, candidate.mesh) <= result.step_time_s, candidate.name
-        assert bound.outline_s(candidate.job, candidate.mesh) <= result.step_time_s, candidate.name
+        own = [Division(candidate.plan.zero, candidate.plan.shard_group, candidate.mesh)]
+        assert bound.outline_s(candidate.job, candidate.mesh, own) <= result.step_time_s, candidate.name
         groups.add(candidate.plan.shard_group)
     assert groups == {None, 8, 16}
 

@@ -42,16 +42,22 @@ class Replicas:
     def of_layers_s(self, job: Job, divisions: Sequence[Division]) -> Floats:
         """Seconds of a step, of all layers of the model, that each link near a rank is occupied with them; shape
         (divisions, links)."""
-        return np.array([self._of_layers_s(job, division) for division in divisions])
-
-    def _of_layers_s(self, job: Job, division: Division) -> Floats:
         plan = job.plan
-        divided = division.zero, division.shard_group
-        degrees = (*plan.degrees.items(), plan.rail_axes, plan.expert_shards, plan.expert_owners)
-        key = (plan.scheme, degrees, divided, job.micro_batches)
+        degrees = (*plan.degrees.values(), plan.rail_axes, plan.expert_shards, plan.expert_owners)
+        alike = (plan.scheme, degrees, job.micro_batches)
+        key = (*alike, tuple([each[:2] for each in divisions]))
         if key not in self._known:
-            zero = replace(plan, zero=division.zero, shard_group=division.shard_group)
-            self._known[key] = self._written(replace(job, plan=zero), Groups(division.mesh, 0, self.parts.cluster))
+            self._known[key] = np.array([self._of_layers_s(job, division, alike) for division in divisions])
+        return self._known[key]
+
+    def _of_layers_s(self, job: Job, division: Division, alike: Hashable) -> Floats:
+        zero, group, mesh = division
+        if job.micro_batches == 1 and zero == 2:  # runs what ZeRO 1 runs
+            zero = 1
+        key = (alike, zero, group)
+        if key not in self._known:
+            divided = replace(job, plan=replace(job.plan, zero=zero, shard_group=group))
+            self._known[key] = self._written(divided, Groups(mesh, 0, self.parts.cluster))
         return self._known[key]
 
     def _written(self, job: Job, groups: Groups) -> Floats:

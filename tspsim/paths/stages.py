@@ -133,9 +133,10 @@ class StageBounds:
         even_s = self._evenly_s(job, every, said)
         if plan.order.both_ways:
             return even_s
-        # Which kinds of layer a stage has is not asked: the quickest. Weights that are put off wait for nothing.
+        # Which kinds of layer a stage has is not asked: the quickest. Where weights are put off they fill the end.
         layer_s = min(sum(part.busy.end_s for part in parts) for _, parts in every)
-        turn_s = min(sum(part.busy.end_s for part in parts[:2]) for _, parts in every)
+        waits = slice(1 if plan.order.splits_backward else None)
+        turn_s = min(sum(part.busy.end_s for part in parts[waits]) for _, parts in every)
         here, before = sum(job.chunk_sizes[plan.pp - 1 :: plan.pp]), sum(job.chunk_sizes[: plan.pp - 1])
         bubble_s = before * turn_s
         head_s = job.micro_batches * self.kernels.head_s(job) if plan.pp > 1 else 0.0
@@ -181,7 +182,7 @@ class StageBounds:
         their groups stand, or nobody divides."""
         near = self.cluster.gpus_per_node
         unlike = near & (near - 1) or self.cluster.factors
-        if not divisions or job.copies == 1 or (job.plan.pp > 1 and unlike):
+        if not divisions or not job.training or job.copies == 1 or (job.plan.pp > 1 and unlike):
             return None
         return self.replicas.of_layers_s(job, divisions)
 
@@ -202,7 +203,8 @@ class StageBounds:
             sum(work.gaps_s for work in works) / pp,
             np.sum([work.moved_s for work in works], axis=0) / pp,
         )
-        return max((count * inside_s + outside_s) / pp, whole.least_s(self.slowdown, None if said is None else said / pp))
+        lost_s = whole.least_s(self.slowdown, None if said is None else said / pp)
+        return max((count * inside_s + outside_s) / pp, lost_s)
 
     def _hidden_s(self, job: Job, mesh: Mesh) -> float:
         """Kernels with the bubble, and besides them what they wait for where nothing runs: a micro-batch may hide all
@@ -280,8 +282,8 @@ def _work_of_stage(stage: Stage, count: int, idle_s: float) -> Work:
 
 
 def _work_of_last(stage: Stage, count: int, lead_s: float, tail_s: float) -> Work:
-    """Micro-batches of the last stage of a pipeline: its kernels up to the last that it sends, between the time in which
-    nothing has come to it and that in which others are at what it sent."""
+    """Micro-batches of the last stage of a pipeline: its kernels up to the last that it sends, between the time in
+    which nothing has come to it and that in which others are at what it sent."""
     parts = (*stage.forward, *stage.backward, *stage.weights)
     work = _work_of(parts, count)
     kernels_s, moved_s = work.kernels_s, work.moved_s

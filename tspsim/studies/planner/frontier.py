@@ -165,7 +165,12 @@ class Frontier:
     def _within_stage(self, family: Job, pipelines: frozenset[int], bound_s: float) -> None:
         """A family's schedules within a stage, with what its kernels wait for and lose."""
         for even_s, staged in self._sets.once(self._sets.staged, family):
-            self._push(max(bound_s, even_s), partial(self._layouts, staged, pipelines))
+            self._push(max(bound_s, even_s), partial(self._beside, staged, family, pipelines))
+
+    def _beside(self, staged: Candidate, family: Job, pipelines: frozenset[int], bound_s: float) -> None:
+        """One of them with what replicas say to each other."""
+        closer_s = self._sets.beside_s(staged, family)
+        self._push(max(bound_s, closer_s), partial(self._layouts, staged, pipelines))
 
     def _layouts(self, staged: Candidate, pipelines: frozenset[int], bound_s: float) -> None:
         """Its pipelines, each with its bubble."""

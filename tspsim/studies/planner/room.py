@@ -32,8 +32,8 @@ def memory_bytes(job: Job) -> float:
 
 
 def first_stage_bytes(job: Job) -> float:
-    """What no plan that divides a job's state somehow can undercut on the first stage, without what exchanges keep, which
-    a schedule decides."""
+    """What no plan that divides a job's state somehow can undercut on the first stage, without what exchanges keep,
+    which a schedule decides."""
     job, residency = without_gathered(job), scheme_of(job.plan).residency
     exchanged = {each.part for each in residency.buffers(job)}
     parts = stage_memory(job, residency, 0)

@@ -46,7 +46,7 @@ class Sets:
     capacity_bytes: float
     #: What was made, with what it was made of.
     _made: dict[Hashable, tuple[Any, object]] = field(default_factory=dict)
-    _states: dict[Hashable, float] = field(default_factory=dict)
+    _states: dict[Hashable, list[float]] = field(default_factory=dict)
 
     def first_s(self, family: Job) -> float:
         return self.bound.first_s(family, self.shapes(family, self.space.pipelines(family)))
@@ -79,31 +79,37 @@ class Sets:
     def divisions(self, layout: Candidate, least_bytes: float) -> list[Division]:
         """Ways to divide state with which a layout may fit that keeps ``least_bytes`` with all of it divided."""
         every = self.space.divisions(layout)
-        if layout.plan.recomputation == KEPT:
-            least_bytes = 0.0  # a plan that misses may keep less
-        if len(every) < 2:
+        if len(every) == 1:
             return []
-        whole = max(each.zero for each in every)
-        all_divided = next(each for each in every if each.zero == whole and each.shard_group is None)
-        spare_bytes = self.capacity_bytes - max(0.0, least_bytes - self._state_bytes(layout, all_divided))
-        return [each for each in every if self._state_bytes(layout, each) <= spare_bytes]
+        states = self._state_bytes(layout, every)
+        # All of it divided by all is the least; a plan that keeps everything and misses may keep less.
+        kept_bytes = 0.0 if layout.plan.recomputation == KEPT else max(0.0, least_bytes - min(states))
+        spare_bytes = self.capacity_bytes - kept_bytes
+        return [each for each, state in zip(every, states, strict=True) if state <= spare_bytes]
 
-    def _state_bytes(self, layout: Candidate, division: Division) -> float:
+    def _state_bytes(self, layout: Candidate, every: Sequence[Division]) -> list[float]:
         plan = layout.plan
-        key = (*plan.degrees.items(), plan.rail_axes, plan.schedule, plan.vpp, plan.expert_shards, *division[:2])
+        key = (*plan.degrees.values(), plan.rail_axes, plan.schedule, plan.vpp, plan.expert_shards)
         if key not in self._states:
-            self._states[key] = state_bytes(layout.job, division)
+            self._states[key] = [state_bytes(layout.job, each) for each in every]
         return self._states[key]
 
     def staged(self, family: Job) -> list[tuple[float, Candidate]]:
         """A family's schedules within a stage that reach all its ranks, each with what its step cannot undercut."""
         found = []
-        least_bytes = min(self.least_bytes(family, each) for each in self.space.pipelines(family))
         for staged in self.space.within_stage(family):
             with contextlib.suppress(UnreachableError):  # dead links cut its ranks off from each other
-                divisions = self.divisions(staged, least_bytes)
-                found.append((self.bound.even_s(staged.job, staged.mesh, divisions), staged))
+                found.append((self.bound.even_s(staged.job, staged.mesh), staged))
         return found
+
+    def beside_s(self, staged: Candidate, family: Job) -> float:
+        """The same with what replicas say to each other."""
+
+        def found() -> float:
+            least_bytes = min(self.least_bytes(family, each) for each in self.space.pipelines(family))
+            return self.bound.even_s(staged.job, staged.mesh, self.divisions(staged, least_bytes))
+
+        return self._remembered(("beside_s", id(staged)), staged, found)
 
     def layouts(self, staged: Candidate) -> list[tuple[float, Candidate]]:
         """Its pipelines, each with the same."""

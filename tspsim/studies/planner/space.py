@@ -402,13 +402,15 @@ class Space:
     def divisions(self, layout: Candidate) -> tuple[Division, ...]:
         """Every ZeRO stage of a layout and who divides it; all ranks before groups of them."""
         plan, training = layout.plan, layout.job.training
-        key = (*plan.degrees.items(), plan.rail_axes, training)
+        key = (*plan.degrees.items(), plan.rail_axes, plan.schedule, training)
         if key not in self._divided:
             found = []
             for zero in range(4) if training and layout.job.copies > 1 else (0,):
-                for group in (None, *self.shard_groups(layout)) if zero else (None,):
-                    grouped = replace(plan, shard_group=group)
-                    found.append(Division(zero, group, layout.mesh if group is None else self._grouped(grouped)))
+                found.append(Division(zero, None, layout.mesh))
+                for group in self.shard_groups(layout) if zero else ():
+                    grouped = replace(plan, zero=zero, shard_group=group)
+                    if legal(replace(layout.job, plan=grouped)):
+                        found.append(Division(zero, group, self._grouped(grouped)))
             self._divided[key] = tuple(found)
         return self._divided[key]
 
@@ -419,8 +421,8 @@ class Space:
         job = replace(layout.job, plan=replace(plan, name=name_of(plan)))
         if (group is not None or job.unequal) and not legal(job):
             return None
-        groups = [each.shard_group for each in self.divisions(layout) if each.zero == zero]
-        return Candidate(job, mesh, (*layout.order, zero, groups.index(group)))
+        number = 0 if group is None else 1 + self.shard_groups(layout).index(group)
+        return Candidate(job, mesh, (*layout.order, zero, number))
 
     def plans(self, layout: Candidate) -> Iterator[Candidate]:
         """The plans of a layout."""
