@@ -132,6 +132,7 @@ def test_names_are_text_and_run_nothing(shared: Any) -> None:
 
 
 def test_the_gallery_leads_to_every_page_and_table(visit: Open, tmp_path: Path) -> None:
+    """And its pages find the bundle that they share."""
     write_gallery(tmp_path, ["ring-mesh-against-switch", "slow-gpu-mi300x"])
     for width in (1600, 400):
         page = visit(tmp_path / "index.html", width, drawn=False)

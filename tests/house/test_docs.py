@@ -105,7 +105,7 @@ def test_scenarios_and_entries_in_the_text_are_valid(
             continue
         if "plans" in entry:
             if "requests" in entry.get("traffic", {}):
-                entry["traffic"]["requests"] = 64  # that it runs; what all of them take, its own test says
+                entry["traffic"]["requests"] = 16  # that it runs; what all of them take, its own test says
             assert all(plan.ran for plan in tspsim.simulate(entry).plans)
             continue
         file = tmp_path / f"{entry['name']}.yaml"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import subprocess
 import sys
@@ -54,24 +53,18 @@ def test_the_wheel_answers_in_an_empty_folder(wheel: Path, tmp_path: Path) -> No
     empty.mkdir()
     zipfile.ZipFile(wheel).extractall(installed)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("TSPSIM_")}
-    command = [sys.executable, "-m", "tspsim", "run", "tsp-vs-tpsp-1024-mi300x"]
-
-    def run(*more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*command, *more],
-            cwd=empty,
-            env={**environment, "PYTHONPATH": str(installed)},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-
-    done = run()
+    done = subprocess.run(
+        [sys.executable, "-m", "tspsim", "run", "tsp-vs-tpsp-1024-mi300x"],
+        cwd=empty,
+        env={**environment, "PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0 and done.stderr == ""
     assert [path.as_posix() for path in (file.relative_to(empty) for file in empty.rglob("*.*"))] == [
         "reports/tsp-vs-tpsp-1024-mi300x.html"
     ]
-    document = json.loads(run("--json", "-").stdout)
-    plans = ["TSP8", "TP8", "TP4-SP2", "TP2-SP4", "SP8", "TSP8-published"]
-    assert [plan["name"] for plan in document["plans"]] == plans
+    told = {words[0] for line in done.stdout.splitlines() if (words := line.split())}
+    assert {"TSP8", "TP8", "TP4-SP2", "TP2-SP4", "SP8", "TSP8-published"} <= told

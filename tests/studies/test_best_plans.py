@@ -113,7 +113,8 @@ def test_what_does_not_fit_is_refused_by_its_leanest_plan() -> None:
 
 def test_limits_that_no_plan_keeps_name_the_machine() -> None:
     one = {"model": "llama-3.1-8b", "pass": "forward", "sequence": "8Ki", "global_batch": 1}
-    limited = asked([{"name": "best", "search": {"limits": ["schemes=dp", "step<=1ms"]}}], workload=one)
+    offers = [{"name": "A", "cluster": {"device": "h100", "nodes": 1}}]
+    limited = asked([{"name": "best", "search": {"limits": ["schemes=dp", "step<=1ms"]}}], workload=one, offers=offers)
     with pytest.raises(InfeasibleError, match="A: no plan keeps"):
         tspsim.compare(limited)
 
