@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import shutil
@@ -45,6 +46,19 @@ def chromium() -> Iterator[Any]:
 @pytest.fixture
 def visit(chromium: Any) -> Iterator[Callable[..., Any]]:
     """Opens a file; when the test ends, the pages must have complained of nothing and asked for nothing outside."""
+    with visits(chromium) as open_page:
+        yield open_page
+
+
+@pytest.fixture(scope="module")
+def visit_once(chromium: Any) -> Iterator[Callable[..., Any]]:
+    """The same for a page that several tests share, which leave it as they need it not."""
+    with visits(chromium) as open_page:
+        yield open_page
+
+
+@contextlib.contextmanager
+def visits(chromium: Any) -> Iterator[Callable[..., Any]]:
     complaints: list[str] = []
     requests: list[str] = []
     contexts: list[Any] = []

@@ -1,7 +1,8 @@
-"""Frozen dataclasses that are made by the hundred thousand."""
+"""Frozen dataclasses that are made and changed by the hundred thousand."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 from functools import wraps
@@ -16,7 +17,7 @@ def quick(cls: type[Made]) -> type[Made]:
     The ``__init__`` of a frozen dataclass calls ``object.__setattr__`` once a field, since its own ``__setattr__``
     refuses. Here an object is made as one of a class with the same slots that refuses nothing, where a field is a plain
     assignment, and becomes one of the frozen class when all are set. From then on it is what it was: equal, hashable,
-    and no field of it can be set.
+    and no field of it can be set. Where a class it derives from has a slot ``_hash``, its hash is found once.
 
     Parameters
     ----------
@@ -69,9 +70,78 @@ def quick(cls: type[Made]) -> type[Made]:
     exec("\n".join(lines), names)  # as dataclasses itself does
     written: Callable[..., None] = names["__init__"]
     cls.__init__ = wraps(cls.__init__)(written)  # type: ignore[method-assign]
+    if hasattr(cls, "_hash"):
+        cls.__hash__ = remembered(cls.__hash__)  # type: ignore[method-assign, assignment]
     return cls
+
+
+def remembered(find: Callable[[Any], int]) -> Callable[[Any], int]:
+    """A hash that is found once an object."""
+
+    def found(self: Any) -> int:
+        try:
+            known: int = self._hash
+        except AttributeError:
+            known = find(self)
+            object.__setattr__(self, "_hash", known)
+        return known
+
+    return wraps(find)(found)
 
 
 def frozen(cls: type) -> bool:
     """Whether a dataclass is frozen."""
     return bool(cls.__dataclass_params__.frozen)  # type: ignore[attr-defined]
+
+
+def replace(thing: Made, /, **changes: Any) -> Made:
+    """What ``dataclasses.replace`` does, several times as fast: a search over plans makes a hundred thousand so.
+
+    The fields go over as they are, without ``__init__``, into an object that has remembered nothing yet. Objects with
+    slots go the usual way, and so do those of a class with a say in how it is made (``__post_init__``, an ``__init__``
+    of its own, fields that it does not take).
+
+    Raises
+    ------
+    TypeError
+        There is no field of a name.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Point:
+    ...     x: float
+    ...     y: float = 0.0
+    >>> replace(Point(1.0), y=2.0)
+    Point(x=1.0, y=2.0)
+    """
+    cls = thing.__class__
+    known = _plain_fields.get(cls)
+    if known is None:
+        known = _plain_fields[cls] = plain_fields(cls)
+    if not known:
+        return dataclasses.replace(thing, **changes)  # type: ignore[type-var]
+    values = thing.__dict__ | changes
+    if len(values) > len(known):
+        if not changes.keys() <= known:
+            raise TypeError(f"{cls.__qualname__} has no field {', '.join(sorted(changes.keys() - known))}")
+        for remembered in values.keys() - known:
+            del values[remembered]
+    made: Made = object.__new__(cls)
+    object.__setattr__(made, "__dict__", values)
+    return made
+
+
+def plain_fields(cls: type) -> frozenset[str]:
+    """The fields of a class whose objects are their fields and nothing else; of any other class none."""
+    made = vars(cls).get("__dataclass_params__")
+    slots = any(vars(base).get("__slots__") for base in cls.__mro__)
+    if made is None or not (made.init and made.frozen) or slots or hasattr(cls, "__post_init__"):
+        return frozenset()
+    every = fields(cls)
+    return frozenset(each.name for each in every) if all(each.init for each in every) else frozenset()
+
+
+#: Of every class met so far.
+_plain_fields: dict[type, frozenset[str]] = {}

@@ -174,8 +174,8 @@ def _exists(path: Path) -> bool:
 
 def load(kind: Kind, name_or_path: str | Path, type_: type[Model]) -> Model:
     """Locate, read and validate one entry; raises :class:`~tspsim.errors.InputError` with the place."""
-    path = locate(kind, name_or_path)
-    return validate(read_yaml(path), type_, file=str(path))
+    found: Model = _read_as(locate(kind, name_or_path), type_, type_)
+    return found
 
 
 def load_announced(
@@ -190,11 +190,10 @@ def load_announced(
         The file is wrong, or lends from one that was not measured either.
     """
     path, what = locate(kind, name), kind.removesuffix("s")
-    data, file = read_yaml(path), str(path)
-    if data.get("announced") is not True:
-        return validate(data, type_, file=file)
-    found: Any = validate(data, stated, file=file)
-    measured = lender(found)
+    found: Any = _read_as(path, type_, stated)
+    if isinstance(found, type_):
+        return found
+    file, measured = str(path), lender(found)
     if measured == found.name:
         raise InputError(f"an announced {what} cannot be like itself; name a measured one", file=file, key="like")
     try:
@@ -204,6 +203,19 @@ def load_announced(
     if like.announced:
         raise InputError(f"'{measured}' is announced itself; name a measured {what}", file=file, key="like")
     return validate(found.completed(like), type_, file=file)
+
+
+def _read_as(path: Path, type_: type[BaseModel], announced: type[BaseModel]) -> Any:
+    """What a file says, as ``type_``, or as ``announced`` where it says ``announced: true``; nobody can change it, so
+    all who read the same text share it."""
+    return _known(_read_text(path, shorten(path, 200)), path, type_, announced)
+
+
+@lru_cache(maxsize=128)
+def _known(text: str, path: Path, type_: type[BaseModel], announced: type[BaseModel]) -> Any:
+    """By the text, as :func:`_pickled_yaml`; a file that is wrong is read again."""
+    data = _mapping(text, path)
+    return validate(data, announced if data.get("announced") is True else type_, file=str(path))
 
 
 def validate(data: object, type_: type[Model], *, file: str | None = None) -> Model:
@@ -226,8 +238,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
     InputError
         The file cannot be read, is too large, is not YAML of the dialect above, or is not a mapping.
     """
+    return _mapping(_read_text(path, shorten(path, 200)), path)
+
+
+def _mapping(text: str, path: Path) -> dict[str, Any]:
+    """What a file's text says, everybody's own."""
     file = shorten(path, 200)
-    text = _read_text(path, file)
     data = _parse_json(text, file) if path.suffix == ".json" else pickle.loads(_pickled_yaml(text, file))
     if not isinstance(data, dict):
         what = "is empty" if data is None else f"holds {describe(data)}"

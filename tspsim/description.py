@@ -33,12 +33,13 @@ def link_use(
     kinds, bandwidth = cluster.links.kind, cluster.links.bandwidth_bytes_per_s
     carried: dict[str, float] = {}
     peak: dict[str, float] = {}
-    shares: dict[int, float] = {}
-    for link, size_bytes, copies in submission.system.link_loads():
+    used, size_bytes, copies = submission.system.link_loads()
+    share = size_bytes / (bandwidth[used] * makespan_s)
+    shares = dict(zip(used.tolist(), share.tolist(), strict=True))
+    for link, every_bytes, most in zip(shares, (size_bytes * copies).tolist(), shares.values(), strict=True):
         kind = kinds[link]
-        shares[link] = size_bytes / (float(bandwidth[link]) * makespan_s)
-        carried[kind] = carried.get(kind, 0.0) + size_bytes * copies
-        peak[kind] = max(peak.get(kind, 0.0), shares[link])
+        carried[kind] = carried.get(kind, 0.0) + every_bytes
+        peak[kind] = max(peak.get(kind, 0.0), most)
     counts: dict[str, int] = {}
     capacity: dict[str, float] = {}
     for kind, count, rate, _ in cluster.blocks():

@@ -3,7 +3,10 @@
 The options (:mod:`tspsim.parallel.choices`) are ordered by what their longest path takes at least. A few steady layers
 are simulated, first of the best option of every value of what matters most (how attention is cut), then of the others
 where attention is cut as in one of the fastest, then of all cuts with what was best of the rest, until nothing changes;
-those whose path alone is longer are left out. The choice is a function of the question alone: no clock, no randomness.
+those whose path alone is longer are left out. A few layers are not all of a step: transfers that fall behind do so
+slowly, every visit of a micro-batch to a stage fills its exchanges anew, sums of gradients hide behind the backward. So
+the best few and the schedule as published are then run as whole steps, unless those are long. The choice is a function
+of the question alone: no clock, no randomness.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from .engine.assignment import Assignment, counted
 from .engine.core import Interference, no_collection
@@ -21,7 +24,18 @@ from .hardware import Device
 from .metrics import steady_layer_s
 from .network import Cluster
 from .operators import Operator
-from .parallel import Job, Plan, build_mesh, choices_of, located, options_of, peak_memory, scheme_of, write_program
+from .parallel import (
+    Job,
+    Plan,
+    axes_of,
+    build_mesh,
+    choices_of,
+    located,
+    options_of,
+    peak_memory,
+    scheme_of,
+    write_program,
+)
 from .parallel.choices import candidates_of, legal
 from .paths import LowerBound
 from .program import Compute, Program
@@ -33,6 +47,11 @@ LAYERS = 4
 SURE = 1.02
 #: Cuts of attention whose best option is this much slower than the fastest are not looked at further.
 NEAR = 1.06
+#: Of options whose visit to a stage takes at most this much longer than the fastest, so many are run as whole steps.
+CLOSE, FINALISTS = 1.03, 3
+#: A whole step is run for it up to so many exchanges between two shards: visits of micro-batches to layers, times all
+#: pairs of shards; on up to so many GPUs. Of longer steps steady layers are the most, and larger ones take seconds.
+WHOLE, WHOLE_GPUS = 10_000, 2_048
 
 
 def tuned(job: Job, cluster: Cluster, device: Device) -> Plan:
@@ -84,14 +103,47 @@ def _fastest(job: Job, cluster: Cluster, device: Device) -> Plan:
 
     samples = [sample(replace(job, plan=plan), cluster) for plan in fitting]
     try:
-        return _by_simulation(samples, fitting, device, cost)
+        found = _by_simulation(samples, fitting, device, cost)
+        best = min(found, key=lambda index: (found[index].layer_s, index))
+        if not short(job, cluster.gpus):
+            return fitting[best]
+        return _by_whole_steps(job, cluster, device, cost, fitting, found)
     except UnreachableError:  # dead links cut ranks off; the run itself will say so
         return fitting[0]
 
 
+def short(job: Job, gpus: int) -> bool:
+    """Whether a whole step is short enough to run for its schedule; steps of an engine, of which there are many, are
+    not."""
+    exchanges = job.micro_batches * job.model.layers * job.plan.token_shards**2
+    return not job.step.serves and exchanges <= WHOLE and gpus <= WHOLE_GPUS
+
+
+def _by_whole_steps(
+    job: Job,
+    cluster: Cluster,
+    device: Device,
+    cost: Callable[[Operator], float],
+    plans: list[Plan],
+    found: dict[int, Sampled],
+) -> Plan:
+    """The fastest as a whole step: of those closest by a visit to a stage, and the schedule as published."""
+    layers = job.model.layers / (job.plan.pp * job.plan.vpp)
+    visit_s = {index: each.fill_s + layers * each.layer_s for index, each in found.items()}
+    order = sorted(found, key=lambda index: (visit_s[index], index))
+    close = [index for index in order if visit_s[index] <= CLOSE * visit_s[order[0]]][:FINALISTS]
+    published = _switched(replace(job.plan, open=()))
+    as_published = [index for index, plan in enumerate(plans) if _switched(plan) == published]
+    finalists = dict.fromkeys((*close, *as_published))
+    if len(finalists) == 1:
+        return plans[close[0]]
+    return plans[min(finalists, key=lambda index: whole_step_s(replace(job, plan=plans[index]), cluster, device, cost))]
+
+
 def _by_simulation(
     samples: list[tuple[Job, Cluster]], plans: list[Plan], device: Device, cost: Callable[[Operator], float]
-) -> Plan:
+) -> dict[int, Sampled]:
+    """What steady layers of the options took that were simulated, the fastest among them, by index."""
     cluster = samples[0][1]
     mixed = len(set(samples[0][0].model.blocks)) > 1
     bound = LowerBound(
@@ -100,23 +152,24 @@ def _by_simulation(
     meshes = [build_mesh(job.plan, cluster.gpus, cluster.gpus_per_node) for job, _ in samples]
     least = [bound.layer_s(job, mesh) for (job, _), mesh in zip(samples, meshes, strict=True)]
     order = sorted(range(len(plans)), key=lambda index: (least[index], index))
-    found: dict[int, float] = {}
+    found: dict[int, Sampled] = {}
 
     def look_at(indices: Sequence[int]) -> None:
         for index in indices:
-            if index not in found and least[index] < SURE * min(found.values(), default=math.inf):
-                found[index] = simulated_s(samples[index][0], cluster, device, cost)
+            fastest_s = min((each.layer_s for each in found.values()), default=math.inf)
+            if index not in found and least[index] < SURE * fastest_s:
+                found[index] = simulated(samples[index][0], cluster, device, cost)
 
     def fastest() -> int:
-        return min(found, key=lambda index: (found[index], index))
+        return min(found, key=lambda index: (found[index].layer_s, index))
 
     cuts: dict[Hashable, list[int]] = {}
     for index in order:
         cuts.setdefault(_cut(plans[index]), []).append(index)
     look_at([indices[0] for indices in cuts.values()])
-    fastest_s = min(found.values())
+    near_s = NEAR * min(each.layer_s for each in found.values())
     for indices in cuts.values():
-        if found.get(indices[0], math.inf) <= NEAR * fastest_s:
+        if indices[0] in found and found[indices[0]].layer_s <= near_s:
             look_at(indices)
     # Paths alone do not tell which way of the rest is best: where it is another than was looked at first, a cut that
     # seemed slow may be the fastest with it.
@@ -124,10 +177,15 @@ def _by_simulation(
     while True:
         look_at([index for indices in cuts.values() for index in indices if _rest(plans[index]) == _rest(plans[best])])
         if fastest() == best:
-            return plans[best]
+            return found
         best = fastest()
         look_at(cuts[_cut(plans[best])])
         best = fastest()
+
+
+def _switched(plan: Plan) -> dict[str, Any]:
+    """All switches of a plan as they stand."""
+    return {name: value for choice in choices_of(plan) for name, value in choice.settings_of(plan).items()}
 
 
 def _cut(plan: Plan) -> Hashable:
@@ -169,8 +227,15 @@ def sample(job: Job, cluster: Cluster) -> tuple[Job, Cluster]:
         nodes = next(count for count in range(nodes + 1, cluster.nodes + 1) if cluster.nodes % count == 0)
 
 
-def simulated_s(job: Job, cluster: Cluster, device: Device, cost: Callable[[Operator], float]) -> float:
-    """Seconds of a steady layer, forward and back."""
+class Sampled(NamedTuple):
+    """Seconds of a steady layer, forward and back, and of what is in a visit to a stage beside its layers."""
+
+    layer_s: float
+    fill_s: float
+
+
+def simulated(job: Job, cluster: Cluster, device: Device, cost: Callable[[Operator], float]) -> Sampled:
+    """What a sample takes."""
     plan, scheme = job.plan, scheme_of(job.plan)
     mesh = build_mesh(plan, cluster.gpus, cluster.gpus_per_node)
     with no_collection():
@@ -178,13 +243,23 @@ def simulated_s(job: Job, cluster: Cluster, device: Device, cost: Callable[[Oper
         ends = sorted({0, plan.token_shards - 1})
         programs = [write_program(scheme, job, {plan.token_axis: position}) for position in ends]
         slowest = max(programs, key=lambda program: kernels_s(program, cost))
-        submission = execute(
-            cluster,
-            cost,
-            Assignment.uniform(mesh, slowest),
-            interference=Interference(job.work.stack.slowdown(device), device.communication_slowdown),
-        )
-    return steady_layer_s(submission)
+        submission = execute(cluster, cost, Assignment.uniform(mesh, slowest), interference=_interference(job, device))
+    layer_s = steady_layer_s(submission)
+    return Sampled(layer_s, submission.makespan_s - layer_s * job.model.layers)
+
+
+def whole_step_s(job: Job, cluster: Cluster, device: Device, cost: Callable[[Operator], float]) -> float:
+    """Seconds of a step of alike GPUs."""
+    mesh, scheme = build_mesh(job.plan, cluster.gpus, cluster.gpus_per_node), scheme_of(job.plan)
+    roles, role_of = mesh.coordinates(axes_of(job))
+    with no_collection():
+        programs = tuple([write_program(scheme, job, role) for role in roles])
+        assignment = Assignment(mesh, programs, role_of)
+        return execute(cluster, cost, assignment, interference=_interference(job, device)).makespan_s
+
+
+def _interference(job: Job, device: Device) -> Interference:
+    return Interference(job.work.stack.slowdown(device), device.communication_slowdown)
 
 
 def kernels_s(program: Program, cost: Callable[[Operator], float]) -> float:

@@ -27,6 +27,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from .errors import UnitError, shorten
@@ -141,6 +142,15 @@ def parse(
     >>> parse("2.1 GHz", "Hz"), parse("1.5 GiB", "bytes"), parse("5 µs", "s")
     (2100000000.0, 1610612736.0, 5e-06)
     """
+    # Of numbers, equal ones are not the same: True is no quantity.
+    read = _known if type(value) is str else _parsed
+    return read(value, dimension, minimum, positive, tuple(examples))
+
+
+def _parsed(
+    value: Any, dimension: Dimension, minimum: float | None, positive: bool, examples: tuple[str, ...]
+) -> float:
+    """What :func:`parse` gives."""
     offer = _examples(examples or EXAMPLES[dimension])
     number, unit = _split(value, offer)
     exact = number * _factor(value, unit, dimension, offer)
@@ -156,6 +166,10 @@ def parse(
     if abs(exact) > LARGEST_COUNT:
         raise UnitError(f"'{shorten(value)}' is larger than any count used here (2^53)")
     return int(exact)
+
+
+#: What texts say: a file's are read again by every question that names it.
+_known = lru_cache(maxsize=4096)(_parsed)
 
 
 def _split(value: object, offer: str) -> tuple[Fraction, str]:

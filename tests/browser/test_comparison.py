@@ -51,6 +51,12 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def shared(visit_once: Open, comparison: Path) -> Any:
+    """A page for tests of which one alone changes it."""
+    return visit_once(comparison)
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(1600, "light"), (400, "dark")])
 def test_every_figure_is_drawn_and_nothing_scrolls_sideways(
     visit: Open, comparison: Path, width: int, scheme: str
@@ -106,8 +112,8 @@ def test_a_name_leads_to_the_report_with_the_timeline(visit: Open, comparison: P
     assert "H200" in page.title()
 
 
-def test_the_choosers_change_price_basis_curve_and_rival(visit: Open, comparison: Path) -> None:
-    page = visit(comparison)
+def test_the_choosers_change_price_basis_curve_and_rival(shared: Any) -> None:
+    page = shared
     for figure, what in (
         ("pareto", "() => document.getElementById('figure-pareto').data[0].x"),
         ("scaling", "() => document.getElementById('figure-scaling').data[0].y"),
@@ -119,8 +125,8 @@ def test_the_choosers_change_price_basis_curve_and_rival(visit: Open, comparison
     assert "circle" in symbols and "circle-open" in symbols
 
 
-def test_names_are_text_and_run_nothing(visit: Open, comparison: Path) -> None:
-    page = visit(comparison)
+def test_names_are_text_and_run_nothing(shared: Any) -> None:
+    page = shared
     assert "<b>small</b>" in page.inner_text("h1")
     assert page.evaluate("() => document.querySelectorAll('script').length") == 4
 

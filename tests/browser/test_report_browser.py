@@ -18,6 +18,8 @@ DRAWN = """() => Object.fromEntries([...document.querySelectorAll('.plot')].map(
     plot.querySelectorAll('.trace, .heatmaplayer image').length]))"""
 WINDOW = "() => document.getElementById('gantt-plot').layout.xaxis.range"
 BARS = "() => document.querySelectorAll('#gantt-plot .point path').length"
+BESIDE_MARKS = """() => { const marks = document.getElementById('figure-fabric').data.at(-1);
+    return marks.text.filter((text, at) => marks.textposition[at] !== 'middle center'); }"""
 
 Open = Callable[..., Any]
 
@@ -29,10 +31,17 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1600, "light"), (400, "dark")])
+@pytest.fixture(scope="module")
+def shared(visit_once: Open, report: Path) -> Any:
+    """A page for tests that put back what they change, or set first what they look at."""
+    return visit_once(report)
+
+
+@pytest.mark.parametrize(("width", "scheme", "named"), [(1400, "light", True), (400, "dark", False)])
 def test_every_figure_is_drawn_on_load_and_nothing_scrolls_sideways(
-    visit: Open, report: Path, width: int, scheme: str
+    visit: Open, report: Path, width: int, scheme: str, named: bool
 ) -> None:
+    """Marks of the fabric have names where there is room."""
     page = visit(report, width, scheme)
     drawn = page.evaluate(DRAWN)
     assert set(drawn) == {"gantt-plot", *(f"figure-{name}" for name in FIGURES)}
@@ -40,6 +49,8 @@ def test_every_figure_is_drawn_on_load_and_nothing_scrolls_sideways(
     assert page.evaluate("() => document.documentElement.scrollWidth <= window.innerWidth")
     ground = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, ground[4:-1].split(","))) < 150) == (scheme == "dark")
+    texts = page.evaluate(BESIDE_MARKS)
+    assert texts and all(texts) == named and any(texts) == named
 
 
 def test_the_timeline_opens_on_two_layers_and_its_buttons_change_the_window(
@@ -61,8 +72,8 @@ def test_the_timeline_opens_on_two_layers_and_its_buttons_change_the_window(
     assert 1000 < page.evaluate(BARS) < 12_000
 
 
-def test_the_order_switch_moves_tables_and_figures(visit: Open, report: Path) -> None:
-    page = visit(report)
+def test_the_order_switch_moves_tables_and_figures(shared: Any) -> None:
+    page = shared
     table = """() => [...document.querySelectorAll('#plans-table tbody th')]
         .map(each => each.firstChild.textContent.trim())"""
     ticks = "key => document.getElementById(`figure-${key}`).layout.yaxis.ticktext"
@@ -79,16 +90,6 @@ def test_the_order_switch_moves_tables_and_figures(visit: Open, report: Path) ->
     assert [moved[str(row)] for row in range(4)] == [fastest[str(ranked.index(name))] for name in stated[:4]]
     page.uncheck("input[data-order]")
     assert page.evaluate(table) == page.evaluate(ticks, "memory") == ranked
-
-
-@pytest.mark.parametrize(("width", "named"), [(1400, True), (400, False)])
-def test_marks_of_the_fabric_have_names_where_there_is_room(
-    visit: Open, report: Path, width: int, named: bool
-) -> None:
-    beside = """() => { const marks = document.getElementById('figure-fabric').data.at(-1);
-        return marks.text.filter((text, at) => marks.textposition[at] !== 'middle center'); }"""
-    texts = visit(report, width).evaluate(beside)
-    assert texts and all(texts) == named and any(texts) == named
 
 
 def test_a_drag_zooms_a_double_click_returns_and_keys_move(visit: Open, report: Path) -> None:
@@ -118,8 +119,9 @@ def test_a_drag_zooms_a_double_click_returns_and_keys_move(visit: Open, report: 
     page.wait_for_function(f"() => ({WINDOW})()[1] > {0.95 * whole[1]}")
 
 
-def test_pointing_at_a_bar_tells_shape_work_and_achieved_rate(visit: Open, report: Path) -> None:
-    page = visit(report)
+def test_pointing_at_a_bar_tells_shape_work_and_achieved_rate(shared: Any) -> None:
+    page = shared
+    page.select_option("#gantt-plan", label="TSP8")
     texts = page.evaluate("() => document.getElementById('gantt-plot').data.flatMap(t => t.hovertext)")
     attention = next(text for text in texts if text.startswith("<b>attention</b><br>rank 0"))
     for part in (
@@ -132,8 +134,8 @@ def test_pointing_at_a_bar_tells_shape_work_and_achieved_rate(visit: Open, repor
         assert part in attention
 
 
-def test_the_selectors_change_plan_and_ranks(visit: Open, report: Path) -> None:
-    page = visit(report)
+def test_the_selectors_change_plan_and_ranks(shared: Any) -> None:
+    page = shared
     title = "() => document.getElementById('gantt-plot').layout.xaxis.title.text"
     rows = "() => document.getElementById('gantt-plot').layout.yaxis.tickvals.length"
     page.select_option("#gantt-plan", label="TP8")
@@ -151,8 +153,8 @@ def test_the_selectors_change_plan_and_ranks(visit: Open, report: Path) -> None:
     assert page.evaluate(colours) != before
 
 
-def test_the_toggle_turns_the_whole_page_dark_and_back(visit: Open, report: Path) -> None:
-    page = visit(report)
+def test_the_toggle_turns_the_whole_page_dark_and_back(shared: Any) -> None:
+    page = shared
     ink = "() => document.getElementById('figure-memory').layout.font.color"
     light = page.evaluate(ink)
     page.click("#theme")

@@ -31,6 +31,12 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def shared(visit_once: Open, report: Path) -> Any:
+    """A page for tests that each look at figures of their own."""
+    return visit_once(report)
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (400, "dark")])
 def test_every_figure_is_drawn_and_nothing_scrolls_sideways(visit: Open, report: Path, width: int, scheme: str) -> None:
     shown = visit(report, width, scheme)
@@ -44,8 +50,8 @@ def test_every_figure_is_drawn_and_nothing_scrolls_sideways(visit: Open, report:
     assert grids[0] == grids[1], "every axis follows the theme"
 
 
-def test_the_engines_figure_zooms_and_changes_its_window(visit: Open, report: Path) -> None:
-    shown = visit(report)
+def test_the_engines_figure_zooms_and_changes_its_window(shared: Any) -> None:
+    shown = shared
     whole = shown.evaluate(RANGE)
     shown.locator("#figure-engines").scroll_into_view_if_needed()
     box = shown.locator("#figure-engines .nsewdrag").nth(1).bounding_box()
@@ -64,8 +70,8 @@ def test_the_engines_figure_zooms_and_changes_its_window(visit: Open, report: Pa
     assert shown.evaluate(RANGE) != whole
 
 
-def test_the_selectors_change_the_curve_and_the_life(visit: Open, report: Path) -> None:
-    shown = visit(report)
+def test_the_selectors_change_the_curve_and_the_life(shared: Any) -> None:
+    shown = shared
     title = "() => document.getElementById('figure-serving-curves').layout.yaxis.title.text"
     before = shown.evaluate(title)
     shown.select_option("select[data-figure=serving-curves]", label="time to the first token, mean (s)")

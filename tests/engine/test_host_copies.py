@@ -67,7 +67,7 @@ def test_nothing_is_copied_faster_than_the_link_carries() -> None:
     mesh = grid(2, 8, axes="yx")
     played = play(TWO, program(hop(4 * GB, axis="y"), *copies("out", "in").items), mesh, by="y")
     capacity = TWO.links.bandwidth_bytes_per_s
-    for link, carried, _ in played.system.link_loads():
+    for link, carried, _ in zip(*played.system.link_loads(), strict=True):
         assert carried / played.makespan_s <= float(capacity[link]) * (1 + 1e-9)
 
 

@@ -60,7 +60,7 @@ def test_on_a_mesh_the_bytes_that_ranks_receive_are_those_that_cross_links(
     cluster, mesh = CLUSTERS[machine[0]], machine[1]
     submission = play(cluster, chosen, mesh)
     received = sum(submission.timeline.labels[label].size_bytes for label in communication_rows(submission))
-    carried = sum(size * copies for _, size, copies in submission.system.link_loads())
+    carried = sum(size * copies for _, size, copies in zip(*submission.system.link_loads(), strict=True))
     assert carried == pytest.approx(received, rel=NEAR)
 
 
@@ -76,7 +76,7 @@ def test_what_enters_a_nic_or_a_switch_leaves_it(machine: tuple[str, Mesh], chos
     submission = play(cluster, chosen, mesh)
     balance: dict[int | str, float] = {}
     largest = 1.0
-    for link, size_bytes, _ in submission.system.link_loads():
+    for link, size_bytes, _ in zip(*submission.system.link_loads(), strict=True):
         source, target = cluster.links.source[link], cluster.links.target[link]
         balance[source] = balance.get(source, 0.0) - size_bytes
         balance[target] = balance.get(target, 0.0) + size_bytes
@@ -214,7 +214,8 @@ def test_folded_ranks_do_what_every_rank_does(
     expected = rows_of(whole)
     for key, row in rows_of(folded).items():
         assert row == pytest.approx(expected[key], rel=NEAR, abs=1e-15)
-    loads = [sum(size * copies for _, size, copies in run.system.link_loads()) for run in (folded, whole)]
+    columns = [run.system.link_loads() for run in (folded, whole)]
+    loads = [float((size * copies).sum()) for _, size, copies in columns]
     assert loads[0] == pytest.approx(loads[1], rel=NEAR)
 
 

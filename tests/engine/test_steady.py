@@ -65,7 +65,7 @@ def assert_same(some: Submission, every: Submission) -> None:
     assert list(some.timeline.labels) == list(every.timeline.labels)
     assert some.makespan_s == every.makespan_s and some.instructions == every.instructions
     assert list(some.system.uses().values()) == list(every.system.uses().values())
-    assert list(some.system.link_loads()) == list(every.system.link_loads())
+    assert [each.tolist() for each in some.system.link_loads()] == [each.tolist() for each in every.system.link_loads()]
 
 
 def ran(submission: Submission) -> int:

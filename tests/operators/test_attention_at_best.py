@@ -10,7 +10,7 @@ from tspsim import catalog
 from tspsim.errors import TspsimError
 from tspsim.hardware import load_device
 from tspsim.operators import Attention
-from tspsim.paths.lower_bound import BEST_RATE
+from tspsim.paths.kernels import BEST_RATE
 
 
 @pytest.mark.parametrize("name", catalog.names("devices"))

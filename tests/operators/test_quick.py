@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 import pickle
-from dataclasses import FrozenInstanceError, dataclass, field, fields, replace
+from dataclasses import FrozenInstanceError, dataclass, field, fields
 
 import pytest
 
-from tspsim._quick import quick
+from tspsim._quick import quick, replace
 from tspsim.operators import Gemm, GroupedGemm, Operator
+from tspsim.parallel import Plan
 from tspsim.program import Compute
 
 
@@ -53,7 +55,7 @@ def test_it_stays_as_it_was_made_and_copies_are_equal(made: Operator) -> None:
     with pytest.raises(FrozenInstanceError):
         delattr(made, name)
     assert pickle.loads(pickle.dumps(made)) == copy.deepcopy(made) == made
-    assert getattr(replace(made, **{name: 5}), name) == 5  # type: ignore[type-var]
+    assert getattr(replace(made, **{name: 5}), name) == 5
 
 
 def test_classes_that_derive_are_made_as_ever() -> None:
@@ -80,3 +82,33 @@ def test_other_classes_are_refused() -> None:
     for cls in (Open, Mutable, Made):
         with pytest.raises(TypeError, match="no frozen dataclass"):
             quick(cls)
+
+
+def test_replace_makes_what_the_standard_one_makes() -> None:
+    plan = Plan("one", {"tp": 2})
+    assert plan.scheme  # remembered by the object, and not handed on
+    assert replace(plan, zero=1, name="two") == dataclasses.replace(plan, zero=1, name="two")
+    assert vars(replace(plan, degrees={"tsp": 2})) == vars(dataclasses.replace(plan, degrees={"tsp": 2}))
+    product = Gemm(1, 2, 3)
+    assert replace(product, m=4) == Gemm(4, 2, 3)
+
+
+def test_replace_refuses_what_is_no_field() -> None:
+    plan = Plan("one", {"tp": 2})
+    with pytest.raises(TypeError, match="colour"):
+        replace(plan, colour="red")
+    with pytest.raises(TypeError):
+        replace(Gemm(1, 2, 3), colour="red")
+
+
+def test_replace_asks_a_class_that_has_a_say() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Even:
+        number: int
+
+        def __post_init__(self) -> None:
+            if self.number % 2:
+                raise ValueError("odd")
+
+    with pytest.raises(ValueError, match="odd"):
+        replace(Even(2), number=3)

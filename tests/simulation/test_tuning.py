@@ -279,3 +279,37 @@ def test_a_short_prompt_s_choice_is_the_fastest_of_all(device: str, model: str) 
     job = found.job(found.plans[0])
     times = [run_plan(found, replace(plan, open=())).step_time_s for plan in options_of(job, found.cluster.layout.mesh)]
     assert run_plan(found, found.plans[0]).step_time_s <= 1.01 * min(times)
+
+
+# Beside steady layers.
+
+
+@pytest.mark.parametrize(
+    ("cluster", "work", "plan"),
+    [
+        # Two exchanges that fill every visit of a micro-batch to a stage.
+        (
+            {"device": "h100", "nodes": 4, "fabric": "rail-optimised-400g"},
+            {"model": "llama-2-70b", "pass": "forward", "sequence": 2048, "sequences_per_replica": 4},
+            {"tsp": 4, "pp": 4},
+        ),
+        # Transfers that fall behind over more layers than are sampled.
+        (
+            {"device": "b200", "nodes": 5, "fabric": "rail-optimised-400g"},
+            {"model": "tsp-8b", "pass": "forward", "sequence": 4096, "document": 512},
+            {"tsp": 2},
+        ),
+        # Sums of gradients that hide behind the backward.
+        (
+            {"device": "b200", "nodes": 5, "fabric": "rails-400g", "gpus_per_node": 4},
+            {"model": "tsp-8b", "pass": "training", "sequence": 4096, "document": 512},
+            {"tsp": 2, "recomputation": "full"},
+        ),
+    ],
+)
+def test_what_is_chosen_is_not_slower_than_the_published_schedule(
+    cluster: dict[str, Any], work: dict[str, Any], plan: dict[str, Any]
+) -> None:
+    plans = [{"name": "auto", **plan}, {"name": "published", **plan, "tsp_schedule": "published"}]
+    chosen, published = tspsim.simulate({"name": "s", "cluster": cluster, "workload": work, "plans": plans}).plans
+    assert chosen.step_time_s <= published.step_time_s * (1 + 1e-12)

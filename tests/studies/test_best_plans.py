@@ -67,7 +67,15 @@ def test_answers_say_what_was_searched(compared: tspsim.interface.Comparison) ->
         assert row.searched.bounded >= row.searched.simulated > 0
         assert row.searched.complete and "is the best of" in row.searched.in_words(row.name)
     entry = decision.to_json()["offers"][0]["searched"]
-    assert set(entry) == {"plan", "error", "simulated", "bounded", "gap", "complete", "keys"}
+    assert set(entry) == {"plan", "error", "simulated", "bounded", "gap", "complete", "keys", "limits"}
+
+
+def test_answers_say_within_which_limits_a_plan_is_the_best(compared: tspsim.interface.Comparison) -> None:
+    decision = compared.verdict
+    assert decision is not None
+    for row in decision.rows:
+        assert row.searched is not None and row.searched.limits
+        assert f"layouts within {', '.join(row.searched.limits)}," in row.searched.in_words(row.name)
 
 
 def test_the_verdict_has_its_range_its_probability_and_both_price_ratios(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import io
 import json
 import os
 import random
@@ -15,8 +17,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from helpers.processes import heed_interrupts
+from helpers.processes import files_limited_to, heed_interrupts
 from helpers.sweeps import command, environment, run_sweep, write_catalog
+
+from tspsim.cli import main
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 
@@ -37,9 +41,17 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def undisturbed(catalog: Path, tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
     out = tmp_path_factory.mktemp("undisturbed") / "t.csv"
-    done = run_sweep(catalog, *OVER, "--out", out, "--jobs", 1)
-    assert done.returncode == 0, done.stderr
+    assert sweep_here(catalog, *OVER, "--out", out) == (0, "")
     return table_of(out)
+
+
+def sweep_here(catalog: Path, *arguments: object) -> tuple[int, str]:
+    """A sweep by this process alone: its exit code, and what it says on standard error."""
+    told = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(told):
+        patch.setenv("TSPSIM_CATALOG", str(catalog))
+        code = main(["sweep", "tiny", *map(str, arguments), "--jobs", "1"])
+    return code, told.getvalue()
 
 
 def table_of(path: Path) -> list[list[str]]:
@@ -180,50 +192,38 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(
     assert "--resume" in errors
     assert wait_until(lambda: not any(map(alive, workers)))
     assert not out.exists()
-    done = run_sweep(catalog, *OVER, "--out", out, "--jobs", 1, "--resume")
-    assert done.returncode == 0, done.stderr
+    assert sweep_here(catalog, *OVER, "--out", out, "--resume") == (0, "")
     assert table_of(out) == undisturbed
 
 
 def test_a_full_disk_is_one_clear_message_and_nothing_is_lost(
     catalog: Path, undisturbed: list[list[str]], tmp_path: Path
 ) -> None:
-    import resource
-
     out = tmp_path / "t.csv"
-
-    def small_files() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, 64 * 1024))
-
-    done = run_sweep(catalog, *OVER, "--out", out, "--jobs", 1, preexec_fn=small_files)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert "t.sqlite" in done.stderr
-    assert "--resume" in done.stderr
+    with files_limited_to(64 * 1024):
+        code, errors = sweep_here(catalog, *OVER, "--out", out)
+    assert code == 2
+    assert errors.count("\n") == 1, errors
+    assert "t.sqlite" in errors
+    assert "--resume" in errors
     kept = kept_in(out.with_suffix(".sqlite"))
     assert kept
     assert not out.exists()
-    done = run_sweep(catalog, *OVER, "--out", out, "--jobs", 1, "--resume")
-    assert done.returncode == 0, done.stderr
+    assert sweep_here(catalog, *OVER, "--out", out, "--resume") == (0, "")
     assert table_of(out) == undisturbed
     now = kept_in(out.with_suffix(".sqlite"))
     assert {key: now[key] for key in kept} == kept
 
 
 def test_a_table_that_does_not_fit_leaves_the_store_and_no_half_table(catalog: Path, tmp_path: Path) -> None:
-    import resource
-
-    arguments = ("--over", "workload.sequence=1Ki..32Ki*2", "--out", tmp_path / "t.parquet", "--jobs", 1)
-    assert run_sweep(catalog, *arguments).returncode == 0
+    arguments = ("--over", "workload.sequence=1Ki..32Ki*2", "--out", tmp_path / "t.parquet")
+    assert sweep_here(catalog, *arguments) == (0, "")
     (tmp_path / "t.parquet").write_bytes(b"the older one")
-
-    def tiny_files() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-
-    done = run_sweep(catalog, *arguments, "--resume", preexec_fn=tiny_files)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert "t.parquet: cannot write" in done.stderr
+    with files_limited_to(4096):
+        code, errors = sweep_here(catalog, *arguments, "--resume")
+    assert code == 2
+    assert errors.count("\n") == 1, errors
+    assert "t.parquet: cannot write" in errors
     assert (tmp_path / "t.parquet").read_bytes() == b"the older one"
     assert {path.name for path in tmp_path.iterdir()} == {"t.parquet", "t.sqlite"}
 
@@ -234,10 +234,10 @@ def test_a_folder_nobody_may_write_to_is_refused_before_the_work(catalog: Path, 
     folder.chmod(0o555)
     if os.access(folder, os.W_OK):
         folder = Path("/proc")  # root may write anywhere else
-    done = run_sweep(catalog, "--over", "workload.sequence=1Ki", "--out", folder / "t.csv")
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert "write" in done.stderr or "keep" in done.stderr
+    code, errors = sweep_here(catalog, "--over", "workload.sequence=1Ki", "--out", folder / "t.csv")
+    assert code == 2
+    assert errors.count("\n") == 1, errors
+    assert "write" in errors or "keep" in errors
 
 
 # --- Dask ---------------------------------------------------------------------------------------------------

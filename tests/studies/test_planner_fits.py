@@ -10,7 +10,7 @@ import tspsim
 from tspsim.model import load_model
 from tspsim.parallel import peak_memory, scheme_of
 from tspsim.studies.planner import Planner
-from tspsim.studies.planner.branch import layout_bytes
+from tspsim.studies.planner.room import layout_bytes
 
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "mixtral-8x7b"])
@@ -24,7 +24,7 @@ def test_no_plan_of_a_layout_needs_less_than_its_layout_says(model: str) -> None
             for layout in itertools.islice(space.layouts(staged), 3):
                 least = layout_bytes(layout)
                 pipeline = next(each for each in space.pipelines(family) if each[0] == layout.order[-1])
-                assert search.least_bytes(family, pipeline) <= least * (1.0 + 1e-12), layout.job.plan
+                assert search.sets.least_bytes(family, pipeline) <= least * (1.0 + 1e-12), layout.job.plan
                 for candidate in space.plans(layout):
                     needed = sum(peak_memory(candidate.job, scheme_of(candidate.plan).residency).values())
                     assert needed >= least * (1.0 - 1e-12), candidate.name

@@ -19,6 +19,7 @@ from tspsim.simulation import simulate
 from tspsim.studies.planner.query import searched_apart
 from tspsim.studies.purchase import Decision, decide, expand
 from tspsim.studies.purchase.fabric import Bill
+from tspsim.studies.purchase.needs import need
 from tspsim.studies.uncertainty import Z_LOW
 
 PURCHASES = [name for name in catalog.names("scenarios") if load(name).offers and load(name).traffic is None]
@@ -164,6 +165,17 @@ def test_the_needed_size_reaches_the_rate_and_a_node_less_does_not(small: Decisi
             update={"cluster": question.cluster.model_copy(update={"nodes": row.need.nodes - 1})}  # type: ignore[union-attr]
         )
         assert simulate(fewer).plan(row.best.name).tokens_per_s < 3e6
+
+
+def test_the_needed_size_is_one_whose_replicas_share_a_global_batch_evenly() -> None:
+    """Three nodes would be fast enough, but 16 sequences do not divide over three replicas."""
+    batch = {"model": "llama-3.1-8b", "pass": "forward", "sequence": "8Ki", "global_batch": 16}
+    (offer, _), plans = purchase()["offers"], [{"name": "TSP8", "tsp": 8}]
+    (scenario,) = expand(load(purchase(workload=batch, plans=plans, offers=[offer], project={"rate": "0.7 Mtokens/s"})))
+    (run,) = simulate(scenario).plans
+    cluster = build_cluster("mi300x", 2, "rails-400g")
+    found = need(scenario, cluster, "TSP8", run.tokens_per_s, lambda asked: simulate(asked).plans[0])
+    assert found is not None and found.nodes == 4 and found.tokens_per_s >= 0.7e6
 
 
 def test_a_rate_is_priced_a_day_and_to_the_end_of_the_budget(small: Decision) -> None:

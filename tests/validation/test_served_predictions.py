@@ -59,6 +59,12 @@ def test_a_row_has_its_time_per_output_token_and_beside_it_the_time_to_the_first
     assert "predicted_silicon_ttft_ms" in outcome.csv().splitlines()[0].split(",")
 
 
+def test_a_cold_engine_has_its_time_per_output_token_alone() -> None:
+    cold = ROWS.iloc[1:2].assign(silicon_data_source="silicon_concurrency=8; measured=2025-11-10")
+    answers = predict(SILICON, cold.reset_index(drop=True)).answers
+    assert np.all(answers.predicted > 1.0) and "silicon_ttft_ms" not in answers.further
+
+
 def test_metrics_of_one_published_run_are_read_off_one_replay() -> None:
     row = {
         "id": "x", "source_url": "", "date": "", "model": "Llama-3.3-70B-Instruct-MXFP4", "gpu": "MI355X",

@@ -144,6 +144,56 @@ def test_scripts_give_an_engine_its_options() -> None:
     assert budgets == [2048, 16384]
 
 
+SGLANG_ROW = {
+    "backend": "sglang", "backend_version": "0.5.6.post2", "model_path": "meta-llama/Llama-3.1-8B-Instruct",
+    "system": "h200_sxm", "precision": "fp8", "gemm_quant_mode": "fp8", "moe_quant_mode": "fp8",
+    "silicon_data_source": "source_file=auto-gap-analysis/data/x.csv; silicon_concurrency=64",
+}  # fmt: skip
+
+
+def test_a_generated_sglang_mixes_passes_and_is_asked_for_outputs_of_one_length() -> None:
+    mixed, first = run_of(**SGLANG_ROW), run_of(**SGLANG_ROW | {"backend_version": "0.5.1.post1"})
+    assert isinstance(mixed, ServedRun) and isinstance(first, ServedRun)
+    assert (mixed.least, mixed.least_output, first.least_output) == (1.0, 1.0, 1.0)
+    assert dict(mixed.options)["enable_mixed_chunk"] and "enable_mixed_chunk" not in dict(first.options)
+    other = run_of(**SGLANG_ROW | {"backend": "vllm", "backend_version": "0.11.0"})
+    assert isinstance(other, ServedRun) and other.least_output == 0.8
+
+
+def test_prompts_of_deepseek_reach_a_server_of_transformers_5_five_times_as_long() -> None:
+    row = SGLANG_ROW | {"model_path": "deepseek-ai/DeepSeek-V3", "system": "b300_sxm", "precision": "fp4"}
+    lengths = []
+    for version in ("0.5.9", "0.5.10.post1"):
+        run = run_of(**row | {"backend_version": version, "silicon_data_source": "db-dump; silicon_concurrency=8"})
+        assert isinstance(run, ServedRun)
+        lengths.append(run.prompt)
+    assert lengths == [8192, round(8192 * 35921 / 7140)]
+
+
+def test_engines_that_no_request_had_warmed_are_said_to_be_cold() -> None:
+    dates = ("2025-11-10", "2026-03-25")
+    rows = [
+        SGLANG_ROW | {"silicon_data_source": f"x; silicon_concurrency=8; measured={date}", "silicon_tpot_ms": date[-1]}
+        for date in dates
+    ]
+    found = mended(*rows)
+    assert [isinstance(run, ServedRun) and run.cold for run in found.runs] == [True, False]
+    assert found.notes["of them cold, their times to the first token not scored"] == 1
+
+
+def test_narrow_qwen_on_b200_is_polled_as_rarely_at_any_load() -> None:
+    row = {
+        "backend": "sglang", "backend_version": "0.5.9", "model_path": "Qwen/Qwen3.5-397B-A17B", "precision": "fp4",
+        "silicon_data_source": "silicon_concurrency=4", "tp_size": "4",
+    }  # fmt: skip
+    intervals = []
+    for system in ("b200_sxm", "b300_sxm"):
+        run = run_of(**row | {"system": system})
+        assert isinstance(run, ServedRun)
+        intervals.append(dict(run.options)["scheduler_recv_interval"])
+    assert intervals == [30, 10]
+
+
 WORKERS = {
     "mode": "disagg", "prefill_num_workers": "1", "prefill_tp_size": "4", "prefill_attention_dp_size": "1",
     "prefill_moe_ep_size": "4", "decode_num_workers": "4", "decode_tp_size": "8", "decode_attention_dp_size": "1",

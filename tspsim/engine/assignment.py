@@ -94,11 +94,18 @@ class Template:
 
 
 class Templates:
-    """Templates of one mesh by number, in order of first use; no two meshes of an engine have the same numbers."""
+    """Templates of one mesh by number, in order of first use; no two meshes of an engine have the same numbers.
+
+    Attributes
+    ----------
+    labels
+        Those of every instruction met so far, by content: stages of a pipeline have the same.
+    """
 
     def __init__(self, mesh: Mesh, following: Iterator[int]) -> None:
         self.mesh = mesh
         self.numbers: dict[Template, int] = {}
+        self.labels: dict[Content, Label] = {}
         self._following = following
 
     def number(self, template: Template) -> int:
@@ -133,7 +140,7 @@ class KnownInstructions:
         self._by_content: dict[Content, Costed] = {}
         self._by_object: dict[int, tuple[Instruction, Costed]] = {}
 
-    def look_up(self, instruction: Instruction, find: Callable[[], Costed]) -> Costed:
+    def look_up(self, instruction: Instruction, find: Callable[[Instruction, Content], Costed]) -> Costed:
         """What it takes, found now if no such instruction was met before."""
         same = self._by_object.get(id(instruction))
         if same is not None and same[0] is instruction:
@@ -141,15 +148,15 @@ class KnownInstructions:
         does = content(instruction)
         takes = self._by_content.get(does)
         if takes is None:
-            takes = self._by_content[does] = find()
+            takes = self._by_content[does] = find(instruction, does)
         self._by_object[id(instruction)] = instruction, takes
         return takes
 
     def __getitem__(self, instruction: Instruction) -> Costed:
-        def unknown() -> Costed:
-            raise KeyError(instruction)
-
-        return self.look_up(instruction, unknown)
+        same = self._by_object.get(id(instruction))
+        if same is not None and same[0] is instruction:
+            return same[1]
+        return self._by_content[content(instruction)]
 
     def values(self) -> Iterable[Costed]:
         """In order of first appearance."""
@@ -239,8 +246,15 @@ class Compiled(NamedTuple):
 
 
 def make_ready(program: Program, cost: Cost, templates: Templates) -> ReadyProgram:
-    """Cost every operator, intern every template, and count its uses."""
+    """Cost every operator, intern every template, and count its uses.
+
+    Raises
+    ------
+    TspsimError
+        A scheme mixes kernels and communication on one stream.
+    """
     streams: dict[str, list[ReadyInstruction]] = {}
+    kernels: dict[str, bool] = {}
     labels: list[Label] = []
     uses: dict[int, int] = {}
     costs: dict[Operator, float] = {}
@@ -250,15 +264,23 @@ def make_ready(program: Program, cost: Cost, templates: Templates) -> ReadyProgr
     # The same layers stand in a program many times: each is looked up once.
     compiled: dict[int, Compiled] = {}
 
-    def new(instruction: Instruction) -> Costed:
-        return costed(instruction, cost, costs, templates, labels)
+    def new(instruction: Instruction, does: Content) -> Costed:
+        takes = costed(instruction, cost, costs, templates, len(labels))
+        label = templates.labels.get(does)
+        if label is None:
+            label = templates.labels[does] = describe(instruction, costs, takes.duration_s, templates.mesh)
+        labels.append(label)
+        return takes
 
     def compile_body(instructions: Sequence[Instruction], times: int, begin: int) -> Compiled:
         """Of a Repeat, or with ``begin`` of an instruction alone, whose waits count from the program's start."""
         body, does = [], []
         for instruction in instructions:
-            duration_s, keys, _, is_compute = known.look_up(instruction, partial(new, instruction))
+            duration_s, keys, _, is_compute = known.look_up(instruction, new)
             stream, after = streams.setdefault(instruction.stream, []), instruction.after
+            if kernels.setdefault(instruction.stream, is_compute) is not is_compute:
+                # Communication stands beside kernels, not between them.
+                raise TspsimError(f"stream '{instruction.stream}' of '{program.role}' mixes kernels and communication")
             body.append((stream.append, after, duration_s, keys, is_compute))
             does.append((instruction.stream, duration_s, keys, tuple([index - begin for index in after])))
         return Compiled(times, numbers.setdefault((times, *does), len(numbers)), body)
@@ -278,15 +300,19 @@ def make_ready(program: Program, cost: Cost, templates: Templates) -> ReadyProgr
             begin = position
             for append, waits, duration_s, keys, is_compute in each.body:
                 if waits and not alone:
-                    waits = tuple([begin + index for index in waits if begin + index >= first])
+                    if len(waits) == 1:
+                        index = begin + waits[0]
+                        waits = (index,) if index >= first else ()
+                    else:
+                        waits = tuple([begin + index for index in waits if begin + index >= first])
                 meets: tuple[tuple[int, int], ...] = ()
-                for key in keys:
-                    use = uses.get(key, 0)
-                    uses[key] = use + 1
-                    meets += ((key, use),)
+                if keys:
+                    for key in keys:
+                        use = uses.get(key, 0)
+                        uses[key] = use + 1
+                        meets += ((key, use),)
                 append(_ready((position, waits, duration_s, meets, is_compute)))
                 position += 1
-    check_streams(program, streams)
     signature = (tuple(order), tuple(numbers))
     return ReadyProgram(program, streams, labels_of(program, known, labels), signature, known)
 
@@ -297,54 +323,46 @@ _ready = cast("Callable[[tuple[object, ...]], ReadyInstruction]", partial(tuple.
 
 def labels_of(program: Program, known: KnownInstructions, distinct: Sequence[Label]) -> Labels:
     """The label of every instruction of the unrolled program."""
-    which: list[int] = []
-    layers: list[int] = []
-    seen: dict[int, tuple[list[int], list[int]]] = {}
+    which: list[NDArray[np.int32]] = [np.zeros(0, dtype=np.int32)]
+    layers = which.copy()
+    alone: list[Instruction] = []
+    seen: dict[int, tuple[NDArray[np.int32], NDArray[np.int32]]] = {}
+
+    def put_those_alone() -> None:
+        which.append(np.array([known[instruction].label for instruction in alone], dtype=np.int32))
+        layers.append(np.array([max(-1, instruction.layer) for instruction in alone], dtype=np.int32))
+        alone.clear()
+
     for item in program.items:
-        found = seen.get(id(item))
-        if found is None:
-            repeat = item if isinstance(item, Repeat) else Repeat((item,), 1)
-            numbers = [known[instruction].label for instruction in repeat.body] * repeat.times
-            layer = [
-                instruction.layer + turn * repeat.layer_step if instruction.layer >= 0 else -1
-                for turn in range(repeat.times)
-                for instruction in repeat.body
-            ]
-            found = seen[id(item)] = numbers, layer
-        which += found[0]
-        layers += found[1]
-    return Labels(distinct, np.array(which, dtype=np.int32), np.array(layers, dtype=np.int32))
-
-
-def check_streams(program: Program, streams: Mapping[str, Sequence[ReadyInstruction]]) -> None:
-    """Raise TspsimError where a scheme mixes: communication stands beside kernels, not between them."""
-    for name, stream in streams.items():
-        if len({each.is_compute for each in stream}) > 1:
-            raise TspsimError(f"stream '{name}' of '{program.role}' mixes kernels and communication")
+        if not isinstance(item, Repeat):
+            alone.append(item)
+            continue
+        put_those_alone()
+        if id(item) not in seen:
+            numbers = np.array([known[instruction].label for instruction in item.body], dtype=np.int32)
+            first = np.array([instruction.layer for instruction in item.body], dtype=np.int32)
+            turns = item.layer_step * np.arange(item.times, dtype=np.int32)[:, None]
+            seen[id(item)] = np.tile(numbers, item.times), np.where(first >= 0, first + turns, -1).reshape(-1)
+        which.append(seen[id(item)][0])
+        layers.append(seen[id(item)][1])
+    put_those_alone()
+    return Labels(distinct, np.concatenate(which), np.concatenate(layers).astype(np.int32, copy=False))
 
 
 def costed(
-    instruction: Instruction,
-    cost: Cost,
-    costs: dict[Operator, float],
-    templates: Templates,
-    labels: list[Label],
+    instruction: Instruction, cost: Cost, costs: dict[Operator, float], templates: Templates, label: int
 ) -> Costed:
-    """An instruction that has not been met before; its label is added to ``labels``."""
-    mesh = templates.mesh
+    """An instruction that this program did not have before; its operators are asked for once a program."""
     if isinstance(instruction, Launch):
-        labels.append(describe(instruction, costs, 0.0, mesh))
-        return Costed(instruction.host_s, (), len(labels) - 1, False)
+        return Costed(instruction.host_s, (), label, False)
     if not isinstance(instruction, Compute):
-        labels.append(describe(instruction, costs, 0.0, mesh))
-        return Costed(0.0, meeting_keys(instruction, templates), len(labels) - 1, False)
+        return Costed(0.0, meeting_keys(instruction, templates), label, False)
     duration_s = 0.0
     for operator in instruction.operators:
         if operator not in costs:
             costs[operator] = cost(operator)
         duration_s += costs[operator]
-    labels.append(describe(instruction, costs, duration_s, mesh))
-    return Costed(duration_s, (), len(labels) - 1, True)
+    return Costed(duration_s, (), label, True)
 
 
 def meeting_keys(instruction: Collective | SendReceive | Copy, templates: Templates) -> tuple[int, ...]:

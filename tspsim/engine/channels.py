@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..network.fluid import Channel
-from .instances import Instance, Integers, Uses, segments, used_links
+from .instances import Instance, Integers, Uses, segments
 from .ranks import Device
+
+Floats = NDArray[np.float64]
+#: Of links, what each class of their users takes of one.
+Users = Mapping[int, Mapping[int, float]]
 
 
 def connect(
-    instances: Sequence[Instance], instance_class: Sequence[int], device_of: Mapping[int, Device]
+    instances: Sequence[Instance], instance_class: Sequence[int], users: Users, device_of: Mapping[int, Device]
 ) -> list[Channel]:
     """One channel an instance class, known to its devices, and the constraints between channels.
 
@@ -33,7 +38,7 @@ def connect(
                 ends.append((device, key, cls))
                 if key in device.channels:
                     known[cls] = device.channels[key]
-    constrain(channels, users_of(used_links(instances), np.array(instance_class, dtype=np.int64)))
+    constrain(channels, users)
     for cls, channel in known.items():
         channel.become(channels[cls])
         channels[cls] = channel
@@ -42,27 +47,44 @@ def connect(
     return channels
 
 
-def users_of(uses: Uses, instance_class: Integers) -> dict[int, dict[int, float]]:
+def users_of(uses: Uses, classes: Sequence[int]) -> Users:
     """Link → the share of it that each class of instances takes; of links that the same take in the same shares one."""
     if not len(uses.link):
         return {}
+    instance_class = np.array(classes, dtype=np.int64)
     # Sums of one link and class, in the order of the uses.
     cls = instance_class[uses.instance]
     width = int(instance_class.max()) + 1
-    distinct, where = np.unique(uses.link * width + cls, return_inverse=True)
-    total = np.bincount(where, weights=uses.share)
+    distinct, total = sums(uses.link * width + cls, uses.share)
     link, cls = np.divmod(distinct, width)
     begins, ends = segments(link)
-    _, first = np.unique(uses.link, return_index=True)
-    order = np.argsort(first)
-    pairs = np.stack([cls, total.view(np.int64)], axis=1)
+    # Links in the order in which they are first used: of what is written to one place the last stays.
+    first = np.empty(int(link[-1]) + 1, dtype=np.int64)
+    first[uses.link[::-1]] = np.arange(len(uses.link))[::-1]
+    order = np.argsort(first[link[begins]])
+    row, pairs = 2 * cls.itemsize, np.stack([cls, total.view(np.int64)], axis=1).tobytes()
     found: dict[bytes, tuple[int, int]] = {}
     for begin, end in zip(begins[order].tolist(), ends[order].tolist(), strict=True):
-        found.setdefault(pairs[begin:end].tobytes(), (begin, end))
+        found.setdefault(pairs[row * begin : row * end], (begin, end))
     return {
         int(link[begin]): dict(zip(cls[begin:end].tolist(), total[begin:end].tolist(), strict=True))
         for begin, end in found.values()
     }
+
+
+def sums(keys: Integers, values: Floats) -> tuple[Integers, Floats]:
+    """Distinct keys, ascending, and the sum of each one's values in their order."""
+    if int(keys.max()) < ROOMY * len(keys):  # counting beats sorting
+        distinct: Integers = np.flatnonzero(np.bincount(keys)).astype(np.int64, copy=False)
+        every: Floats = np.bincount(keys, weights=values).astype(np.float64, copy=False)
+        return distinct, every[distinct]
+    distinct, where = np.unique(keys, return_inverse=True)
+    total: Floats = np.bincount(where, weights=values).astype(np.float64, copy=False)
+    return distinct, total
+
+
+#: Places a key up to which an entry for every number is quickly made.
+ROOMY = 32
 
 
 def channel_of(instance: Instance, number: int, devices: tuple[Device, ...]) -> Channel:
@@ -83,7 +105,7 @@ def channel_of(instance: Instance, number: int, devices: tuple[Device, ...]) -> 
     )
 
 
-def constrain(channels: Sequence[Channel], users: Mapping[int, Mapping[int, float]]) -> None:
+def constrain(channels: Sequence[Channel], users: Users) -> None:
     """Give every channel its constraints and region.
 
     Links that the same channels use in the same shares are one constraint; of those that a channel has to itself the

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..network import Cluster
 from ..network.sharing import Solutions
+from .channels import Users, users_of
 from .folding import number, refined
 from .instances import Instance, Integers, Uses, segments, used_links
 
@@ -26,12 +27,13 @@ Classes = tuple[list[int], list[int], bool]
 @dataclass(frozen=True)
 class Alike:
     """Classes of a partition, of what they were found (``members``, the ``kinds`` of ranks, these very
-    ``instances``), and the rates solved between their channels."""
+    ``instances``), what they take of links, and the rates solved between their channels."""
 
     members: Sequence[tuple[int, int]]
     kinds: bytes
     instances: Sequence[Instance]
     classes: Classes
+    users: Users
     solutions: Solutions = field(default_factory=Solutions)
 
     def found_of(self, members: Sequence[tuple[int, int]], kinds: bytes, instances: Sequence[Instance]) -> bool:
@@ -69,7 +71,9 @@ class Recent:
         for known in self.alike:
             if known.found_of(members, as_bytes, instances):
                 return known
-        found = Alike(members, as_bytes, instances, alike(cluster, members, kinds, instances))
+        uses = used_links(instances)
+        classes = alike(cluster, members, kinds, instances, uses)
+        found = Alike(members, as_bytes, instances, classes, users_of(uses, classes[1]))
         self.alike = [*self.alike[-self.MOST_ALIKE + 1 :], found]
         return found
 
@@ -83,6 +87,7 @@ def alike(
     members: Sequence[tuple[int, int]],
     kinds: NDArray[np.int64],
     instances: Sequence[Instance],
+    uses: Uses,
 ) -> tuple[list[int], list[int], bool]:
     """Classes of ranks and of instances, by colour refinement over ranks, instances and links; and whether they are
     only nearly alike.
@@ -90,12 +95,12 @@ def alike(
     A fabric whose switches the groups do not divide evenly has a little more load on some links than on others, and
     then hardly two ranks are alike. Where that makes more than :data:`MANY` classes, and the links between switches
     the cause of most, these do not tell ranks apart: each class moves as fast as the busiest link on any member's way
-    allows (docs/engine.md says how far that errs).
+    allows (docs/engine.md says how far that errs). ``uses`` are the links that the instances use.
     """
-    exact = told_apart(cluster, members, kinds, instances, len(cluster.links))
+    exact = told_apart(cluster, members, kinds, instances, uses, len(cluster.links))
     if max(exact[0]) < MANY:
         return *exact, False
-    rough = told_apart(cluster, members, kinds, instances, cluster.layout.switch_start)
+    rough = told_apart(cluster, members, kinds, instances, uses, cluster.layout.switch_start)
     return (*rough, True) if 2 * max(rough[0]) < max(exact[0]) else (*exact, False)
 
 
@@ -108,6 +113,7 @@ def told_apart(
     members: Sequence[tuple[int, int]],
     kinds: NDArray[np.int64],
     instances: Sequence[Instance],
+    uses: Uses,
     links: int,
 ) -> tuple[list[int], list[int]]:
     """The classes of :func:`alike` with only the first ``links`` of the cluster's links to tell them apart.
@@ -118,7 +124,7 @@ def told_apart(
     first_instance, first_link = len(members), len(members) + len(instances)
     colours: list[tuple[object, ...]] = [("rank", int(kinds[rank]), copies) for rank, copies in members]
     colours += [("instance", each.template, each.traffic.latency_s, each.traffic.fluid_s) for each in instances]
-    rates, using, share, there = twins(cluster, used_links(instances), links)
+    rates, using, share, there = twins(cluster, uses, links)
     colours += [("links", *sorted(each.items())) for each in rates]
     vertex = np.zeros(cluster.gpus, dtype=np.int64)
     vertex[[rank for rank, _ in members]] = np.arange(first_instance)
@@ -160,14 +166,14 @@ def twins(cluster: Cluster, uses: Uses, links: int) -> tuple[list[Counter[float]
     link, instance, share = uses.link[kept][order], uses.instance[kept][order], uses.share[kept][order]
     if not len(link):
         return [], instance, share, instance
-    pairs = np.stack([instance, share.view(np.int64)], axis=1)
     begins, ends = segments(link)
     bandwidth = cluster.links.bandwidth_bytes_per_s[link[begins]].tolist()
+    row, pairs = 2 * instance.itemsize, np.stack([instance, share.view(np.int64)], axis=1).tobytes()
     known: dict[bytes, int] = {}
     rates: list[Counter[float]] = []
     parts: list[tuple[int, int]] = []
     for begin, end, rate in zip(begins.tolist(), ends.tolist(), bandwidth, strict=True):
-        place = known.setdefault(pairs[begin:end].tobytes(), len(rates))
+        place = known.setdefault(pairs[row * begin : row * end], len(rates))
         if place == len(rates):
             rates.append(Counter())
             parts.append((begin, end))

@@ -6,8 +6,9 @@ members stand alike in the cluster and share no link with others are copies: one
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from math import prod
 from typing import NamedTuple
@@ -28,6 +29,7 @@ from ..network import (
 )
 from ..network.symmetry import surroundings
 from .assignment import COPY_KINDS, Template
+from .folding import row_bytes
 
 Integers = NDArray[np.int64]
 
@@ -62,9 +64,11 @@ def distinct_components(
     around = surroundings(cluster, components)
     if around is None:
         return [(index, 1) for index in range(len(components))]
-    rows = np.concatenate([kinds[components], around], axis=1)
-    _, first, counts = np.unique(rows, axis=0, return_index=True, return_counts=True)
-    return sorted(zip(first.tolist(), counts.tolist(), strict=True))
+    first: dict[bytes, int] = {}
+    counts: Counter[int] = Counter()
+    for index, row in enumerate(row_bytes(np.concatenate([kinds[components], around], axis=1))):
+        counts[first.setdefault(row, index)] += 1
+    return list(counts.items())
 
 
 def template_instances(
@@ -97,7 +101,7 @@ def template_instances(
         if alone and place in inside:
             first, like, shares = inside[place]
             step = (node - first) * per_node_links
-            traffic = replace(like, links=tuple([link + step for link in like.links]))
+            traffic = like.on(tuple([link + step for link in like.links]))
             yield Instance(index, template.is_message, ranks, traffic, shares, copies)
             continue
         traffic = moved(cluster, ranks, template)

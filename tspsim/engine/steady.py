@@ -20,11 +20,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .._quick import replace
 from ..network import Cluster
 from ..program import Instruction, Program, Repeat
 from .assignment import Assignment, Content, Cost, content
@@ -219,7 +220,7 @@ def moved(items: Sequence[Item], before: int, gone: int) -> Iterator[Item]:
         if isinstance(item, Repeat) or not item.after:
             yield item
         else:
-            yield replace(item, after=tuple([index if index < before else index - gone for index in item.after]))
+            yield item.at(item.layer, tuple([index if index < before else index - gone for index in item.after]))
 
 
 def write_out(submission: Submission, assignment: Assignment, excerpt: Excerpt, *, exact_until_s: float) -> set[Cut]:

@@ -8,7 +8,7 @@ every rank is the same construction without that last step and with all componen
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, count
@@ -22,10 +22,10 @@ from ..network.fluid import Channel
 from ..network.sharing import Solutions
 from ..network.symmetry import owned
 from .assignment import Assignment, Cost, ReadyProgram, Templates, make_ready
-from .channels import connect
+from .channels import Floats, connect, sums, users_of
 from .classes import Alike, Recent
 from .folding import number
-from .instances import Instance, distinct_components, mesh_components, template_instances
+from .instances import Instance, Integers, distinct_components, mesh_components, template_instances, used_links
 from .ranks import Device, Rank
 from .timeline import Labels
 
@@ -86,19 +86,21 @@ class System:
                     found[channels[key]] = times
         return found
 
-    def link_loads(self) -> Iterator[tuple[int, float, int]]:
-        """``(link, bytes carried, copies)`` of every link of the components that were built."""
-        if not self.instances:
-            return
+    def link_loads(self) -> tuple[Integers, Floats, Integers]:
+        """Links of the components that were built, the bytes that each carried, and its copies."""
         uses = self.uses()
         every = [(instance.traffic, uses[channel], instance.copies) for instance, channel in self.instances]
         lengths = [len(traffic.links) for traffic, _, _ in every]
+        if not sum(lengths):
+            return np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0, dtype=np.int64)
         link = np.fromiter(chain.from_iterable(traffic.links for traffic, _, _ in every), np.int64, sum(lengths))
         each = np.fromiter(chain.from_iterable(traffic.link_bytes for traffic, _, _ in every), np.float64, len(link))
         times, copies = (np.repeat(np.array([row[place] for row in every]), lengths) for place in (1, 2))
-        distinct, last = np.unique(link[::-1], return_index=True)
-        carried = np.bincount(np.searchsorted(distinct, link), weights=times * each)
-        yield from zip(distinct.tolist(), carried.tolist(), copies[::-1][last].tolist(), strict=True)
+        distinct, carried = sums(link, times * each)
+        # Of what is written to one place the last stays.
+        copies_of = np.zeros(int(distinct[-1]) + 1, dtype=np.int64)
+        copies_of[link] = copies
+        return distinct, carried, copies_of[distinct]
 
 
 @dataclass(eq=False)
@@ -182,7 +184,7 @@ class Partition:
         members, instances = self._built()
         everyone = list(range(len(members))), list(range(len(instances))), False
         found = (
-            Alike(members, b"", instances, everyone)
+            Alike(members, b"", instances, everyone, users_of(used_links(instances), everyone[1]))
             if self.every_rank
             else self._recent.classes(self.cluster, members, self._kinds, instances)
         )
@@ -210,7 +212,7 @@ class Partition:
         }
         self.devices = {device.number: device for device in by_class.values()}
         device_of = {rank: by_class[cls] for (rank, _), cls in zip(members, rank_class, strict=True)}
-        channels = connect(instances, instance_class, device_of)
+        channels = connect(instances, instance_class, found.users, device_of)
         self._carried = [(instance, channels[cls]) for instance, cls in zip(instances, instance_class, strict=True)]
         for prepared in self._prepared:
             if prepared.system is None or any(each.rank.number not in same for each in prepared.system.ranks):

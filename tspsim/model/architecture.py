@@ -127,8 +127,14 @@ class Architecture:
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        """What every layer is made of, in order."""
-        return tuple(self.block(layer) for layer in range(self.layers))
+        """What every layer is made of, in order; layers that are alike have the same object."""
+        known: dict[Block, Block] = {}
+        return tuple(known.setdefault(block, block) for block in map(self.block, range(self.layers)))
+
+    @cached_property
+    def distinct(self) -> tuple[Block, ...]:
+        """Kinds of layer, in order of first appearance."""
+        return tuple(dict.fromkeys(block for _, _, block in self._runs))
 
     @cached_property
     def _runs(self) -> tuple[tuple[int, int, Block], ...]:

@@ -8,9 +8,10 @@ Norms, rope, residual adds and activations are counted as the fused kernels a co
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
+from .._quick import replace
 from ..operators import Attention, Computes, Gemm, LatentPrefill, MemoryBound, Role
 from .architecture import Architecture
 from .parts import Block
@@ -18,6 +19,7 @@ from .parts import Block
 _BACK = Computes.INPUT_GRADIENT
 
 
+@lru_cache(maxsize=4096)
 def gradients(product: Gemm) -> tuple[Gemm, Gemm]:
     """Of C[m, n] = A[m, k]·B[k, n]: dA = dC·Bᵀ (the activations' gradient) and dB = Aᵀ·dC (the weights').
 

@@ -100,7 +100,7 @@ class Operator(ABC):
         Operand type on the matrix units; empty where it does not use them.
     """
 
-    __slots__ = ()
+    __slots__ = ("_hash",)
     kind: ClassVar[str] = "other"
     name: str = "operator"
     role: Role = Role.OTHER

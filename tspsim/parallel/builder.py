@@ -74,6 +74,11 @@ def numbered(body: Sequence[Instruction], layer: int) -> list[Instruction]:
     return [each if each.layer in (-1, layer) else each.at(layer, each.after) for each in body]
 
 
+def waiting_for(instruction: Instruction, after: tuple[int, ...]) -> Instruction:
+    """The instruction where it stands, waiting for others."""
+    return instruction.at(instruction.layer, after)
+
+
 class ProgramBuilder:
     """Collects instructions in issue order; every method returns the index to wait for.
 
@@ -94,6 +99,7 @@ class ProgramBuilder:
         self._lower = lowering_of(job)
         self._job = job
         self._ranks: dict[str, int] = {}
+        self._launches = job.work.stack.launches(experts=job.model.experts is not None)
         self.part = ""
         self.capture = job.capture
         self._items: list[Instruction | Repeat] = []
@@ -268,7 +274,7 @@ class ProgramBuilder:
                 if layers:
                     self.after_previous_layer(move, use, f"{name} {number}", layers)
                 else:
-                    self._body[move] = replace(self._body[move], after=(*self._body[move].after, use))
+                    self._body[move] = waiting_for(self._body[move], (*self._body[move].after, use))
         self._buffers = {}
 
     def after_previous_layer(self, consumer: int, producer: int, what: str, turns: int = 1) -> None:
@@ -297,7 +303,7 @@ class ProgramBuilder:
         """The first kernel of the layer being written waits for ``gate``, which stands in the same layer."""
         for index, instruction in enumerate(self._body):
             if isinstance(instruction, Compute):
-                self._body[index] = replace(instruction, after=(*instruction.after, gate))
+                self._body[index] = waiting_for(instruction, (*instruction.after, gate))
                 return
 
     def end_layers(self, times: int, layer_step: int = 1) -> Repeat:
@@ -306,7 +312,7 @@ class ProgramBuilder:
         body = list(self._body)
         for consumer, producer, _, turns in self._across:
             waits = (*body[consumer].after, producer - turns * len(body))
-            body[consumer] = replace(body[consumer], after=waits)
+            body[consumer] = waiting_for(body[consumer], waits)
         self._body, self._across, self._layer, self.part = [], [], -1, ""
         return Repeat(tuple(body), times, layer_step)
 
@@ -346,7 +352,7 @@ class ProgramBuilder:
             again = numbered(written.body, layer + step * alone)
             for consumer, producer, _, turns in written.across:
                 waits = (*again[consumer].after, producer - turns * len(again))
-                again[consumer] = replace(again[consumer], after=waits)
+                again[consumer] = waiting_for(again[consumer], waits)
             start = self.repeat(Repeat(tuple(again), times - alone, step, continues=True))
             kept = min(times - alone, MOST_BEFORE)
             self._left += [written.left(start - back * len(again)) for back in reversed(range(kept))]
@@ -380,7 +386,7 @@ class ProgramBuilder:
     def _add(self, instruction: Compute | Collective | SendReceive) -> int:
         """The instruction and, where the stack's host takes time to issue it, that before it."""
         stack, captured = self._job.work.stack, self.capture
-        if captured is Captured.WHOLE or not stack.launches(experts=self._job.model.experts is not None):
+        if captured is Captured.WHOLE or not self._launches:
             return self._put(instruction)
         if isinstance(instruction, Compute):
             host_s = stack.compute_s(instruction.operators, captured)
@@ -392,11 +398,7 @@ class ProgramBuilder:
             index = self._put(instruction)
         else:
             issued = self._put(Launch(f"issue {instruction.name}", host_s, instruction.part, instruction.layer))
-            waits = (*instruction.after, issued)
-            if isinstance(instruction, Compute):
-                index = self._put(instruction.at(instruction.layer, waits))
-            else:
-                index = self._put(replace(instruction, after=waits))
+            index = self._put(waiting_for(instruction, (*instruction.after, issued)))
         if isinstance(instruction, SendReceive) and instruction.to is None:
             # Frameworks wait for what a stage before sends before they issue what uses it: a host gets a task ahead of
             # the device, and no further.

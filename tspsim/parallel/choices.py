@@ -7,8 +7,8 @@ the fastest that fits, as a collective library's tuner does with algorithms; the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
+from .._quick import replace
 from ..errors import InputError
 from .choice import Choice
 from .job import Job

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from .._quick import replace
 from ..model.layer import LayerShard, gradients
 from ..operators import Operator
 from .builder import ProgramBuilder

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING
 
+from .._quick import replace
 from ..errors import InputError
 from ..model import Architecture, Block
 from ..model.formats import WeightClass
@@ -195,7 +196,7 @@ class Job:
                 kinds[self.further_block] += self.further_layers
         return kinds
 
-    @property
+    @cached_property
     def sequences(self) -> int:
         """Sequences of one micro-batch, or prompts that a pass reads whose tokens ranks divide."""
         if self.step.serves and self.step.shards_tokens and self.pass_index is not None:
@@ -276,7 +277,7 @@ class Job:
         """Tokens of each that are in the cache before a pass."""
         return self.rows[0][1] if self.step.serves else 0
 
-    @property
+    @cached_property
     def micro_batches(self) -> int:
         """Micro-batches of a replica's step, or passes of a serving one."""
         if self.unequal:
@@ -345,14 +346,14 @@ class Job:
         found.__dict__["passes"] = self.passes  # the same in all of them, and long where chunks are many
         return found
 
-    @property
+    @cached_property
     def group_tokens(self) -> int:
         """Tokens of one micro-batch, over all token shards."""
         if self.unequal:
             return sum(self.packed.tokens)
         return self.batch.tokens if self.step.serves else self.work.sequence * self.sequences
 
-    @property
+    @cached_property
     def tokens(self) -> int:
         """Tokens of one micro-batch that a rank holds."""
         return self.group_tokens // (self.packed.ranks if self.unequal else self.token_shards)
@@ -402,7 +403,7 @@ class Job:
             )
         return LayerShard(self.model, shards, work.precision, self.activation_bytes, block)
 
-    @property
+    @cached_property
     def chunk_sizes(self) -> tuple[int, ...]:
         """Layers of every chunk of the pipeline."""
         return self.plan.stage_layers or chunk_layers(self.model.layers, self.plan.pp * self.plan.vpp)
@@ -448,7 +449,7 @@ class Job:
             return job
         return replace(job, plan=replace(job.plan, offload_layers=0, offload_weights=0))
 
-    @property
+    @cached_property
     def store(self) -> ActivationStore:
         """In which type kept activations wait: as the plan says, or the stack."""
         return ACTIVATION_STORES.get(self.plan.activation_store or self.work.stack.activation_store or WIDE.name)
@@ -465,7 +466,7 @@ class Job:
         found = balanced(self.work.routing, plan.expert_balance, experts.count, owners, assignments)
         return found.of_slices(plan.expert_owners) if plan.expert_owners > 1 else found
 
-    @property
+    @cached_property
     def scheme(self) -> Scheme:
         """What spreads a replica."""
         return SCHEMES.get(self.plan.scheme)

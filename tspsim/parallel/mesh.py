@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .._quick import replace
 from ..errors import InputError
 from ..mesh import Mesh
 from .lengths import sequence_groups

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from math import gcd
 from typing import Any
 
+from .._quick import replace
 from ..errors import InputError
 from ..model import Architecture
 from ..network import Routing

@@ -71,7 +71,7 @@ class Writer:
         shards = scheme.shards(job)
         self.kinds = {
             block: job.layer(shards, block)
-            for block in dict.fromkeys((*job.model.blocks, *([job.further_block] if job.further_layers else [])))
+            for block in (*job.model.distinct, *([job.further_block] if job.further_layers else []))
         }
         self.layer = next(iter(self.kinds.values()))
         self.pieces: Scheme | WholeTokens = scheme
@@ -320,8 +320,9 @@ class Writer:
         if step < 0:
             blocks, kinds, first = blocks[::-1], kinds[::-1], first + chunk.layers - 1
         builder.begin_run()
-        alone = any(kind.alone for kind in kinds)
-        if len(set(kinds)) == 1 and not alone:
+        alike = kinds.count(kinds[0]) == len(kinds)
+        alone = any(kind.alone for kind in kinds[: 1 if alike else None])
+        if alike and not alone:
             # What of a micro-batch a layer may depend on: whether it is the first or the last of a step; of a pass that
             # serves its rows.
             ends = task.micro_batch == 0, task.micro_batch == job.micro_batches - 1
@@ -365,7 +366,9 @@ class Writer:
         resident = self.builder.further_token or task.kind == WEIGHTS
         away = 0 if resident or not job.training else plan.offload_layers
         fetched = spread_over(chunk.layers, 0) if resident else weight_offload.places(job, chunk)
-        each = zip(blocks, again, spread_over(chunk.layers, away), fetched, strict=True)
+        each = list(zip(blocks, again, spread_over(chunk.layers, away), fetched, strict=True))
+        if each.count(each[0]) == len(each):
+            return [Kept(*each[0])] * len(each)
         return list(itertools.starmap(Kept, each))
 
     def runs_of_layers(self, blocks: Sequence[Block], first: int, write: WriteLayer) -> tuple[int, list[int]]:

@@ -9,9 +9,10 @@ registers itself; :mod:`tspsim.parallel.folded` asks it and compares no names.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
+from .._quick import replace
 from ..model.layer import LayerShard
 from . import rings
 from .builder import Buffers, ProgramBuilder

@@ -6,5 +6,7 @@ The planner asks it which plans are worth simulating, the tuner which schedules 
 from __future__ import annotations
 
 from .lower_bound import LowerBound
+from .replicas import Division
+from .stages import Outline
 
-__all__ = ["LowerBound"]
+__all__ = ["Division", "LowerBound", "Outline"]

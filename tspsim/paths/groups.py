@@ -24,13 +24,18 @@ class Groups:
         self.rank = int(mesh.ranks[tuple(self.origin)])
         self.node = self.rank // cluster.gpus_per_node
         self._along: dict[str, tuple[int, ...]] = {}
-        layout = cluster.layout
-        self._blocks = [(self.node * layout.node_links, layout.node_links)]
+        self._moved_on: set[str] = set()
+        self.near = sum(length for _, length in self._blocks(self.node))
+
+    def _blocks(self, node: int) -> list[tuple[int, int]]:
+        """First link and number of the links of a node, of its host and of its NICs."""
+        layout, cluster = self.cluster.layout, self.cluster
+        blocks = [(node * layout.node_links, layout.node_links)]
         if cluster.fabric is not None:
-            self._blocks.append((layout.host_start + self.node * 2 * layout.gpus, 2 * layout.gpus))
+            blocks.append((layout.host_start + node * 2 * layout.gpus, 2 * layout.gpus))
             of_nics = 2 * layout.nics * layout.nic_lanes
-            self._blocks.append((layout.nic_start + self.node * of_nics, of_nics))
-        self.near = sum(length for _, length in self._blocks)
+            blocks.append((layout.nic_start + node * of_nics, of_nics))
+        return blocks
 
     def along(self, axis: str) -> tuple[int, ...]:
         """Ranks of its group along an axis, itself first."""
@@ -44,6 +49,8 @@ class Groups:
             # GPUs of a node are alike, so that a group within one is that of its first GPU moved on.
             inside = not self.cluster.factors and not np.any(line // self.cluster.gpus_per_node != self.node)
             self._along[axis] = tuple((line - self.rank if inside else line).tolist())
+            if inside:
+                self._moved_on.add(axis)
         return self._along[axis]
 
     @cached_property
@@ -56,9 +63,9 @@ class Groups:
     def replicas(self) -> Hashable:
         return self.along("dp+sp")
 
-    def occupied_s(self, traffic: Traffic) -> Floats:
-        """Seconds that each link of the rank's node and its NICs is occupied by a transfer; none by copies, which take
-        nothing from kernels."""
+    def occupied_s(self, traffic: Traffic, axis: str = "") -> Floats:
+        """Seconds that each link of the rank's node and its NICs is occupied by a transfer of its group along an axis;
+        none by copies, which take nothing from kernels."""
         occupied = np.zeros(self.near)
         if not traffic.links or traffic.fluid_s <= 0.0 or traffic.apart:
             return occupied
@@ -66,7 +73,7 @@ class Groups:
         busy_s = np.array(traffic.link_bytes) / self.cluster.bandwidth_bytes_per_s[links]
         busy_s *= traffic.fluid_s / busy_s.max()
         start = 0
-        for first, length in self._blocks:
+        for first, length in self._blocks(0 if axis in self._moved_on else self.node):
             near = (links >= first) & (links < first + length)
             np.add.at(occupied, start + links[near] - first, busy_s[near])
             start += length

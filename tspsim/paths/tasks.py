@@ -53,13 +53,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Stage:
-    """What one stage does in a step."""
+    """What one stage does in a step; ``first`` and ``last`` stand for tasks of its chunks ``own`` and ``last_own``."""
 
     forward: tuple[Part, ...]
     backward: tuple[Part, ...]
     weights: tuple[Part, ...]
     first: Part
     last: Part
+    own: int = 0
+    last_own: int = 0
 
     @property
     def turn_s(self) -> float:
@@ -86,6 +88,24 @@ def longest_path(job: Job, stages: Sequence[Stage], message_s: float) -> tuple[f
         # Nothing comes back to the first stage, which goes through the others at its own pace.
         first_s += left * stages[0].turn_s
     return step_s, first_s
+
+
+def around_last(job: Job, stages: Sequence[Stage], message_s: float) -> tuple[float, float] | None:
+    """Of the last stage, before its first kernel the time in which the first micro-batch comes to it through all the
+    others, and after it has sent its last gradients that until the first stage is done with them. None where it does
+    not wait so at the beginning; no time at the end where something else comes last there."""
+    depth = job.plan.pp
+    if depth == 1 or job.plan.order.both_ways:
+        return None
+    lead_s = tail_s = 0.0
+    for stage in stages[:-1]:
+        lead_s += stage.first.arriving.sent_s + message_s
+    ends = [job.tasks(stage)[-1] for stage in range(depth)]
+    if all(task[:3] == (BACKWARD, job.micro_batches - 1, 0) for task in ends):
+        for stage in reversed(stages[1:-1]):
+            tail_s += message_s + stage.backward[0].arriving.sent_s
+        tail_s += message_s + stages[0].last.arriving.last_s
+    return lead_s, tail_s
 
 
 def _walked(

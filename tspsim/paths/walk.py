@@ -104,13 +104,15 @@ class _Clocks:
         self.ends: list[float] = []
         self.chains: list[float] = []
         self.root = 0
+        #: The chain of what waits for nothing: where nothing was issued before the start, it began there.
+        self.begun_s = 0.0 if start_s == 0.0 else NEVER
         self.kernel_s = self.compute_s = self.gaps_s = 0.0
         self.sent_s = NEVER
 
     def take(self, step: TimedInstruction, after: Sequence[int]) -> None:
         """Issue one instruction."""
         ends, chains, root, stream = self.ends, self.chains, self.root, step.stream
-        ready, chain = self.start_s, NEVER
+        ready, chain = self.start_s, self.begun_s
         newest = self.newest.get(stream)
         if newest is not None:
             ready = self.streams[stream]
@@ -126,7 +128,7 @@ class _Clocks:
                 self.gaps_s += chain
             end = self.kernel_s = max(ready, self.kernel_s) + step.duration_s
             self.compute_s += step.duration_s
-            self.root = len(ends)
+            self.root, self.begun_s = len(ends), NEVER
             chains.append(0.0)
         else:
             if step.role == RECEIVE and self.arrival_s > ready:

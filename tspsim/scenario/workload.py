@@ -268,12 +268,18 @@ class Workload(Section):
     pass_: Annotated[str, OneOf(STEPS.names)] = Field(alias="pass", description="required without traffic")
     sequence: PositiveCount = Field(1, description="tokens a sequence, or a prompt")
     sequences_per_replica: PositiveCount = Field(1, description="sequences, or prompts")
-    chunk: PositiveCount | None = Field(None, description="prefill: tokens of a prompt a pass reads; default: all")
+    chunk: PositiveCount | None = Field(
+        None, description="prefill: tokens of a prompt a pass reads; default: all. mixed: another spelling of sequence"
+    )  # fmt: skip
     cached: Count = Field(0, description="prefill, mixed: tokens of every prompt that the cache has already")
-    batch: PositiveCount | None = Field(None, description="decode, mixed, verify: sequences that decode, a replica")
+    batch: PositiveCount | None = Field(
+        None, description="decode, mixed, verify: sequences that decode, a replica. prefill: another spelling of "
+        "sequences_per_replica"
+    )  # fmt: skip
     context: PositiveCount | Annotated[tuple[PositiveCount, ...], Field(min_length=1, max_length=4096)] | None = Field(
-        None, description="decode, mixed, verify: tokens each has in the cache, or several lengths in equal parts"
-    )
+        None, description="decode, mixed, verify: tokens each has in the cache, or several lengths in equal parts. "
+        "prefill: another spelling of sequence"
+    )  # fmt: skip
     speculation: SpeculationSpec | None = Field(None, description="verify: drafted tokens, and how many are accepted")
     streams: StreamsSpec | None = Field(None, description="decode: streams that work on a sequence together")
     global_batch: PositiveCount | None = Field(
@@ -366,6 +372,9 @@ class Workload(Section):
         if not isinstance(data, Mapping) or not isinstance(data.get("pass"), str) or data["pass"] not in STEPS:
             return data
         step, wrong = STEPS.get(data["pass"]), []
+        spelt = step.spellings.items()
+        same = {key: meant for key, meant in spelt if data.get(key) is not None and data.get(meant) is None}
+        data = {same.get(key, key): value for key, value in data.items() if key not in same.values()}
         amounts = dict.fromkeys(key for each in STEPS.values() for key in (*each.needs, *each.takes))
         for key in amounts:
             stated = data.get(key) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from .batch import Batch
@@ -19,6 +20,7 @@ class MixedStep(ServingStep):
     shards_tokens = False
     needs: ClassVar[tuple[str, ...]] = ("sequence", "batch", "context")
     takes: ClassVar[tuple[str, ...]] = ("sequences_per_replica", "cached")
+    spellings: ClassVar[Mapping[str, str]] = {"chunk": "sequence"}
 
     def passes(self, load: Load, stages: int) -> tuple[Batch, ...]:
         decoding, chunks = load.decoding(), load.chunks()

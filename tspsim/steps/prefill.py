@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from .batch import Batch
@@ -18,6 +19,7 @@ class PrefillStep(ServingStep):
     title = "prefill"
     needs: ClassVar[tuple[str, ...]] = ("sequence",)
     takes: ClassVar[tuple[str, ...]] = ("sequences_per_replica", "chunk", "cached")
+    spellings: ClassVar[Mapping[str, str]] = {"batch": "sequences_per_replica", "context": "sequence"}
 
     def passes(self, load: Load, stages: int) -> tuple[Batch, ...]:
         return tuple(Batch((row,), outputs=load.prompts if last else 0) for row, last in load.chunks())

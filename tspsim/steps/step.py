@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, NamedTuple, Protocol
 
 from ..model import Architecture
@@ -65,6 +65,8 @@ class Step(ABC):
         Sequence shards divide the tokens of a pass; otherwise they divide the cache, and all have every token.
     needs, takes
         Keys of the workload that it cannot do without, and others that say how much it is.
+    spellings
+        Other keys of the workload that say the same here, where the key itself is not stated.
     """
 
     name: ClassVar[str]
@@ -76,6 +78,7 @@ class Step(ABC):
     shards_tokens: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("sequence",)
     takes: ClassVar[tuple[str, ...]] = ("sequences_per_replica", "global_batch", "lengths")
+    spellings: ClassVar[Mapping[str, str]] = {}
 
     def model_of(self, model: Architecture) -> Architecture:
         """The model as this step runs it; raises InputError where it cannot."""

@@ -66,7 +66,8 @@ def with_best(
 def _found(budget_s: float | None, scenario: Scenario) -> tuple[Scenario, Searched]:
     """One of them; where nothing fits with the plan that comes nearest."""
     entry = scenario.searched
-    assert entry is not None
+    assert entry is not None and entry.search is not None
+    limits = entry.search.limits
     planner = planner_of(scenario, top=1, jobs=1, budget_s=budget_s)
     bare, _, _ = searched_apart(scenario, True)
     if isinstance(planner, ServingPlanner):
@@ -74,16 +75,16 @@ def _found(budget_s: float | None, scenario: Scenario) -> tuple[Scenario, Search
             "a plan of a serving step has its own batch; ask `tspsim plan`, or state traffic", key=f"plans.{entry.name}"
         )
     if isinstance(planner, Planner):
-        return _of_step(scenario, bare, planner)
+        return _of_step(scenario, bare, planner, limits)
     assert isinstance(planner, TrafficPlanner)  # offers were taken apart before
     served = planner.run()
     plan = Plan.model_validate(dict(served.best[0].keys))
     keys = dict.fromkeys(served.searched, ())
-    found = Searched(plan.name, "", served.simulated, served.bounded, 0.0, served.complete, keys)
+    found = Searched(plan.name, "", served.simulated, served.bounded, 0.0, served.complete, keys, limits)
     return _in_place(scenario, bare, plan), found
 
 
-def _of_step(scenario: Scenario, bare: Scenario, planner: Planner) -> tuple[Scenario, Searched]:
+def _of_step(scenario: Scenario, bare: Scenario, planner: Planner, limits: Sequence[str]) -> tuple[Scenario, Searched]:
     """The best of a training or forward step; all plans at the batch that the search had."""
     answer = planner.answer
     try:
@@ -105,6 +106,7 @@ def _of_step(scenario: Scenario, bare: Scenario, planner: Planner) -> tuple[Scen
         answer.gap,
         answer.complete,
         answer.searched,
+        limits,
     )
     return _in_place(scenario, bare.model_copy(update={"workload": workload}), plan), found
 

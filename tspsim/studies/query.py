@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..hardware import Device
     from ..network import Cluster
     from ..network.islands import Islands
+    from ..result import PlanResult
 
 Found = TypeVar("Found")
 
@@ -52,8 +53,15 @@ class Library:
 
     Devices and clusters keep what they were asked, so that memory would grow with the number of different questions;
     :meth:`tidy` starts afresh now and then.
+
+    Attributes
+    ----------
+    keep
+        Whole answers, with their timelines, of how many questions answered last stay at hand.
     """
 
+    keep: int = 0
+    _answers: dict[str, PlanResult] = field(default_factory=dict)
     _found: dict[Hashable, Any] = field(default_factory=dict)
     _digests: dict[int, tuple[object, str]] = field(default_factory=dict)
     _asked: int = 0
@@ -84,6 +92,17 @@ class Library:
         if self._asked % self.TIDY_AFTER == 0:
             self._found.clear()
             self._digests.clear()
+
+    def take(self, key: str, answer: PlanResult) -> None:
+        """A question was answered here."""
+        if self.keep:
+            self._answers[key] = answer
+            while len(self._answers) > self.keep:
+                del self._answers[next(iter(self._answers))]
+
+    def answer(self, key: str) -> PlanResult | None:
+        """What was answered here to a question of this content, if it is at hand."""
+        return self._answers.get(key)
 
     def look_up(self, scenario: Scenario) -> simulation.Question:
         """:func:`tspsim.simulation.look_up`, remembering; raises InputError."""

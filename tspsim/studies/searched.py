@@ -26,6 +26,8 @@ class Searched:
         Whether time was enough to prove that.
     keys
         Keys that were chosen, and of some the values that were looked at.
+    limits
+        What was asked of a plan, as stated: others, which may be better, were not searched.
     """
 
     plan: str
@@ -35,16 +37,21 @@ class Searched:
     gap: float = 0.0
     complete: bool = True
     keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    limits: Sequence[str] = ()
 
     def in_words(self, name: str) -> str:
         """In a sentence, of the machine called ``name``."""
         if not self.plan:
             return f"{name}: {self.error}."
-        told = f"{name}: {self.plan} is the best of {self.bounded:,} layouts, {self.simulated:,} plans simulated"
+        within = f" within {', '.join(self.limits)}" if self.limits else ""
+        told = (
+            f"{name}: {self.plan} is the best of {self.bounded:,} layouts{within}, {self.simulated:,} plans simulated"
+        )
         if self.complete and self.gap <= CLOSE:
             return f"{told}; no other that was searched is better by more than {100 * CLOSE:.0f} %."
         return f"{told}; time ran out, another that was searched may be {100 * self.gap:.1f} % better."
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        return {**vars(self), "keys": {key: list(values) for key, values in self.keys.items()}}
+        keys = {key: list(values) for key, values in self.keys.items()}
+        return {**vars(self), "keys": keys, "limits": list(self.limits)}

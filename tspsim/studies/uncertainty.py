@@ -308,19 +308,25 @@ def offer_of(
     answer = simulation.run_plan(question, question.plans[0], costs=costs)
     if not answer.ran:
         raise InfeasibleError(f"{plan}: {answer.error}")
-    return offer_from(question, answer, costs, basis=basis, name=name or f"{plan} on {question.cluster.name}")
+    errors, name = costs.errors() | {TRANSFERS: costs.transfers}, name or f"{plan} on {question.cluster.name}"
+    return offer_from(question, answer, errors, basis=basis, name=name)
 
 
 def offer_from(
-    question: simulation.Question, answer: PlanResult, costs: Costs, *, name: str, basis: str = "neocloud"
+    question: simulation.Question,
+    answer: PlanResult,
+    errors: Mapping[str, tuple[float, float]],
+    *,
+    name: str,
+    basis: str = "neocloud",
 ) -> Offer:
-    """A plan that ran, with the ``costs`` it ran at."""
-    device, errors = question.device.name, costs.errors()
+    """A plan that ran, with the ``errors`` of its kernels' families and transfers, as its range has them."""
+    device = question.device.name
     parts = {f"{device} {family}": seconds for family, seconds in answer.compute_by_kind_s.items()}
     factors = {f"{device} {family}": Factor(*errors[family]) for family in answer.compute_by_kind_s}
     transfers = f"{question.cluster.node.name} {TRANSFERS}"
     parts[transfers] = sum(answer.breakdown_s["exposed_communication"].values())
-    factors[transfers] = Factor(*costs.transfers)
+    factors[transfers] = Factor(*errors[TRANSFERS])
     usd, spread = _price(question, basis)
     price = f"{device} price" if spread else None
     factors |= {price: spread} if price and spread else {}

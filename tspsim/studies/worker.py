@@ -85,6 +85,7 @@ def _answer(question: Query) -> Answer:
     try:
         result = run_plan(asked, asked.plans[0])
         entry = result.to_json()
+        _library.take(question.key, result)
     except InputError as error:
         entry = {"name": asked.plans[0].name, "error": str(error)}
     except Exception as error:  # a bug that one question meets must not end a sweep

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..._quick import replace
 from ...errors import InputError, UnknownNameError, shorten
 from ..cluster import Cluster
 from ..kinds import ALL_TO_ALL, KINDS, CollectiveKind
@@ -300,7 +300,10 @@ def _traffic(
     cluster = group.cluster
     # Choices are for a byte: the number of tokens does not matter to them.
     exchange = replace(exchange, tokens=1.0) if exchange else None
-    stands = standing(cluster, group.ranks)
+    place = ("stands", group.ranks)
+    stands: Standing | None = cluster.memo.get(place)
+    if stands is None:
+        stands = cluster.memo[place] = standing(cluster, group.ranks)
     source = -1
     if kind.rooted:  # among those that stand alike it has a number, else it is itself
         source = group.source if stands is None else sorted(group.ranks).index(group.source)
@@ -319,7 +322,7 @@ def _traffic(
         like = cheapest(choices, size_bytes)
         found = cluster.memo[key, size_bytes] = like, np.array(like.links, dtype=np.int64)
     like, links = found
-    return like if first is stands else replace(like, links=tuple(onto(cluster, links, first, stands).tolist()))
+    return like if first is stands else like.on(tuple(onto(cluster, links, first, stands).tolist()))
 
 
 def _kept(cluster: Cluster, key: object, traffic: Traffic) -> Traffic:

@@ -4,12 +4,14 @@ steps."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from ..._quick import replace
 
 if TYPE_CHECKING:
     from ..cluster import Cluster

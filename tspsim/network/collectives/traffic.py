@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ..._quick import quick
 
+
+@quick
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """A transfer's time alone, and the links it loads.
@@ -41,6 +44,12 @@ class Traffic:
     def alone_s(self) -> float:
         """Seconds without contention."""
         return self.latency_s + self.fluid_s
+
+    def on(self, links: tuple[int, ...]) -> Traffic:
+        """The same over as many other links."""
+        return Traffic(
+            self.algorithm, self.latency_s, self.fluid_s, links, self.link_bytes, self.low, self.high, self.apart
+        )
 
     def slice_of(self, slices: int) -> Traffic:
         """One of so many equal slices, which begin and end as one transfer."""

@@ -81,7 +81,15 @@ def _joined(group: Group, kind: CollectiveKind, inside: Builder, outside: Builde
             return beside(shifted(first, layout.node_links * node) for node in nodes)
         return beside(inside(_in_node(group, i), part)[0] for i in range(len(group.members)))
 
-    rails = scaled(beside(outside(_on_rail(group, i), kind)[0] for i in range(g)), 1.0 / g)
+    def on_rails() -> Schedule:
+        # The same whatever runs inside the nodes.
+        key, memo = ("on rails", group.members, group.source_node, outside, kind.name), group.cluster.memo
+        if key not in memo:
+            memo[key] = scaled(beside(outside(_on_rail(group, i), kind)[0] for i in range(g)), 1.0 / g)
+        found: Schedule = memo[key]
+        return found
+
+    rails = on_rails()
     phases = {
         ALL_REDUCE: lambda: [in_nodes(REDUCE_SCATTER), rails, in_nodes(ALL_GATHER)],
         REDUCE_SCATTER: lambda: [in_nodes(REDUCE_SCATTER), rails],

@@ -5,15 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from ..._quick import replace
 from ...errors import InputError
 from ...network import Cluster
 from ...parallel import Job, Plan, scheme_of
 from ...parallel.choices import legal
 from ...parallel.memory import stage_memory, workspace
-from .branch import memory_bytes
 from .clock import NEVER, Deadline
+from .room import memory_bytes
 from .space import LEAST_TOKENS, Space, name_of
 
 #: No model is asked about a longer sequence.

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from ...costs import Costs
 from ...description import too_large
 from ...errors import InfeasibleError, InputError, TspsimError, UnknownNameError
 from ...network import Cluster
@@ -46,6 +45,8 @@ SEARCH_SHARE, DETAIL_SHARE, WHOLE_SHARE = 0.75, 0.88, 0.95
 CLOSE_ENOUGH = 0.01
 #: Instructions of a simulation that is over at once; plans that are looked at for such a one.
 EASY, FEW = 20_000, 16
+#: Plans simulated last whose timelines are kept: the best are among them when it is asked why they win.
+RECENT = 8
 #: Plans to come, as far as the number of processes is concerned.
 MANY = 100
 #: Called with a sentence and the share that is done.
@@ -100,7 +101,7 @@ class Planner:
         self.limits = Limits.of(limits, serves=False)
         self.progress = progress
         self.jobs = jobs
-        self.library = Library()
+        self.library = Library(keep=RECENT)
         self.searches = Searches(scenario, self.library, lambda asked, plans: self.simulators.simulate(asked, plans))
         scenario, self.question = self.searches.scenario, self.searches.question
         batch = self._batch(scenario, stated)
@@ -413,19 +414,20 @@ class Planner:
         self.answer.simulated = len(known)
 
     def _why(self) -> None:
-        """The two best once more, here, with their timelines."""
+        """The two best with their timelines: as they were answered here, or once more."""
         answer = self.answer
         if len(answer.best) < 2 or self._deadline(DETAIL_SHARE).passed:
             return
-        parts, offers = [], []
+        results, offers = [], []
         for found in answer.best[:2]:
             nodes = found.result.gpus // self.question.cluster.gpus_per_node
             asked = self.library.look_up(scenario_of(self.searches.resized(nodes), found.candidate))
-            costs = Costs(asked.device)
-            result = run_plan(asked, asked.plans[0], costs=costs)
-            parts.append(parts_s(result))
-            offers.append(uncertainty.offer_from(asked, result, costs, name=found.candidate.name))
-        answer.why, answer.rival = compare(parts[0], parts[1]), answer.best[1].candidate.name
+            result = self.library.answer(self.library.key(asked)) or run_plan(asked, asked.plans[0])
+            errors = result.range.factors if result.range is not None else {}
+            results.append(result)
+            offers.append(uncertainty.offer_from(asked, result, errors, name=found.candidate.name))
+        best, other = map(parts_s, results)
+        answer.why, answer.rival = compare(best, other), answer.best[1].candidate.name
         verdict = uncertainty.compare(offers[0], offers[1])
         answer.ahead = Ahead(verdict.ratio, verdict.low, verdict.high, verdict.probability)
 

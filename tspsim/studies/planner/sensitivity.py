@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from ..._quick import replace
 from ...errors import InputError
 from ...network import Cluster
 from ...parallel import Job, build_mesh, located, peak_memory, scheme_axes, scheme_of

@@ -16,10 +16,11 @@ import hashlib
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from ..._quick import replace
 from ...errors import InputError
 from ...mesh import Mesh
 from ...model import Architecture
@@ -46,6 +47,7 @@ from ...parallel.lengths import OF_LENGTHS, OFFLOAD_FROM
 from ...parallel.pipeline import ORDERS, Pipeline
 from ...parallel.recomputed import ATTENTION, CHEAP, FULL, KEPT, Partly
 from ...parallel.sought import Sought, left_alone, searched_keys, ways_of
+from ...paths import Division
 
 RECOMPUTATION = (KEPT, ATTENTION, CHEAP, FULL)
 #: Axes that a placement may lay across nodes while replicas fill the node; tensor parallelism and TSP stay innermost.
@@ -191,6 +193,7 @@ class Space:
     batch: int
     _placed: dict[Hashable, list[tuple[tuple[str, ...], Mesh]]] = field(default_factory=dict, repr=False)
     _meshes: dict[Hashable, Mesh] = field(default_factory=dict, repr=False)
+    _divided: dict[Hashable, tuple[Division, ...]] = field(default_factory=dict, repr=False)
     _pipelines: dict[Hashable, tuple[tuple[int, int, str], ...]] = field(default_factory=dict, repr=False)
 
     def on(self, cluster: Cluster) -> Space:
@@ -396,19 +399,34 @@ class Space:
                     seen.add(key)
                     yield rails, mesh
 
+    def divisions(self, layout: Candidate) -> tuple[Division, ...]:
+        """Every ZeRO stage of a layout and who divides it; all ranks before groups of them."""
+        plan, training = layout.plan, layout.job.training
+        key = (*plan.degrees.items(), plan.rail_axes, training)
+        if key not in self._divided:
+            found = []
+            for zero in range(4) if training and layout.job.copies > 1 else (0,):
+                for group in (None, *self.shard_groups(layout)) if zero else (None,):
+                    grouped = replace(plan, shard_group=group)
+                    found.append(Division(zero, group, layout.mesh if group is None else self._grouped(grouped)))
+            self._divided[key] = tuple(found)
+        return self._divided[key]
+
+    def plan(self, layout: Candidate, division: Division) -> Candidate | None:
+        """A layout whose state is divided so, named; None where that is not legal."""
+        zero, group, mesh = division
+        plan = replace(layout.plan, zero=zero, shard_group=group)
+        job = replace(layout.job, plan=replace(plan, name=name_of(plan)))
+        if (group is not None or job.unequal) and not legal(job):
+            return None
+        groups = [each.shard_group for each in self.divisions(layout) if each.zero == zero]
+        return Candidate(job, mesh, (*layout.order, zero, groups.index(group)))
+
     def plans(self, layout: Candidate) -> Iterator[Candidate]:
-        """Every ZeRO stage of a layout and who divides it, named; all ranks before groups of them."""
-        stages = range(4) if layout.job.training and layout.job.copies > 1 else (0,)
-        for zero in stages:
-            for number, group in enumerate((None, *self.shard_groups(layout)) if zero else (None,)):
-                plan = replace(layout.plan, zero=zero, shard_group=group)
-                named = replace(plan, name=name_of(plan))
-                job, mesh = replace(layout.job, plan=named), layout.mesh
-                if (group is not None or job.unequal) and not legal(job):
-                    continue
-                if group is not None:
-                    mesh = self._grouped(plan)
-                yield Candidate(job, mesh, (*layout.order, zero, number))
+        """The plans of a layout."""
+        for division in self.divisions(layout):
+            if (plan := self.plan(layout, division)) is not None:
+                yield plan
 
     def thinner(self, candidate: Candidate, fits: Callable[[Job], bool]) -> Iterator[Candidate]:
         """What may take the place of a plan that keeps everything and does not fit: the least that fits of each way to

@@ -60,6 +60,22 @@ def step_of(plan: Plan, gpus_per_node: int) -> int:
     return math.lcm(plan.ranks_per_replica, gpus_per_node) // gpus_per_node
 
 
+def dividing(scenario: Scenario, plan: Plan, gpus_per_node: int, nodes: int) -> int:
+    """The fewest nodes from ``nodes`` on whose replicas share a stated global batch evenly; more than any machine has
+    where none do."""
+    batch, step = scenario.workload.global_batch, step_of(plan, gpus_per_node)
+    if batch is None:
+        return nodes
+    return next(
+        (
+            count
+            for count in range(nodes, MOST_NODES + 1, step)
+            if batch % (count * gpus_per_node // plan.ranks_per_replica) == 0
+        ),
+        MOST_NODES + 1,
+    )
+
+
 def need(scenario: Scenario, cluster: Cluster, plan: str, tokens_per_s: float, ask: Ask) -> Need | None:
     """The nodes that reach the project's rate and deadline; None where nothing is asked, or no number of nodes does.
 
@@ -80,6 +96,7 @@ def need(scenario: Scenario, cluster: Cluster, plan: str, tokens_per_s: float, a
     nodes = 0
     for _ in range(MOST_GUESSES):
         nodes = max(nodes + step if nodes else 0, step * math.ceil(wanted / per_node / step))
+        nodes = dividing(scenario, scenario.plan(plan), cluster.gpus_per_node, nodes)
         if nodes > MOST_NODES:
             return None
         asked = at_nodes(scenario, cluster, plan, nodes)

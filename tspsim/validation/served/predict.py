@@ -68,6 +68,8 @@ def predict_silicon(frame: pd.DataFrame, answers: Answers) -> None:
         band = band_of(run)
         tpot = 1e3 * measures.tpot_s
         answers.predict(position, tpot, tpot * band.tpot[0], tpot * band.tpot[1])
+        if run.cold:
+            continue
         ttft = 1e3 * measures.ttft_s
         answers.also(position, "silicon_ttft_ms", ttft)
         answers.also(position, "silicon_ttft_ms_low", ttft * band.ttft[0])

@@ -87,6 +87,8 @@ class ServedRun:
         workers'.
     reading
         Options of prefill workers.
+    cold
+        The first requests waited for kernels to be compiled: the time to the first token is not of requests.
     """
 
     plan: ServedPlan
@@ -102,6 +104,7 @@ class ServedRun:
     replicas: int = 1
     prefill: tuple[ServedPlan, int] | None = None
     reading: Options = ()
+    cold: bool = False
 
     @property
     def gpus(self) -> int:

@@ -86,6 +86,13 @@ def _sglang_block_fp8(asked: Asked) -> Script:
     return Script(options | {"scheduler_recv_interval": polled}, memory, "fp8")
 
 
+def _sglang_fp4(asked: Asked) -> Script:
+    """Qwen3.5 in fp4 on B200: polled as rarely at any load (qwen3.5_fp4_b200.sh, 088fe66)."""
+    options = {"chunked_prefill_size": 32768, "max_prefill_tokens": 32768}
+    options |= {"max_running_requests": max(128, asked.concurrency), "scheduler_recv_interval": 30}
+    return Script(options, 0.85, "fp8")
+
+
 def _sglang_drafts(asked: Asked) -> Script:
     """Qwen3.5 in fp8 on B200 with its own module for further tokens (qwen3.5_fp8_b200_mtp.sh, 83fafdd)."""
     options = {"chunked_prefill_size": 32768, "max_prefill_tokens": 32768, "max_running_requests": asked.concurrency}
@@ -113,6 +120,7 @@ INFERENCEX: dict[str, Callable[[Asked], Script]] = {
     "vllm": _vllm,
     "sglang": _sglang,
     "sglang fp8": _sglang_block_fp8,
+    "sglang fp4": _sglang_fp4,
     "sglang drafts": _sglang_drafts,
     "trtllm": _trtllm,
 }
@@ -125,10 +133,13 @@ SLOTS, GENERATED = 128, 1500
 
 def defaults(engine: str, asked: Asked) -> Script:
     """An engine as aiconfigurator's gap analysis ran it, which names no options: as it starts by itself, but
-    TensorRT-LLM as its generator configures it; caches in bf16."""
+    TensorRT-LLM as its generator configures it, and SGLang where that mixes passes (benchmark/sglang.rule, a2d8002);
+    its max_prefill_tokens, 1,500 beyond the prompt, would let two prompts of 1,000 into a pass, and runs of the fitted
+    third had more. Caches in bf16."""
     if engine == "vllm":
         return Script({"max_num_batched_tokens": 8192, "max_num_seqs": 1024}, 0.9)
-    if engine == "sglang":
-        return Script({"chunked_prefill_size": 8192, "max_prefill_tokens": 16384}, None)
+    if engine.startswith("sglang"):
+        options: dict[str, Any] = {"chunked_prefill_size": 8192, "max_prefill_tokens": 16384}
+        return Script(options | ({"enable_mixed_chunk": True} if engine == "sglang mixed" else {}), None)
     slots = max(SLOTS, asked.concurrency)
     return Script({"max_num_tokens": slots + asked.prompt + GENERATED, "max_batch_size": slots}, 0.9)

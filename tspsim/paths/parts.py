@@ -1,0 +1,181 @@
+"""Programs of a stage's tasks as tasks with times: kernels at their cost, transfers at what they take on free links."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..network import Cluster, ExpertExchange, collective, host_copy, point_to_point
+from ..parallel import Job, scheme_of
+from ..parallel.pipeline import Chunk
+from ..parallel.step import Writer, write_program
+from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive
+from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
+from .groups import Floats, Groups
+from .kernels import MIDDLE, KernelTimes, signature, write
+from .tasks import Part, Stage
+from .walk import RECEIVE, SEND, Layers, TimedInstruction, TimedTask
+
+
+@dataclass(frozen=True)
+class _Visits(Job):
+    """A job whose stages do only the visits named: a step in little."""
+
+    visits: tuple[Task, ...] = ()
+
+    def tasks(self, stage: int) -> list[Task]:
+        return list(self.visits)
+
+
+class Parts:
+    """Tasks of plans, each written and timed once."""
+
+    def __init__(self, cluster: Cluster, kernels: KernelTimes) -> None:
+        self.cluster, self.kernels = cluster, kernels
+        self._moves: dict[Hashable, tuple[float, Floats]] = {}
+        self._parts: dict[Hashable, Part] = {}
+        self._programs: dict[Hashable, Program] = {}
+
+    def stage(self, job: Job, groups: Groups, stage: int, whole: bool) -> Stage:
+        """The tasks of one; ``whole``: with what is special about the first and the last one."""
+        chunks, final = job.chunks(stage), job.micro_batches - 1
+
+        def middle(kind: str) -> tuple[Part, ...]:
+            every = range(len(chunks))
+            return tuple(self.part(job, groups, stage, chunks, Task(kind, MIDDLE, chunk)) for chunk in every)
+
+        forward = middle(FORWARD)
+        # Where micro-batches come from both ends, half of the stages begin and end with what goes down.
+        own = int(job.plan.order.both_ways and 2 * stage >= job.plan.pp)
+        first = self.part(job, groups, stage, chunks, Task(FORWARD, 0, own)) if whole else forward[own]
+        kinds = job.step.kinds(job.order)
+        if BACKWARD not in kinds:
+            return Stage(forward, (), (), first, forward[-1], own, len(forward) - 1)
+        backward = middle(BACKWARD)
+        weights = middle(WEIGHTS) if WEIGHTS in kinds else ()
+        last = (weights or backward)[own]
+        if whole:
+            last = self._finish(job, groups, stage, Task(WEIGHTS if weights else BACKWARD, final, own))
+        return Stage(forward, backward, weights, first, last, own, own)
+
+    def message_s(self, job: Job, groups: Sequence[Groups]) -> float:
+        """Seconds of a message between stages, at least."""
+        if job.plan.pp == 1:
+            return 0.0
+        size = round(Writer(scheme_of(job.plan), job, {}).message_bytes)
+        ranks = [group.rank for group in groups]
+        return min(self._message(a, b, size, groups[0])[0] for a, b in itertools.pairwise(ranks))
+
+    def part(self, job: Job, groups: Groups, stage: int, chunks: Sequence[Chunk], visit: Task) -> Part:
+        """One visit as a task."""
+        mixed = self.kernels.mixed
+        chunk = chunks[visit.chunk]
+        met = job.plan.zero if visit.micro_batch != MIDDLE or job.plan.zero >= 2 else 0
+        replicas = (groups.replicas, job.plan.shard_group) if met or visit.micro_batch != MIDDLE else ()
+        place = (groups.pattern, replicas)
+        ends = (visit.micro_batch == 0, visit.micro_batch == job.micro_batches - 1)
+        tables = (chunk.has_embedding, chunk.has_head, chunk.first_layer if mixed else 0)
+        task = (signature(job), job.plan.pp > 1, visit.kind, ends, tables, met)
+        shape = (*task, place)
+        key = (*shape, chunk.layers)
+        known = self._parts.get(key)
+        if known is None:
+            if mixed or job.plan.recomputed is not None or job.plan.copies:
+                known = self.compile(write(job, stage, chunk, visit), groups)
+            else:  # layers are alike: the task is written with one, which then runs as often as there are layers
+                if shape not in self._parts:
+                    # Groups elsewhere move the same over other links.
+                    alike = (*task, replicas, job.plan.rail_axes)
+                    if alike not in self._programs:
+                        self._programs[alike] = write(job, stage, replace(chunk, layers=1), visit)
+                    self._parts[shape] = self.compile(self._programs[alike], groups)
+                known = self._parts[shape].with_layers(chunk.layers)
+            self._parts[key] = known
+        return known
+
+    def _finish(self, job: Job, groups: Groups, stage: int, visit: Task) -> Part:
+        """The last visit of a step, with what follows it."""
+        facts = {name: getattr(job, name) for name in Job.__dataclass_fields__}
+        program = write_program(scheme_of(job.plan), _Visits(**facts, visits=(visit,)), {"pp": stage})
+        return self.compile(program, groups)
+
+    def compile(self, program: Program, groups: Groups) -> Part:
+        """A program with the times that a rank's groups give it."""
+        outside_s, layers_s = np.zeros(groups.near), np.zeros(groups.near)
+        items: list[TimedInstruction | Layers] = []
+        for item in program.items:
+            if isinstance(item, Repeat):
+                steps = tuple([self._step(step, groups, layers_s, item.times) for step in item.body])
+                items.append(Layers(steps, item.times))
+            else:
+                items.append(self._step(item, groups, outside_s, 1))
+        return Part(TimedTask(tuple(items)), outside_s, layers_s)
+
+    def occupied_s(self, program: Program, groups: Groups) -> Floats:
+        """Seconds that the collectives of a program occupy each link near a rank."""
+        occupied = np.zeros(groups.near)
+        for item in program.items:
+            body, times = (item.body, item.times) if isinstance(item, Repeat) else ((item,), 1)
+            for step in body:
+                if isinstance(step, Collective):
+                    occupied += times * self._collective(step, groups)[1]
+        return occupied
+
+    def _step(self, instruction: Instruction, groups: Groups, moved_s: Floats, times: int) -> TimedInstruction:
+        after, stream = instruction.after, instruction.stream
+        if isinstance(instruction, Compute):
+            return TimedInstruction(stream, self.kernels.kernel_s(instruction), after, True)
+        if isinstance(instruction, Launch):
+            return TimedInstruction(stream, instruction.host_s, after, False)
+        if isinstance(instruction, Copy):
+            # How long it lasts depends on what else its link carries: at least as long as alone.
+            size, direction = instruction.size_bytes, instruction.direction
+            alone_s = instruction.seconds or host_copy(self.cluster, groups.rank, size, direction).alone_s
+            return TimedInstruction(stream, alone_s, after, False)
+        if isinstance(instruction, Collective):
+            seconds, occupied = self._collective(instruction, groups)
+            moved_s += times * occupied
+            return TimedInstruction(stream, seconds, after, False)
+        assert isinstance(instruction, SendReceive)
+        if not instruction.wrap or instruction.to is None or instruction.source is None:
+            # A message between stages: when it comes and how long it takes is the pipeline's business.
+            return TimedInstruction(stream, 0.0, after, False, SEND if instruction.to is not None else RECEIVE)
+        ranks = groups.along(instruction.axis)
+        size = len(ranks)
+        pairs = (ranks[0], ranks[instruction.to % size]), (ranks[instruction.source % size], ranks[0])
+        seconds = 0.0
+        for sender, receiver in pairs:
+            alone_s, occupied = self._message(sender, receiver, instruction.size_bytes, groups, instruction.axis)
+            seconds = max(seconds, alone_s)
+            moved_s += times * occupied
+        return TimedInstruction(stream, seconds, after, False)
+
+    def _collective(self, instruction: Collective, groups: Groups) -> tuple[float, Floats]:
+        """Its time alone, and how long it occupies each link near the rank."""
+        ranks, tokens = groups.along(instruction.axis), instruction.tokens
+        how = instruction.root, instruction.algorithm, tokens, instruction.slices
+        key = (instruction.kind, instruction.size_bytes, *how, ranks)
+        if key not in self._moves:
+            traffic = collective(
+                self.cluster,
+                ranks,
+                instruction.kind,
+                instruction.size_bytes * instruction.slices,
+                root=instruction.root,
+                algorithm=instruction.algorithm,
+                exchange=ExpertExchange(**tokens._asdict()) if tokens else None,
+            ).slice_of(instruction.slices)
+            self._moves[key] = traffic.latency_s + traffic.fluid_s, groups.occupied_s(traffic, instruction.axis)
+        return self._moves[key]
+
+    def _message(
+        self, sender: int, receiver: int, size_bytes: int, groups: Groups, axis: str = ""
+    ) -> tuple[float, Floats]:
+        key = (sender, receiver, size_bytes, groups.node, axis)
+        if key not in self._moves:
+            traffic = point_to_point(self.cluster, sender, receiver, size_bytes)
+            self._moves[key] = traffic.latency_s + traffic.fluid_s, groups.occupied_s(traffic, axis)
+        return self._moves[key]

@@ -1,0 +1,210 @@
+"""What a search has not simulated yet, as sets of plans in a heap, lowest bound first.
+
+A set that comes out on top gets a closer bound, or is split into smaller ones, before anything else is done about it;
+a plan that does is there to be simulated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import math
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from ...errors import UnreachableError
+from ...parallel import Job
+from ...paths import Division
+from .clock import Deadline
+from .room import layout_bytes, memory_bytes
+from .sets import Sets
+from .space import Candidate
+
+#: Plans that take longer to simulate than this many instructions wait until the others are done.
+QUICK = 400_000
+#: Seconds of processor time that a simulation takes to begin, and that one of its instructions does, about.
+BEGIN_S, INSTRUCTION_S = 0.2, 2e-5
+
+
+@dataclass
+class Tally:
+    """What a search has done so far."""
+
+    bounded: int = 0
+    too_large: int = 0
+    simulated: int = 0
+    failed: int = 0
+
+
+class Course(Protocol):
+    """How far the search is whose frontier it is."""
+
+    @property
+    def sets(self) -> Sets: ...
+    @property
+    def deadline(self) -> Deadline: ...
+    @property
+    def known(self) -> Container[str]: ...
+    @property
+    def tally(self) -> Tally: ...
+    @property
+    def pace(self) -> float: ...
+    @property
+    def unseen_s(self) -> float: ...
+
+
+class Frontier:
+    """What has not been simulated yet, lowest bound first."""
+
+    def __init__(
+        self, course: Course, families: Iterable[tuple[float, Job]], room_bytes: float, quick: float = QUICK
+    ) -> None:
+        self._course, self._sets, self._room_bytes, self._quick = course, course.sets, room_bytes, quick
+        self._ticks = 0
+        #: The lowest bound of plans that time was too short for.
+        self._late_s = math.inf
+        self._heap: list[tuple[float, int, Callable[[float], None] | Candidate]] = []
+        self._slow: list[tuple[float, int, Callable[[float], None] | Candidate]] = []
+        for floor_s, family in families:
+            self._push(floor_s, partial(self._floor if family.plan.ep > 1 else self._kernels, family))
+
+    @property
+    def next_bound_s(self) -> float:
+        """No plan that is left is faster."""
+        return min([self._late_s, self._course.unseen_s, *(heap[0][0] for heap in (self._heap, self._slow) if heap)])
+
+    def take(
+        self, count: int, limit_s: float, *, slow: bool = True, until: Deadline | None = None
+    ) -> list[tuple[float, Candidate]]:
+        """The next plans to simulate, those that may be faster than ``limit_s``; none when time is over.
+
+        Those that are slow to simulate come last, and only if ``slow``.
+        """
+        deadline = until or self._course.deadline
+        taken: list[tuple[float, Candidate]] = []
+        planned_s = 0.0
+        heaps = (self._heap, self._slow) if slow else (self._heap,)
+        while len(taken) < count:
+            heap = next((each for each in heaps if each and each[0][0] < limit_s), None)
+            if heap is None or (heap is self._slow and taken):
+                break
+            if deadline.passed:
+                return taken
+            bound_s, tick, entry = heapq.heappop(heap)
+            if not isinstance(entry, Candidate):
+                with contextlib.suppress(UnreachableError):  # dead links cut its ranks off from each other
+                    entry(bound_s)
+                continue
+            if entry.name in self._course.known:
+                continue
+            instructions = self._sets.bound.instructions(entry.job, entry.mesh)
+            if heap is self._heap and instructions > self._quick:
+                heapq.heappush(self._slow, (bound_s, tick, entry))
+                continue
+            takes_s = self._course.pace * (BEGIN_S + instructions * INSTRUCTION_S)
+            if planned_s + takes_s > self._course.deadline.left_s:
+                self._late_s = min(self._late_s, bound_s)
+                continue
+            planned_s += takes_s
+            taken.append((bound_s, entry))
+        return taken
+
+    def dive(self, count: int) -> list[tuple[float, Candidate]]:
+        """The most promising plan of each of the most promising sets, quick ones alone: for where time runs out
+        before plans come out on top."""
+        whole, found = self._heap, list[tuple[float, Candidate]]()
+        while whole and len(found) < count and not self._course.deadline.passed:
+            self._heap = [heapq.heappop(whole)]
+            while self._heap:
+                bound_s, tick, entry = heapq.heappop(self._heap)
+                if isinstance(entry, Candidate):
+                    if self._sets.bound.instructions(entry.job, entry.mesh) > self._quick:
+                        heapq.heappush(self._slow, (bound_s, tick, entry))
+                    elif entry.name not in self._course.known:
+                        found.append((bound_s, entry))
+                    break
+                with contextlib.suppress(UnreachableError):
+                    entry(bound_s)
+            whole += self._heap
+            heapq.heapify(whole)
+        self._heap = whole
+        return found
+
+    def put_back(self, bound_s: float, candidate: Candidate) -> None:
+        """A plan that was taken and not simulated."""
+        self._push(bound_s, candidate)
+
+    def _push(self, bound_s: float, entry: Callable[[float], None] | Candidate) -> None:
+        self._ticks += 1
+        heapq.heappush(self._heap, (bound_s, self._ticks, entry))
+
+    def _fits(self, job: Job) -> bool:
+        """Whether a plan's memory is within the limit."""
+        return memory_bytes(job) <= self._room_bytes
+
+    def _floor(self, family: Job, bound_s: float) -> None:
+        """A family with its own way to experts."""
+        self._push(max(bound_s, self._sets.floor_s(family)), partial(self._kernels, family))
+
+    def _kernels(self, family: Job, bound_s: float) -> None:
+        """A family with all its kernels."""
+        closer_s = max(bound_s, self._sets.compute_s(family, self._sets.space.pipelines(family)))
+        self._push(closer_s, partial(self._roomy, family))
+
+    def _roomy(self, family: Job, bound_s: float) -> None:
+        """A family with the pipelines that may fit."""
+        pipelines = self._sets.roomy(family, self._room_bytes)
+        if not pipelines:
+            self._course.tally.too_large += 1
+            return
+        closer_s = max(bound_s, self._sets.compute_s(family, pipelines))
+        self._push(closer_s, partial(self._within_stage, family, frozenset(number for number, _, _ in pipelines)))
+
+    def _within_stage(self, family: Job, pipelines: frozenset[int], bound_s: float) -> None:
+        """A family's schedules within a stage, with what its kernels wait for and lose."""
+        for even_s, staged in self._sets.once(self._sets.staged, family):
+            self._push(max(bound_s, even_s), partial(self._layouts, staged, pipelines))
+
+    def _layouts(self, staged: Candidate, pipelines: frozenset[int], bound_s: float) -> None:
+        """Its pipelines, each with its bubble."""
+        for rough_s, layout in self._sets.once(self._sets.layouts, staged):
+            if layout.order[-1] in pipelines:
+                self._course.tally.bounded += 1
+                self._push(max(bound_s, rough_s), partial(self._outlined, layout))
+
+    def _outlined(self, layout: Candidate, bound_s: float) -> None:
+        """A layout with its whole pipeline, each way to divide its state; to ask first whether it may fit is cheap."""
+        if self._sets.once(layout_bytes, layout) > self._room_bytes:
+            self._course.tally.too_large += 1
+            return
+        for outline_s, division in self._sets.once(self._sets.outlined, layout):
+            self._push(max(bound_s, outline_s), partial(self._divided, layout, division))
+
+    def _divided(self, layout: Candidate, division: Division, bound_s: float) -> None:
+        """The plan of a layout that divides its state so, or where it does not fit what keeps less; one that only
+        spares memory where another has the same program is left."""
+        if (found := self._sets.plan(layout, division)) is None:
+            return
+        needed_bytes, candidate = found
+        if division.zero == 2:  # runs what ZeRO 1 runs
+            first = self._sets.plan(layout, division._replace(zero=1))
+            if first is not None and first[0] <= self._room_bytes:
+                return
+        if needed_bytes <= self._room_bytes:
+            self._plan(candidate, bound_s)
+            return
+        for thinner in self._sets.space.thinner(candidate, self._fits):
+            again_s = self._sets.thin_s(thinner, division)
+            self._push(max(bound_s, again_s), partial(self._thinner, thinner, layout))
+
+    def _thinner(self, candidate: Candidate, layout: Candidate, bound_s: float) -> None:
+        """A plan that keeps less than its layout, with its whole pipeline."""
+        closer_s = max(bound_s, self._sets.outline_of(candidate, layout))
+        self._push(closer_s, partial(self._plan, candidate))
+
+    def _plan(self, candidate: Candidate, bound_s: float) -> None:
+        """A plan with what its replicas say to each other."""
+        closer_s = max(bound_s, self._sets.once(self._sets.step_s, candidate))
+        self._push(closer_s, candidate)

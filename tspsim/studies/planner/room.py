@@ -1,0 +1,47 @@
+"""What a plan needs of memory, and what none of many can undercut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ...parallel import Job, data, peak_memory, scheme_of
+from ...parallel.memory import stage_memory
+from ...paths import Division
+from .space import Candidate
+
+
+def without_gathered(job: Job) -> Job:
+    """The job with all divided that replicas can divide."""
+    return replace(job, plan=replace(job.plan, zero=3 if job.training else 0))
+
+
+def total(parts: Mapping[str, float]) -> float:
+    """Bytes of memory, but for weights that are gathered."""
+    return sum(parts.values()) - parts.get("gathered_weights", 0.0)
+
+
+def layout_bytes(layout: Candidate) -> float:
+    """What no plan of a layout can undercut, whatever its replicas divide: with all of it divided, nothing gathered."""
+    return total(peak_memory(without_gathered(layout.job), scheme_of(layout.plan).residency))
+
+
+def memory_bytes(job: Job) -> float:
+    """What a plan's fullest rank needs."""
+    return sum(peak_memory(job, scheme_of(job.plan).residency).values())
+
+
+def first_stage_bytes(job: Job) -> float:
+    """What no plan that divides a job's state somehow can undercut on the first stage, without what exchanges keep, which
+    a schedule decides."""
+    job, residency = without_gathered(job), scheme_of(job.plan).residency
+    exchanged = {each.part for each in residency.buffers(job)}
+    parts = stage_memory(job, residency, 0)
+    return total({name: size for name, size in parts.items() if name not in exchanged})
+
+
+def state_bytes(job: Job, division: Division) -> float:
+    """Weights, gradients and the optimizer's state on a rank of the first stage, divided in some way."""
+    divided = replace(job, plan=replace(job.plan, zero=division.zero, shard_group=division.shard_group))
+    share = data.OwnedParameters(divided, scheme_of(job.plan).residency.weight_shards(divided))
+    return sum(each.size_bytes for each in data.state(divided, share, divided.chunks(0)))

@@ -1,0 +1,159 @@
+"""Sets of plans that a search splits, with what none of each can undercut: every one is found once.
+
+Families become schedules within a stage, these layouts with a pipeline, these divisions of state over replicas, and
+these plans. How state is divided is asked last, for a layout has a dozen ways that all run the same kernels; up to then
+a bound counts what replicas say to each other in the way that says least, of those that may fit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from ...errors import UnreachableError
+from ...parallel import Job
+from ...parallel.pipeline import PipelineOrder, order_of
+from ...parallel.recomputed import KEPT
+from ...paths import Division, LowerBound, Outline
+from .room import first_stage_bytes, memory_bytes, state_bytes
+from .space import Candidate, Space
+
+#: Number, chunks a stage and schedule of a family's pipeline.
+PipelineKey = tuple[int, int, str]
+Given = TypeVar("Given")
+Made = TypeVar("Made")
+
+
+@dataclass
+class Sets:
+    """The sets of one search.
+
+    Parameters
+    ----------
+    space
+        The legal plans.
+    bound
+        Bounds on their steps.
+    capacity_bytes
+        Memory of a GPU.
+    """
+
+    space: Space
+    bound: LowerBound
+    capacity_bytes: float
+    #: What was made, with what it was made of.
+    _made: dict[Hashable, tuple[Any, object]] = field(default_factory=dict)
+    _states: dict[Hashable, float] = field(default_factory=dict)
+
+    def first_s(self, family: Job) -> float:
+        return self.bound.first_s(family, self.shapes(family, self.space.pipelines(family)))
+
+    def floor_s(self, family: Job) -> float:
+        return self.bound.floor_s(family, self.shapes(family, self.space.pipelines(family)))
+
+    def compute_s(self, family: Job, pipelines: Sequence[PipelineKey]) -> float:
+        return self.bound.compute_s(family, self.shapes(family, pipelines))
+
+    def shapes(self, family: Job, pipelines: Iterable[PipelineKey]) -> tuple[tuple[int, PipelineOrder], ...]:
+        """Chunks a stage and order of pipelines of a family."""
+        return tuple((vpp, order_of(schedule, vpp)) for _, vpp, schedule in pipelines)
+
+    def roomy(self, family: Job, room_bytes: float) -> tuple[PipelineKey, ...]:
+        """The pipelines with which some plan of a family may fit."""
+        return tuple(each for each in self.space.pipelines(family) if self.least_bytes(family, each) <= room_bytes)
+
+    def least_bytes(self, family: Job, pipeline: PipelineKey) -> float:
+        """What no plan of a family with this pipeline can undercut on the first stage, which keeps most: residual
+        streams cut where they can be."""
+
+        def least() -> float:
+            _, vpp, schedule = pipeline
+            plan = replace(family.plan, sequence_regions=family.plan.tp > 1, vpp=vpp, schedule=schedule)
+            return first_stage_bytes(replace(family, plan=plan))
+
+        return self._remembered(("least_bytes", id(family), pipeline), family, least)
+
+    def divisions(self, layout: Candidate, least_bytes: float) -> list[Division]:
+        """Ways to divide state with which a layout may fit that keeps ``least_bytes`` with all of it divided."""
+        every = self.space.divisions(layout)
+        if layout.plan.recomputation == KEPT:
+            least_bytes = 0.0  # a plan that misses may keep less
+        if len(every) < 2:
+            return []
+        whole = max(each.zero for each in every)
+        all_divided = next(each for each in every if each.zero == whole and each.shard_group is None)
+        spare_bytes = self.capacity_bytes - max(0.0, least_bytes - self._state_bytes(layout, all_divided))
+        return [each for each in every if self._state_bytes(layout, each) <= spare_bytes]
+
+    def _state_bytes(self, layout: Candidate, division: Division) -> float:
+        plan = layout.plan
+        key = (*plan.degrees.items(), plan.rail_axes, plan.schedule, plan.vpp, plan.expert_shards, *division[:2])
+        if key not in self._states:
+            self._states[key] = state_bytes(layout.job, division)
+        return self._states[key]
+
+    def staged(self, family: Job) -> list[tuple[float, Candidate]]:
+        """A family's schedules within a stage that reach all its ranks, each with what its step cannot undercut."""
+        found = []
+        least_bytes = min(self.least_bytes(family, each) for each in self.space.pipelines(family))
+        for staged in self.space.within_stage(family):
+            with contextlib.suppress(UnreachableError):  # dead links cut its ranks off from each other
+                divisions = self.divisions(staged, least_bytes)
+                found.append((self.bound.even_s(staged.job, staged.mesh, divisions), staged))
+        return found
+
+    def layouts(self, staged: Candidate) -> list[tuple[float, Candidate]]:
+        """Its pipelines, each with the same."""
+        found = []
+        for layout in self.space.layouts(staged):
+            divisions = self.divisions(layout, 0.0)
+            found.append((self.bound.rough_s(layout.job, layout.mesh, divisions), layout))
+        return found
+
+    def outline(self, layout: Candidate) -> Outline:
+        return self.bound.outline(layout.job, layout.mesh)
+
+    def outlined(self, layout: Candidate) -> list[tuple[float, Division]]:
+        """A layout's ways to divide state with which it may fit, each with what its step cannot undercut."""
+        job, mesh, outline = layout.job, layout.mesh, self.once(self.outline, layout)
+        every = self.space.divisions(layout)
+        if len(every) == 1:
+            return [(self.bound.outline_s(job, mesh, (), outline), each) for each in every]
+        fitting = self.divisions(layout, first_stage_bytes(job))
+        return [(self.bound.outline_s(job, mesh, (each,), outline), each) for each in fitting]
+
+    def outline_of(self, thinner: Candidate, layout: Candidate) -> float:
+        """The outline of a layout's plan that keeps less: found once for all whose replicas divide other things."""
+        plan = thinner.plan
+        key = ("outline_of", id(layout), plan.recomputed, plan.offload_layers, plan.activation_store)
+        return self._remembered(key, layout, lambda: self.bound.outline_s(thinner.job, thinner.mesh))
+
+    def thin_s(self, thinner: Candidate, division: Division) -> float:
+        """A plan that keeps less, by its kernels and what moves beside them."""
+        divisions = () if thinner.job.copies == 1 else (division,)
+        return self.bound.partly_s(thinner.job, thinner.mesh, divisions)
+
+    def plan(self, layout: Candidate, division: Division) -> tuple[float, Candidate] | None:
+        """The plan of a layout and a way to divide, with the memory that it needs; None where it is not legal."""
+
+        def made() -> tuple[float, Candidate] | None:
+            found = self.space.plan(layout, division)
+            return None if found is None else (memory_bytes(found.job), found)
+
+        return self._remembered(("plan", id(layout), *division[:2]), layout, made)
+
+    def step_s(self, candidate: Candidate) -> float:
+        return self.bound.step_s(candidate.job, candidate.mesh)
+
+    def once(self, what: Callable[[Given], Made], of: Given) -> Made:
+        """What a function makes of something that was listed, made once: further questions find it."""
+        return self._remembered((what.__name__, id(of)), of, lambda: what(of))
+
+    def _remembered(self, key: Hashable, of: object, make: Callable[[], Made]) -> Made:
+        """What is made under a key with the identity of something, which is kept beside it so that its number stays."""
+        if key not in self._made:
+            self._made[key] = make(), of
+        made: Made = self._made[key][0]
+        return made
