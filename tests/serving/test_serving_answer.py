@@ -157,6 +157,7 @@ def test_an_engine_takes_its_options_by_their_own_names() -> None:
         ("workload.engine={max_num_seqs: 0}", r"workload\.engine\.max_num_seqs: '0' is not allowed"),
         ("plans.one.engine={policy: vlm}", r"plans\.one\.engine\.policy: unknown scheduler 'vlm' .*'vllm'"),
         ("workload.engine={num_gpu_blocks: -1}", r"workload\.engine\.num_gpu_blocks: '-1' is not a whole number"),
+        ("workload.engine={max_num_seqs: few, max_num_batched_tokens: 512}", r"max_num_seqs: 'few' is not a whole"),
         ("workload.engine={max_num_seqs: true}", r"workload\.engine\.max_num_seqs: true is not a number"),
         ("workload.engine={gpu_memory_utilization: 1.5}", r"workload\.engine\.gpu_memory_utilization: '1.5' is no"),
         ("plans.one.engine={gpu_memory_utilization: much}", r"plans\.one\.engine\.gpu_memory_utilization: .much. is"),

@@ -169,6 +169,23 @@ def test_a_run_of_decode_steps_is_the_sum_of_its_steps(model: str) -> None:
         np.testing.assert_allclose(ends_s, np.cumsum(alone), rtol=1e-12)
 
 
+def test_a_run_looks_at_its_longest_sequence_alone_as_long_as_its_steps_do() -> None:
+    """The longest of some has most tokens at first; as all grow alike, it has not any more within the run."""
+    asked = {
+        "name": "s", "cluster": {"device": "b200", "nodes": 1, "gpus_per_node": 1},
+        "workload": {
+            "model": "llama-3.1-8b", "pass": "decode", "batch": 2, "context": 64, "precision": {"weights": "mxfp4"},
+        },
+        "plans": [{"name": "P", "tp": 1}],
+    }  # fmt: skip
+    looked = Library().look_up(load(asked))
+    cost = costs_of(looked, looked.plans[0])
+    for contexts in ((994, 210), (667, 49, 410, 639, 7793), (3000, 700), (40, 4, 4)):
+        work = Work((), contexts)
+        alone = [cost.seconds([work.later(step)]) for step in range(200)]
+        np.testing.assert_allclose(cost.decode_each_s([work], 200), alone, rtol=1e-12)
+
+
 @given(st.integers(1, 300), st.integers(20, 20_000), st.integers(0, 4000), st.integers(1, 400))
 def test_more_work_never_takes_less_time(batch: int, context: int, tokens: int, more: int) -> None:
     cost = costs("kimi-k2.6", stack="ideal")

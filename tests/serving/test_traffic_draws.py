@@ -172,6 +172,14 @@ def test_a_file_of_no_known_form_is_told_the_forms(tmp_path: Path) -> None:
         read_trace(str(file))
 
 
+def test_no_deviation_is_none_whatever_its_sign() -> None:
+    prompt = {"kind": "lognormal", "median": 40, "sigma": -0.0}
+    asked = traffic({"kind": "at_once"}, requests=3, prompt=prompt, prefix={
+        "kind": "agents", "turns": 3, "tool": "1 s", "tool_sigma": -0.0,
+    }).draw()  # fmt: skip
+    assert asked.think_s.tolist() == [1.0] * 3 and len(set(asked.output_tokens.tolist())) == 1
+
+
 # --- registered kinds -----------------------------------------------------------------------------------------
 
 

@@ -153,6 +153,33 @@ def test_kill_9_at_random_moments_loses_nothing_and_repeats_nothing(
     assert {path.name for path in tmp_path.iterdir()} == {"t.csv", "t.sqlite"}
 
 
+SERVED = """\
+name: tiny
+cluster: {device: mi300x, nodes: 1}
+workload: {model: tiny, stack: vllm}
+traffic: {arrivals: {kind: closed, concurrency: 4}, prompt: 200, output: 40, requests: 60}
+plans: [{name: TP8, tp: 8}]
+"""
+
+
+def test_a_sweep_of_requests_resumes_after_kill_9(tmp_path: Path) -> None:
+    folder = write_catalog(tmp_path / "catalog")
+    (folder / "scenarios/tiny.yaml").write_text(SERVED)
+    over = ("--over", "traffic.arrivals.concurrency=1..4", "--over", "traffic.seed=0,1", "--out")
+    assert sweep_here(folder, *over, tmp_path / "whole.csv") == (0, "")
+    store = tmp_path / "t.sqlite"
+    sweep = start(folder, *over, tmp_path / "t.csv", "--jobs", 1)
+    assert wait_until(lambda: sweep.poll() is not None or len(kept_in(store)) > 1)
+    sweep.send_signal(signal.SIGKILL)
+    sweep.communicate(timeout=30)
+    known = kept_in(store)
+    assert known
+    assert sweep_here(folder, *over, tmp_path / "t.csv", "--resume")[0] == 0
+    now = kept_in(store)
+    assert len(now) == 8 and {key: now[key] for key in known} == known
+    assert table_of(tmp_path / "t.csv") == table_of(tmp_path / "whole.csv")
+
+
 @pytest.mark.slow
 def test_kill_9_at_twenty_random_moments(catalog: Path, undisturbed: list[list[str]], tmp_path: Path) -> None:
     for seed in range(4):

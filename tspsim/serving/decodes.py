@@ -132,7 +132,12 @@ class Decodes:
         """A step takes no less than for its longest sequence alone, which is looked at where that has most tokens."""
         if work.sequences == 1 or MOST * work.longest < work.context_tokens:
             return found
-        return np.maximum(found, self._along(1, work.longest + later))
+        longest = work.longest + later
+        # That of contexts that grow alike has less and less of all tokens: it is looked at in the first steps.
+        apart = MOST * longest < work.context_tokens + work.sequences * later
+        looked_at = int(apart.argmax()) if apart.any() else len(longest)
+        alone = self._along(1, longest[:looked_at])
+        return np.concatenate([np.maximum(found[:looked_at], alone), found[looked_at:]])
 
     def _along(self, batch: int, at: Floats) -> Floats:
         """Straight between the ends of a batch's cell, at contexts of one length, which grow: shape (steps,)."""

@@ -276,9 +276,10 @@ def configured(engine: ServingEngine, policy: Policy, options: Mapping[str, Any]
     names = policy.sequence_option, engine.scheduler.share
     sequences, share = (options.get(name) if name else None for name in names)
     tokens = policy.step_tokens(options)
-    if isinstance(sequences, int):
+    sequences = sequences if isinstance(sequences, int) else None  # what it is instead, the scheduler refuses
+    if sequences is not None:
         engine = replace(engine, slots=sequences)
-    if isinstance(tokens, int) or isinstance(sequences, int):
+    if tokens is not None or sequences is not None:
         limits = tuple(
             Limits(each.memory_bytes, tokens or each.tokens, sequences or each.sequences) for each in engine.limits
         )

@@ -6,13 +6,15 @@ schedule_batch.py (retract_decode), scheduler_recv_skipper.py, server_args.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as SequenceOf
+from itertools import cycle
+from typing import Annotated, Any
 
 from pydantic import Field, PositiveFloat, PositiveInt, StrictBool
 
 from ...errors import InputError
-from ...scenario.section import Section
+from ...scenario.section import OneOf, Section
 from ..blocks import Match
 from ..lane import Lane, StepPlan
 from ..requests import Request
@@ -39,14 +41,16 @@ class SglangOptions(Section):
     max_running_requests: PositiveInt = Field(2048, description="requests that run at once")
     page_size: PositiveInt = Field(1, description="tokens of a block of the cache")
     disable_radix_cache: StrictBool = Field(False, description="equal beginnings are computed anew")
-    schedule_policy: Literal["fcfs", "lpm"] = Field("fcfs", description="lpm: longest prefix in the cache first")
+    schedule_policy: Annotated[str, OneOf(lambda: tuple(ORDERS))] = Field(
+        "fcfs", description="lpm: longest prefix in the cache first"
+    )
     schedule_conservativeness: PositiveFloat = Field(1.0, description="factor on the room kept for outputs to come")
     scheduler_recv_interval: PositiveInt = Field(
         1, description="decode steps from one look at new requests to the next"
     )
     enable_mixed_chunk: StrictBool = Field(False, description="decodes go on beside prompts")
     disable_overlap_schedule: StrictBool = Field(False, description="steps are not planned ahead")
-    load_balance_method: Literal["round_robin", "total_requests"] = Field(
+    load_balance_method: Annotated[str, OneOf(lambda: tuple(DEALS))] = Field(
         "round_robin", description="how attention replicas get requests"
     )
 
@@ -162,10 +166,7 @@ class SglangLane(Lane):
             if sequence.computed + tokens < sequence.target:
                 return
             kept += self._outputs_of(sequence)
-        if self._options.schedule_policy == "lpm" and 1 < len(self.waiting) <= MOST_SORTED:
-            ordered = sorted(self.waiting, key=lambda sequence: -self.find(sequence).blocks)
-            self.waiting.clear()
-            self.waiting.extend(ordered)
+        ORDERS[self._options.schedule_policy](self)
         while self.waiting and (chunk_left is None or chunk_left > 0) and input_left > 0:
             if len(self.running) >= self._options.max_running_requests:
                 self._full = True
@@ -238,6 +239,22 @@ class SglangLane(Lane):
         self._ratio, self._decayed = min(1.0, (made + ROOM_STEPS * len(left)) / outputs), 0
 
 
+def in_order(lane: SglangLane) -> None:
+    """Those that wait have their turn as they came."""
+
+
+def longest_prefix_first(lane: SglangLane) -> None:
+    """Those of which the cache has most, unless too many wait."""
+    if 1 < len(lane.waiting) <= MOST_SORTED:
+        ordered = sorted(lane.waiting, key=lambda sequence: -lane.find(sequence).blocks)
+        lane.waiting.clear()
+        lane.waiting.extend(ordered)
+
+
+#: ``schedule_policy`` → puts those that wait in their order.
+ORDERS: dict[str, Callable[[SglangLane], None]] = {"fcfs": in_order, "lpm": longest_prefix_first}
+
+
 class SglangPolicy(Policy):
     def step_tokens(self, options: Mapping[str, Any]) -> int | None:
         chunk = options.get(self.token_option)
@@ -255,21 +272,33 @@ class SglangPolicy(Policy):
 
 
 class SglangGroup(Group):
-    """Attention replicas that get requests in turn, or that with fewest."""
+    """Attention replicas that get requests as ``load_balance_method`` says."""
 
     def __init__(self, settings: Settings, lane: type[Lane], count: int) -> None:
         super().__init__(settings, lane, count)
         options = settings.options
         assert isinstance(options, SglangOptions)
-        self._in_turn = options.load_balance_method == "round_robin"
-        self._dealt = 0
+        self._choose = DEALS[options.load_balance_method](self.lanes)
 
     def deal(self, request: Request) -> Lane:
-        if not self._in_turn:
-            return super().deal(request)
-        self._dealt += 1
-        return self.lanes[(self._dealt - 1) % len(self.lanes)]
+        return self._choose()
 
+
+def in_turn(lanes: SequenceOf[Lane]) -> Callable[[], Lane]:
+    """One after the other."""
+    return cycle(lanes).__next__
+
+
+def with_fewest(lanes: SequenceOf[Lane]) -> Callable[[], Lane]:
+    """That with the fewest requests, the first of equals."""
+    return lambda: min(lanes, key=lambda lane: lane.present)
+
+
+#: ``load_balance_method`` → which attention replica the next request goes to.
+DEALS: dict[str, Callable[[SequenceOf[Lane]], Callable[[], Lane]]] = {
+    "round_robin": in_turn,
+    "total_requests": with_fewest,
+}
 
 SGLANG = SglangPolicy(
     "sglang", SglangOptions, SglangLane, "page_size", "chunked_prefill_size", "max_running_requests", SglangGroup

@@ -56,7 +56,7 @@ class LogNormal(Lengths):
 
     def draw(self, random: np.random.Generator, count: int, column: str) -> Ints:
         mu, sigma = self.shape
-        tokens = np.ceil(np.exp(random.normal(mu, sigma, count)))
+        tokens = np.ceil(np.exp(random.normal(mu, abs(sigma), count)))
         return np.clip(tokens, self.floor, self.cap or 2**40).astype(np.int64)
 
     def in_words(self) -> str:

@@ -40,7 +40,8 @@ class Agents(Conversing):
             return np.full(count, self.tool)
         if self.tool_kind == "exponential":
             return random.exponential(self.tool, count)
-        return random.lognormal(float(np.log(self.tool)) - self.tool_sigma**2 / 2, self.tool_sigma, count)
+        sigma = abs(self.tool_sigma)
+        return random.lognormal(float(np.log(self.tool)) - sigma**2 / 2, sigma, count)
 
     def in_words(self) -> str:
         where = f" on one of {self.workers:,} workers" if self.workers else ""
