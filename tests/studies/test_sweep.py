@@ -168,6 +168,14 @@ def test_a_sweep_that_grows_asks_only_what_is_new(catalog: Path, tmp_path: Path)
     assert steady(second)[:4] == steady(first)
 
 
+def test_a_file_that_changed_between_two_sweeps_of_a_process_is_read_again(catalog: Path) -> None:
+    before = Sweep("tiny", ["workload.sequence=4Ki"]).run(jobs=1)
+    write_catalog(catalog, layers=4)
+    after = Sweep("tiny", ["workload.sequence=4Ki"]).run(jobs=1)
+    assert after.columns["error"] == before.columns["error"] == [None, None]
+    assert all(now > then for now, then in zip(after.columns["step_time_s"], before.columns["step_time_s"], strict=True))
+
+
 def test_any_number_of_workers_gives_the_same_bytes(catalog: Path, tmp_path: Path) -> None:
     over = ["workload.sequence=2Ki..32Ki*2", "workload.sequences_per_replica=1..4"]
     for jobs in (1, 2):

@@ -66,14 +66,15 @@ class Here:
     Parameters
     ----------
     library
-        What was looked up already, with all that was found out about it; None: what earlier answers have.
+        What was looked up already, with all that was found out about it. None: nothing was; what its own answers look
+        up is remembered, what those before it found is not, for files may have changed since.
     """
 
     deaths: tuple[type[BaseException], ...] = ()
     width = 1
 
     def __init__(self, library: Library | None = None) -> None:
-        self.library = library
+        self.library = library or Library()
 
     def submit(self, work: Callable[[Sequence[Given]], Made], given: Sequence[Given]) -> Future[Made]:
         future: Future[Made] = Future()

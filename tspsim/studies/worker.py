@@ -53,11 +53,11 @@ def answer(questions: Sequence[Query]) -> list[Answer]:
 
 
 @contextmanager
-def looking_up_in(library: Library | None) -> Iterator[None]:
-    """Answers in this process find what somebody else here has looked up; None: what answers before have."""
+def looking_up_in(library: Library) -> Iterator[None]:
+    """Answers in this process find what somebody else here has looked up."""
     global _library
     before = _library
-    _library = library or before
+    _library = library
     try:
         yield
     finally:
