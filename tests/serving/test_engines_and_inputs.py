@@ -6,13 +6,12 @@ import pickle
 
 import pandas as pd
 import pytest
+from helpers.serving_newcomers import SHORTEST
 
 import tspsim
 from tspsim.errors import InputError
 from tspsim.parallel import load_stack
-from tspsim.scenario.section import Section
-from tspsim.serving import POLICIES, AffineCost, Engine, Policy, replay
-from tspsim.serving.lane import Lane, StepPlan
+from tspsim.serving import POLICIES, AffineCost, Engine, replay
 
 GB = 1e9
 
@@ -87,34 +86,15 @@ def test_every_scheduler_names_its_options_and_serves(name):
     assert (answer.end_s >= answer.first_token_s).all()
 
 
-class OneAtATimeOptions(Section):
-    page: int = 4
-
-
-class OneAtATimeLane(Lane):
-    """Somebody else's: the shortest prompt that waits, alone."""
-
-    def schedule(self) -> StepPlan:
-        plan = StepPlan()
-        if self.decoders.count:
-            self.decode(plan)
-        elif self.waiting:
-            sequence = min(self.waiting, key=lambda each: each.target)
-            self.admit(sequence)
-            self.hold(sequence, sequence.target)
-            plan.chunks.append((sequence, sequence.target))
-        return plan
-
-
 def test_a_scheduler_of_other_people_runs():
-    POLICIES.register(Policy("one-at-a-time", OneAtATimeOptions, OneAtATimeLane, "page"))
+    POLICIES.register(SHORTEST)
     try:
         rows = requests((0.0, 0.0, 0.0), (30, 10, 20), (3, 3, 3))
-        engine = Engine("one-at-a-time", kv_tokens=64)
+        engine = Engine(SHORTEST.name, kv_tokens=64)
         folded, stepped = (replay(rows, AffineCost(1.0), engine, every_step=every) for every in (False, True))
         assert folded.end_s.tolist() == stepped.end_s.tolist() == [9.0, 3.0, 6.0]
     finally:
-        POLICIES.remove("one-at-a-time")
+        POLICIES.remove(SHORTEST.name)
 
 
 @pytest.mark.parametrize(
