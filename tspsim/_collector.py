@@ -28,6 +28,18 @@ def seldom_collecting() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Millions of small objects and no garbage cycles: the collector would only look for what is not there."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def collect_for_a_command() -> None:
     """For a process that answers one command: it collects seldom, and not at its end, when everything goes anyway."""
     collect_seldom()

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import inference, metrics
+from ._collector import no_collection
 from .checkpointing import checkpoint_notes, checkpoint_of, held_s, spread_over, without_checkpoint
 from .costs import Costs
 from .description import (
@@ -25,7 +26,7 @@ from .description import (
 )
 from .draws import median_draw
 from .engine.assignment import Assignment
-from .engine.core import Interference, Submission, no_collection
+from .engine.core import Interference, Submission
 from .engine.steady import execute
 from .errors import InputError, UnreachableError
 from .mesh import Mesh

@@ -16,8 +16,9 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from ._collector import no_collection
 from .engine.assignment import Assignment, counted
-from .engine.core import Interference, no_collection
+from .engine.core import Interference
 from .engine.steady import execute
 from .errors import UnreachableError
 from .hardware import Device

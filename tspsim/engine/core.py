@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -12,6 +10,7 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from .._collector import no_collection
 from ..errors import TspsimError
 from ..network import Cluster
 from ..network.environment import Environment
@@ -129,18 +128,6 @@ class Engine:
 
 #: A program uses a channel fewer times than two to this power, so that submissions never meet in one use.
 MOST_USES_BITS = 32
-
-
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """Millions of small objects and no garbage cycles: the collector would only look for what is not there."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 class Submission:

@@ -10,7 +10,7 @@ from typing import Protocol
 import simpy
 from simpy.core import EmptySchedule
 
-from ..engine.core import no_collection
+from .._collector import no_collection
 from ..errors import TspsimError
 from .log import StepLog
 from .replicas import Notice, Serves
