@@ -144,8 +144,8 @@ def engine_in_words(work: Work) -> str:
     captured = engine.graphs.tokens(1, engine.slots)
     if not captured and not engine.step.value:
         return (
-            f"The stack `{work.stack.name}` launches kernels without a gap, pads nothing, takes no host time and keeps "
-            "no memory beside the reserve (`workload.stack`)."
+            f"The stack `{work.stack.name}` launches kernels without a gap, pads nothing, takes no host time, keeps no "
+            "memory beside the reserve and sums by the collective library, not an engine's kernels (`workload.stack`)."
         )
     parts = [f"The stack `{work.stack.name}` takes {1e6 * engine.step.value:.3g} µs of host a step"]
     parts.append(f"{1e6 * engine.sequence.value:.3g} µs a sequence")

@@ -110,6 +110,13 @@ def test_activations_in_the_hosts_memory_leave_room_and_take_the_link() -> None:
         assert float(back[back.layer == layer].start_s.iloc[0]) >= end
 
 
+@pytest.mark.parametrize(("pp", "layers"), [(1, 1), (1, 2), (2, 1), (2, 2)])
+def test_a_layer_in_the_hosts_memory_never_takes_more_than_one_that_stays(pp: int, layers: int) -> None:
+    spread = {"tp": 8 // pp, "pp": pp, "recomputation": "none"}
+    here, away = (told(**spread, offload_layers=count).memory.peak_bytes for count in (0, layers))
+    assert away <= here
+
+
 def test_the_host_has_all_layers_at_most() -> None:
     all_away = told(recomputation="none", offload_layers=32)
     assert all_away.memory.parts.get("kept_activations", 0.0) == 0.0

@@ -113,11 +113,12 @@ def arriving_bytes(job: Job) -> float:
 
 def waiting(job: Job, compute_shards: int, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
     """What layers leave for their backward; of a group that is repeated as a whole that of all but one beside the layer
-    at work, and of layers whose own waits in the host's memory two on their way there or back."""
+    at work, and of layers whose own waits in the host's memory two on their way there or back, if there are two."""
     for kind in kept_kinds(job, chunks):
         kept = kept_activations(job.making(kind.again), compute_shards, kind.block)
         if kind.away:
-            yield Buffer("offload_buffers", OFFLOADING * kept, Lifetime.LAYER, kind)
+            moving = min(OFFLOADING, job.plan.offload_layers)
+            yield Buffer("offload_buffers", moving * kept, Lifetime.LAYER, kind)
         else:
             yield Buffer("kept_activations", kept, Lifetime.IN_FLIGHT, kind)
         if kind.again == INSIDE and job.plan.recomputed is not None:
