@@ -12,23 +12,22 @@ import bisect
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...bound import plan_bound
 from ...costs import Costs
-from ...description import describe_cluster, describe_model, provenance
-from ...errors import InfeasibleError, InputError, UnknownNameError
+from ...errors import InputError, UnknownNameError
 from ...parallel import capacity, scheme_axes
 from ...question import Question
-from ...result import SCHEMA_VERSION, PlanResult
+from ...result import PlanResult
 from ...scenario import Plan as PlanKeys
 from ...scenario import Scenario
 from ...simulation import run_plan, scheduled
-from ...statements import defaults_in_words
 from ..front import front_of
 from ..query import Library
 from .limit import LIMITS, Limit, Limits, limit_texts
+from .service_answer import ServedPlan, ServicePlanned, stated_keys
 from .spreads import spreads
 
 #: What a plan may be chosen by → its merit, of which more is better.
@@ -54,67 +53,34 @@ MOST_BATCH = 1 << 20
 
 
 @dataclass(frozen=True)
-class Served:
-    """A plan that was simulated: its keys, its batch where it decodes, and what came out."""
+class Served(ServedPlan):
+    """A plan of a step; ``batch``: sequences a replica, where it decodes."""
 
-    keys: Mapping[str, Any]
     batch: int | None
-    result: PlanResult
-    asked: Scenario = field(repr=False)
 
-    @property
-    def name(self) -> str:
-        return self.result.name
+    def to_json(self) -> dict[str, Any]:
+        return super().to_json() | ({} if self.batch is None else {"batch": self.batch})
 
 
 @dataclass
-class ServingPlanned:
-    """What was found; ``searched`` names the keys that were, ``complete`` is False where time ran out."""
+class ServingPlanned(ServicePlanned[Served]):
+    """What was found for a step; the front is in rate, and in what a user sees."""
 
-    scenario: Scenario
-    question: Question
-    objective: str
-    limits: tuple[Limit, ...]
-    searched: tuple[str, ...]
-    best: tuple[Served, ...] = ()
-    front: tuple[Served, ...] = ()
-    stated: tuple[Served, ...] = ()
-    refused: tuple[tuple[str, str], ...] = ()
-    simulated: int = 0
-    bounded: int = 0
-    complete: bool = True
-    interrupted: bool = False
-    known: list[Served] = field(default_factory=list, repr=False)
+    limits: tuple[Limit, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """The answer as plain data (docs/planner.md)."""
-
-        def entry(served: Served) -> dict[str, Any]:
-            batch = {} if served.batch is None else {"batch": served.batch}
-            return served.result.to_json() | {"keys": dict(served.keys), **batch}
-
+    def plans_to_json(self) -> dict[str, Any]:
         return {
-            "schema": SCHEMA_VERSION,
-            "scenario": self.scenario.to_dict() | {"model": describe_model(self.question.model)},
-            "cluster": describe_cluster(self.question.cluster, self.question.device),
-            "plan": {
-                "objective": self.objective,
-                "limits": limit_texts(self.limits),
-                "best": [entry(each) for each in self.best],
-                "front": [entry(each) for each in self.front],
-                "stated": [entry(each) for each in self.stated],
-                "refused": [{"name": name, "error": error} for name, error in self.refused],
-                "search": {
-                    "searched": list(self.searched),
-                    "simulated": self.simulated,
-                    "bounded": self.bounded,
-                    "complete": self.complete,
-                    "interrupted": self.interrupted,
-                },
-            },
-            "provenance": [dict(row) for row in provenance(self.question)],
-            "defaults": list(defaults_in_words(self.question, self.question.plans)),
+            "limits": limit_texts(self.limits),
+            "best": [each.to_json() for each in self.best],
+            "front": [each.to_json() for each in self.front],
+            "stated": [each.to_json() for each in self.stated],
         }
+
+    def why_none(self) -> str:
+        if self.limits and self.simulated:
+            said = " and ".join(f"{each.name} {each.compare} {each.value:g}" for each in self.limits)
+            return f"no plan keeps {said}; {self.simulated} were simulated"
+        return super().why_none()
 
 
 class ServingPlanner:
@@ -173,7 +139,7 @@ class ServingPlanner:
         self.candidates = [keys for keys in spread if self.admits(keys)]
         searched = dict.fromkeys(key for keys in self.candidates for key in keys)
         names = ("dp", *searched, *(["batch"] if self.free_batch else []))
-        self.answer = ServingPlanned(scenario, question, objective, self.limits, names)
+        self.answer = ServingPlanned(scenario, question, objective, names, limits=self.limits)
 
     def run(self) -> ServingPlanned:
         """The best plans, the stated ones and the front; Ctrl-C ends with what is there.
@@ -186,7 +152,7 @@ class ServingPlanner:
         answer = self.answer
         try:
             for plan in self.stated:
-                self._try(self._stated_keys(plan), stated=True)
+                self._try(stated_keys(plan), stated=True)
             for number, keys in enumerate(self.candidates):
                 if time.process_time() > self.end_s and answer.known:
                     answer.complete = False
@@ -199,11 +165,8 @@ class ServingPlanner:
                     self._with_weights_away(keys)
         except KeyboardInterrupt:
             answer.interrupted, answer.complete = True, False
+        answer.check_any()
         known = sorted(answer.known, key=lambda served: (-self.merit(served.result), served.name))
-        if not known:
-            if answer.interrupted:
-                raise KeyboardInterrupt
-            raise InfeasibleError(self._why_none())
         answer.best = tuple(known[: self.top])
         answer.front = tuple(front_of(known, lambda served: self._merits(served.result)))
         return answer
@@ -213,13 +176,6 @@ class ServingPlanner:
         seen = result.inference
         seconds = -seen.get("time_to_first_token_s", 0.0)
         return result.tokens_per_s_per_gpu, seen.get("tokens_per_s_per_user", 0.0), seconds
-
-    def _why_none(self) -> str:
-        refused = self.answer.refused
-        if self.limits and self.answer.simulated:
-            said = " and ".join(f"{each.name} {each.compare} {each.value:g}" for each in self.limits)
-            return f"no plan keeps {said}; {self.answer.simulated} were simulated"
-        return f"no plan fits; {refused[0][0]}: {refused[0][1]}" if refused else "no plan is legal"
 
     # --- one plan -----------------------------------------------------------------------------------------------
 
@@ -237,7 +193,7 @@ class ServingPlanner:
         if found is None:
             return
         batch, result = found
-        served = Served({**keys, "name": name}, batch, result, self._asked(plan, batch))
+        served = Served({**keys, "name": name}, result, self._asked(plan, batch), batch)
         if stated:
             self.answer.stated += (served,)
         if all(limit.holds(served.result) for limit in self.limits):
@@ -274,9 +230,6 @@ class ServingPlanner:
             update["sequences_per_replica"] = -(-self.prompts // plan.degrees(self.question.cluster.gpus)["dp"])
         workload = self.scenario.workload.model_copy(update=update)
         return self.scenario.model_copy(update={"workload": workload, "plans": (plan,), "offers": ()})
-
-    def _stated_keys(self, plan: PlanKeys) -> dict[str, Any]:
-        return {key: value for key, value in plan.model_dump(exclude_unset=True).items() if value is not None}
 
     def _best_batch(self, plan: PlanKeys) -> tuple[int | None, PlanResult] | None:
         """The batch a replica and what comes out; None where there is no room or no hope."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...errors import InfeasibleError, TspsimError, UnknownNameError
+from ...errors import TspsimError, UnknownNameError
 from ...parallel.draft import DRAFTS
 from ...scenario import Scenario
 from ...scenario.traffic import Traffic
@@ -27,6 +27,7 @@ from ..front import front_of
 from ..purchase.offers import expand
 from ..query import Library
 from .limit import Limits
+from .service_answer import stated_keys
 from .service_demand import bounded_by, demand_of
 from .service_names import name_of_service, plain
 from .service_space import Candidate, ServiceSpace, rate
@@ -136,7 +137,9 @@ class TrafficPlanner:
             space = ServiceSpace(offered, self.demand, self.library, self.kept_limits)
             here = Offered(offered.name, offered, space, end_s, now_s)
             if answer is None:
-                answer = TrafficPlanned(self.scenario, space.question, self.objective, self.bounds, self.searched)
+                answer = TrafficPlanned(
+                    self.scenario, space.question, self.objective, self.searched, bounds=self.bounds
+                )
             try:
                 self._search(here, answer)
             except KeyboardInterrupt:
@@ -150,10 +153,7 @@ class TrafficPlanner:
         return self._concluded(answer)
 
     def _concluded(self, answer: TrafficPlanned) -> TrafficPlanned:
-        if not answer.known:
-            if answer.interrupted:
-                raise KeyboardInterrupt
-            raise InfeasibleError(why_none(answer))
+        answer.check_any()
         ranked = sorted(answer.known, key=lambda tried: (*(-each for each in self._rank(tried)), tried.name))
         distinct: dict[tuple[str, str], Tried] = {}
         for tried in ranked:
@@ -185,7 +185,7 @@ class TrafficPlanner:
     def _search(self, here: Offered, answer: TrafficPlanned) -> None:
         """One offer: stated plans, closed forms of all, the promising ones, variants of the best."""
         for plan in here.scenario.plans if self.stated else ():
-            keys = {key: value for key, value in plan.model_dump(exclude_unset=True).items() if value is not None}
+            keys = stated_keys(plan)
             keys.pop("name")
             found = self._try(here, answer, Candidate(keys, here.scenario), plan.name)
             answer.stated += (found,) if found is not None else ()
@@ -352,7 +352,7 @@ class TrafficPlanner:
         plan = candidate.plan(deployment.plan.name)
         asked = here.scenario.model_copy(update={"plans": (plan,), "traffic": traffic, "offers": ()})
         keys = {**candidate.keys, "name": plan.name}
-        tried = Tried(keys, here.name, one.run.label, result, 1.0 if share is None else float(share), asked)
+        tried = Tried(keys, result, asked, here.name, one.run.label, 1.0 if share is None else float(share))
         here.known.append(tried)
         return tried
 
@@ -385,8 +385,3 @@ class TrafficPlanner:
 def merits(tried: Tried) -> tuple[float, ...]:
     """A front's: tokens/s a GPU, and what a user sees of them."""
     return tried.result.tokens_per_s_per_gpu, tried.result.serving["tokens_per_s_per_user"] or 0.0
-
-
-def why_none(answer: TrafficPlanned) -> str:
-    refused = answer.refused
-    return f"no plan fits; {refused[0][0]}: {refused[0][1]}" if refused else "no plan is legal, or has room"

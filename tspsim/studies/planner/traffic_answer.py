@@ -1,4 +1,4 @@
-"""What a search of plans that serve requests answers, and its JSON."""
+"""What a search of plans that serve requests answers, and what it chooses by."""
 
 from __future__ import annotations
 
@@ -7,41 +7,29 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...description import describe_cluster, describe_model, provenance
-from ...question import Question
-from ...result import SCHEMA_VERSION, PlanResult
-from ...scenario import Scenario
-from ...statements import defaults_in_words
+from .service_answer import ServedPlan, ServicePlanned
 
 
 @dataclass(frozen=True)
-class Tried:
+class Tried(ServedPlan):
     """A plan under one load.
 
     Attributes
     ----------
-    keys
-        Of the scenario's plan.
     offer
         On whose cluster; the scenario's name where nothing is offered.
     load
         ``concurrency`` or ``rate`` of the requests.
     share
         Of requests that kept the bounds; 1 where there are none.
-    asked
-        The scenario with this plan alone under this load.
     """
 
-    keys: Mapping[str, Any]
     offer: str
     load: Mapping[str, float]
-    result: PlanResult
     share: float
-    asked: Scenario = field(repr=False)
 
-    @property
-    def name(self) -> str:
-        return self.result.name
+    def to_json(self) -> dict[str, Any]:
+        return super().to_json() | {"offer": self.offer, "load": dict(self.load), "good_share": self.share}
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -76,15 +64,13 @@ OF_GOODPUT = ("goodput_per_dollar", "goodput")
 
 
 @dataclass
-class TrafficPlanned:
-    """What was found.
+class TrafficPlanned(ServicePlanned[Tried]):
+    """What was found for requests.
 
     Attributes
     ----------
     bounds
         Seconds of ``ttft``, ``tpot``, ``e2e`` that a good request keeps.
-    best
-        The best plans, best first, each once.
     front
         Points that no other beats in tokens/s a GPU and in tokens/s a user, of every offer.
     by_offer
@@ -93,30 +79,11 @@ class TrafficPlanned:
         Whether the best keep the bounds: otherwise they come nearest.
     """
 
-    scenario: Scenario
-    question: Question
-    objective: str
-    bounds: Mapping[str, float]
-    searched: tuple[str, ...]
-    best: tuple[Tried, ...] = ()
-    front: tuple[Tried, ...] = ()
+    bounds: Mapping[str, float] = field(default_factory=dict)
     by_offer: tuple[Tried, ...] = ()
-    stated: tuple[Tried, ...] = ()
-    refused: tuple[tuple[str, str], ...] = ()
     kept: bool = True
-    simulated: int = 0
-    bounded: int = 0
-    complete: bool = True
-    interrupted: bool = False
-    known: list[Tried] = field(default_factory=list, repr=False)
 
-    def to_json(self) -> dict[str, Any]:
-        """The answer as plain data (docs/planner.md)."""
-
-        def entry(tried: Tried) -> dict[str, Any]:
-            more = {"offer": tried.offer, "load": dict(tried.load), "good_share": tried.share}
-            return tried.result.to_json() | {"keys": dict(tried.keys), **more}
-
+    def plans_to_json(self) -> dict[str, Any]:
         def mark(tried: Tried) -> dict[str, Any]:
             told = tried.result.serving
             rates = {"tokens_per_s_per_gpu": tried.result.tokens_per_s_per_gpu}
@@ -124,26 +91,13 @@ class TrafficPlanned:
             return {"name": tried.name, "offer": tried.offer, "load": dict(tried.load), **rates}
 
         return {
-            "schema": SCHEMA_VERSION,
-            "scenario": self.scenario.to_dict() | {"model": describe_model(self.question.model)},
-            "cluster": describe_cluster(self.question.cluster, self.question.device),
-            "plan": {
-                "objective": self.objective,
-                "limits": [f"{name}<={seconds:g}" for name, seconds in self.bounds.items()],
-                "kept": self.kept,
-                "best": [entry(each) for each in self.best],
-                "offers": [entry(each) for each in self.by_offer],
-                "front": [mark(each) for each in self.front],
-                "stated": [entry(each) for each in self.stated],
-                "refused": [{"name": name, "error": error} for name, error in self.refused],
-                "search": {
-                    "searched": list(self.searched),
-                    "simulated": self.simulated,
-                    "bounded": self.bounded,
-                    "complete": self.complete,
-                    "interrupted": self.interrupted,
-                },
-            },
-            "provenance": [dict(row) for row in provenance(self.question)],
-            "defaults": list(defaults_in_words(self.question, self.question.plans)),
+            "limits": [f"{name}<={seconds:g}" for name, seconds in self.bounds.items()],
+            "kept": self.kept,
+            "best": [each.to_json() for each in self.best],
+            "offers": [each.to_json() for each in self.by_offer],
+            "front": [mark(each) for each in self.front],
+            "stated": [each.to_json() for each in self.stated],
         }
+
+    def why_none(self) -> str:
+        return super().why_none() if self.refused else "no plan is legal, or has room"

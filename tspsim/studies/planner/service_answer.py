@@ -1,0 +1,109 @@
+"""What searches of plans that serve answer, of a step or of requests, and its JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from ...description import describe_cluster, describe_model, provenance
+from ...errors import InfeasibleError
+from ...question import Question
+from ...result import SCHEMA_VERSION, PlanResult
+from ...scenario import Plan, Scenario
+from ...statements import defaults_in_words
+
+
+@dataclass(frozen=True)
+class ServedPlan:
+    """A plan that was simulated: its keys in a scenario, and the scenario with it alone, under its load."""
+
+    keys: Mapping[str, Any]
+    result: PlanResult
+    asked: Scenario = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        return self.result.name
+
+    def to_json(self) -> dict[str, Any]:
+        """A plan's entry of the contract, with the keys that ask for it again."""
+        return self.result.to_json() | {"keys": dict(self.keys)}
+
+
+Each = TypeVar("Each", bound=ServedPlan)
+
+
+@dataclass
+class ServicePlanned(Generic[Each]):
+    """What was found.
+
+    Attributes
+    ----------
+    searched
+        The keys that were.
+    best
+        The best plans, best first, each once.
+    front
+        Those that no other beats in rate and in what a user sees.
+    refused
+        Plans by name, and why.
+    known
+        All that were simulated and may be the best.
+    complete
+        False where time ran out.
+    """
+
+    scenario: Scenario
+    question: Question
+    objective: str
+    searched: tuple[str, ...]
+    best: tuple[Each, ...] = ()
+    front: tuple[Each, ...] = ()
+    stated: tuple[Each, ...] = ()
+    refused: tuple[tuple[str, str], ...] = ()
+    simulated: int = 0
+    bounded: int = 0
+    complete: bool = True
+    interrupted: bool = False
+    known: list[Each] = field(default_factory=list, repr=False)
+
+    def plans_to_json(self) -> dict[str, Any]:
+        """The limits, and plans by why they are told."""
+        raise NotImplementedError
+
+    def why_none(self) -> str:
+        """What to say where no plan is known."""
+        return f"no plan fits; {self.refused[0][0]}: {self.refused[0][1]}" if self.refused else "no plan is legal"
+
+    def check_any(self) -> None:
+        """Raise InfeasibleError where no plan is known; where somebody stopped it before, KeyboardInterrupt."""
+        if not self.known:
+            raise KeyboardInterrupt if self.interrupted else InfeasibleError(self.why_none())
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer as plain data (docs/planner.md)."""
+        return {
+            "schema": SCHEMA_VERSION,
+            "scenario": self.scenario.to_dict() | {"model": describe_model(self.question.model)},
+            "cluster": describe_cluster(self.question.cluster, self.question.device),
+            "plan": {
+                "objective": self.objective,
+                **self.plans_to_json(),
+                "refused": [{"name": name, "error": error} for name, error in self.refused],
+                "search": {
+                    "searched": list(self.searched),
+                    "simulated": self.simulated,
+                    "bounded": self.bounded,
+                    "complete": self.complete,
+                    "interrupted": self.interrupted,
+                },
+            },
+            "provenance": [dict(row) for row in provenance(self.question)],
+            "defaults": list(defaults_in_words(self.question, self.question.plans)),
+        }
+
+
+def stated_keys(plan: Plan) -> dict[str, Any]:
+    """What a scenario states of a plan."""
+    return {key: value for key, value in plan.model_dump(exclude_unset=True).items() if value is not None}
