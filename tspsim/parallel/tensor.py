@@ -11,22 +11,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field, StrictBool
+from pydantic import StrictBool
 
 from ..model.layer import LayerShard, gradients
 from ..operators import Gemm, Operator
-from ..steps import STEPS, Step
 from ..units import PositiveCount
 from . import expert, expert_fused, fused, served, shard_levels, weight_peers
 from .builder import ProgramBuilder
 from .choice import Choice, Option
 from .context import method_of
 from .context.method import refused
-from .decode import ContextShare, expert_pool, host_attention, host_caches
+from .decode import expert_pool, host_attention, host_caches
 from .decode.sharing import exchange_buffers, exchanged_bytes, refused_exchange
 from .fused import TRANSPORT, Cut, copied
 from .job import Job
@@ -36,24 +34,18 @@ from .memory import Residency
 from .pipeline import Refusal
 from .plan import POOL_NODE, WEIGHT_PEERS, WEIGHT_SHARD, Plan
 from .recompute import cheap_again, heads_again
-from .registries import CONTEXT_METHODS, DECODE_EXCHANGES, SCHEMES
+from .registries import SCHEMES
 from .residual import RESIDUALS, STANDARD, residual_of
-from .sampling import sampled_head
 from .scheme import Received, Scheme, WholeTokens
-from .tensor_rows import column_gradients, column_products, gather_rows, reduce_rows, residual_tokens
-
-
-def embed(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
-    """Every rank looks up the rows it owns; the sum over ``tp`` completes them."""
-    looked_up = builder.compute("embedding lookup", layer.embedding(job.tokens))
-    reduce_rows(builder, job, job.tokens, looked_up, "sum embedding")
+from .tensor_rows import column_gradients, column_products, embed, gather_rows, reduce_rows, residual_tokens
+from .tensor_serving import SERVING_OPTIONS, check_groups, context, embed_served, head_served, serve, serving_variants
 
 
 def forward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
     residual, cut = residual_of(job.plan), Cut.of(job)
     builder.part = "attention"
     entering = list(column_products(builder, job, layer, cut, [[]] * cut.pieces, "QKV"))
-    attended = attend(builder, job, layer, position, entering[-1][1])
+    attended = method_of(job.plan).forward(builder, job, layer, position, entering[-1][1])
     reduced, output = [], layer.output(cut.tokens)
     for each in cut.slices:
         projected = builder.compute("output projection", output, after=[attended], slice_of=each)
@@ -89,29 +81,6 @@ def head(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
     builder.compute("language-model head", layer.head(job.tokens), after=ready)
 
 
-def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
-    """A layer of a serving step, all tokens on every rank of ``tp``."""
-    if expert_pool.in_pool(builder, job):
-        return expert_pool.serve(builder, job, layer)
-    return host_attention.serve_parts(builder, expert_pool.attend_for_all(job), layer, "tp")
-
-
-def embed_served(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
-    """The table of a serving step's tokens, where they are attended."""
-    if expert_pool.in_pool(builder, job):
-        expert_pool.elsewhere(builder)
-    else:
-        embed(builder, expert_pool.attend_for_all(job), layer)
-
-
-def head_served(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
-    """The head of a serving step, where its tokens are attended."""
-    if expert_pool.in_pool(builder, job):
-        expert_pool.elsewhere(builder)
-    else:
-        sampled_head(builder, expert_pool.attend_for_all(job), layer, "tp")
-
-
 def head_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
     """Loss over a sharded vocabulary: maxima and sums of exponentials meet, two fp32 numbers a token."""
     ready: list[int] = []
@@ -144,7 +113,7 @@ def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, positio
     ready = gather_rows(builder, job, tokens, before, "gather d attention")
     d_output = (*builder.gradients(layer.output(tokens)), *heads_again(job, layer, tokens))
     projected = builder.compute("output projection backward", *d_output, after=ready)
-    attend_backward(builder, job, layer, position, projected)
+    method_of(job.plan).backward(builder, job, layer, position, projected)
     summed = column_gradients(
         builder,
         job,
@@ -237,14 +206,6 @@ def shared_experts_backward(builder: ProgramBuilder, job: Job, layer: LayerShard
     )
 
 
-def attend(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
-    return method_of(job.plan).forward(builder, job, layer, position, after)
-
-
-def attend_backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
-    return method_of(job.plan).backward(builder, job, layer, position, after)
-
-
 def layer_weights(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
     """All products' weight gradients, put off by a zero-bubble schedule."""
     tokens = job.tokens
@@ -258,23 +219,6 @@ def layer_weights(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
     builder.compute("weight gradients", *(gradients(product)[1] for product in products), *later)
 
 
-def context(plan: Plan) -> ContextShare:
-    """Contexts of a serving step: heads over ``tp``, and tokens over ``sp``, over groups of ``dcp`` neighbours of
-    ``tp`` that gather their queries, or over groups of ``kvp`` that all make the queries of their heads (Helix)."""
-    heads, dcp, kvp = plan.tp, plan.options.get("dcp", 1), plan.options.get("kvp", 1)
-    if kvp > 1:
-        return ContextShare("kvp", kvp, heads // kvp, heads // kvp, heads, usual="all_to_all")
-    if dcp > 1:
-        return ContextShare("dcp", dcp, heads, heads // dcp, heads)
-    copies: float = plan.ep if plan.dispatch.everywhere else 1
-    if expert_pool.size(plan):
-        copies = plan.dp / max(1, expert_pool.attending(plan))
-    whole = ContextShare("sp" if plan.sp > 1 else "", plan.sp, heads, heads, heads, copies=copies)
-    if host_caches.share(plan):
-        return replace(whole, hosts=host_caches.share(plan))
-    return host_attention.with_hosts(whole, plan)
-
-
 def groups(plan: Plan) -> Mapping[str, Mapping[str, int]]:
     """Groups of neighbours on ``tp`` that share contexts, and on ``dp`` that share long sequences or
     divide weights."""
@@ -286,29 +230,6 @@ def groups(plan: Plan) -> Mapping[str, Mapping[str, int]]:
     if weight_peers.peers(plan):
         weights[WEIGHT_PEERS] = {"dp": weight_peers.peers(plan)}
     return contexts | weights | sequence_groups(plan.options, plan.dp)
-
-
-def check_groups(job: Job) -> Refusal:
-    """Keys of steps that decode."""
-    plan = job.plan
-    stated = [name for name in ("dcp", "kvp") if plan.options.get(name, 1) > 1]
-    own = [option.name for option in SERVING_OPTIONS if option.name in plan.options]
-    if own and not job.step.serves:
-        serving = ", ".join(each.name for each in STEPS.values() if each.serves)
-        return own[0], f"is of steps that serve: {serving}"
-    if not stated:
-        return None
-    key, value = stated[0], plan.options[stated[0]]
-    if len(stated) > 1:
-        return "kvp", f"{plan.options['kvp']} and dcp {plan.options['dcp']} both divide contexts over tp; leave one out"
-    if "kvp" in stated and job.work.load.prompts:
-        return "kvp", f"{value} is of steps that decode alone; prompts take dcp, or sp"
-    if plan.sp > 1:
-        return key, f"{value} and sp {plan.sp} both divide contexts by tokens; leave one out"
-    if plan.tp % value:
-        divisors = [str(each) for each in range(1, plan.tp + 1) if plan.tp % each == 0]
-        return key, f"{value} does not divide tp = {plan.tp}; use one of {', '.join(divisors)}"
-    return None
 
 
 def check_residual(job: Job) -> Refusal:
@@ -390,23 +311,6 @@ def variants(plan: Plan) -> Iterator[Mapping[str, Any]]:
         yield {"sequence_regions": regions, "overlap": overlap}
 
 
-def serving_variants(step: Step, keys: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Ways to see each other's prompts, or to share contexts."""
-    tp, sp = keys.get("tp", 1), keys.get("sp", 1)
-    exchanges = [each.name for each in DECODE_EXCHANGES.values() if each.searched]
-    if step.shards_tokens:
-        yield from ({"exchange": name} for name in CONTEXT_METHODS) if sp > 1 else ({},)
-        return
-    if sp > 1:
-        yield from ({"decode_exchange": name} for name in exchanges)
-        return
-    yield {}
-    for ranks in range(2, tp + 1):
-        if tp % ranks == 0:
-            yield from ({"dcp": ranks, "decode_exchange": name} for name in exchanges)
-            yield {"kvp": ranks}
-
-
 def choices(plan: Plan) -> tuple[Choice, ...]:
     return method_of(plan).choices(plan)
 
@@ -435,25 +339,6 @@ def buffers(job: Job) -> Iterator[Buffer]:
         yield from expert_pool.buffers(job, served.weight_bytes(job, 1, chunks) + served.cache_bytes(job, chunks))
 
 
-#: Keys of steps that decode.
-SERVING_OPTIONS = (
-    Option("dcp", PositiveCount, None, "decode context parallelism: ranks of tp that share a context by its tokens"),
-    Option("kvp", PositiveCount, None, "Helix: ranks of tp that share a context and each make all queries of it"),
-    Option("decode_exchange", DECODE_EXCHANGES, None, "how ranks that share contexts merge partial attention"),
-    Option(
-        host_attention.KEY,
-        Annotated[float, Field(gt=0, lt=1)],
-        None,
-        "of decoding sequences, those that hosts keep the caches of and attend",
-    ),
-    expert_pool.OPTION,
-    Option(
-        host_caches.KEY,
-        Annotated[float, Field(gt=0, lt=1)],
-        None,
-        "of decoding sequences, those whose caches lie in the host's memory or a pool, and come ahead of attention",
-    ),
-)
 #: Keys of steps whose sequences differ in length.
 LENGTH_OPTIONS = (
     Option("dynamic_sp", StrictBool, None, "sp: auto; long sequences are shared by 2, 4, 8, ... ranks of dp"),

@@ -14,6 +14,12 @@ from .job import Job
 from .residual import residual_of
 
 
+def embed(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
+    """Every rank looks up the rows it owns; the sum over ``tp`` completes them."""
+    looked_up = builder.compute("embedding lookup", layer.embedding(job.tokens))
+    reduce_rows(builder, job, job.tokens, looked_up, "sum embedding")
+
+
 def column_products(
     builder: ProgramBuilder, job: Job, layer: LayerShard, cut: Cut, waits: Sequence[list[int]], name: str
 ) -> Iterator[tuple[int, int]]:
@@ -120,9 +126,7 @@ def gather_rows(
     size = tokens * (width or job.model.hidden) * job.activation_bytes
     if copied(job.plan):
         return [copied_rows(builder, size, name, after, slice_of)]
-    return [
-        builder.collective("all_gather", "tp", size, name, after=after, stream="gather rows", slice_of=slice_of)
-    ]
+    return [builder.collective("all_gather", "tp", size, name, after=after, stream="gather rows", slice_of=slice_of)]
 
 
 def residual_tokens(job: Job, tokens: int | None = None) -> int:
