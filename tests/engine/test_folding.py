@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import tspsim
 from tspsim.engine import classes
 from tspsim.engine.channels import constrain
-from tspsim.engine.folding import refine
+from tspsim.engine.folding import number, refined
 from tspsim.mesh import Mesh
 from tspsim.network import build_cluster, load_cluster, point_to_point
 from tspsim.network import collective as traffic_of
@@ -240,6 +240,13 @@ def test_equal_programs_of_different_roles_are_one_class() -> None:
 
 
 # The refinement itself.
+
+
+def refine(colours: Sequence[Hashable], edges: Sequence[Sequence[tuple[Hashable, int]]]) -> list[int]:
+    """Classes of vertices; of every vertex its ``(label, neighbour)``."""
+    kind = np.array(number([label for around in edges for label, _ in around]), dtype=np.int64)
+    other = np.array([neighbour for around in edges for _, neighbour in around], dtype=np.int64)
+    return refined(colours, np.array([len(around) for around in edges], dtype=np.int64), kind, other)
 
 
 @st.composite

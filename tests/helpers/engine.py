@@ -79,6 +79,11 @@ def question(
     }
 
 
+def further_parameters(model: Architecture) -> int:
+    """Parameters of the modules that predict further tokens."""
+    return model.multi_token * (model.block_parameters(model.further_block) + model.join_parameters)
+
+
 def job_of(
     model: Architecture,
     *,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.engine import question
+from helpers.engine import further_parameters, question
 from helpers.processes import said_in_any_process
 
 import tspsim
@@ -115,7 +115,7 @@ def test_modules_for_further_tokens_have_their_own_attention() -> None:
     glm, v4 = load_model("glm-5.2"), load_model("deepseek-v4-pro")
     assert (glm.blocks[-1].indexer, glm.further_block.indexer) == (False, True)
     assert v4.further_block == Block(experts=True, attention="csa", compression=0)
-    assert v4.multi_token_parameters / 1e9 == pytest.approx(25.7, rel=0.01)
+    assert further_parameters(v4) / 1e9 == pytest.approx(25.7, rel=0.01)
     assert load_model("deepseek-v3").further_block == load_model("deepseek-v3").blocks[-1]
 
 

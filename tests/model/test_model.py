@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.engine import further_parameters
 
 from tspsim import catalog
 from tspsim.errors import InputError, UnknownNameError
@@ -63,7 +64,7 @@ PUBLISHED_EXPERTS = {
 def test_parameters_of_experts_match_the_published_totals_within_a_hundredth(name: str) -> None:
     model, (total, active, further) = load_model(name), PUBLISHED_EXPERTS[name]
     assert model.parameters / 1e9 == pytest.approx(total, rel=0.01)
-    assert model.multi_token_parameters / 1e9 == pytest.approx(further, rel=0.01)
+    assert further_parameters(model) / 1e9 == pytest.approx(further, rel=0.01)
     if active is not None:
         assert model.active_parameters / 1e9 == pytest.approx(active, rel=0.015)
 
@@ -84,13 +85,13 @@ def test_gpt_oss_has_its_published_active_parameters_without_the_input_embedding
 )  # fmt: skip
 def test_cache_bytes_a_token(name: str, cache_bytes: int) -> None:
     """bf16, all layers, before any sharding; latent attention keeps 576 elements a layer whatever its heads."""
-    assert 2 * load_model(name).cache_elements_per_token() == cache_bytes
+    assert load_model(name).cache_bytes_per_token("bf16") == cache_bytes
 
 
 def test_windowed_layers_keep_and_see_no_more_than_their_window() -> None:
     model = load_model("gpt-oss-120b")
     assert [block.window for block in model.blocks[:4]] == [128, 0, 128, 0]
-    assert 2 * model.cache_elements_per_token(128 * 1024) == 36_864 + 36_864 * 128 / (128 * 1024)
+    assert model.cache_bytes(128 * 1024, "bf16") == 36_864 * 128 * 1024 + 36_864 * 128
     full, windowed = (
         model.block_forward_flops_per_token(block, 8192) - 2 * model.active_matrix_parameters(block)
         for block in (model.blocks[1], model.blocks[0])
@@ -129,7 +130,7 @@ def test_the_catalog_holds_the_benchmark_and_all_published_models() -> None:
 
 def test_the_benchmark_model_has_16_h_squared_matrix_parameters_a_layer() -> None:
     model = load_model("tsp-8b")
-    assert model.attention_parameters_per_layer + model.mlp_parameters_per_layer == 16 * model.hidden**2
+    assert model.attention_parameters(model.blocks[0]) + model.mlp_parameters_per_layer == 16 * model.hidden**2
     assert model.embedding_parameters == 0
     # Its blocks alone are 2^33; only the norms come on top.
     assert model.parameters - 2**33 == model.layers * 2 * model.hidden

@@ -6,7 +6,7 @@ import pytest
 
 from tspsim.model import load_model
 from tspsim.parallel import Plan
-from tspsim.parallel.cache import cache_bytes_per_token, cache_shards, resident_sessions, sequence_bytes
+from tspsim.parallel.cache import sequence_bytes
 
 GB = 1e9
 
@@ -17,37 +17,25 @@ GB = 1e9
 )
 def test_kimi_sessions_of_256k_tokens_on_eight_gpus(axis: str, memory_gb: float, sessions: float) -> None:
     """610 GB of weights, a cache in FP8: divided by tokens, or replicated under plain tensor parallelism."""
-    found = resident_sessions(
-        load_model("kimi-k2"),
-        Plan("serve", {axis: 8}),
-        memory_bytes=memory_gb * GB,
-        weight_bytes=610 * GB,
-        context=262_144,
-        element_bytes=1.0,
-    )
-    assert round(found, 1) == sessions
+    kept = sequence_bytes(load_model("kimi-k2"), Plan("serve", {axis: 8}), 262_144, "fp8")
+    assert round((memory_gb * GB - 610 * GB / 8) / kept, 1) == sessions
 
 
 def test_a_latent_cache_is_divided_by_tokens_alone_and_a_grouped_one_by_heads_up_to_their_number() -> None:
-    kimi, llama = load_model("kimi-k2"), load_model("llama-3.1-70b")
-    assert cache_bytes_per_token(kimi, Plan("p", {"tp": 8}), 1.0) == 35_136
-    assert cache_bytes_per_token(kimi, Plan("p", {"tp": 2, "sp": 4}), 1.0) == 35_136 / 4
-    assert cache_bytes_per_token(kimi, Plan("p", {"tsp": 8}), 1.0) == 35_136 / 8
-    assert [cache_shards(llama, Plan("p", {"tp": tp})) for tp in (1, 4, 8, 16)] == [1, 4, 8, 8]
+    def token_bytes(name: str, **degrees: int) -> float:
+        return sequence_bytes(load_model(name), Plan("p", degrees), 1 << 16, "fp8") / (1 << 16)
+
+    assert token_bytes("kimi-k2", tp=8) == 35_136
+    assert token_bytes("kimi-k2", tp=2, sp=4) == token_bytes("kimi-k2", tp=1, sp=4) == 35_136 / 4
+    assert token_bytes("kimi-k2", tsp=8) == 35_136 / 8
+    whole = token_bytes("llama-3.1-70b", tp=1)
+    assert [whole / token_bytes("llama-3.1-70b", tp=tp) for tp in (1, 4, 8, 16)] == [1, 4, 8, 8]
 
 
-def test_what_does_not_fit_holds_no_session() -> None:
-    plan, model = Plan("p", {"tp": 2}), load_model("kimi-k2")
-    assert resident_sessions(model, plan, memory_bytes=GB, weight_bytes=610 * GB, context=1, element_bytes=1.0) == 0.0
-
-
-def test_windowed_layers_let_more_sessions_stay() -> None:
+def test_windowed_layers_keep_no_more_than_their_window() -> None:
     plan, model = Plan("p", {"tp": 1}), load_model("gpt-oss-120b")
-    short, long = (
-        resident_sessions(model, plan, memory_bytes=80 * GB, weight_bytes=65 * GB, context=n, element_bytes=2.0)
-        for n in (1024, 128 * 1024)
-    )
-    assert short / long == pytest.approx(128 * (36_864) / (36_864 * (1 + 1 / 8)), rel=0.01)
+    short, long = (sequence_bytes(model, plan, context, "bf16") for context in (1024, 128 * 1024))
+    assert long / short == pytest.approx((128 * 1024 + 128) / (1024 + 128))
 
 
 def test_a_sequence_on_a_rank_is_what_its_kinds_keep() -> None:
@@ -63,12 +51,3 @@ def test_a_sequence_on_a_rank_is_what_its_kinds_keep() -> None:
     assert sequence_bytes(hybrid, Plan("p", {"tp": 1}), context, "fp8") == growing + state
     assert sequence_bytes(hybrid, Plan("p", {"tp": 8}), context, "fp8") == growing / 2 + state / 8
     assert sequence_bytes(hybrid, Plan("p", {"sp": 8}), context, "fp8") == growing / 8 + state
-
-
-def test_a_sequence_and_the_session_formula_agree_where_all_layers_are_alike() -> None:
-    model, context = load_model("kimi-k2.6"), 262_144
-    for degrees in ({"tsp": 8}, {"tp": 8}, {"tp": 2, "sp": 4}):
-        plan = Plan("p", degrees)
-        assert sequence_bytes(model, plan, context, "fp8") == pytest.approx(
-            cache_bytes_per_token(model, plan, 1.0) * context
-        )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from helpers.engine import architecture, job_of, latent, moe, question
+from helpers.engine import architecture, further_parameters, job_of, latent, moe, question
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -333,4 +333,4 @@ def test_modules_for_further_tokens_add_their_layers_to_the_last_stage() -> None
     plain = job_of(model, pass_="training")
     further = replace(plain, work=replace(plain.work, multi_token=True))
     extra = parts_of(further)["weights"] - parts_of(plain)["weights"]
-    assert extra == 2 * model.multi_token_parameters
+    assert extra == 2 * further_parameters(model)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tspsim.errors import InputError
+from tspsim.scenario.acceptance import rates_of
 from tspsim.serving import AffineCost, Engine, replay
 from tspsim.serving.requests import Request
 from tspsim.serving.speculation import Speculation
@@ -29,7 +30,7 @@ def test_tokens_a_step_are_the_sum_of_products():
 def test_a_table_of_lengths_gives_back_its_lengths(lengths):
     """Published golden tables of tokens a step for 1, 2, ... drafts."""
     for drafts, length in enumerate(lengths, start=1):
-        assert Speculation.by_lengths(lengths, drafts).tokens_a_step == pytest.approx(length)
+        assert Speculation(rates_of(lengths)[:drafts]).tokens_a_step == pytest.approx(length)
 
 
 @given(a=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=5), steps=st.integers(0, 5000), tokens=st.integers(0, 9000))
@@ -94,7 +95,5 @@ def test_wrong_acceptances_are_refused():
     for wrong in ((), (1.5,), (-0.1,), (float("nan"),)):
         with pytest.raises(InputError):
             Speculation(wrong)
-    with pytest.raises(InputError, match="by less and less"):
-        Speculation.by_lengths((1.5, 2.5))
-    with pytest.raises(InputError, match="3 drafts"):
-        Speculation.by_lengths((1.5, 1.7), 3)
+    with pytest.raises(InputError, match="not a probability"):
+        Speculation(rates_of((1.5, 2.5)))

@@ -18,34 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def refine(colours: Sequence[Hashable], edges: Sequence[Sequence[tuple[Hashable, int]]]) -> list[int]:
-    """Coarsest equitable partition that respects ``colours``.
-
-    Parameters
-    ----------
-    colours
-        Initial colour of every vertex.
-    edges
-        ``(label, neighbour)`` of every vertex; give both directions of an edge.
-
-    Returns
-    -------
-    list of int
-        Class of every vertex, numbered in order of first appearance (so the result does not depend on hashing).
-
-    Examples
-    --------
-    A path of four vertices: the ends are alike, and so are the middles.
-
-    >>> refine("aaaa", [[("", 1)], [("", 0), ("", 2)], [("", 1), ("", 3)], [("", 2)]])
-    [0, 1, 1, 0]
-    """
-    kind = np.array(number([label for around in edges for label, _ in around]), dtype=np.int64)
-    other = np.array([neighbour for around in edges for _, neighbour in around], dtype=np.int64)
-    degree = np.array([len(around) for around in edges], dtype=np.int64)
-    return refined(colours, degree, kind, other)
-
-
 def refined(
     colours: Sequence[Hashable], degree: NDArray[np.int64], kind: NDArray[np.int64], other: NDArray[np.int64]
 ) -> list[int]:

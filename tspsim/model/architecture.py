@@ -193,11 +193,6 @@ class Architecture:
         """Of the first layer: Wq, Wk, Wv, Wo, h·(2a + 2c); other kinds say theirs."""
         return self.attention_matrix_parameters(self.blocks[0])
 
-    @property
-    def attention_parameters_per_layer(self) -> int:
-        """Of the first layer: the matrices and, where the model has them, their biases."""
-        return self.attention_parameters(self.blocks[0])
-
     def attention_matrix_parameters(self, block: Block) -> int:
         """Matrix elements of a layer's attention."""
         return self.attention_of(block).matrix_parameters(self, block)
@@ -285,11 +280,6 @@ class Architecture:
         idle = (self.experts.count - self.experts.topk) * self.expert_parameters
         return self.parameters - idle * sum(block.experts for block in self.blocks)
 
-    @property
-    def multi_token_parameters(self) -> int:
-        """Of the modules that predict further tokens: a layer, a projection from 2h and three norms each."""
-        return self.multi_token * (self.block_parameters(self.further_block) + self.join_parameters)
-
     def weight_bytes(self, formats: Formats | None = None, *, multi_token: bool = False) -> float:
         """Bytes of all weights, each class in its type; ``multi_token``: with the modules for further tokens.
 
@@ -362,19 +352,6 @@ class Architecture:
         """The whole model's FLOPs a token: all blocks and the language-model head (2·h·V); ``kept`` as for a block."""
         blocks = self.layers * self.layer_forward_flops_per_token(context, causal, kept)
         return blocks + 2.0 * self.hidden * self.vocab
-
-    def cache_elements_per_token(self, context: int = 0) -> float:
-        """Elements of K and V that serving keeps a token, all layers, before any sharding.
-
-        Grouped-query attention keeps 2·c a layer, latent attention one latent and one rotary key whatever the heads.
-        A layer with a window keeps no more than it: with a ``context`` its share is averaged over that many tokens.
-        Keys of indexers and states are no such elements; :meth:`cache_bytes` counts them.
-        """
-        total = 0.0
-        for block in self.blocks:
-            kept = min(1.0, block.window / context) if block.window and context else 1.0
-            total += self.attention_of(block).cache_elements(self, block) * kept
-        return total
 
     def cache_uses(self, cache_type: str | None = None, state_type: str | None = None) -> tuple[CacheUse, ...]:
         """What every layer keeps of a sequence, in a cache and states of these types (left out: as the checkpoint

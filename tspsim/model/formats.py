@@ -31,10 +31,6 @@ WEIGHT_BYTES: dict[str, float] = {
     "mxfp4": 0.5 + 1.0 / 32,
     "nvfp4": 0.5 + 1.0 / 16,
 }
-#: Types whose products take activations of another type, where a plan does not say: weight-only ones.
-MULTIPLIED_AS: dict[str, str] = dict.fromkeys((f"int{bits}" for bits in (2, 3, 4, 5, 6, 7)), "bf16")
-
-
 @dataclass(frozen=True)
 class Formats:
     """Types by class of weights.

@@ -38,24 +38,6 @@ TRANSPORT = Option(
 )
 
 
-def product_then_sums_s(compute_s: float, wire_s: float, slices: int) -> float:
-    """A product whose slices are summed as they end, or that takes rows as they come.
-
-    >>> round(1e3 * product_then_sums_s(5.316e-3, 3.52e-3, 8), 2)
-    5.76
-    """
-    return (compute_s + (slices - 1) * max(compute_s, wire_s) + wire_s) / slices
-
-
-def own_rows_first_s(compute_s: float, wire_s: float, slices: int) -> float:
-    """A product that begins with the rows that are here, the others' coming meanwhile.
-
-    >>> round(1e3 * own_rows_first_s(5.316e-3, 11.2e-3, 8), 2)
-    11.86
-    """
-    return max(compute_s, wire_s + compute_s / slices)
-
-
 @dataclass(frozen=True)
 class Cut:
     """What a layer's products and sums are cut into: calls of their own on fewer tokens, or slices of one call."""

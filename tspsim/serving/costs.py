@@ -183,20 +183,6 @@ class ProgramCosts:
         most, worst = max(found, key=lambda each: each[0])
         return Deviation(len(found), sum(off for off, _ in found) / len(found), most, worst)
 
-    def steady_token_s(self, batch: int, prompt: int, output: int) -> float:
-        """Seconds a token of a sequence where ``batch`` of them decode for ever and a new prompt comes for each that
-        ends: a step of decoding at the mean context, and of every prompt token its share of reading prompts,
-
-            t_decode(B, prompt + output/2) + B · prompt/output · t_token.
-
-        Requests that queue, ramp and drain are no part of it; it is for comparing many plans (a run of requests is
-        what answers).
-        """
-        decoding = Work((), (prompt + output // 2,) * batch, self.programs.queries)
-        alone_s = self._together([decoding])
-        beside_s = self._together([Work((Chunk(prompt, 0),), decoding.contexts, decoding.queries)])
-        return alone_s + batch * (beside_s - alone_s) / output
-
     # --- the engine -------------------------------------------------------------------------------------------
 
     @property
@@ -221,16 +207,6 @@ class ProgramCosts:
         if self.num_gpu_blocks is not None:
             return self.num_gpu_blocks * self.block_tokens
         return self._tokens(self._longest)
-
-    @cached_property
-    def capacity_range_tokens(self) -> tuple[int, int] | None:
-        """Between which that is expected, nine times of ten; None where caches do not grow."""
-        if self.num_gpu_blocks is not None:
-            return self.num_gpu_blocks * self.block_tokens, self.num_gpu_blocks * self.block_tokens
-        if self.capacity_tokens is None:
-            return None
-        low, high = (int(each * self._longest) for each in self.capacity.sessions_range(self._longest))
-        return low, high
 
     @property
     def _longest(self) -> int:

@@ -10,10 +10,9 @@ tokens in the mean (Leviathan et al. 2023, arXiv:2211.17192, for equal a_i).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 
@@ -43,8 +42,6 @@ class Speculation:
     --------
     >>> Speculation((0.8, 0.5)).tokens_a_step
     2.2
-    >>> Speculation.by_lengths((1.5, 1.75)).acceptance
-    (0.5, 0.5)
     """
 
     acceptance: tuple[float, ...]
@@ -62,27 +59,6 @@ class Speculation:
     def alike(cls, drafts: int, acceptance: float, *, sampled: bool = False, seed: int = 0) -> Speculation:
         """Every one of ``drafts`` tokens is accepted alike."""
         return cls((acceptance,) * drafts, sampled, seed)
-
-    @classmethod
-    def by_lengths(
-        cls, lengths: Sequence[float], drafts: int | None = None, *, sampled: bool = False, seed: int = 0
-    ) -> Speculation:
-        """From the mean tokens a step with one, two, ... drafts, as tables state them: a_i = (L_i − L_{i−1}) / (L_{i−1}
-        − L_{i−2}). ``drafts``: the first so many; None: all.
-
-        Raises
-        ------
-        InputError
-            Lengths do not grow by less and less from 1, or there are fewer than drafts.
-        """
-        drafts = len(lengths) if drafts is None else drafts
-        if drafts > len(lengths):
-            raise InputError(f"{drafts} drafts, but lengths are known for {len(lengths)}", key="drafts")
-        gains = np.diff([0.0, 1.0, *lengths[:drafts]])
-        if (gains < 0).any() or (np.diff(gains) > 1e-9).any():
-            raise InputError("tokens a step must grow with drafts, from 1, by less and less", key="lengths")
-        rates = [float(min(1.0, after / before)) if before else 0.0 for before, after in pairwise(gains)]
-        return cls(tuple(rates), sampled, seed)
 
     @property
     def drafts(self) -> int:

@@ -38,16 +38,6 @@ from .attention import (
 )
 from .method import ContextMethod
 
-
-def pass_s(kernel_s: float, hop_s: float, ranks: int, rings_: int = 1) -> float:
-    """Seconds of attention whose hops are hidden, of equal blocks.
-
-    >>> round(pass_s(0.39, 1.0, 8) / pass_s(0.39, 1.0, 8, 7), 2)
-    2.37
-    """
-    return kernel_s + (ranks - 1) * max(kernel_s, hop_s / rings_)
-
-
 #: Links that blocks take: one of a GPU's, or all that it has to the others of its node.
 TRANSPORTS = ("ring", "multi_ring")
 

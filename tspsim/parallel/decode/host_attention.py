@@ -59,16 +59,6 @@ def crossing_bytes(layer: ServingLayer, rows: Rows) -> tuple[float, float]:
     return tokens * (layer.query_width + 2 * layer.kv_width) * element, tokens * layer.query_width * element
 
 
-def best_share(kernels_s: float, attention_s: float, copies_s: float, host_s: float) -> float:
-    """share*: ``kernels_s`` of a layer without attention, ``attention_s`` and ``host_s`` of all sequences on the device
-    and on the host, ``copies_s`` of those that are there; 0 where copies alone take what would be saved.
-
-    >>> round(best_share(1e-3, 1e-3, 0.0, 9e-3), 6)
-    0.2
-    """
-    return min(1.0, max(0.0, (kernels_s + attention_s - copies_s) / (attention_s + host_s)))
-
-
 def serve_parts(builder: ProgramBuilder, job: Job, layer: LayerShard, axis: str) -> list[int]:
     """One layer of both parts; ``layer`` is the part of a rank of ``axis``, whose ranks divide heads and columns."""
     assert isinstance(layer, ServingLayer)
