@@ -17,7 +17,6 @@ from tspsim.network import collective as traffic_of
 from tspsim.network import load_cluster
 from tspsim.operators import Part
 from tspsim.parallel import peak_memory, scheme_of, write_program
-from tspsim.parallel.expert_fused import layer_s
 from tspsim.program import Collective, Compute, Instruction
 
 MIB = 2**20
@@ -49,7 +48,9 @@ def test_each_exchange_hides_behind_one_product_but_for_a_slice(slices: int, fir
             yield Compute((Part(sleep(second), slices),), "down", after=(entered,))
             yield moved(number, slices, (theirs + slices + 2 * number,))
 
-    expected = layer_s(first, second, whole.alone_s, slices)
+    wire_s = whole.alone_s
+    here = max(first, wire_s + first / slices) if slices > 1 else wire_s + first
+    expected = here + (second + (slices - 1) * max(second, wire_s) + wire_s) / slices
     # Bytes of a slice are whole numbers.
     assert play(cluster, program(*written()), grid(8)).makespan_s == pytest.approx(expected, rel=1e-6)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from dataclasses import replace
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from tspsim.report.serving import compare_page, curves, engines, life, plans, shares, waits, ways, words
 from tspsim.report.serving.page import page
-from tspsim.report.serving.thinning import columns, edges, largest, unpacked
+from tspsim.report.serving.thinning import columns, edges, largest
 from tspsim.report.serving.view import (
     DECODE,
     KINDS,
@@ -71,6 +72,11 @@ runs = st.lists(
     st.tuples(st.floats(0.0, 2.0), st.floats(1e-3, 3.0), st.sampled_from(KINDS)),
     min_size=1, max_size=40,
 )  # fmt: skip
+
+
+def unpacked(value: dict[str, str]) -> np.ndarray:
+    """What ``packed`` packed."""
+    return np.frombuffer(base64.b64decode(value["bdata"]), dtype=np.dtype(value["dtype"]).newbyteorder("<"))
 
 
 @given(runs, st.integers(1, 30))

@@ -36,16 +36,6 @@ from .recompute import cheap_again
 MOST = 16
 
 
-def layer_s(first_s: float, second_s: float, wire_s: float, slices: int) -> float:
-    """Dispatch, both products and combine; ``wire_s`` of one exchange.
-
-    >>> round(layer_s(2.0, 1.0, 1.0, 4), 9), layer_s(2.0, 1.0, 1.0, 1)
-    (3.25, 5.0)
-    """
-    here = max(first_s, wire_s + first_s / slices) if slices > 1 else wire_s + first_s
-    return here + (second_s + (slices - 1) * max(second_s, wire_s) + wire_s) / slices
-
-
 def applies(job: Job) -> bool:
     """Whether a plan's experts are fused with their exchanges."""
     return job.plan.overlap == FUSED and job.plan.ep > 1 and not job.replicates_tokens

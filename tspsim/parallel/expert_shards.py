@@ -15,7 +15,7 @@ way. Weights are fetched ahead into one buffer, once the layer before has left i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from ..model import Experts
 from .builder import ProgramBuilder
@@ -71,22 +71,6 @@ def weights(job: Job) -> float:
 def gathering(job: Job) -> tuple[str, int]:
     """The axis of ranks that gather them, and how many they are."""
     return ("ep", job.plan.ep) if job.plan.expert_shards == 0 else (SLICES, job.plan.slice_group)
-
-
-def received(job: Job) -> Mapping[str, float]:
-    """Bytes that a rank receives of one layer's forward, in closed form: of weights, and of tokens there and back.
-
-    Without drops, and of a balanced load.
-    """
-    experts, plan = job.model.experts, job.plan
-    assert experts is not None
-    axis, ranks = gathering(job)
-    moved = {axis: weights(job) * job.weight_bytes * (1.0 - 1.0 / ranks)} if weights(job) else {}
-    if tokens_travel(job):
-        rows = job.tokens // (plan.tp if plan.sequence_regions else 1) * copies(job, experts)
-        size = 2.0 * rows * job.model.hidden * job.activation_bytes * (1.0 - 1.0 / plan.ep)
-        moved["ep"] = moved.get("ep", 0.0) + size
-    return moved
 
 
 def gather(builder: ProgramBuilder, job: Job) -> list[int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,9 +52,6 @@ class Kind(BaseModel):
     def in_words(self) -> str:
         """What it does, as a clause of a sentence."""
         raise NotImplementedError
-
-
-Family = TypeVar("Family", bound=Kind)
 
 
 class Shorthand(Protocol):

@@ -112,6 +112,3 @@ def packed(values: Any, dtype: str = "f4") -> dict[str, str]:
     return {"dtype": dtype, "bdata": base64.b64encode(array.tobytes()).decode("ascii")}
 
 
-def unpacked(value: dict[str, str]) -> NDArray[Any]:
-    """What :func:`packed` packed."""
-    return np.frombuffer(base64.b64decode(value["bdata"]), dtype=np.dtype(value["dtype"]).newbyteorder("<"))
