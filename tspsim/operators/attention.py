@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from .._quick import quick
-from .base import DTYPE_BYTES, BehindCache, Computes, Operator, Role
+from .base import DTYPE_BYTES, BehindCache, Computes, Operator, Role, first_of
 from .memory_bound import MemoryBound
 from .products import Gemm
 
@@ -75,10 +75,8 @@ class Attention(Operator):
 
     @property
     def shape(self) -> str:
-        pieces = " + ".join(f"{q}×{kv}" for q, kv in self.segments[:3])
-        more = f" + {len(self.segments) - 3} more" if len(self.segments) > 3 else ""
-        mask = "causal" if self.causal else "full"
-        return f"{pieces}{more} {mask}, {self.heads}/{self.kv_heads} heads of {self.head_dim} {self.dtype}"
+        pieces, mask = first_of([f"{q}×{kv}" for q, kv in self.segments]), "causal" if self.causal else "full"
+        return f"{pieces} {mask}, {self.heads}/{self.kv_heads} heads of {self.head_dim} {self.dtype}"
 
     @property
     def at_best(self) -> tuple[Operator, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import ClassVar
 
@@ -156,6 +157,11 @@ class Operator(ABC):
         return self
 
 
+def first_of(pieces: Sequence[str]) -> str:
+    """The first three, and how many more."""
+    return " + ".join(pieces[:3]) + (f" + {len(pieces) - 3} more" if len(pieces) > 3 else "")
+
+
 class BehindCache:
     """What attention of a few queries a sequence over a cache has: ``rows`` of (context tokens, sequences)."""
 
@@ -175,6 +181,4 @@ class BehindCache:
 
     @property
     def rows_in_words(self) -> str:
-        """The first three, and how many more."""
-        pieces = " + ".join(f"{sequences}×{self.queries}×{tokens}" for tokens, sequences in self.rows[:3])
-        return pieces + (f" + {len(self.rows) - 3} more" if len(self.rows) > 3 else "")
+        return first_of([f"{sequences}×{self.queries}×{tokens}" for tokens, sequences in self.rows])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .._quick import quick
-from .base import DTYPE_BYTES, BehindCache, Operator, Role
+from .base import DTYPE_BYTES, BehindCache, Operator, Role, first_of
 
 
 @quick
@@ -59,9 +59,8 @@ class LatentPrefill(Operator):
 
     @property
     def shape(self) -> str:
-        pieces = " + ".join(f"{q}×{kv}" for q, kv in self.segments[:3])
-        more = f" + {len(self.segments) - 3} more" if len(self.segments) > 3 else ""
-        return f"{pieces}{more} causal, {self.heads} heads of {self.key_dim}/{self.value_dim} {self.dtype}"
+        pieces = first_of([f"{q}×{kv}" for q, kv in self.segments])
+        return f"{pieces} causal, {self.heads} heads of {self.key_dim}/{self.value_dim} {self.dtype}"
 
 
 @quick

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .._quick import quick
-from .base import DTYPE_BYTES, Operator, Role
+from .base import DTYPE_BYTES, Operator, Role, first_of
 
 #: (query tokens a sequence, tokens in its cache before them, sequences).
 Rows = tuple[tuple[int, int, int], ...]
@@ -194,6 +194,4 @@ class SparseAttention(Operator):
 
 
 def rows_in_words(rows: Rows) -> str:
-    """The first three, and how many more."""
-    pieces = " + ".join(f"{n}×{q}×{c + q}" for q, c, n in rows[:3])
-    return pieces + (f" + {len(rows) - 3} more" if len(rows) > 3 else "")
+    return first_of([f"{n}×{q}×{c + q}" for q, c, n in rows])

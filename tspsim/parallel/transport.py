@@ -8,9 +8,9 @@ registers itself; :mod:`tspsim.parallel.folded` asks it and compares no names.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from .._quick import replace
 from ..model.layer import LayerShard
@@ -29,8 +29,10 @@ BUFFERS = 2
 HEAD_PIECES = 8
 
 
-class Transport(Protocol):
-    """A way for weights to travel along the folded axis.
+@dataclass(frozen=True)
+class Transport(ABC):
+    """A way for weights to travel along the folded axis; what it does not say otherwise are hops of the ranks' shards,
+    each sent on by who got it.
 
     Attributes
     ----------
@@ -45,113 +47,73 @@ class Transport(Protocol):
         The attention's weights are all-gathered where they can be, instead of broadcast owner by owner.
     """
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    summary: str
+    keeps: bool = True
+    adds: bool = True
+    gathers_heads: bool = False
 
-    @property
-    def summary(self) -> str: ...
-
-    @property
-    def keeps(self) -> bool: ...
-
-    @property
-    def adds(self) -> bool: ...
-
-    @property
-    def gathers_heads(self) -> bool: ...
-
+    @abstractmethod
     def word(self, plan: Plan) -> str:
         """What a plan's name says of it."""
-        ...
 
+    @abstractmethod
     def sentence(self, plan: Plan) -> str:
         """How the MLP's weights come, for people."""
-        ...
 
     def check(self, job: Job) -> Refusal:
         """The key of the plan that does not go with the job, and why; None where all do."""
-        ...
+        return None
 
     def pieces(self, job: Job) -> int:
         """Pieces that the MLP's columns are multiplied in."""
-        ...
+        return job.plan.tsp
 
     def head_pieces(self, job: Job) -> int:
         """Pieces that the language-model head is multiplied in."""
-        ...
+        return job.plan.tsp
 
     def pools(self, job: Job) -> int:
         """Pools of :data:`BUFFERS` buffers that pieces arrive in."""
-        ...
+        return 1
 
     def place(self, job: Job, piece: int, pieces: int) -> tuple[str, int, int]:
         """The pool that a piece arrives in, which filling of it that is, and how many there are a layer."""
-        ...
+        return "", piece, pieces
 
     def travels(self, piece: int) -> bool:
         """Whether a piece is brought; otherwise it is the rank's own."""
-        ...
+        return piece > 0
 
     def lead(self, job: Job, piece: int) -> int:
         """How many pieces ahead of its own use a piece sets out."""
-        ...
+        return 1
 
     def sends_on(self, job: Job, piece: int) -> int | None:
         """The piece that a rank passes on when it gets this one: it must have come; None where it sends its own."""
-        ...
+        return piece - self.lead(job, piece)
 
+    @abstractmethod
     def bring(
         self, builder: ProgramBuilder, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
     ) -> int:
         """Write what brings a piece; returns the instruction to wait for."""
-        ...
 
+    @abstractmethod
     def take_home(
         self, builder: ProgramBuilder, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
     ) -> int:
         """Write what brings a piece's gradient on its way, or home; returns the instruction to wait for."""
-        ...
 
 
-@dataclass(frozen=True)
-class Ring:
+class Ring(Transport):
     """The published way: shards hop from neighbour to neighbour, D − 1 times, and gradients behind them, D times."""
-
-    name: str = "ring"
-    summary: str = "the MLP's shards hop from neighbour to neighbour, as published"
-    keeps: bool = False
-    adds: bool = True
-    gathers_heads: bool = False
 
     def word(self, plan: Plan) -> str:
         return ""
 
     def sentence(self, plan: Plan) -> str:
         return "the MLP's weights round one ring"
-
-    def check(self, job: Job) -> Refusal:
-        return None
-
-    def pieces(self, job: Job) -> int:
-        return job.plan.tsp
-
-    def head_pieces(self, job: Job) -> int:
-        return job.plan.tsp
-
-    def pools(self, job: Job) -> int:
-        return 1
-
-    def place(self, job: Job, piece: int, pieces: int) -> tuple[str, int, int]:
-        return "", piece, pieces
-
-    def travels(self, piece: int) -> bool:
-        return piece > 0
-
-    def lead(self, job: Job, piece: int) -> int:
-        return 1
-
-    def sends_on(self, job: Job, piece: int) -> int | None:
-        return piece - 1
 
     def bring(
         self, builder: ProgramBuilder, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
@@ -164,15 +126,8 @@ class Ring:
         return builder.ring_hop("tsp", size_bytes, f"{name} hop {piece + 1}", after=after, stream="weight gradients")
 
 
-@dataclass(frozen=True)
-class MultiRing:
+class MultiRing(Transport):
     """The ring's hops over all links of a mesh, and over several nodes in two levels (:mod:`tspsim.parallel.rings`)."""
-
-    name: str = "multi_ring"
-    summary: str = "the hops in parts, over all links of a mesh"
-    keeps: bool = True
-    adds: bool = True
-    gathers_heads: bool = False
 
     def word(self, plan: Plan) -> str:
         return "r"
@@ -184,12 +139,6 @@ class MultiRing:
         refused = rings.refused(job.plan, "tsp")
         return ("weight_transport", refused) if refused else None
 
-    def pieces(self, job: Job) -> int:
-        return job.plan.tsp
-
-    def head_pieces(self, job: Job) -> int:
-        return job.plan.tsp
-
     def pools(self, job: Job) -> int:
         return 1 if job.plan.node_ranks("tsp") == job.plan.tsp else 2
 
@@ -199,14 +148,8 @@ class MultiRing:
         here = job.plan.node_ranks("tsp")
         return " by rail", piece // here, pieces // here
 
-    def travels(self, piece: int) -> bool:
-        return piece > 0
-
     def lead(self, job: Job, piece: int) -> int:
         return rings.lead(job, "tsp", piece)
-
-    def sends_on(self, job: Job, piece: int) -> int | None:
-        return piece - self.lead(job, piece)
 
     def bring(
         self, builder: ProgramBuilder, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
@@ -219,16 +162,9 @@ class MultiRing:
         return rings.take_home(builder, job, "tsp", piece, size_bytes, name, after, "weight gradients")
 
 
-@dataclass(frozen=True)
-class Gather:
+class Gather(Transport):
     """Equal pieces of every rank's shard are all-gathered ahead of their use, by whatever algorithm the library would
     take; their gradients come home by a reduce-scatter a piece."""
-
-    name: str = "gather"
-    summary: str = "pieces of every rank's shard are all-gathered ahead of their use"
-    keeps: bool = True
-    adds: bool = False
-    gathers_heads: bool = True
 
     def word(self, plan: Plan) -> str:
         return f"p{plan.mlp_pieces}"
@@ -249,17 +185,8 @@ class Gather:
     def head_pieces(self, job: Job) -> int:
         return min(job.plan.tsp, HEAD_PIECES)
 
-    def pools(self, job: Job) -> int:
-        return 1
-
-    def place(self, job: Job, piece: int, pieces: int) -> tuple[str, int, int]:
-        return "", piece, pieces
-
     def travels(self, piece: int) -> bool:
         return True
-
-    def lead(self, job: Job, piece: int) -> int:
-        return 1
 
     def sends_on(self, job: Job, piece: int) -> int | None:
         return None
@@ -267,19 +194,23 @@ class Gather:
     def bring(
         self, builder: ProgramBuilder, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
     ) -> int:
-        return builder.collective(
-            "all_gather", "tsp", size_bytes, f"{name} piece {piece + 1}", after=after, stream="weights"
-        )
+        name = f"{name} piece {piece + 1}"
+        return builder.collective("all_gather", "tsp", size_bytes, name, after=after, stream="weights")
 
     def take_home(
         self, builder: ProgramBuilder, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
     ) -> int:
-        return builder.collective(
-            "reduce_scatter", "tsp", size_bytes, f"{name} piece {piece + 1}", after=after, stream="weight gradients"
-        )
+        name = f"{name} piece {piece + 1}"
+        return builder.collective("reduce_scatter", "tsp", size_bytes, name, after=after, stream="weight gradients")
 
 
-for _transport in (Ring(), MultiRing(), Gather()):
+for _transport in (
+    Ring("ring", "the MLP's shards hop from neighbour to neighbour, as published", keeps=False),
+    MultiRing("multi_ring", "the hops in parts, over all links of a mesh"),
+    Gather(
+        "gather", "pieces of every rank's shard are all-gathered ahead of their use", adds=False, gathers_heads=True
+    ),
+):
     WEIGHT_TRANSPORTS.register(_transport)
 
 
