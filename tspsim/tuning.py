@@ -33,7 +33,7 @@ from .parallel import (
     choices_of,
     located,
     options_of,
-    peak_memory,
+    peak_bytes,
     scheme_of,
     write_program,
 )
@@ -92,7 +92,7 @@ def _fastest(job: Job, cluster: Cluster, device: Device) -> Plan:
         return replace(job.plan, open=())
     if len(options) == 1:
         return replace(options[0], chosen=())
-    needed = [sum(peak_memory(replace(job, plan=plan), scheme_of(plan).residency).values()) for plan in options]
+    needed = [peak_bytes(replace(job, plan=plan)) for plan in options]
     fitting = [plan for plan, size in zip(options, needed, strict=True) if size <= device.visible_memory_bytes]
     if len(fitting) <= 1:
         return fitting[0] if fitting else options[needed.index(min(needed))]

@@ -10,9 +10,8 @@ from helpers.engine import architecture, job_of, question, replica_flops
 
 import tspsim
 from tspsim.errors import InputError
-from tspsim.parallel import scheme_of
 from tspsim.parallel.job import Job
-from tspsim.parallel.memory import kept_activations, peak_memory
+from tspsim.parallel.memory import kept_activations, peak_bytes
 from tspsim.parallel.recomputed import Partly
 
 MODEL = architecture(512, layers=8)
@@ -27,7 +26,7 @@ def training(**switches: Any) -> Job:
 
 
 def peak(job: Job) -> float:
-    return sum(peak_memory(job, scheme_of(job.plan).residency).values())
+    return peak_bytes(job)
 
 
 def told(**plan: Any) -> Any:

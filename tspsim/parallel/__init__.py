@@ -16,7 +16,7 @@ from .choices import choices_of, options_of, switches_of
 from .context import ContextMethod, method_of, usual_method
 from .job import Job
 from .lengths import DEALS, Unequal
-from .memory import Residency, peak_memory
+from .memory import Residency, peak_bytes, peak_memory
 from .mesh import build_mesh, located
 from .plan import SWITCHES, Plan
 from .registries import (
@@ -84,6 +84,7 @@ __all__ = [
     "mesh_axes",
     "method_of",
     "options_of",
+    "peak_bytes",
     "peak_memory",
     "scheme_axes",
     "scheme_of",

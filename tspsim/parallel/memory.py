@@ -71,6 +71,11 @@ def peak_memory(job: Job, residency: Residency) -> Mapping[str, float]:
     return max((stage_memory(job, residency, stage) for stage in stages), key=lambda parts: sum(parts.values()))
 
 
+def peak_bytes(job: Job) -> float:
+    """Bytes of the fullest rank."""
+    return sum(peak_memory(job, job.scheme.residency).values())
+
+
 def stage_memory(job: Job, residency: Residency, stage: int) -> Mapping[str, float]:
     """Bytes by part of a rank of one pipeline stage."""
     in_flight = layers_in_flight(job, residency.compute_shards(job), stage) if job.training else None

@@ -21,7 +21,7 @@ from tspsim.errors import InputError
 from tspsim.model import Architecture
 from tspsim.network.load import usual_node
 from tspsim.operators import DTYPE_BYTES
-from tspsim.parallel import peak_memory, scheme_of
+from tspsim.parallel import peak_bytes
 from tspsim.parallel.memory import stage_memory
 from tspsim.parallel.recomputed import ATTENTION, CHEAP, FULL, KEPT, Partly
 from tspsim.scenario import load
@@ -132,8 +132,8 @@ def memory_of(run: Run) -> Predicted:
     for tried in _policies(run):
         question = _asked(tried)
         plan = question.plans[0]
-        job, residency = question.job(plan), scheme_of(plan).residency
-        peak, first = sum(peak_memory(job, residency).values()), stage_memory(job, residency, 0)
+        job = question.job(plan)
+        peak, first = peak_bytes(job), stage_memory(job, job.scheme.residency, 0)
         state = sum(first.get(part, 0.0) for part in STATE)
         fits = peak <= question.device.visible_memory_bytes
         step = Predicted(math.nan, math.nan, math.nan, peak, fits, _told(tried), state)
@@ -156,8 +156,7 @@ def _policies(run: Run) -> Iterator[Run]:
     job, visible = question.job(question.plans[0]), question.device.visible_memory_bytes
 
     def fits(layers: int) -> bool:
-        partly = replace(job, plan=replace(job.plan, recomputed=Partly(layers)))
-        return sum(peak_memory(partly, scheme_of(job.plan).residency).values()) <= visible
+        return peak_bytes(replace(job, plan=replace(job.plan, recomputed=Partly(layers)))) <= visible
 
     fewest = 1 + bisect.bisect_left(range(1, max(job.chunk_sizes)), True, key=fits)
     if fewest < max(job.chunk_sizes):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..._quick import replace
-from ...parallel import Job, data, peak_memory, scheme_of
+from ...parallel import Job, data, peak_bytes, peak_memory, scheme_of
 from ...parallel.memory import stage_memory
 from ...paths import Division
 from .space import Candidate
@@ -28,7 +28,7 @@ def layout_bytes(layout: Candidate) -> float:
 
 def memory_bytes(job: Job) -> float:
     """What a plan's fullest rank needs."""
-    return sum(peak_memory(job, scheme_of(job.plan).residency).values())
+    return peak_bytes(job)
 
 
 def first_stage_bytes(job: Job) -> float:
