@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tspsim.studies.front import front_of
 from tspsim.units import compact, digits, percent
 
-from .figures import ACCENT, ALARM, QUIET, category_axis, value_axis
+from .figures import ACCENT, ALARM, LEGEND, QUIET, bars, category_axis, value_axis
 from .fronts import Line, Marks, front_figure
 from .numbers import label
 
@@ -87,7 +87,7 @@ def scaling(rows: Sequence[Row], colours: Mapping[str, str]) -> list[dict[str, A
                     "tickvals": [2**power for power in range(1, 15, 2) if sizes[0] <= 2**power <= sizes[-1]],
                 },
                 "yaxis": value_axis("% of ideal", range=[0, 105]),
-                "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
+                "legend": LEGEND,
                 "showlegend": True,
             }
             choices.append({"label": words, "data": traces, "layout": layout})
@@ -103,22 +103,11 @@ def tornado(verdict: Verdict, most: int = 10) -> dict[str, Any]:
         ("low end of its range", ACCENT, [swing.at_low for swing in swings]),
         ("high end", ALARM, [swing.at_high for swing in swings]),
     ):
-        traces.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": words,
-                "x": [value - verdict.ratio for value in values],
-                "base": [verdict.ratio] * len(values),
-                "y": list(range(len(values))),
-                "marker": {"color": colour},
-                "hovertext": [
-                    f"<b>{label(name)}</b><br>at the {words}: {value:.3f}"
-                    for name, value in zip(names, values, strict=True)
-                ],
-                "hoverinfo": "text",
-            }
-        )
+        texts = [
+            f"<b>{label(name)}</b><br>at the {words}: {value:.3f}" for name, value in zip(names, values, strict=True)
+        ]
+        changes = [value - verdict.ratio for value in values]
+        traces.append(bars(words, changes, colour, texts, base=[verdict.ratio] * len(values)))
     everything = [1.0, verdict.ratio, *(end for swing in swings for end in (swing.at_low, swing.at_high))]
     room = 0.05 * (max(everything) - min(everything))
     layout = {
@@ -131,7 +120,7 @@ def tornado(verdict: Verdict, most: int = 10) -> dict[str, Any]:
             range=[min(everything) - room, max(everything) + room],
         ),
         "yaxis": category_axis(names, "what errs"),
-        "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "traceorder": "normal"},
+        "legend": {**LEGEND, "traceorder": "normal"},
         "showlegend": True,
         "shapes": [
             {

@@ -90,6 +90,61 @@ def value_axis(title: str, **more: Any) -> dict[str, Any]:
     }
 
 
+#: A legend in a row above the figure.
+LEGEND = {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"}
+
+
+def bars(name: str, values: Sequence[float], colour: str, texts: Sequence[str], **more: Any) -> dict[str, Any]:
+    """One piece of horizontal bars, a bar a row; ``name`` and ``texts``, shown under a pointer, are escaped already."""
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": name,
+        "x": list(values),
+        "y": list(range(len(values))),
+        "marker": {"color": colour},
+        "hovertext": list(texts),
+        "hoverinfo": "text",
+        **more,
+    }
+
+
+def limit(name: str, value: float, rows: int) -> dict[str, Any]:
+    """What bars cannot go beyond, a dashed line across ``rows`` of them."""
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": [value, value],
+        "y": [-0.5, rows - 0.5],
+        "line": {"color": ALARM, "width": 2.5, "dash": "dash"},
+        "hoverinfo": "name",
+    }
+
+
+def plan_line(
+    name: str, place: int, points: Sequence[tuple[float, float]], texts: Sequence[str], **more: Any
+) -> dict[str, Any]:
+    """A plan's points, joined in the colour of its place; ``texts`` are escaped already."""
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": label(name),
+        "x": [x for x, _ in points],
+        "y": [y for _, y in points],
+        "line": {"color": plan_colour(place), "width": 2},
+        "hovertext": list(texts),
+        "hoverinfo": "text",
+        **more,
+    }
+
+
+def beside(texts: Sequence[str]) -> dict[str, Any]:
+    """Words beside the marks of a line."""
+    told = {"text": list(texts), "textposition": "top right", "textfont": {"size": 11}}
+    return {"mode": "lines+markers+text", **told, "cliponaxis": False}
+
+
 def totals(values: Sequence[float], texts: Sequence[str]) -> dict[str, Any]:
     """What each stack adds up to, written at its end."""
     return {
@@ -130,5 +185,5 @@ def bars_layout(
         "xaxis": value_axis(title),
         "yaxis": category_axis(names, rows),
         "showlegend": legend,
-        "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "traceorder": "normal"},
+        "legend": {**LEGEND, "traceorder": "normal"},
     }

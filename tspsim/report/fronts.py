@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .figures import QUIET, value_axis
+from .figures import LEGEND, QUIET, value_axis
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,18 @@ class Line:
     points: Sequence[tuple[float, float]]
     shape: str
 
+    def trace(self) -> dict[str, Any]:
+        """Dotted and without words under a pointer."""
+        return {
+            "type": "scatter",
+            "mode": "lines",
+            "name": self.name,
+            "x": [x for x, _ in self.points],
+            "y": [y for _, y in self.points],
+            "line": {"color": QUIET, "width": 1.5, "dash": "dot", "shape": self.shape},
+            "hoverinfo": "skip",
+        }
+
 
 def front_figure(groups: Sequence[Marks], line: Line, x_axis: dict[str, Any], y_title: str) -> dict[str, Any]:
     """Marks and line in one figure."""
@@ -44,22 +56,12 @@ def front_figure(groups: Sequence[Marks], line: Line, x_axis: dict[str, Any], y_
         }
         for marks in groups
     ]
-    traces.append(
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": line.name,
-            "x": [x for x, _ in line.points],
-            "y": [y for _, y in line.points],
-            "line": {"color": QUIET, "width": 1.5, "dash": "dot", "shape": line.shape},
-            "hoverinfo": "skip",
-        }
-    )
+    traces.append(line.trace())
     layout = {
         "height": 430,
         "xaxis": x_axis,
         "yaxis": value_axis(y_title),
-        "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
+        "legend": LEGEND,
         "showlegend": True,
     }
     return {"data": traces, "layout": layout}

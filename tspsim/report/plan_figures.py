@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tspsim.units import GIB, compact
 
-from .figures import ACCENT, ALARM, bars_layout, value_axis
+from .figures import ACCENT, ALARM, bars, bars_layout, value_axis
 from .fronts import Line, Marks, front_figure
 from .numbers import label, seconds
 from .plan import verdict
@@ -24,16 +24,12 @@ def steps(planned: Planned) -> dict[str, Any]:
     names = [planned.best[0].candidate.name, planned.rival]
     order = sorted(planned.why, key=lambda part: (part.name != "compute", part.name))
     traces = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": part.name,
-            "x": [part.best_s, part.other_s],
-            "y": [0, 1],
-            "marker": {"color": COLOURS[index % len(COLOURS)]},
-            "hovertext": [f"<b>{label(part.name)}</b><br>{seconds(value)}" for value in (part.best_s, part.other_s)],
-            "hoverinfo": "text",
-        }
+        bars(
+            part.name,
+            (part.best_s, part.other_s),
+            COLOURS[index % len(COLOURS)],
+            [f"<b>{label(part.name)}</b><br>{seconds(value)}" for value in (part.best_s, part.other_s)],
+        )
         for index, part in enumerate(order)
     ]
     return {"data": traces, "layout": bars_layout(names, "seconds a step")}

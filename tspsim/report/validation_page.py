@@ -11,6 +11,7 @@ import numpy as np
 from tspsim.validation import Outcome, Validation
 
 from ..files import atomic_write
+from .figures import LEGEND
 from .numbers import label
 from .page import render_sections
 from .validation import ERRORS, share
@@ -141,7 +142,7 @@ def figure(outcome: Outcome) -> dict[str, Any]:
             "tickvals": [0.1, 0.25, 0.5, 0.8, 0.9, 1, 1.1, 1.25, 2, 4, 10],
         },
         "showlegend": True,
-        "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
+        "legend": LEGEND,
     }  # fmt: skip
     return {"data": traces, "layout": layout}
 

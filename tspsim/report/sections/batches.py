@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tspsim.errors import TspsimError
-from tspsim.report.figures import plan_colour
+from tspsim.report.figures import LEGEND, beside, plan_colour, plan_line
 from tspsim.report.numbers import label, seconds
 from tspsim.report.view import View
 from tspsim.units import compact, digits
@@ -40,28 +40,18 @@ def build(view: View) -> dict[str, Any] | None:
     few = len(found.plans) < 3  # of more plans the numbers would lie over each other
     for place, (name, line) in enumerate(found.plans.items()):
         data.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers+text",
-                "name": label(name),
-                "x": [rate.per_user for rate in line],
-                "y": [rate.per_gpu for rate in line],
-                "text": [f"{rate.batch:,}" if few else "" for rate in line],
-                "textposition": "top right",
-                "textfont": {"size": 11},
-                "cliponaxis": False,
-                "line": {"color": plan_colour(place), "width": 2},
-                "marker": {
-                    "color": plan_colour(place),
-                    "size": [14 if rate.batch == load.batch else 7 for rate in line],
-                },
-                "hovertext": [
+            plan_line(
+                name,
+                place,
+                [(rate.per_user, rate.per_gpu) for rate in line],
+                [
                     f"<b>{label(name)}</b><br>{rate.batch:,} sequences a replica<br>{compact(rate.per_gpu)} tokens/s a "
                     f"GPU<br>{digits(rate.per_user)} tokens/s a user<br>a token every {seconds(rate.token_s)}"
                     for rate in line
                 ],
-                "hoverinfo": "text",
-            }
+                **beside([f"{rate.batch:,}" if few else "" for rate in line]),
+                marker={"color": plan_colour(place), "size": [14 if rate.batch == load.batch else 7 for rate in line]},
+            )
         )
         rows += [
             {
@@ -80,7 +70,7 @@ def build(view: View) -> dict[str, Any] | None:
         "xaxis": {**axis, "title": {"text": "tokens/s a user", "standoff": 8}},
         "yaxis": {**axis, "title": {"text": "tokens/s a GPU", "standoff": 8}, "tickformat": "~s"},
         "showlegend": True,
-        "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
+        "legend": LEGEND,
     }
     return {"complete": found.complete, "rows": rows, "figures": {"batches": {"data": data, "layout": layout}}}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tspsim.report.figures import bars_layout, colours, in_order, totals
+from tspsim.report.figures import bars, bars_layout, colours, in_order, totals
 from tspsim.report.numbers import label, seconds, words
 from tspsim.report.view import View
 from tspsim.result import PlanResult
@@ -42,21 +42,18 @@ def build(view: View) -> dict[str, Any] | None:
     longest = max(plan.step_time_s for plan in view.ran)
     factor, unit = (1.0, "s") if longest >= 1.0 else (1e3, "ms") if longest >= 1e-3 else (1e6, "µs")
     data: list[dict[str, Any]] = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": label(title(key)),
-            "x": [stack.get(key, 0.0) * factor for stack in stacks],
-            "y": list(range(len(names))),
-            "marker": {"color": tone[key[1]], "line": {"width": 0.5, "color": "rgba(0,0,0,0.25)"}}
-            | ({"pattern": {"shape": "/", "size": 5, "solidity": 0.25}} if key[0] == "rest" else {}),
-            "hovertext": [
+        bars(
+            label(title(key)),
+            [stack.get(key, 0.0) * factor for stack in stacks],
+            tone[key[1]],
+            [
                 f"<b>{label(plan.name)}</b><br>{label(title(key))}<br>{seconds(stack.get(key, 0.0))}, "
                 f"{percent(stack.get(key, 0.0) / plan.step_time_s)} of the step"
                 for plan, stack in zip(view.ran, stacks, strict=True)
             ],
-            "hoverinfo": "text",
-        }
+            marker={"color": tone[key[1]], "line": {"width": 0.5, "color": "rgba(0,0,0,0.25)"}}
+            | ({"pattern": {"shape": "/", "size": 5, "solidity": 0.25}} if key[0] == "rest" else {}),
+        )
         for key in keys
     ]
     steps = [plan.step_time_s for plan in view.ran]

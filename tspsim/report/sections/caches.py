@@ -7,7 +7,7 @@ from typing import Any
 
 from tspsim.errors import TspsimError
 from tspsim.report import served
-from tspsim.report.figures import ALARM, bars_layout, plan_colour
+from tspsim.report.figures import LEGEND, bars, bars_layout, limit, plan_line
 from tspsim.report.numbers import label
 from tspsim.report.view import View
 from tspsim.result import PlanResult
@@ -31,7 +31,7 @@ def build(view: View) -> dict[str, Any] | None:
     plans = [plan for plan in view.ran if plan.inference.get("capacity")]
     if view.load is None or not plans:
         return None
-    figures = {"cache": bars(view, plans)}
+    figures = {"cache": memory(view, plans)}
     lines = sessions(view, plans)
     if lines:
         figures["sessions"] = lines
@@ -50,7 +50,7 @@ def verdict(plan: PlanResult) -> dict[str, Any]:
     return {"name": plan.name, "text": text}
 
 
-def bars(view: View, plans: list[PlanResult]) -> dict[str, Any]:
+def memory(view: View, plans: list[PlanResult]) -> dict[str, Any]:
     """Weights, caches of the step, room left, and the rest of what the device shows to a program."""
     names = [plan.name for plan in plans]
     parts: dict[str, list[float]] = {"weights": [], "caches of the step": [], "room for more": [], "kept free": []}
@@ -62,32 +62,16 @@ def bars(view: View, plans: list[PlanResult]) -> dict[str, Any]:
             parts[part].append(size)
     tones = dict(zip(parts, ("#332288", "#44aa99", "#88ccee", "#c3c9d1"), strict=True))
     data: list[dict[str, Any]] = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": part,
-            "x": [size / GIB for size in sizes],
-            "y": list(range(len(names))),
-            "marker": {"color": tones[part]},
-            "hovertext": [
-                f"<b>{label(name)}</b><br>{part}<br>{gib(size)}" for name, size in zip(names, sizes, strict=True)
-            ],
-            "hoverinfo": "text",
-        }
+        bars(
+            part,
+            [size / GIB for size in sizes],
+            tones[part],
+            [f"<b>{label(name)}</b><br>{part}<br>{gib(size)}" for name, size in zip(names, sizes, strict=True)],
+        )
         for part, sizes in parts.items()
     ]
     capacity = max(plan.memory.capacity_bytes for plan in plans) / GIB
-    data.append(
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": f"visible, {capacity:.1f} GiB",
-            "x": [capacity, capacity],
-            "y": [-0.5, len(names) - 0.5],
-            "line": {"color": ALARM, "width": 2.5, "dash": "dash"},
-            "hoverinfo": "name",
-        }
-    )
+    data.append(limit(f"visible, {capacity:.1f} GiB", capacity, len(names)))
     layout = bars_layout(names, "memory a GPU (GiB)", places=[view.place(plan) for plan in plans])
     return {"data": data, "layout": layout | {"margin": {}}}
 
@@ -109,20 +93,13 @@ def sessions(view: View, plans: list[PlanResult]) -> dict[str, Any] | None:
     if not lines:
         return None
     data = [
-        {
-            "type": "scatter",
-            "mode": "lines+markers",
-            "name": label(name),
-            "x": [context for context, _ in points],
-            "y": [count for _, count in points],
-            "line": {"color": plan_colour(place), "width": 2},
-            "marker": {"size": 6},
-            "hovertext": [
-                f"<b>{label(name)}</b><br>{context:,} tokens each<br>{digits(count)} sessions"
-                for context, count in points
-            ],
-            "hoverinfo": "text",
-        }
+        plan_line(
+            name,
+            place,
+            points,
+            [f"<b>{label(name)}</b><br>{tokens:,} tokens each<br>{digits(count)} sessions" for tokens, count in points],
+            marker={"size": 6},
+        )
         for place, (name, points) in enumerate(lines)
     ]
     ticks = sorted({context for _, points in lines for context, _ in points if context & (context - 1) == 0})
@@ -137,7 +114,7 @@ def sessions(view: View, plans: list[PlanResult]) -> dict[str, Any] | None:
         },
         "yaxis": {**log, "title": {"text": "sessions", "standoff": 8}, "tickformat": "~s"},
         "showlegend": True,
-        "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
+        "legend": LEGEND,
     }  # fmt: skip
     return {"data": data, "layout": layout}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tspsim.report.figures import ALARM, bars_layout, totals
+from tspsim.report.figures import bars, bars_layout, limit, totals
 from tspsim.report.numbers import label, words
 from tspsim.report.view import View
 from tspsim.result import PlanResult
@@ -42,30 +42,16 @@ def build(view: View) -> dict[str, Any]:
     names = [plan.name for plan in view.plans]
     keys = list(dict.fromkeys(key for plan in view.plans for key in plan.memory.parts))
     data: list[dict[str, Any]] = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": label(words(key)),
-            "x": [plan.memory.parts.get(key, 0.0) / GIB for plan in view.plans],
-            "y": list(range(len(names))),
-            "marker": {"color": PALETTE[index % len(PALETTE)]},
-            "hovertext": [_hover(plan, key) for plan in view.plans],
-            "hoverinfo": "text",
-        }
+        bars(
+            label(words(key)),
+            [plan.memory.parts.get(key, 0.0) / GIB for plan in view.plans],
+            PALETTE[index % len(PALETTE)],
+            [_hover(plan, key) for plan in view.plans],
+        )
         for index, key in enumerate(keys)
     ]
     capacity = max(plan.memory.capacity_bytes for plan in view.plans) / GIB if view.plans else 0.0
-    data.append(
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": f"capacity, {capacity:.1f} GiB",
-            "x": [capacity, capacity],
-            "y": [-0.5, len(names) - 0.5],
-            "line": {"color": ALARM, "width": 2.5, "dash": "dash"},
-            "hoverinfo": "name",
-        }
-    )
+    data.append(limit(f"capacity, {capacity:.1f} GiB", capacity, len(names)))
     peaks = [plan.memory.peak_bytes for plan in view.plans]
     data.append(totals([peak / GIB for peak in peaks], [gib(peak) for peak in peaks]))
     verdicts = []

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tspsim.report.figures import colours, in_order
+from tspsim.report.figures import LEGEND, colours, in_order
 from tspsim.report.numbers import label, words
 from tspsim.report.view import View
 from tspsim.result import PlanResult
@@ -151,7 +151,7 @@ def _figure(found: Sequence[Mark], hbm: float, peaks: Mapping[str, float]) -> di
             "range": [math.log10(lowest) - 0.4, math.log10(used[-1]) + 0.3],
         },
         "showlegend": True,
-        "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "itemsizing": "constant"},
+        "legend": {**LEGEND, "itemsizing": "constant"},
     }  # fmt: skip
     return {"data": [*roofs, *data], "layout": layout}
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tspsim.report.figures import colours, in_order
+from tspsim.report.figures import LEGEND, colours, in_order
 from tspsim.report.gantt import MOST_COLUMNS, MOST_RANKS, pack_all, shares
 from tspsim.report.view import View
 from tspsim.result import PlanResult
@@ -102,7 +102,7 @@ def _strip(plan: PlanResult) -> dict[str, Any] | None:
             "fixedrange": True,
             "automargin": True,
         },
-        "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "traceorder": "normal"},
+        "legend": {**LEGEND, "traceorder": "normal"},
     }
     return {"label": plan.name, "data": data, "layout": layout}
 

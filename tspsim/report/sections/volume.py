@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tspsim.report.figures import bars_layout, totals
+from tspsim.report.figures import bars, bars_layout, totals
 from tspsim.report.numbers import label, words
 from tspsim.report.view import View
 from tspsim.units import digits
@@ -36,21 +36,11 @@ def build(view: View) -> dict[str, Any] | None:
     for key in keys:
         values = [plan.communication_bytes_per_layer.get(key, 0.0) / MIB for plan in view.ran]
         title = "MLP" if key == "mlp" else words(key)
-        data.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": label(title),
-                "x": values,
-                "y": list(range(len(names))),
-                "marker": {"color": _COLOURS.get(key, "#8a94a6")},
-                "hovertext": [
-                    f"<b>{label(name)}</b><br>{label(title)}<br>{digits(value)} MiB a layer"
-                    for name, value in zip(names, values, strict=True)
-                ],
-                "hoverinfo": "text",
-            }
-        )
+        texts = [
+            f"<b>{label(name)}</b><br>{label(title)}<br>{digits(value)} MiB a layer"
+            for name, value in zip(names, values, strict=True)
+        ]
+        data.append(bars(label(title), values, _COLOURS.get(key, "#8a94a6"), texts))
     sums = [sum(plan.communication_bytes_per_layer.get(key, 0.0) for key in keys) / MIB for plan in view.ran]
     data.append(totals(sums, [f"{total:,.0f} MiB" if total >= 10 else f"{digits(total)} MiB" for total in sums]))
     layout = bars_layout(names, "received a layer and rank (MiB)", places=[view.place(plan) for plan in view.ran])

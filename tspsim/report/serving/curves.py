@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tspsim.report.figures import QUIET, plan_colour, value_axis
+from tspsim.report.figures import LEGEND, QUIET, beside, plan_colour, plan_line, value_axis
+from tspsim.report.fronts import Line
 from tspsim.report.numbers import label, seconds
 from tspsim.studies.front import front_of
 from tspsim.units import compact, digits
@@ -129,32 +130,26 @@ def front(view: ServingView) -> dict[str, Any] | None:
             continue
         points += [(x, y) for x, y, _ in known]
         traces.append(
-            {
-                "type": "scatter", "mode": "lines+markers+text", "name": label(served.name),
-                "x": [x for x, _, _ in known], "y": [y for _, y, _ in known],
-                "text": [f"{run.load:,.4g}" if few and view.curve else "" for *_, run in known],
-                "textposition": "top right", "textfont": {"size": 11}, "cliponaxis": False,
-                "line": {"color": plan_colour(place), "width": 2}, "marker": {"size": 8},
-                "hovertext": [hover(view, served.name, run) for *_, run in known], "hoverinfo": "text",
-            }
+            plan_line(
+                served.name,
+                place,
+                [(x, y) for x, y, _ in known],
+                [hover(view, served.name, run) for *_, run in known],
+                **beside([f"{run.load:,.4g}" if few and view.curve else "" for *_, run in known]),
+                marker={"size": 8},
+            )
         )
     if not points:
         return None
     best = sorted(front_of(points, lambda point: point))
     if len(view.served) > 1:
-        traces.append(
-            {
-                "type": "scatter", "mode": "lines", "name": "nothing is quicker and cheaper",
-                "x": [x for x, _ in best], "y": [y for _, y in best],
-                "line": {"color": QUIET, "width": 1.5, "dash": "dot", "shape": "vh"}, "hoverinfo": "skip",
-            }
-        )
+        traces.append(Line("nothing is quicker and cheaper", best, "vh").trace())
     traces += crosses(view, lambda point: point.per_user, lambda point: point.per_gpu)
     layout = {
         "height": 440, "hovermode": "closest", "margin": {"r": 36},
         "xaxis": value_axis("tokens/s a user"),
         "yaxis": value_axis("output tokens/s a GPU", tickformat="~s"),
-        "showlegend": True, "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
+        "showlegend": True, "legend": LEGEND,
     }  # fmt: skip
     return {"data": traces, "layout": layout}
 
@@ -184,16 +179,16 @@ def curve(view: ServingView, measure: Measure) -> dict[str, Any] | None:
         if len(bounds) == len(known) > 1:
             traces += band([load for load, *_ in known], bounds, plan_colour(place))
         traces.append(
-            {
-                "type": "scatter", "mode": "lines+markers", "name": label(served.name),
-                "x": [load for load, *_ in known], "y": [value for _, value, _ in known],
-                "line": {"color": plan_colour(place), "width": 2}, "marker": {"size": 7},
-                "hovertext": [
+            plan_line(
+                served.name,
+                place,
+                [(load, value) for load, value, _ in known],
+                [
                     f"<b>{label(served.name)}</b><br>{view.load_in_words(load)}<br>{measure.told(value)}"
                     for load, value, _ in known
                 ],
-                "hoverinfo": "text",
-            }
+                marker={"size": 7},
+            )
         )
     if not traces:
         return None
@@ -210,7 +205,7 @@ def curve(view: ServingView, measure: Measure) -> dict[str, Any] | None:
             **({"tickvals": ticks, "ticktext": [f"{tick:,.4g}" for tick in ticks]} if len(ticks) <= 10 else {}),
         },
         "yaxis": value_axis(measure.title, tickformat="~s" if measure.told is compact else "", **_log(measure)),
-        "showlegend": True, "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
+        "showlegend": True, "legend": LEGEND,
     }  # fmt: skip
     if limit is not None:
         layout["shapes"] = [

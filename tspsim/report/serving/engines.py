@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tspsim.report.figures import ALARM, QUIET, plan_colour
+from tspsim.report.figures import ALARM, LEGEND, QUIET, plan_colour
 from tspsim.report.numbers import label
 from tspsim.units import compact, percent
 
@@ -202,7 +202,7 @@ def drawn(run: Run, window: Window, most: int) -> dict[str, Any]:
         "dragmode": "zoom",
         "margin": {"l": 96},
         "showlegend": True,
-        "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "traceorder": "normal"},
+        "legend": {**LEGEND, "traceorder": "normal"},
         "xaxis": {
             "title": {"text": f"time since the first send ({unit})", "standoff": 8},
             "range": [window.from_s / unit_s, window.to_s / unit_s],

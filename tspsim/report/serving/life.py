@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tspsim.report.figures import ALARM
+from tspsim.report.figures import ALARM, LEGEND
 from tspsim.report.numbers import seconds
 from tspsim.units import percent
 
@@ -159,7 +159,7 @@ def drawn(run: Run, place: int) -> dict[str, Any]:
     titles = ["request", *(["its engine"] if engine is not None else []), "tokens out"]
     layout: dict[str, Any] = {
         "height": total + 110, "hovermode": "closest", "barmode": "overlay", "margin": {"l": 96}, "dragmode": "zoom",
-        "showlegend": True, "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
+        "showlegend": True, "legend": LEGEND,
         "xaxis": {
             "title": {"text": f"time since it was sent ({unit})", "standoff": 8}, "zeroline": False,
             "automargin": True, "anchor": _axis(last), "range": [0.0, (end_s - begin_s) / unit_s],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tspsim.report.figures import bars_layout, colours, in_order, totals
+from tspsim.report.figures import bars, bars_layout, colours, in_order, totals
 from tspsim.report.numbers import label, seconds, words
 from tspsim.units import percent
 
@@ -64,16 +64,13 @@ def drawn(shares: tuple[StepShare, ...], families: list[str]) -> dict[str, Any]:
     names = [share.label for share in shares]
     tones = colours(families) | {name: tone for name, tone in PARTS.items() if name in families}
     data: list[dict[str, Any]] = [
-        {
-            "type": "bar", "orientation": "h", "name": words(family),
-            "x": [1e3 * share.parts.get(family, 0.0) for share in shares], "y": list(range(len(names))),
-            "marker": {"color": tones[family]},
-            "hovertext": [
-                f"<b>{label(share.label)}</b><br>{words(family)}<br>{part(share, family)}" for share in shares
-            ],
-            "hoverinfo": "text",
-        }
+        bars(
+            words(family),
+            [1e3 * share.parts.get(family, 0.0) for share in shares],
+            tones[family],
+            [f"<b>{label(share.label)}</b><br>{words(family)}<br>{part(share, family)}" for share in shares],
+        )
         for family in families
-    ]  # fmt: skip
+    ]
     data.append(totals([1e3 * share.seconds for share in shares], [seconds(share.seconds) for share in shares]))
     return {"data": data, "layout": bars_layout(names, "time of a step (ms)", rows="step")}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tspsim.report.figures import ALARM, plan_colour, value_axis
+from tspsim.report.figures import ALARM, LEGEND, plan_colour, value_axis
 from tspsim.report.numbers import label, seconds
 
 from .folded import folded
@@ -98,7 +98,7 @@ def drawn(
         "xaxis": value_axis(f"{words} ({unit})"),
         "yaxis": value_axis("share of requests (%)", range=[0, 101]),
         "showlegend": True,
-        "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
+        "legend": LEGEND,
     }
     if limit is not None and limit < 3.0 * longest:
         at = limit / unit_s

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tspsim.report.figures import plan_colour, value_axis
+from tspsim.report.figures import LEGEND, plan_colour, value_axis
 from tspsim.report.numbers import label, seconds
 from tspsim.units import digits
 
@@ -35,7 +35,7 @@ def build(view: ServingView) -> dict[str, Any] | None:
     layout = {
         "height": 320, "hovermode": "closest", "xaxis": value_axis("seconds that a request waited for its cache"),
         "yaxis": value_axis("share of caches", tickformat=".0%", range=[0, 1.02]),
-        "showlegend": True, "legend": {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"},
+        "showlegend": True, "legend": LEGEND,
     }  # fmt: skip
     every = [(served, run, sent, way) for served, run, sent in moved for way in range(len(sent.ways))]
     rows = [(title(view, served, run), cells(sent, way)) for served, run, sent, way in every]
