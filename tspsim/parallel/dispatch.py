@@ -5,8 +5,8 @@ Those that know where experts are: :mod:`tspsim.parallel.dispatches`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..model import Experts
@@ -62,6 +62,8 @@ class ExpertDispatch:
         What a plan's name says of it.
     assumption
         What has to be there for it, in words; empty: nothing that every machine does not have.
+    launched
+        What frameworks call it that have it by name (:mod:`tspsim.studies.launch`), by theirs.
     """
 
     name: str
@@ -80,6 +82,7 @@ class ExpertDispatch:
     eight_bits: bool = False
     word: str = ""
     assumption: str = ""
+    launched: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def searched(self) -> bool:
@@ -100,12 +103,20 @@ def distinct_ranks(ranks: int, experts: Experts) -> float:
 
 DISPATCHES: Registry[ExpertDispatch] = Registry("expert dispatch", "tspsim.expert_dispatch")
 #: Once to each rank of its experts, by the node's expert-parallel library (DeepEP, mori).
-DISPATCHES.register(ExpertDispatch("ranks", distinct_ranks, phases=("dispatch", "combine")))
+DISPATCHES.register(
+    ExpertDispatch(
+        "ranks",
+        distinct_ranks,
+        phases=("dispatch", "combine"),
+        launched={"megatron": "deepep", "torchtitan": "deepep"},
+    )
+)
 #: The same rows as fast as links carry them (HybridEP on NVL72).
 DISPATCHES.register(
     ExpertDispatch(
         "links",
         distinct_ranks,
+        launched={"megatron": "hybridep"},
         word="xl",
         assumption="a library that moves tokens to experts as fast as links carry them, as HybridEP does in an NVL72 "
         "domain",
@@ -113,7 +124,13 @@ DISPATCHES.register(
 )
 #: Once to each of its experts (Megatron-Core's all-to-all dispatcher).
 DISPATCHES.register(
-    ExpertDispatch("experts", lambda ranks, experts: float(experts.topk), sums_before_return=False, word="xe")
+    ExpertDispatch(
+        "experts",
+        lambda ranks, experts: float(experts.topk),
+        sums_before_return=False,
+        word="xe",
+        launched={"torchtitan": "standard"},
+    )
 )
 
 

@@ -10,8 +10,8 @@ The bubble of 1F1B with equal stages is (p − 1)·(t_F + t_B) a step, of the in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import NamedTuple
 
@@ -193,6 +193,8 @@ class PipelineOrder:
         It does where tokens travel to experts, which this order is made to hide.
     word
         What a plan's name says of it.
+    launched
+        What frameworks call it that have it (:mod:`tspsim.studies.launch`), by theirs.
     """
 
     name: str
@@ -207,6 +209,7 @@ class PipelineOrder:
     why_not: str = ""
     for_experts: bool = False
     word: str = ""
+    launched: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def searched(self) -> bool:
@@ -239,8 +242,9 @@ INTERLEAVED_MICRO_BATCHES = PipelineOrder(
     "interleaved-micro-batches", interleaved_micro_batches, check_groups, kept=kept_by(interleaved_micro_batches)
 )
 INTERLEAVED = PipelineOrder(
-    "interleaved", interleaved, check_groups, of_micro_batches=INTERLEAVED_MICRO_BATCHES, kept=kept_by(interleaved)
-)
+    "interleaved", interleaved, check_groups, of_micro_batches=INTERLEAVED_MICRO_BATCHES, kept=kept_by(interleaved),
+    launched={"megatron": "interleaved 1F1B", "torchtitan": "Interleaved1F1B"},
+)  # fmt: skip
 
 #: Orders that a plan may name.
 ORDERS: Registry[PipelineOrder] = Registry("pipeline order", "tspsim.pipeline_orders")
@@ -259,6 +263,7 @@ ORDERS.register(
         of_chunks=INTERLEAVED,
         of_micro_batches=INTERLEAVED_MICRO_BATCHES,
         kept=kept_one_forward_one_backward,
+        launched={"megatron": "1F1B", "torchtitan": "1F1B"},
     )
 )
 ORDERS.register(

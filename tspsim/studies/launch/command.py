@@ -37,6 +37,11 @@ class Command:
         return lines + wrapped(self.words)
 
 
+def degree_flags(*pairs: tuple[str, int]) -> list[str]:
+    """Flags of those degrees that are above one."""
+    return [word for flag, degree in pairs if degree > 1 for word in (flag, str(degree))]
+
+
 def wrapped(words: Sequence[str]) -> list[str]:
     """A command over several lines, a flag or a script a line.
 

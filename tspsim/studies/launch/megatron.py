@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from .command import Command
-from .training import TRAINERS, Run, degree_flags, torchrun
+from ...parallel.pipeline import order_of
+from .command import Command, degree_flags
+from .training import TRAINERS, Run, torchrun
 
 #: What is made again, as ``--recompute-modules`` calls it; those of experts and latents follow where a model has them.
 MODULES = {"selective": ["core_attn"], "cheap": ["layernorm"]}
@@ -15,10 +16,6 @@ MODULES = {"selective": ["core_attn"], "cheap": ["layernorm"]}
 RECIPES = {"fp8": "tensorwise", "fp8_block": "blockwise", "mxfp8": "mxfp8"}
 #: What is divided, as ``--data-parallel-sharding-strategy`` calls it.
 SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
-#: Dispatches by the library of a node, as ``--moe-flex-dispatcher-backend`` calls them.
-FLEXIBLE = {"ranks": "deepep", "links": "hybridep"}
-
-
 NAME = "megatron"
 
 
@@ -32,12 +29,12 @@ class Megatron:
     def command(self, run: Run) -> Command:
         plan, job, cannot = run.plan, run.job, list[str]()
         words = [*torchrun(run), "pretrain_gpt.py"]
-        words += degree_flags([
+        words += degree_flags(
             ("--tensor-model-parallel-size", plan.tp),
             ("--context-parallel-size", plan.sp),
             ("--pipeline-model-parallel-size", plan.pp),
             ("--expert-model-parallel-size", plan.ep),
-        ])  # fmt: skip
+        )
         words += _tensors(run, cannot) + _stages(run, cannot) + _experts(run, cannot) + _replicas(run, cannot)
         words += ["--seq-length", str(job.work.sequence), "--micro-batch-size", str(job.sequences)]
         words += ["--global-batch-size", str(run.batch)]
@@ -77,7 +74,7 @@ def _stages(run: Run, cannot: list[str]) -> list[str]:
         words += ["--pipeline-model-parallel-layout", layout(run)]
     elif plan.vpp > 1:
         words += ["--num-virtual-stages-per-pipeline-rank", str(plan.vpp)]
-    if plan.schedule != "1f1b":
+    if NAME not in order_of(plan.schedule, plan.vpp).launched:
         cannot.append(f"schedule {plan.schedule}: it runs 1F1B, interleaved with virtual stages")
     if not run.placed_as("tp", "sp", "dp", "pp"):
         if run.placed_as("tp", "sp", "pp", "dp"):
@@ -111,12 +108,11 @@ def _experts(run: Run, cannot: list[str]) -> list[str]:
     if plan.ep == 1:
         return words
     words += ["--expert-tensor-parallel-size", "1"]
-    plain = plan.dispatch.phases is None and plan.expert_dispatch not in FLEXIBLE
-    if plain and not plan.dispatch.sums_before_return:
+    flexible = plan.dispatch.launched.get(NAME)
+    if flexible is None and plan.dispatch.phases is None and not plan.dispatch.sums_before_return:
         words += ["--moe-token-dispatcher-type", "alltoall"]
-    elif plan.expert_dispatch in FLEXIBLE and run.vendor == "nvidia":
-        words += ["--moe-token-dispatcher-type", "flex"]
-        words += ["--moe-flex-dispatcher-backend", FLEXIBLE[plan.expert_dispatch]]
+    elif flexible is not None and run.vendor == "nvidia":
+        words += ["--moe-token-dispatcher-type", "flex", "--moe-flex-dispatcher-backend", flexible]
     else:
         cannot.append(f"expert_dispatch {plan.expert_dispatch} on GPUs of {run.vendor}")
         words += ["--moe-token-dispatcher-type", "alltoall"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...serving.deployment import BLOCKS, TOKENS
-from .command import Command
+from .command import Command, degree_flags
 from .server import LAUNCHERS, Server, flags
 
 #: Types of a cache as ``--kv-cache-dtype`` calls them; bf16 is ``auto``.
@@ -24,10 +24,9 @@ class Sglang:
         cannot = [f"ranks along {axis}" for axis in server.strange]
         words = ["python", "-m", "sglang.launch_server", "--model-path", server.model]
         words += ["--tp-size", str(server.axis("tp") * server.lanes)]
-        words += ["--pp-size", str(server.axis("pp"))] if server.axis("pp") > 1 else []
+        words += degree_flags(("--pp-size", server.axis("pp")))
         words += ["--dp-size", str(server.lanes), "--enable-dp-attention"] if server.lanes > 1 else []
-        words += ["--dcp-size", str(server.axis("dcp"))] if server.axis("dcp") > 1 else []
-        words += ["--ep-size", str(server.axis("ep"))] if server.axis("ep") > 1 else []
+        words += degree_flags(("--dcp-size", server.axis("dcp")), ("--ep-size", server.axis("ep")))
         if server.dispatch is not None and server.dispatch.phases is not None:
             small = server.dispatch.element_bytes is not None
             deepep = ["--moe-a2a-backend", "deepep", "--deepep-mode", "low_latency" if small else "normal"]

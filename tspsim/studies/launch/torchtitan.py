@@ -7,18 +7,15 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from ...parallel.pipeline import order_of
 from .command import Command
 from .training import TRAINERS, Run, torchrun
 
-#: Orders of micro-batches, without and with virtual stages.
-SCHEDULES = {"1f1b": ("1F1B", "Interleaved1F1B")}
 #: Types of products: the converter of its own, its section and its recipe.
 RECIPES = {
     "fp8": ("quantize.linear.float8", {"recipe_name": "tensorwise"}),
     "mxfp8": ("quantize.linear.mx", {"recipe_name": "mxfp8_cublas"}),
 }
-#: Dispatches as ``expert_parallel_comm_backend`` calls them.
-DISPATCHES = {"ranks": "deepep", "experts": "standard"}
 NAME = "torchtitan"
 FILE = "plan.toml"
 
@@ -107,8 +104,9 @@ def _replicas(run: Run, cannot: list[str]) -> dict[str, Any]:
 def _stages(run: Run, cannot: list[str]) -> dict[str, Any]:
     plan = run.plan
     keys: dict[str, Any] = {"pipeline_parallel_degree": plan.pp}
-    if plan.schedule in SCHEDULES:
-        keys["pipeline_parallel_schedule"] = SCHEDULES[plan.schedule][plan.vpp > 1]
+    schedule = order_of(plan.schedule, plan.vpp).launched.get(NAME)
+    if schedule is not None:
+        keys["pipeline_parallel_schedule"] = schedule
     else:
         cannot.append(f"schedule {plan.schedule}")
     keys["pipeline_parallel_microbatch_size"] = run.job.sequences
@@ -134,7 +132,7 @@ def modules(run: Run) -> list[list[str]]:
 def _experts(run: Run, cannot: list[str]) -> dict[str, Any]:
     plan = run.plan
     keys: dict[str, Any] = {"expert_parallel_degree": plan.ep, "expert_tensor_parallel_degree": 1}
-    backend = DISPATCHES.get(plan.expert_dispatch)
+    backend = plan.dispatch.launched.get(NAME)
     if backend is None or (backend == "deepep" and run.vendor != "nvidia"):
         cannot.append(f"expert_dispatch {plan.expert_dispatch} on GPUs of {run.vendor}")
         backend = "standard"

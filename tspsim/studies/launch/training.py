@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -229,8 +229,3 @@ def strange(run: Run) -> Iterator[str]:
         yield f"documents of {work.document} tokens: the data set packs them"
     if work.optimizer.state != ADAM_STATE:
         yield f"{work.optimizer.state:g} bytes of optimizer state a parameter; Adam's in fp32 has {ADAM_STATE:g}"
-
-
-def degree_flags(pairs: Sequence[tuple[str, int]]) -> list[str]:
-    """Flags of those degrees that are above one."""
-    return [word for flag, degree in pairs if degree > 1 for word in (flag, str(degree))]

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from ...serving.deployment import BLOCKS, TOKENS
-from .command import Command
+from .command import Command, degree_flags
 from .server import LAUNCHERS, Server
 
 #: Sections of the YAML that options stand in; others stand at its top.
@@ -42,8 +42,7 @@ class Trtllm:
             cannot.append(f"ranks along dcp {server.axis('dcp')}")
         words = ["trtllm-serve", server.model, "--backend", "pytorch"]
         words += ["--tp_size", str(server.axis("tp") * server.lanes)]
-        words += ["--pp_size", str(server.axis("pp"))] if server.axis("pp") > 1 else []
-        words += ["--ep_size", str(server.axis("ep"))] if server.axis("ep") > 1 else []
+        words += degree_flags(("--pp_size", server.axis("pp")), ("--ep_size", server.axis("ep")))
         if server.lanes > 1:
             keys["enable_attention_dp"] = True
             if server.axis("tp") > 1:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from ...serving.deployment import BLOCKS, TOKENS
-from .command import Command
+from .command import Command, degree_flags
 from .server import LAUNCHERS, Server, flags
 
 #: Types of a cache as ``--kv-cache-dtype`` calls them; bf16 is ``auto``.
@@ -24,9 +24,11 @@ class Vllm:
     def command(self, server: Server) -> Command:
         cannot = [f"ranks along {axis}" for axis in server.strange]
         words = ["vllm", "serve", server.model, "--tensor-parallel-size", str(server.axis("tp"))]
-        words += ["--pipeline-parallel-size", str(server.axis("pp"))] if server.axis("pp") > 1 else []
-        words += ["--data-parallel-size", str(server.lanes)] if server.lanes > 1 else []
-        words += ["--decode-context-parallel-size", str(server.axis("dcp"))] if server.axis("dcp") > 1 else []
+        words += degree_flags(
+            ("--pipeline-parallel-size", server.axis("pp")),
+            ("--data-parallel-size", server.lanes),
+            ("--decode-context-parallel-size", server.axis("dcp")),
+        )
         if server.axis("ep") > 1:
             words.append("--enable-expert-parallel")
             spread = server.axis("tp") * server.lanes
