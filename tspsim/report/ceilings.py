@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tspsim.units import GIB, flops, millions
 
 from .numbers import seconds
+from .tables import add_row, empty_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -20,15 +21,13 @@ _COLUMNS = ("by FLOPs", "by HBM", "by links", "ceiling", "memory, GiB")
 
 def ceilings(bounds: Bounds, claim_tokens_per_s: float | None = None) -> list[RenderableType]:
     """A table of every plan's ceilings, the highest in a sentence, and the verdicts on a claim."""
-    from rich import box
     from rich.padding import Padding
-    from rich.table import Table
     from rich.text import Text
 
     from tspsim.bound import LIMITS
 
     head = f"{bounds.scenario}: {bounds.workload}, on {bounds.gpus:,} {bounds.device}"
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table = empty_table(())
     table.add_column("tokens/s at most", no_wrap=True)
     served = all(plan.block_tokens is not None for plan in bounds.plans)
     for heading in (*_COLUMNS[:-1], *([_SERVED] if served else []), _COLUMNS[-1]):
@@ -42,8 +41,7 @@ def ceilings(bounds: Bounds, claim_tokens_per_s: float | None = None) -> list[Re
             times = (floor.compute_s, floor.hbm_s, floor.links_s, floor.longest_s)
             rates = [millions(plan.tokens_per_step / each) if each else "–" for each in times]
             step = [seconds(floor.longest_s)] if served else []
-            cells = [Text(cell) for cell in (title, *rates, *step, last)]
-            table.add_row(*cells, style="" if plan.memory.fits else "yellow")
+            add_row(table, (title, *rates, *step, last), "" if plan.memory.fits else "yellow")
     best, block = bounds.best, bounds.best_block
     whole, alone = (flops(each).removesuffix("/s") for each in (bounds.flops_per_token, bounds.block_flops_per_token))
     sentence = (

@@ -12,6 +12,7 @@ from tspsim.units import GIB, compact, percent
 
 from . import requests, served
 from .numbers import seconds
+from .tables import add_refused, add_row, empty_table
 from .view import dollars_per_million_tokens, in_dollars
 
 if TYPE_CHECKING:
@@ -64,14 +65,9 @@ def dollars(row: Row, offer: OfferRow | None) -> dict[str, float]:
 
 def table(results: Sequence[Result], offers: Sequence[OfferRow] = ()) -> Table:
     """Side by side on the terminal, dollars on the terms of each of the ``offers``; a refused plan says why."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     if requests.serves(results):
         return requests.table(results)
-    shown = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    shown.add_column("scenario", overflow="fold")
+    shown = empty_table(("scenario",))
     shown.add_column("GPUs")
     shown.add_column("plan", no_wrap=True)
     every = rows(results)
@@ -87,14 +83,11 @@ def table(results: Sequence[Result], offers: Sequence[OfferRow] = ()) -> Table:
         start = ("", "") if row.number == previous else (row.scenario, row.hardware)
         previous = row.number
         usd = in_dollars(dollars(row, offers[row.number] if offers else None).values())
-        cells = [Text(cell) for cell in (*start, row.plan.name, *_cells(row, told, usd))]
         style = "yellow" if row.ratio is None else "bold" if row.ratio == best else ""
-        shown.add_row(*cells, style=style)
+        add_row(shown, (*start, row.plan.name, *_cells(row, told, usd)), style)
         if not row.plan.ran:
             refused.append(f"{row.scenario}, {row.plan.name}: refused, {row.plan.error}")
-    if refused:
-        shown.caption = Text("\n".join(refused), "yellow")
-        shown.caption_justify = "left"
+    add_refused(shown, refused)
     return shown
 
 

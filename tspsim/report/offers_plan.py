@@ -13,6 +13,7 @@ from .numbers import seconds
 from .page import _bundle, render_sections
 from .plan import best_table, kicker, sure
 from .plan_page import LIST, page
+from .tables import add_row, empty_table
 from .view import price_range
 
 if TYPE_CHECKING:
@@ -55,16 +56,14 @@ def refused(answer: OffersPlanned) -> list[str]:
 
 def summary(answer: OffersPlanned, width: int = 160) -> list[RenderableType]:
     """The best of every offer side by side, then the best few of each and what was searched."""
-    from rich import box
     from rich.padding import Padding
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table = empty_table(())
     for number, column in enumerate(COLUMNS):
         table.add_column(column.lower() if number < 2 else column, justify="left" if number < 2 else "right")
     for row in rows(answer):
-        table.add_row(*map(Text, row))
+        add_row(table, row)
     parts: list[RenderableType] = [table, "", *(Text(text, "yellow") for text in refused(answer))]
     for name, planned in answer.found:
         parts += [Text(f"{name}: {kicker(planned)}", style="bold"), "", best_table(planned, width), ""]

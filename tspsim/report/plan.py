@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tspsim.units import GIB, compact, gib, percent
 
 from .numbers import seconds
+from .tables import add_row, empty_table
 from .view import price_range
 
 if TYPE_CHECKING:
@@ -46,29 +47,21 @@ def kicker(planned: Planned) -> str:
 
 def best_table(planned: Planned, width: int) -> Table:
     """The best first, then the plans that the scenario states, at the same batch."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     wide = width >= 120
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("plan", overflow="fold")
-    for heading in ("tokens/s", "step", "MFU", "free, GiB", "$ a million tokens"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = empty_table(("plan",), ("tokens/s", "step", "MFU", "free, GiB", "$ a million tokens"))
     if wide:
         table.add_column("what limits it", overflow="fold")
     for number, found in enumerate(planned.best):
-        style = "bold" if number == 0 else ""
-        table.add_row(*(Text(cell) for cell in cells(labelled(found), found.result, wide)), style=style)
+        add_row(table, cells(labelled(found), found.result, wide), "bold" if number == 0 else "")
     table.add_section()
     shown = [found.candidate.name for found in planned.best if found.candidate.stated is not None]
     for each in planned.stated:
         if each.name in shown:
             continue
         if each.result is not None and each.result.ran:
-            table.add_row(*(Text(cell) for cell in cells(f"{each.name} (stated)", each.result, wide)))
+            add_row(table, cells(f"{each.name} (stated)", each.result, wide))
         else:
-            table.add_row(Text(f"{each.name} (stated)"), Text("refused"), style="yellow")
+            add_row(table, (f"{each.name} (stated)", "refused"), "yellow")
     return table
 
 

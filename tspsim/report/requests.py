@@ -9,6 +9,7 @@ from tspsim.result import PlanResult, Result
 from tspsim.units import compact, digits, percent
 
 from .numbers import seconds
+from .tables import add_refused, add_row, empty_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -97,18 +98,12 @@ def table(results: Sequence[Result], width: int = 160) -> Table:
     width
         Columns of the terminal; under 130 headings are short, and the range, tails and caches are left out.
     """
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     wide = width >= WIDE
     ran = [plan for result in results for plan in result.plans if plan.ran]
     every = [point for plan in ran for point in points(plan)]
     told = [column for column in columns(every) if wide or column[3]]
     labels = [key for key in LABELS if any(key in point for point in every)]
-    answer = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
-    if len(results) > 1:
-        answer.add_column("scenario", overflow="fold")
+    answer = empty_table(("scenario",) if len(results) > 1 else (), padding=(0, 1))
     answer.add_column("plan", no_wrap=True, max_width=24 if wide else 14)
     for heading in (*(LABELS[key] for key in labels), *(column[0] if wide else column[1] for column in told)):
         answer.add_column(heading, justify="right", no_wrap=True)
@@ -119,7 +114,7 @@ def table(results: Sequence[Result], width: int = 160) -> Table:
         for plan in result.plans:
             start = [str(result.scenario["name"]), plan.name] if len(results) > 1 else [plan.name]
             if not plan.ran:
-                answer.add_row(*map(Text, [*start, "refused"]), style="yellow")
+                add_row(answer, [*start, "refused"], "yellow")
                 refused.append(f"{': '.join(start)} is refused: {plan.error}")
                 continue
             for number, point in enumerate(points(plan)):
@@ -128,10 +123,8 @@ def table(results: Sequence[Result], width: int = 160) -> Table:
                 values = [column[2](point) for column in told]
                 if not wide:
                     values[0] = compact(point["output_tokens_per_s"])
-                answer.add_row(*map(Text, [*names, *cells, *values]), style="bold" if plan is best else "")
-    if refused:
-        answer.caption = Text("\n".join(refused), "yellow")
-        answer.caption_justify = "left"
+                add_row(answer, [*names, *cells, *values], "bold" if plan is best else "")
+    add_refused(answer, refused)
     return answer
 
 

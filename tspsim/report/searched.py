@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .page import render_sections
 from .plan_page import FIGURE, HEADLINE, LIST, TABLE
+from .tables import add_row, empty_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -48,19 +49,17 @@ class Searched:
 
 def summary(searched: Searched) -> list[RenderableType]:
     """For the terminal."""
-    from rich import box
     from rich.padding import Padding
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table = empty_table(())
     columns, rows = searched.shown(searched.wide)
     for number, heading in enumerate(columns):
         table.add_column(heading.lower(), justify="right" if number else "left", no_wrap=number > 0)
     for index, row in enumerate(rows):
         if index == searched.best:
             table.add_section()
-        table.add_row(*map(Text, row), style="" if index else "bold")
+        add_row(table, row, "" if index else "bold")
     parts: list[RenderableType] = [Text(searched.kicker, style="bold"), "", table, ""]
     parts += [Padding(Text(sentence), (0, 0, 0, 2)) for sentence in (*searched.sentences, searched.keys)]
     stated = {plan.name for plan in searched.scenario.plans}

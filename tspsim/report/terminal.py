@@ -10,6 +10,7 @@ from tspsim.units import GIB, compact, percent
 from . import served
 from .numbers import seconds
 from .sections.plans import exposed_share
+from .tables import add_refused, add_row, empty_table
 from .view import View, price_range
 
 if TYPE_CHECKING:
@@ -37,14 +38,10 @@ def table(result: Result, width: int = 160) -> Table:
     width
         Columns of the terminal. Under 120, of a serving step 155, headings are short and capacity and range left out.
     """
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     view = View(result)
     wide = width >= (WIDE if view.load is None else WIDE_SERVED)
     priced = any(price_range(plan) for plan in view.ran)
-    answer = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
+    answer = empty_table((), padding=(0, 1))
     answer.add_column("plan", no_wrap=True, max_width=24 if wide else 12)
     headings = _headings(view, wide)
     for long, short in headings:
@@ -53,18 +50,10 @@ def table(result: Result, width: int = 160) -> Table:
         answer.add_column("$ a million\ntokens" if wide else "$/M\ntok", justify="right", no_wrap=True)
     for plan in view.plans:
         if plan.ran:
-            style = "bold" if plan is view.best else ""
-            answer.add_row(Text(plan.name), *(Text(cell) for cell in _cells(view, plan, wide, priced)), style=style)
+            add_row(answer, (plan.name, *_cells(view, plan, wide, priced)), "bold" if plan is view.best else "")
         else:
-            blanks = [""] * (len(headings) - 2)
-            answer.add_row(
-                Text(plan.name), Text("refused"), *blanks, Text(_memory(plan, wide)), style="yellow"
-            )
-    if view.refused:
-        answer.caption = Text(
-            "\n".join(f"{plan.name} is refused: {plan.error}" for plan in view.refused), "yellow"
-        )
-        answer.caption_justify = "left"
+            add_row(answer, (plan.name, "refused", *[""] * (len(headings) - 2), _memory(plan, wide)), "yellow")
+    add_refused(answer, [f"{plan.name} is refused: {plan.error}" for plan in view.refused])
     return answer
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..calibration import Calibration
 from ..errors import printable
 from ..validation import Validation
+from .tables import add_row, empty_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -28,21 +29,16 @@ def share(value: float | None, sign: str = "") -> str:
 
 def summary(validation: Validation) -> Sequence[RenderableType]:
     """Errors by table, rows skipped by reason, and the files nobody knows."""
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("table", overflow="fold")
-    table.add_column("predicts", overflow="fold")
-    for heading in ("rows", "predicted", "median", "mean", "90 %", "bias", "in range"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    numbers = ("rows", "predicted", "median", "mean", "90 %", "bias", "in range")
+    table = empty_table(("table", "predicts"), numbers)
     reasons: list[RenderableType] = []
     for outcome in validation.outcomes:
         facts = outcome.summary()
         cells = [outcome.table.path, outcome.table.column, f"{facts['rows']:,}", f"{facts['predicted']:,}"]
         cells += [share(facts[key]) for key in ERRORS]
-        table.add_row(*(Text(printable(cell)) for cell in cells))
+        add_row(table, map(printable, cells))
         for reason, rows in facts["skipped"].items():
             reasons.append(Text(printable(f"  {rows:>6,}  {outcome.table.path}: {reason}")))
     parts: list[RenderableType] = [table, ""]
@@ -55,15 +51,9 @@ def summary(validation: Validation) -> Sequence[RenderableType]:
 
 def calibrated(calibration: Calibration) -> Sequence[RenderableType]:
     """What was fitted with its error on rows not used, what could not be used, and what stayed as it was."""
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for heading in ("kernels", "type", "library"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("rows used", "not used", "median", "mean", "90 %"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = empty_table(("kernels", "type", "library"), ("rows used", "not used", "median", "mean", "90 %"))
     for fit in calibration.fits:
         kind = fit.dtype if fit.kv_dtype in (None, fit.dtype) else f"{fit.dtype}/{fit.kv_dtype}"
         error = fit.held_out
@@ -71,7 +61,7 @@ def calibrated(calibration: Calibration) -> Sequence[RenderableType]:
         if error is not None:
             shown = [f"{error.rows:,}", *map(share, (error.median, error.mape, error.p90))]
         cells = (fit.family, kind, fit.library, f"{fit.rows_used:,}", *shown)
-        table.add_row(*(Text(printable(cell)) for cell in cells))
+        add_row(table, map(printable, cells))
     title = f"{calibration.device}: {calibration.rows:,} rows; errors are on rows that were not used"
     parts: list[RenderableType] = [Text(title, style="bold")]
     parts += [table, ""] if calibration.fits else []
@@ -93,20 +83,12 @@ def calibrated(calibration: Calibration) -> Sequence[RenderableType]:
 
 def _collectives(calibration: Calibration) -> RenderableType:
     """What was fitted of nodes and fabrics: errors as their files were, and as they are now."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for heading in ("collectives", "fitted", "library"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("rows used", "not used", "median", "mean"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = empty_table(("collectives", "fitted", "library"), ("rows used", "not used", "median", "mean"))
     for fit in calibration.collectives:
         shown = ["0", "–", "–"]
         if fit.before is not None and fit.after is not None:
             pairs = ((fit.before.median, fit.after.median), (fit.before.mean, fit.after.mean))
             shown = [f"{fit.after.rows:,}", *(f"{100 * was:.1f} → {100 * now:.1f} %" for was, now in pairs)]
         cells = (fit.what, fit.moved, ", ".join(fit.libraries), f"{fit.rows_used:,}", *shown)
-        table.add_row(*(Text(printable(cell)) for cell in cells))
+        add_row(table, map(printable, cells))
     return table
