@@ -8,6 +8,7 @@ import pytest
 
 from tspsim import catalog
 from tspsim.errors import InputError
+from tspsim.model import load_model
 from tspsim.scenario import load
 from tspsim.scenario.acceptance import length_of, measured, rate_of
 from tspsim.scenario.workload import SpeculationSpec
@@ -123,7 +124,7 @@ def test_a_request_longer_than_the_model_s_positions_is_named() -> None:
     scenario = load(question(), ["traffic.prompt=262144"])
     assert scenario.traffic is not None
     with pytest.raises(InputError, match="the model has 262,144 positions; shorten them, or state a cap"):
-        scenario.traffic.draw(262_144)
+        scenario.traffic.draw(load_model(scenario.workload.model))
 
 
 def test_traces_beside_a_scenario_are_found(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -212,7 +212,7 @@ def longest_request(deployment: Deployment, traffic: Traffic) -> int:
     first = traffic.points()[0]
     if first.arrivals.searches:
         first = first.at_rate(1.0)
-    asked = first.draw(deployment.question.model.max_context or None)
+    asked = first.draw(deployment.question.model)
     return int((asked.prompt_tokens + asked.output_tokens).max())
 
 

@@ -60,7 +60,7 @@ def serve(
         A request is longer than the model's positions, or a trace is wrong.
     """
     costs = deployment.costs
-    asked = traffic.draw(deployment.question.model.max_context or None)
+    asked = traffic.draw(deployment.question.model)
     clients = Clients(asked, costs.front_end_s if front_end_s is None else front_end_s)
     outcome = Service(clients, deployment.desk(factor), every_step=every_step, progress=progress).run()
     return Waits.of(clients.book), outcome
