@@ -309,3 +309,14 @@ def test_highest_rates_of_a_trace_stretch_its_time() -> None:
     assert traffic is not None
     found = highest_rate(deployment_of(looked, looked.plans[0]), traffic)
     assert found.rate is not None and found.rate > 1.0
+
+
+ELSEWHERE = {"tp": 1, "cluster": {"device": "h100", "nodes": 1}, "replicas": 1, "router": "least"}
+
+
+@pytest.mark.parametrize("plan", [{"tp": 1, "router": "least"}, {"pools": {"prefill": ELSEWHERE, "decode": {"tp": 1}}}])
+def test_an_unknown_router_is_told_where_it_stands(plan: dict[str, Any]) -> None:
+    asked = look_up(load(question(plans=[{"name": "one", **plan}])))
+    with pytest.raises(InputError, match=r"unknown router 'least' .did you mean 'least_load'") as error:
+        deployment_of(asked, asked.plans[0])
+    assert error.value.key == ("plans.one.pools.prefill.router" if "pools" in plan else "plans.one.router")

@@ -12,7 +12,7 @@ from ..result import PlanResult, Range, Result
 from ..scenario.traffic import Traffic
 from ..statements import announced_in_words, notes_of, served_in_words
 from ..units import digits, duration, percent
-from .deployment import Deployment
+from .deployment import ROUTER, Deployment
 from .points import Found, Point, highest_rate, point, served_rate
 from .pooled import pooled_deployment
 from .spread import BASIS
@@ -201,10 +201,9 @@ def deployment_of(question: Question, plan: Plan, lookups: Lookups = FRESH) -> D
     own = dict(getattr(keys, "engine", {}) or {})
     options = {**scenario.workload.engine, **own}
     place = {name: f"plans.{plan.name}.engine.{name}" if name in own else f"workload.engine.{name}" for name in options}
+    place[ROUTER] = f"plans.{plan.name}.router"
     speculation = getattr(keys, "speculation", None) or scenario.workload.speculation
-    return Deployment(
-        question, plan, options, place, speculation, router=keys.router, tiers=keys.tiers
-    )
+    return Deployment(question, plan, options, place, speculation, router=keys.router, tiers=keys.tiers)
 
 
 def longest_request(deployment: Deployment, traffic: Traffic) -> int:
