@@ -13,7 +13,7 @@ from ..scenario.traffic import Traffic
 from ..statements import announced_in_words, notes_of, served_in_words
 from ..units import digits, duration, percent
 from .deployment import ROUTER, Deployment
-from .points import Found, Point, highest_rate, point, served_rate
+from .points import ENOUGH, Found, Point, highest_rate, most_served, point, steady
 from .pooled import pooled_deployment
 from .spread import BASIS
 
@@ -142,12 +142,18 @@ def serve_plan(
             break
         done.append(one)
     if len(points) == 1 and found is None:
-        rate = points[0].arrivals.mean_rate
-        most = served_rate(done[0].run.waits, rate) if rate and traffic.arrivals.trace() is None else None
+        rate = points[0].arrivals.mean_rate if traffic.arrivals.trace() is None else None
+        own = rate is not None and traffic.arrivals.trace() is None
+        most = most_served(deployment, traffic, done[0].run.waits, rate) if rate else None
         if rate and most is not None:
             come = f"requests come at {digits(rate)}/s, and it serves about {digits(most)}/s at most"
             return refused(f"{come}: the queue grows as long as they come", notes)
     best = max(done, key=lambda one: _merit(one.run.metrics))
+    if found is not None and found.rate and steady(best.run.waits, found.rate, 0) > ENOUGH * found.requests:
+        notes.append(
+            f"{found.requests:,} requests at this rate end in the ramp: more of them find a lower one that lasts "
+            "(`traffic.requests`; left out, there are enough)"
+        )
     notes += notes_of_runs(deployment, [each.run.metrics for each in done], best)
     if every_kernel:
         notes += deviation_notes(deployment)
