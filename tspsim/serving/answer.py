@@ -143,7 +143,6 @@ def serve_plan(
         done.append(one)
     if len(points) == 1 and found is None:
         rate = points[0].arrivals.mean_rate if traffic.arrivals.trace() is None else None
-        own = rate is not None and traffic.arrivals.trace() is None
         most = most_served(deployment, traffic, done[0].run.waits, rate) if rate else None
         if rate and most is not None:
             come = f"requests come at {digits(rate)}/s, and it serves about {digits(most)}/s at most"
