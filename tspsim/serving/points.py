@@ -99,6 +99,7 @@ def point(
         outcome.logs,
         outcome.transfers,
         deployment.engine.kv_tokens,
+        deployment.costs.front_end_s,
     )
     return Point(run, typical, outcome.interrupted)
 
