@@ -199,7 +199,7 @@ def head_of_line() -> str:
         wait = (requests.scheduled_s - requests.sent_s)[short]
         cells = [float(np.mean(wait > 1.0)), float(wait.mean()), percentile(wait, 99)]
         rows.append([words, f"{100 * cells[0]:.0f} %", *(seconds(each) for each in cells[1:])])
-    return table(["", "short prompts that queue over 1 s", "their mean wait in the queue", "99 of 100"], rows)
+    return table(["", "short prompts that wait over 1 s", "their mean wait until they are read", "99 of 100"], rows)
 
 
 # --- storms -------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from .errors import InputError, describe, did_you_mean, shorten
+from .errors import InputError, describe, did_you_mean, either, shorten
 
 _QUOTED = re.compile(r"'([^']*)'")
 _LIMITS = {
@@ -92,7 +92,7 @@ def _sentence(finding: Any, type_: type[BaseModel], place: Sequence[int | str]) 
         allowed = _QUOTED.findall(context["expected"])
         near = did_you_mean(value, allowed) if isinstance(value, str) else ""
         near = near if near.startswith(" (did") else ""
-        return f"{shown} is not allowed; use {_either(allowed)}{near}"
+        return f"{shown} is not allowed; use {either(allowed)}{near}"
     if kind in _LIMITS:
         name, words = _LIMITS[kind]
         return f"{shown} is not allowed; it must be {words} {context[name]}"
@@ -121,10 +121,6 @@ def _sentence(finding: Any, type_: type[BaseModel], place: Sequence[int | str]) 
         bound = "at least" if kind == "too_short" else "at most"
         return f"needs {bound} {limit} {'entry' if limit == 1 else 'entries'}"
     return shorten(finding["msg"].removeprefix("Value error, "), 300)
-
-
-def _either(allowed: Sequence[str]) -> str:
-    return " or ".join(filter(None, (", ".join(allowed[:-1]), allowed[-1])))
 
 
 def _known_keys(type_: type[BaseModel], place: Sequence[int | str]) -> list[str]:

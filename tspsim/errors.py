@@ -14,7 +14,7 @@ Anything else that leaves the program is a bug (exit code 1).
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class TspsimError(Exception):
@@ -100,6 +100,11 @@ def did_you_mean(name: object, known: Iterable[str], limit: int = 12) -> str:
         return ""
     shown = ", ".join(names[:limit])
     return f" (known: {shown}{', …' if len(names) > limit else ''})"
+
+
+def either(names: Sequence[str]) -> str:
+    """``a, b or c``."""
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def shorten(value: object, limit: int = 80) -> str:

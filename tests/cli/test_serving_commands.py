@@ -115,7 +115,7 @@ def test_a_sweep_has_a_row_a_point_and_goes_on_where_it_was(capsys: pytest.Captu
 def test_check_says_what_is_asked_and_what_fits(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "served.yaml"]) == 0
     printed = capsys.readouterr().out
-    assert "llama-3.1-8b, requests, 1 points of load" in printed and "vllm, 1 replicas, caches of each hold" in printed
+    assert "llama-3.1-8b, requests, 1 point of load" in printed and "vllm, 1 replica, caches of each hold" in printed
 
 
 @pytest.mark.parametrize(

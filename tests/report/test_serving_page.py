@@ -175,7 +175,7 @@ def test_caches_on_their_way_have_a_row_for_every_way() -> None:
         ["prefill 0", "decode 0", "2"], ["host", "decode 0", "1"]
     ]  # fmt: skip
     (line,) = values["figures"]["serving-ways"]["data"]
-    assert line["x"] == [0.0, 0.1, 0.5] and line["y"][-1] == 1.0
+    assert line["x"] == [0.0, 100.0, 500.0] and line["y"][-1] == 100.0  # ms, per cent
     assert "Caches on their way" in rendered(view)
     assert ways.build(ServingView((Served(made.plan("TP8"), (run,)),))) is None
 
@@ -219,6 +219,8 @@ def test_a_life_is_told_from_sending_to_the_last_token(view: ServingView) -> Non
     for each in life.lives(run.requests):
         parts = list(life.parts(run, each.place))
         assert [what for what, *_ in parts] == ["waits in the queue", "prompt is read", "tokens come"]
+        fronted = list(life.parts(replace(run, front_end_s=1e-4), each.place))
+        assert fronted[0][0] == "front end" and fronted[0][2] == fronted[1][1] <= parts[0][2]
         assert parts[0][1] == run.requests.sent_s[each.place] and parts[-1][2] == run.requests.end_s[each.place]
         assert all(a[2] == b[1] for a, b in pairwise(parts))
         when, count = life.tokens(run, each.place, run.engine_of(each.place))
@@ -406,3 +408,11 @@ def test_offers_without_prices_are_compared_by_rate() -> None:
 
     view = compare_page.joined([(name, free(each)) for name, each in offers()])
     assert compare_page.answer(view, "", "", "")["headline"].startswith("TP8 on Dear serves most")
+
+
+def test_what_a_front_end_takes_is_no_queue(view: ServingView) -> None:
+    run = view.served[0].runs[-1]
+    assert run.requests is not None
+    wait_s = float((run.requests.scheduled_s - run.requests.sent_s).max())
+    assert run.queued_s(run.requests).max() == pytest.approx(wait_s)
+    assert not list(words.queued(replace(run, front_end_s=wait_s)))

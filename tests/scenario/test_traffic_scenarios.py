@@ -8,6 +8,7 @@ import pytest
 
 from tspsim import catalog
 from tspsim.errors import InputError
+from tspsim.model import load_model
 from tspsim.scenario import load
 from tspsim.scenario.acceptance import length_of, measured, rate_of
 from tspsim.scenario.workload import SpeculationSpec
@@ -94,6 +95,9 @@ def test_without_traffic_nothing_serves_requests() -> None:
         ("traffic.slo.ttft=2", "'2' has no unit"),
         ("traffic.slo.tbt=2 s", "traffic.slo.tbt: unknown key"),
         ("traffic.protocol=mlperf_server", "sends a Poisson process"),
+        ("traffic.arrivals={kind: poisson, rate: 4, concurrency: 4}", "is a key of closed, not of poisson"),
+        ("traffic.prompt={kind: fixed, of: 100, from: 0.5}", "traffic.prompt.from: is a key of uniform, not of fixed"),
+        ("traffic.prefix={shar: 0.5}", "traffic.prefix.shar: unknown key (did you mean 'share'?)"),
         ("traffic.prefix={hash_ids: true}", "hash_ids are those of a trace"),
         ("traffic.requests=0", "traffic.requests: '0' must be more than zero"),
         ("workload.speculation={tokens: 2, positions: [0.5]}", "1 shares for 2 drafts; state one a draft"),
@@ -123,7 +127,7 @@ def test_a_request_longer_than_the_model_s_positions_is_named() -> None:
     scenario = load(question(), ["traffic.prompt=262144"])
     assert scenario.traffic is not None
     with pytest.raises(InputError, match="the model has 262,144 positions; shorten them, or state a cap"):
-        scenario.traffic.draw(262_144)
+        scenario.traffic.draw(load_model(scenario.workload.model))
 
 
 def test_traces_beside_a_scenario_are_found(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,6 +205,30 @@ def test_a_rate_that_no_plan_serves_is_refused_with_the_highest() -> None:
     assert "requests come at 400/s, and it serves about" in plan.error
 
 
+def test_the_rate_that_is_served_at_most_does_not_depend_on_how_few_were_sent() -> None:
+    """A burst of 100 prompts is read before their answers weigh: they looked served 1.6 times as fast as 20,000."""
+    told = []
+    for requests in (100, 1000):
+        (plan,) = answered("traffic.arrivals={kind: poisson, rate: 4000}", f"traffic.requests={requests}").plans
+        assert plan.error is not None
+        told.append(float(plan.error.split("about ")[1].split("/s")[0]))
+    assert told[0] == pytest.approx(told[1], rel=0.1)
+
+
+def test_the_highest_rate_is_of_a_run_that_is_longer_than_its_requests() -> None:
+    """Few requests that come at once and write long answers keep bounds at any rate."""
+    stated = ["traffic.arrivals={kind: poisson, rate: highest}", "traffic.slo={ttft: 500 ms, tpot: 20 ms}"]
+    asked = load(question(), [*stated, "traffic.requests=null", "traffic.output=500"])
+    looked = look_up(asked)
+    assert asked.traffic is not None
+    deployment = deployment_of(looked, looked.plans[0])
+    short, long_ = (highest_rate(deployment, asked.traffic, least=least) for least in (100, 2000))
+    assert short.rate == pytest.approx(long_.rate, rel=0.12) and short.requests > 100
+    few = only(tspsim.simulate(load(question(), [*stated, "traffic.requests=100", "traffic.output=500"])))
+    assert long_.rate is not None and few.serving["highest_rate_requests_per_s"] > 1.2 * long_.rate
+    assert any("end in the ramp" in note for note in few.notes)
+
+
 def test_a_request_longer_than_the_caches_is_refused() -> None:
     (plan,) = answered("workload.engine={kv_tokens: 512}").plans
     assert plan.error is not None and "does not fit the caches of a replica, which hold 512" in plan.error
@@ -309,3 +333,14 @@ def test_highest_rates_of_a_trace_stretch_its_time() -> None:
     assert traffic is not None
     found = highest_rate(deployment_of(looked, looked.plans[0]), traffic)
     assert found.rate is not None and found.rate > 1.0
+
+
+ELSEWHERE = {"tp": 1, "cluster": {"device": "h100", "nodes": 1}, "replicas": 1, "router": "least"}
+
+
+@pytest.mark.parametrize("plan", [{"tp": 1, "router": "least"}, {"pools": {"prefill": ELSEWHERE, "decode": {"tp": 1}}}])
+def test_an_unknown_router_is_told_where_it_stands(plan: dict[str, Any]) -> None:
+    asked = look_up(load(question(plans=[{"name": "one", **plan}])))
+    with pytest.raises(InputError, match=r"unknown router 'least' .did you mean 'least_load'") as error:
+        deployment_of(asked, asked.plans[0])
+    assert error.value.key == ("plans.one.pools.prefill.router" if "pools" in plan else "plans.one.router")

@@ -12,6 +12,7 @@ import pytest
 
 from tspsim import catalog
 from tspsim.errors import InputError
+from tspsim.model import load_model
 from tspsim.scenario.traffic import Traffic
 from tspsim.traffic import ARRIVALS, LENGTHS, PREFIXES, PROTOCOLS, Arrivals, locate_trace, read_trace
 from tspsim.traffic.kind import OneKind
@@ -222,6 +223,7 @@ def test_a_stranger_s_arrivals_are_read_told_and_drawn() -> None:
         ("inferencex", {"kind": "closed", "concurrency": 4}, 40),
         ("vllm_bench", {"kind": "poisson", "rate": 2}, 1000),
         ("mlperf_server", {"kind": "poisson", "rate": 20}, 12_000),
+        ("mlperf_offline", {"kind": "at_once"}, 24_576),
         ("plain", {"kind": "trace", "file": AZURE}, 1000),
     ],
 )
@@ -240,3 +242,10 @@ def test_mlperf_bounds_are_those_of_the_model() -> None:
     read = traffic({"kind": "poisson", "rate": 4}, protocol="mlperf_interactive")
     assert read.bounds("llama-2-70b") == {"ttft": 0.45, "tpot": 0.04} and read.share == 0.99
     assert read.bounds("llama-3.2-1b") == {}
+
+
+@pytest.mark.parametrize(("model", "samples"), [("llama-3.1-405b", 8_313), ("llama-2-70b", 24_576), ("tsp-8b", 24_576)])
+def test_mlperf_offline_sends_the_samples_of_the_model_s_data_set(model: str, samples: int) -> None:
+    asked = traffic({"kind": "at_once"}, protocol="mlperf_offline")
+    assert len(asked.draw(load_model(model))) == samples
+    assert len(asked.model_copy(update={"requests": 50}).draw(load_model(model))) == 50

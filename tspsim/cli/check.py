@@ -102,8 +102,8 @@ def _served(question: Question) -> tuple[list[str], list[tuple[str, Memory]]]:
     cluster, traffic = question.cluster, question.scenario.traffic
     assert traffic is not None
     machine = f"{cluster.gpus:,} × {cluster.device_name} in {cluster.nodes:,} × {cluster.node.name}"
-    points = len(traffic.points())
-    lines = [f"{question.scenario.name}: {machine}; {question.model.name}, requests, {points} points of load"]
+    points = many(len(traffic.points()), "point")
+    lines = [f"{question.scenario.name}: {machine}; {question.model.name}, requests, {points} of load"]
     memories = []
     width = max(len(plan.name) for plan in question.plans)
     for plan in question.plans:
@@ -112,10 +112,14 @@ def _served(question: Question) -> tuple[list[str], list[tuple[str, Memory]]]:
         room = deployment.engine.kv_tokens
         holds = "any number of tokens" if room is None else compact(room, "tokens")
         used = f"{gib(deployment.memory.peak_bytes)} of {gib(deployment.memory.capacity_bytes)}"
-        told = f"{deployment.engine.scheduler}, {deployment.replicas} replicas, caches of each hold {holds}"
+        told = f"{deployment.engine.scheduler}, {many(deployment.replicas, 'replica')}, caches of each hold {holds}"
         lines.append(f"  {plan.name:<{width}}  {_degrees(plan)}: {used}; {told}; {refusal or 'fits'}")
         memories.append((plan.name, deployment.memory))
     return lines, memories
+
+
+def many(count: int, of: str) -> str:
+    return f"{count:,} {of}{'' if count == 1 else 's'}"
 
 
 def _degrees(plan: Plan) -> str:

@@ -105,7 +105,7 @@ def rollout_floor(parts: Parts) -> tuple[Floor, float]:
     """Of all rollouts on the GPUs that generate, and their FLOPs."""
     generated = parts.generated()
     model, work, device = generated.model, generated.work, generated.device
-    drawn = parts.traffic.draw(parts.question.model.max_context or None)
+    drawn = parts.traffic.draw(parts.question.model)
     prompts, outputs = int(drawn.prompt_tokens.sum()), int(drawn.output_tokens.sum())
     # A token read or written goes through all layers, the last one of an answer through none.
     through = prompts + outputs - len(drawn.output_tokens)

@@ -77,7 +77,7 @@ class Parts:
         InputError
             A rollout is longer than the sequences that they are packed into, or than the model's positions.
         """
-        asked = self.traffic.draw(self.question.model.max_context or None)
+        asked = self.traffic.draw(self.question.model)
         whole = asked.prompt_tokens + asked.output_tokens
         longest, sequence = int(whole.max()), self.scenario.workload.sequence
         if longest > sequence:

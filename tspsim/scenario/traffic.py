@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field, StrictInt, model_validator
 
 from ..errors import InputError
+from ..model import Architecture
 from ..traffic import (
     ARRIVALS,
     LENGTHS,
@@ -122,18 +123,19 @@ class Traffic(Section):
         """One a point of a curve; mostly itself alone."""
         return tuple(self.model_copy(update={"arrivals": arrivals}) for arrivals in self.arrivals.points())
 
-    def draw(self, longest: int | None = None) -> Asked:
+    def draw(self, model: Architecture | None = None) -> Asked:
         """Its requests; of a curve its single points are drawn.
 
         Parameters
         ----------
-        longest
-            Tokens of a prompt and its output together that the model has positions for.
+        model
+            That is served: its positions bound a prompt and its output together, and a benchmark may send as many as
+            its data set for it has.
 
         Raises
         ------
         InputError
-            A trace is wrong or too short, or a request is longer than ``longest``.
+            A trace is wrong or too short, or a request is longer than the model's positions.
         """
         problem = self.prefix.needs(self.arrivals.trace())
         if problem is not None:
@@ -147,11 +149,12 @@ class Traffic(Section):
                 self.protocol,
                 requests=self.requests,
                 seed=self.seed,
+                model=model.name if model else None,
             )
         except InputError as error:
             raise error.at(key="traffic") from None
-        if longest is not None:
-            _check_lengths(asked, longest)
+        if model is not None and model.max_context:
+            _check_lengths(asked, model.max_context)
         return asked
 
     @property

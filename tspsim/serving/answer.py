@@ -12,8 +12,8 @@ from ..result import PlanResult, Range, Result
 from ..scenario.traffic import Traffic
 from ..statements import announced_in_words, notes_of, served_in_words
 from ..units import digits, duration, percent
-from .deployment import Deployment
-from .points import Found, Point, highest_rate, point, served_rate
+from .deployment import ROUTER, Deployment
+from .points import ENOUGH, Found, Point, highest_rate, most_served, point, steady
 from .pooled import pooled_deployment
 from .spread import BASIS
 
@@ -142,12 +142,17 @@ def serve_plan(
             break
         done.append(one)
     if len(points) == 1 and found is None:
-        rate = points[0].arrivals.mean_rate
-        most = served_rate(done[0].run.waits, rate) if rate and traffic.arrivals.trace() is None else None
+        rate = points[0].arrivals.mean_rate if traffic.arrivals.trace() is None else None
+        most = most_served(deployment, traffic, done[0].run.waits, rate) if rate else None
         if rate and most is not None:
             come = f"requests come at {digits(rate)}/s, and it serves about {digits(most)}/s at most"
             return refused(f"{come}: the queue grows as long as they come", notes)
     best = max(done, key=lambda one: _merit(one.run.metrics))
+    if found is not None and found.rate and steady(best.run.waits, found.rate, 0) > ENOUGH * found.requests:
+        notes.append(
+            f"{found.requests:,} requests at this rate end in the ramp: more of them find a lower one that lasts "
+            "(`traffic.requests`; left out, there are enough)"
+        )
     notes += notes_of_runs(deployment, [each.run.metrics for each in done], best)
     if every_kernel:
         notes += deviation_notes(deployment)
@@ -201,10 +206,9 @@ def deployment_of(question: Question, plan: Plan, lookups: Lookups = FRESH) -> D
     own = dict(getattr(keys, "engine", {}) or {})
     options = {**scenario.workload.engine, **own}
     place = {name: f"plans.{plan.name}.engine.{name}" if name in own else f"workload.engine.{name}" for name in options}
+    place[ROUTER] = f"plans.{plan.name}.router"
     speculation = getattr(keys, "speculation", None) or scenario.workload.speculation
-    return Deployment(
-        question, plan, options, place, speculation, router=keys.router, tiers=keys.tiers
-    )
+    return Deployment(question, plan, options, place, speculation, router=keys.router, tiers=keys.tiers)
 
 
 def longest_request(deployment: Deployment, traffic: Traffic) -> int:
@@ -212,7 +216,7 @@ def longest_request(deployment: Deployment, traffic: Traffic) -> int:
     first = traffic.points()[0]
     if first.arrivals.searches:
         first = first.at_rate(1.0)
-    asked = first.draw(deployment.question.model.max_context or None)
+    asked = first.draw(deployment.question.model)
     return int((asked.prompt_tokens + asked.output_tokens).max())
 
 

@@ -22,6 +22,7 @@ from .engine import Engine
 from .metrics import Bill, Cache
 from .policies import POLICIES, Policy
 from .replicas import Members, Pool
+from .routers import ROUTERS
 from .service import Desk
 from .speculation import Speculation as Drafts
 from .tier_specs import tier_specs
@@ -30,6 +31,7 @@ from .work import Floats, StepwiseCost, Work
 
 #: Keys of ``engine`` that are no option of a scheduler: which one, and blocks or tokens of cache instead of the rule's.
 POLICY, BLOCKS, TOKENS = "policy", "num_gpu_blocks", "kv_tokens"
+ROUTER = "router"
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Deployment:
     options
         Of the engine by their real names, as stated: the workload's, and the plan's over them.
     place
-        Where options are stated, for messages: key → path.
+        Where options and the router are stated, for messages: key → path.
     """
 
     question: Question
@@ -55,6 +57,10 @@ class Deployment:
     speculation: SpeculationSpec | None = None
     router: str = "round_robin"
     tiers: Tiers | None = None
+
+    def __post_init__(self) -> None:
+        if self.router not in ROUTERS:
+            raise UnknownNameError("router", self.router, ROUTERS.names(), key=self.place.get(ROUTER))
 
     @cached_property
     def lanes(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +24,11 @@ Progress = Callable[[float], None]
 GROWS = 0.1
 #: A rate is found to this share of itself, in so many runs at most.
 CLOSE, MOST_RUNS = 0.02, 24
-#: Requests of a run that looks for a rate.
-REQUESTS_TO_FIND = 2000
+#: Requests of a run that looks for a rate: so many at least and at most, and so many for each that is under way at
+#: once, so that a steady part is behind the ramp.
+REQUESTS_TO_FIND, MOST_TO_FIND, A_CLIENT = 2000, 20_000, 5
+#: Times as many are not worth another run.
+ENOUGH = 1.25
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ def serve(
         A request is longer than the model's positions, or a trace is wrong.
     """
     costs = deployment.costs
-    asked = traffic.draw(deployment.question.model.max_context or None)
+    asked = traffic.draw(deployment.question.model)
     clients = Clients(asked, costs.front_end_s if front_end_s is None else front_end_s)
     outcome = Service(clients, deployment.desk(factor), every_step=every_step, progress=progress).run()
     return Waits.of(clients.book), outcome
@@ -95,6 +99,7 @@ def point(
         outcome.logs,
         outcome.transfers,
         deployment.engine.kv_tokens,
+        deployment.costs.front_end_s,
     )
     return Point(run, typical, outcome.interrupted)
 
@@ -209,6 +214,28 @@ def served_rate(waits: Waits, rate: float) -> float | None:
     return rate / (1.0 + growth) if growth > GROWS else None
 
 
+def most_served(deployment: Deployment, traffic: Traffic, waits: Waits, rate: float) -> float | None:
+    """The rate that is served at most where requests come faster; None where they do not.
+
+    In a short run few answers are written yet beside the prompts, so that what it serves is looked at again, of enough
+    requests at that rate, until they no longer queue.
+    """
+    most = found = served_rate(waits, rate)
+    while found is not None and most is not None:
+        most = min(most, found)
+        count = steady(waits, most, REQUESTS_TO_FIND)
+        waits, outcome = serve(deployment, traffic.at_rate(most).model_copy(update={"requests": count}))
+        if outcome.interrupted:
+            raise KeyboardInterrupt
+        found = served_rate(waits, most)
+    return most
+
+
+def steady(waits: Waits, rate: float, least: int) -> int:
+    """Requests that a run at a rate needs for a steady part, from what they wait: under way are rate · E2E (Little)."""
+    return max(least, min(MOST_TO_FIND, math.ceil(A_CLIENT * rate * float(waits.e2e_s.mean()))))
+
+
 @dataclass(frozen=True)
 class Found:
     """The highest rate that keeps the bounds (None where none does), of so many requests, and what requests that are
@@ -220,27 +247,35 @@ class Found:
     alone: Mapping[str, Any]
 
 
-def highest_rate(deployment: Deployment, traffic: Traffic, *, progress: Progress | None = None) -> Found:
+def highest_rate(
+    deployment: Deployment, traffic: Traffic, *, least: int = REQUESTS_TO_FIND, progress: Progress | None = None
+) -> Found:
     """The highest rate at which the stated share of requests keeps the bounds, by bisection to two per cent.
 
-    The same requests come at every rate, closer together or farther apart.
+    The same requests come at every rate, closer together or farther apart: as many as are stated, else ``least`` and
+    more where so many are under way at once that those would end in the ramp.
     """
     bounds = traffic.bounds(deployment.question.scenario.workload.model)
     trace = traffic.arrivals.trace()
-    requests = traffic.requests or (min(len(trace), REQUESTS_TO_FIND) if trace is not None else REQUESTS_TO_FIND)
-    traffic = traffic.model_copy(update={"requests": requests})
-    runs = 0
+    most = traffic.requests or (len(trace) if trace is not None else MOST_TO_FIND)
+    requests, runs = min(traffic.requests or least, most), 0
 
     def keeps(rate: float) -> bool:
-        nonlocal runs
+        nonlocal runs, requests
         runs += 1
         if progress is not None:
             progress(min(0.99, runs / MOST_RUNS))
-        waits, outcome = serve(deployment, traffic.at_rate(rate))
+        waits, outcome = serve(deployment, traffic.at_rate(rate).model_copy(update={"requests": requests}))
         if outcome.interrupted:
             raise KeyboardInterrupt
         good = kept_share(waits, bounds, traffic.protocol.apart)
-        return good >= traffic.share and served_rate(waits, rate) is None
+        if good < traffic.share or served_rate(waits, rate) is not None:
+            return False
+        needed = min(most, steady(waits, rate, requests))
+        if needed <= ENOUGH * requests:
+            return True
+        requests = needed
+        return keeps(rate)
 
     waits, _ = serve(deployment, traffic.model_copy(update={"requests": min(64, requests)}).at_rate(1e-3))
     alone = {"ttft_s": float(waits.ttft_s.mean()), "e2e_s": float(waits.e2e_s.mean())}

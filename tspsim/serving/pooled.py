@@ -19,7 +19,7 @@ from ..scenario import Scenario
 from ..scenario.pools import Pools
 from .carry import Holders, holders_of
 from .costs import ProgramCosts
-from .deployment import Deployment
+from .deployment import ROUTER, Deployment
 from .disaggregation import Disaggregated, Handover
 from .metrics import Bill, Cache
 from .service import Desk
@@ -160,6 +160,7 @@ def pooled_deployment(scenario: Scenario, entry: PlanKeys, lookups: Lookups = FR
         options = {**scenario.workload.engine, **pool.engine}
         key = f"plans.{entry.name}.pools.{name}.engine"
         place = {each: f"{key}.{each}" if each in pool.engine else f"workload.engine.{each}" for each in options}
+        place[ROUTER] = f"plans.{entry.name}.pools.{name}.router"
         speculation = (entry.speculation or scenario.workload.speculation) if name == "decode" else None
         made[name] = Deployment(question, question.plans[0], options, place, speculation, pool.router, pool.tiers)
     decode = made["decode"]

@@ -29,6 +29,8 @@ class ServingRun:
         Of every replica: what it is called, and its runs of steps.
     capacity_tokens
         What the cache of one attention replica holds; None: no limit.
+    front_end_s
+        That every request takes before an engine sees it.
     """
 
     label: Mapping[str, float]
@@ -39,6 +41,7 @@ class ServingRun:
     logs: tuple[StepLog, ...] = field(default=(), repr=False)
     transfers: tuple[Transfer, ...] = field(default=(), repr=False)
     capacity_tokens: int | None = None
+    front_end_s: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """A point of ``curve``."""

@@ -86,6 +86,7 @@ def draw(
     *,
     requests: int | None,
     seed: int,
+    model: str | None = None,
 ) -> Asked:
     """Draw the requests of one point of a scenario's traffic.
 
@@ -97,6 +98,8 @@ def draw(
         That count, warm-up not among them; None: as many as the protocol sends.
     seed
         Of all random numbers.
+    model
+        Of which benchmarks count as many samples as theirs has.
 
     Raises
     ------
@@ -104,7 +107,7 @@ def draw(
         The trace has fewer requests than are asked for.
     """
     trace = arrivals.trace()
-    measured = requests or protocol.requests(arrivals)
+    measured = requests or protocol.requests(arrivals, model)
     warm_up = protocol.warm_up(arrivals)
     cool_down = protocol.cool_down(arrivals)
     pauses = protocol.pauses

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 
-from ..errors import UnitError, did_you_mean
+from ..errors import UnitError, did_you_mean, either
 from ..registry import Registry
 from ..units import WITH_UNITS, parse
 
@@ -44,10 +44,15 @@ class Kind(BaseModel):
     registry: ClassVar[Registry[Any]]
 
     @classmethod
+    def stated(cls) -> set[str]:
+        """That a scenario may state beside its kind."""
+        return {field.alias or name for name, field in cls.model_fields.items()}
+
+    @classmethod
     def further(cls) -> Iterator[Key]:
         """All keys of a family's registered classes, for messages that offer the nearest."""
         for each in cls.registry.values():
-            yield from (Key(field.alias or name) for name, field in each.model_fields.items())
+            yield from map(Key, each.stated())
 
     def in_words(self) -> str:
         """What it does, as a clause of a sentence."""
@@ -114,12 +119,18 @@ class OneKind:
             raise ValidationError.from_exception_data(self.registry.what, [missing])
         kind = data.pop("kind")
         if not isinstance(kind, str) or kind not in self.names:
-            near = did_you_mean(kind, self.names)
-            told_ = PydanticCustomError("refused", "{text}", {"text": f"unknown {self.registry.what} '{kind}'{near}"})
-            wrong = InitErrorDetails(type=told_, loc=("kind",), input=kind)
-            raise ValidationError.from_exception_data(self.registry.what, [wrong])
-        found: Kind = self.registry.get(kind).model_validate(data)
-        return found
+            raise self._wrong("kind", f"unknown {self.registry.what} '{kind}'{did_you_mean(kind, self.names)}", kind)
+        each: type[Kind] = self.registry.get(kind)
+        for key in data:
+            others = [name for name in self.names if key in self.registry.get(name).stated()]
+            if others and key not in each.stated():
+                raise self._wrong(key, f"is a key of {either(others)}, not of {kind}", data[key])
+        return each.model_validate(data)
+
+    def _wrong(self, key: str, sentence: str, value: Any) -> ValidationError:
+        """What is told of one key."""
+        wrong = InitErrorDetails(type=refuse(sentence), loc=(key,), input=value)
+        return ValidationError.from_exception_data(self.registry.what, [wrong])
 
 
 def inlined(schema: Any, definitions: Mapping[str, Any]) -> Any:

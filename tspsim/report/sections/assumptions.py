@@ -39,6 +39,8 @@ def build(view: View) -> dict[str, Any]:
     result = view.result
     step = view.step
     workload = {key: value for key, value in view.workload.items() if step is None or told(step, key)}
+    if result.scenario.get("traffic"):
+        workload = {key: value for key, value in workload.items() if key in OF_REQUESTS}
     if not view.model.get("experts"):
         workload.pop("routing", None)
     cluster = {key: value for key, value in result.cluster.items() if key != "device"}
@@ -66,6 +68,8 @@ OF_SERVING = {key for step in STEPS.values() if step.serves for key in (*step.ne
 }
 #: What a serving step is told by besides its own keys.
 SERVED = ("model", "pass", "precision", "stack", "runtime_reserve", "routing")
+#: What a service is told by; its traffic stands in sentences.
+OF_REQUESTS = (*SERVED, "engine", "speculation")
 
 
 def told(step: Step, key: str) -> bool:

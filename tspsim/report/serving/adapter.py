@@ -93,7 +93,7 @@ def run_of(run: ServingRun, plan: PlanResult) -> Run:
     engines = tuple(Engine(name, steps_of(log), room) for name, log in zip(run.names, run.logs, strict=True))
     return Run(
         load_of(run.label), run.metrics, run.ranges, requests, engines, transfers_of(run), put_back_of(run, order),
-        answered_by(requests, engines),
+        answered_by(requests, engines), front_end_s=run.front_end_s,
     )  # fmt: skip
 
 

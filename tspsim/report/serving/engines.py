@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tspsim.report.figures import ALARM, LEGEND, QUIET, plan_colour
-from tspsim.report.numbers import label
+from tspsim.report.numbers import label, seconds
 from tspsim.units import compact, percent
 
 from .folded import folded
@@ -95,7 +95,7 @@ def lead(view: ServingView, served: Served, run: Run) -> str:
     told = [f"{percent(share)} {WORDS[kind]}" for kind, share in parts.items() if share > 0.0005]
     told += [f"{percent(idle)} idle"] if idle > 0.0005 else []
     whose = f"{served.name} under {view.load_in_words(run.load)}" if view.curve else served.name
-    return f"{whose}: {', '.join(told)} of {compact(end_s)} s from the first send to the last token."
+    return f"{whose}: {', '.join(told)} of {seconds(end_s)} from the first send to the last token."
 
 
 def busy(steps: Steps, kind: int) -> float:

@@ -20,7 +20,7 @@ from .view import DECODE, PREFILL, Engine, Floats, Requests, Run, ServingView, S
 MOST_COLUMNS, MOST_MARKS, MOST_PLANS = 400, 300, 6
 
 PARTS = {
-    "waits in the queue": "#b9a7c9", "prompt is read": COLOURS[PREFILL], "cache is sent": "#cc79a7",
+    "front end": "#8a93a6", "waits in the queue": "#b9a7c9", "prompt is read": COLOURS[PREFILL], "cache is sent": "#cc79a7",
     "tokens come": COLOURS[DECODE], "put back, waits again": ALARM,
 }  # fmt: skip
 
@@ -77,7 +77,7 @@ def sentence(run: Run, place: int) -> str:
     """Lengths and waits of a request."""
     assert run.requests is not None
     requests = run.requests
-    wait = float(requests.scheduled_s[place] - requests.sent_s[place])
+    wait = float(run.queued_s(requests)[place])
     read = float(requests.first_token_s[place] - requests.scheduled_s[place])
     prompt, output = int(requests.prompt_tokens[place]), int(requests.output_tokens[place])
     told = [f"{prompt:,} tokens of prompt"]
@@ -109,7 +109,10 @@ def parts(run: Run, place: int) -> Iterator[tuple[str, float, float]]:
     first, end = float(requests.first_token_s[place]), float(requests.end_s[place])
     if not np.isfinite(scheduled):
         scheduled = arrival
-    yield "waits in the queue", arrival, scheduled
+    seen = min(scheduled, arrival + run.front_end_s)
+    if seen > arrival:
+        yield "front end", arrival, seen
+    yield "waits in the queue", seen, scheduled
     yield "prompt is read", scheduled, first
     sent = run.transfers
     if sent is not None:

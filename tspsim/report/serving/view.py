@@ -131,6 +131,12 @@ class Run:
     answered_by: Ints | None = None
     #: Price basis that ranks, where there are several; the cheapest where it is not among them.
     basis: str = ""
+    #: That every request takes before an engine sees it.
+    front_end_s: float = 0.0
+
+    def queued_s(self, requests: Requests) -> Floats:
+        """From an engine's sight of each request to its schedule."""
+        return np.maximum(0.0, requests.scheduled_s - requests.sent_s - self.front_end_s)
 
     def prices(self, key: str) -> dict[str, float]:
         """Dollars by price basis, the one that ranks first; the only price has no name; empty without prices."""

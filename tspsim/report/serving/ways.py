@@ -10,6 +10,7 @@ from tspsim.report.figures import LEGEND, plan_colour, value_axis
 from tspsim.report.numbers import label, seconds
 from tspsim.units import digits
 
+from .engines import time_unit
 from .folded import folded
 from .thinning import thinned
 from .view import Run, Served, ServingView, Transfers
@@ -31,10 +32,11 @@ def build(view: ServingView) -> dict[str, Any] | None:
     moved = [(served, served.best, sent) for served in view.ranked if (sent := known(served.best)) is not None]
     if not moved:
         return None
-    traces = [drawn(view, served, sent) for served, _, sent in moved]
+    unit_s, unit = time_unit(max(float(np.max(sent.exposed_s)) for *_, sent in moved))  # type: ignore[arg-type]
+    traces = [drawn(view, served, sent, unit_s) for served, _, sent in moved]
     layout = {
-        "height": 320, "hovermode": "closest", "xaxis": value_axis("seconds that a request waited for its cache"),
-        "yaxis": value_axis("share of caches", tickformat=".0%", range=[0, 1.02]),
+        "height": 320, "hovermode": "closest", "xaxis": value_axis(f"wait of a request for its cache ({unit})"),
+        "yaxis": value_axis("share of caches (%)", range=[0, 102]),
         "showlegend": True, "legend": LEGEND,
     }  # fmt: skip
     every = [(served, run, sent, way) for served, run, sent in moved for way in range(len(sent.ways))]
@@ -52,15 +54,15 @@ def title(view: ServingView, served: Served, run: Run) -> str:
     return f"{served.name}, {view.load_in_words(run.load)}" if view.curve else served.name
 
 
-def drawn(view: ServingView, served: Served, sent: Transfers) -> dict[str, Any]:
+def drawn(view: ServingView, served: Served, sent: Transfers, unit_s: float) -> dict[str, Any]:
     """Waits in order, over the share of caches."""
     assert sent.exposed_s is not None
     waited = np.sort(sent.exposed_s)
     share = np.arange(1, len(waited) + 1) / len(waited)
     kept = thinned(len(waited), MOST_MARKS)
     return {
-        "type": "scatter", "mode": "lines", "name": label(served.name), "x": [float(waited[each]) for each in kept],
-        "y": [float(share[each]) for each in kept],
+        "type": "scatter", "mode": "lines", "name": label(served.name), "x": [float(waited[each]) / unit_s for each in kept],
+        "y": [100.0 * float(share[each]) for each in kept],
         "line": {"color": plan_colour(view.served.index(served)), "width": 2, "shape": "hv"},
         "hovertext": [f"{share[each]:.0%} waited no longer than {seconds(float(waited[each]))}" for each in kept],
         "hoverinfo": "text",

@@ -26,7 +26,8 @@ def headline(view: ServingView) -> str:
     run = best.best
     alone = len(view.served) == 1
     lead = "is the only plan that runs" if alone and view.refused else "serves" if alone else "serves most"
-    at = f", {view.load_in_words(run.load)}" if not np.isnan(run.load) else ""
+    load = view.load_in_words(run.load)
+    at = "" if np.isnan(run.load) else f", {load}" if view.closed else f" of {load} sent"
     if not np.isnan(run.goodput):
         return f"{best.name} {lead}: {digits(run.goodput)} requests/s within the limits{at}"
     each = compact(run.rate("output_tokens_per_s_per_gpu"))
@@ -172,7 +173,7 @@ def queued(run: Run) -> Iterator[str]:
     requests = run.requests
     if requests is None or not requests.ended.any():
         return
-    wait = requests.scheduled_s[requests.ended] - requests.sent_s[requests.ended]
+    wait = run.queued_s(requests)[requests.ended]
     ttft = requests.ttft_s[requests.ended]
     if np.isfinite(wait).all() and ttft.sum() > 0 and wait.sum() / ttft.sum() >= QUEUED:
         share = float(wait.sum() / ttft.sum())

@@ -15,7 +15,7 @@ def demand_of(traffic: Traffic, bounds: Mapping[str, float]) -> Demand:
     first = traffic.points()[0]
     if first.arrivals.searches:
         first = first.at_rate(1.0)
-    asked = first.draw(None)
+    asked = first.draw()
     prompt, output = (max(1, round(float(each.mean()))) for each in (asked.prompt_tokens, asked.output_tokens))
     return Demand(prompt, output, bounds)
 

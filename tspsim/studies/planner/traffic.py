@@ -41,7 +41,7 @@ SEARCH = 0.8
 HOPE = 0.6
 #: Requests of a run of the search: ten a client, but no more than this, and never fewer than so many a client.
 REQUESTS, LEAST_A_CLIENT = 1280, 3
-#: Requests of a run that looks for a rate.
+#: Requests of a run that looks for a rate, at least.
 REQUESTS_TO_FIND = 400
 #: Clients, at most.
 MOST_CLIENTS = 8192
@@ -306,8 +306,9 @@ class TrafficPlanner:
         if not arrivals.closed:
             points = self.traffic.points()
             if self.bounds and (arrivals.searches or (arrivals.mean_rate and arrivals.trace() is None)):
-                found = highest_rate(deployment, self.traffic.model_copy(update={"requests": REQUESTS_TO_FIND}))
-                yield self.traffic.at_rate(float(f"{found.rate or points[0].arrivals.mean_rate or 0.01:.4g}"))
+                found = highest_rate(deployment, self.traffic, least=REQUESTS_TO_FIND)
+                asked = self.traffic.model_copy(update={"requests": found.requests})
+                yield asked.at_rate(float(f"{found.rate or points[0].arrivals.mean_rate or 0.01:.4g}"))
             else:
                 yield points[0]
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any, ClassVar
 
 import numpy as np
@@ -75,8 +76,11 @@ class Prefixes(Kind):
 
 
 def shorthand(value: Any) -> Mapping[str, Any] | None:
-    """The kind may be left out: it is the key of its name."""
+    """The kind may be left out: it is the key of its name, or of the nearest, whose class tells what is wrong."""
     if not isinstance(value, Mapping) or "kind" in value:
         return None
-    named = [key for key in value if key in Prefixes.registry]
-    return {"kind": named[0], **value} if named else None
+    for cutoff in (1.0, 0.6):
+        named = [kind for key in value for kind in get_close_matches(str(key), Prefixes.registry, n=1, cutoff=cutoff)]
+        if named:
+            return {"kind": named[0], **value}
+    return None

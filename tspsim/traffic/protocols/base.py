@@ -38,8 +38,8 @@ class Protocol(Kind):
         """What is wrong with arrivals under it; None where nothing is."""
         return None
 
-    def requests(self, arrivals: Arrivals) -> int:
-        """Requests that are measured, where nobody states how many."""
+    def requests(self, arrivals: Arrivals, model: str | None = None) -> int:
+        """Requests that are measured, where nobody states how many; of a model, where it counts each its own way."""
         if arrivals.closed:
             return max(FEWEST, REQUESTS_A_CLIENT * int(arrivals.most or 1))
         trace = arrivals.trace()

@@ -20,7 +20,7 @@ class InferenceX(Protocol):
     def refuses(self, arrivals: Arrivals) -> str | None:
         return None if arrivals.closed else "inferencex is a closed loop; use arrivals: {kind: closed, concurrency: …}"
 
-    def requests(self, arrivals: Arrivals) -> int:
+    def requests(self, arrivals: Arrivals, model: str | None = None) -> int:
         return REQUESTS_A_CLIENT * int(arrivals.most or 1)
 
     def warm_up(self, arrivals: Arrivals) -> int:

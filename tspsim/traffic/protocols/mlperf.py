@@ -1,8 +1,10 @@
 """MLPerf Inference: LoadGen's scenarios of language models.
 
 Server and Interactive send a Poisson process and bound the 99th percentiles of TTFT and TPOT; Offline has all samples
-at the start and no bound. Runs last ten minutes at least (LoadGen's ``min_duration``), and everything counts. Bounds by
-model and round are data: workloads/traffic/mlperf.yaml.
+at the start, in one query, and no bound. Everything counts. Runs last ten minutes at least (LoadGen's
+``min_duration``); how many samples that is offline, LoadGen takes from the rate that a submitter expects (1.1 · 600 s ·
+rate), and never fewer than ``min_query_count``: so many are sent here. Bounds and counts by model are data:
+workloads/traffic/mlperf.yaml.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from .base import USUAL_REQUESTS, Protocol
 
 #: LoadGen's least duration of a run.
 LEAST_S = 600.0
+#: Samples of Offline's query, at least, where the data set has as many.
+LEAST_SAMPLES = 24_576
 
 
 class Server(Protocol):
@@ -34,12 +38,13 @@ class Server(Protocol):
             return f"{self.name} sends a Poisson process; use arrivals: {{kind: poisson, rate: …}}"
         return None
 
-    def requests(self, arrivals: Arrivals) -> int:
+    def requests(self, arrivals: Arrivals, model: str | None = None) -> int:
         rate = arrivals.mean_rate
         return USUAL_REQUESTS if rate is None else max(USUAL_REQUESTS, round(rate * LEAST_S))
 
     def bounds(self, model: str) -> Mapping[str, float]:
-        return stated_bounds().get(self.name.removeprefix("mlperf_"), {}).get(model, {})
+        bounds = stated().get("bounds", {}).get(self.name.removeprefix("mlperf_"), {}).get(model, {})
+        return {name: parse(value, "s", positive=True) for name, value in bounds.items()}
 
     def in_words(self) -> str:
         return "as MLPerf's LoadGen counts: a Poisson process for ten minutes at least, bounds at the 99th percentile"
@@ -61,24 +66,24 @@ class Offline(Protocol):
             return "mlperf_offline has all samples at the start; use arrivals: {kind: at_once}"
         return None
 
+    def requests(self, arrivals: Arrivals, model: str | None = None) -> int:
+        return int(stated().get("samples", {}).get(model, LEAST_SAMPLES))
+
     def in_words(self) -> str:
-        return "as MLPerf's LoadGen counts offline: all samples at the start, no bound on times"
+        return (
+            "as MLPerf's LoadGen counts offline: all samples at the start, no bound on times; where they take less "
+            "than ten minutes it would send more"
+        )
 
 
 @lru_cache(maxsize=1)
-def stated_bounds() -> Mapping[str, Mapping[str, Mapping[str, float]]]:
-    """Scenario → model → ``ttft`` and ``tpot`` in seconds."""
+def stated() -> Mapping[str, Any]:
+    """``bounds`` (scenario → model → ``ttft`` and ``tpot``) and ``samples`` by model, as they stand in the file."""
     for root in catalog.roots():
         path = root / FOLDER / "mlperf.yaml"
         if path.is_file():
             data: dict[str, Any] = catalog.read_yaml(path)
-            return {
-                scenario: {
-                    model: {name: parse(value, "s", positive=True) for name, value in bounds.items()}
-                    for model, bounds in models.items()
-                }
-                for scenario, models in data["bounds"].items()
-            }
+            return data
     return {}
 
 

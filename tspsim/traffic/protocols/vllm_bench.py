@@ -21,7 +21,7 @@ class VllmBench(Protocol):
     pauses = True
     warm_ups: Count = Field(1, description="requests before the measured ones (its own test of the server is one)")
 
-    def requests(self, arrivals: Arrivals) -> int:
+    def requests(self, arrivals: Arrivals, model: str | None = None) -> int:
         trace = arrivals.trace()
         return len(trace) if trace is not None else USUAL_REQUESTS
 
