@@ -155,7 +155,8 @@ class PrefixPool(BlockPool):
 
     def give_back(self, blocks: int) -> None:
         self.used -= blocks
-        if self._in_turn and blocks:
+        # In front of all that is remembered they are taken like those that never held anything.
+        if self._in_turn and blocks and self._idle:
             last = next(reversed(self._idle), None)
             if type(last) is object:  # what holds nothing known, freed one after the other, goes so
                 self._idle[last] += blocks

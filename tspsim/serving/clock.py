@@ -24,7 +24,13 @@ def reach(env: simpy.Environment, at_s: float) -> bool:
     """
     now_s = env._now
     then_s = now_s + (at_s - now_s if at_s > now_s else 0.0)
-    if env.peek() <= then_s:
+    if happens_by(env, then_s):
         return False
     env._now = then_s
     return True
+
+
+def happens_by(env: simpy.Environment, at_s: float) -> bool:
+    """Whether anything happens up to a time and at it."""
+    coming = env._queue
+    return bool(coming) and coming[0][0] <= at_s

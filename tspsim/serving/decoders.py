@@ -81,6 +81,9 @@ class Decoders:
         self._phases[(sequence.offset + self.slack) % self.block] += 1
         heappush(self._ends, (sequence.end_at, sequence.place, sequence))
         heappush(self._tall, (-sequence.offset, sequence.place, sequence))
+        if len(self._tall) > 4 * self.count + 64:
+            self._tall = [(-each.offset, each.place, each) for each in self._sequences.values()]
+            heapify(self._tall)
 
     def _leave(self, sequence: Sequence) -> None:
         self._offsets -= sequence.offset
@@ -124,9 +127,6 @@ class Decoders:
         """Their longest context; 0 of none."""
         if not self.count:
             return 0
-        if len(self._tall) > 4 * self.count + 64:
-            self._tall = [(-each.offset, each.place, each) for each in self._sequences.values()]
-            heapify(self._tall)
         tall = self._tall
         while True:
             offset, place, sequence = tall[0]
@@ -165,8 +165,13 @@ class Decoders:
             return 1
         return self.speculation.steps_for(self.speculation.tokens(self._carried) + tokens) - self._carried
 
-    def steps_with_room(self) -> int:
-        """Steps until a block is missing, the one included whose blocks are held already."""
+    def steps_with_room(self, most: int) -> int:
+        """Of ``most`` steps those until a block is missing, the one included whose blocks are held already."""
+        if self.count * (self.advance(most) // self.block + 1) <= self.pool.free:
+            return most
+        return min(most, self._steps_with_room())
+
+    def _steps_with_room(self) -> int:
         tokens = self._level - self.counter + self._room()
         if self.speculation is None:
             return tokens
@@ -174,7 +179,7 @@ class Decoders:
 
     def run(self, steps: int, stalled: list[Sequence]) -> list[Sequence]:
         """They have decoded ``steps`` steps, except those that stood still: those that have ended."""
-        self._grow_to(self.counter + self.advance(steps))
+        self.hold(steps)
         self.counter = self._level
         self._carried += steps
         if self.sampled:
@@ -202,6 +207,8 @@ class Decoders:
 
     def blocks(self) -> int:
         """That one more step of all takes."""
+        if self.speculation is None:
+            return self._phases[-self._level % self.block] if self._level == self.counter else 0
         return self._growth(self.counter + self.advance(1))
 
     def blocks_of(self, sequence: Sequence) -> int:
@@ -213,25 +220,29 @@ class Decoders:
         """Hold the blocks of the next step, in which ``stalled`` ones stand still; whether any goes on."""
         if self.count == len(stalled):
             return False
-        step = 1 if self.speculation is None else self.advance(1)
         for sequence in stalled:
-            self.pool.used -= self._shift(sequence, -step)
-        self._grow_to(self.counter + step)
+            self.pool.used -= self._shift(sequence, -self.advance(1))
+        self.hold(1)
         return True
 
     def blocks_after(self, steps: int) -> int:
         """That ``steps`` steps take beyond those that are held."""
-        return self._growth(self.counter + self.advance(steps)) if steps else 0
+        to = self.counter + (steps if self.speculation is None else self.advance(steps))
+        return self._growth(to) if steps and to > self._level else 0
 
-    def _grow_to(self, level: int) -> None:
+    def hold(self, steps: int) -> None:
+        """Hold the blocks of the next ``steps`` steps."""
+        level = self.counter + (steps if self.speculation is None else self.advance(steps))
         if level != self._level:
-            self.pool.take(self._growth(level))
+            blocks = self._growth(level)
+            if blocks:
+                self.pool.take(blocks)
             self._level = level
 
     def _growth(self, to: int) -> int:
         """Blocks that they take from the level to another value of the counter."""
         level = self._level
-        if not self.count or to <= level:
+        if to <= level or not self.count:
             return 0
         cycles, rest = divmod(to - level, self.block)
         blocks = cycles * self.count

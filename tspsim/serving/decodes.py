@@ -119,11 +119,11 @@ class Decodes:
                 found[apart] = self._between(low, high, batch, at, weights, to)
                 for bend in self.bends[1::2]:
                     # Whatever starts where one of them is long enough starts for all.
-                    below = weights @ ((at < bend) & (longest[apart] >= bend))
+                    below = weighed(weights, (at < bend) & (longest[apart] >= bend))
                     found[apart] += below * self._jump(high, to, bend)
                 chosen_of = mean.copy()
                 reached = max((bend for bend in self.bends if bend < last), default=0)
-                chosen_of[apart] = weights @ np.maximum(at, reached)
+                chosen_of[apart] = weighed(weights, np.maximum(at, reached))
         if self._waits and batch > 1 and work.longest * batch > tokens:
             found = found + self._longer(high, to)(mean) * np.maximum(0.0, longest - chosen_of)
         return self._not_below_the_longest(found, work, later)
@@ -163,10 +163,10 @@ class Decodes:
 
     def _between(self, low: int, high: int, batch: int, at: Floats, weights: Floats, padded: int = 0) -> Floats:
         """Straight between the ends of a cell, at contexts (lengths, steps) that have weights."""
-        found: Floats = weights @ self._curve(low, padded)(at)
+        found = weighed(weights, self._curve(low, padded)(at))
         if high > low:
             share = (batch - low) / (high - low)
-            found = (1.0 - share) * found + share * (weights @ self._curve(high, padded)(at))
+            found = (1.0 - share) * found + share * weighed(weights, self._curve(high, padded)(at))
         return found
 
     def _in_parts(self, batch: int, at: Floats) -> Floats:
@@ -249,6 +249,13 @@ class Decodes:
         whole = [things_of(each) for each in written]
         alike = [tuple(thing.does for thing in both) for both in zip(*whole, strict=True)]
         return Layout.of(written[0], alike).found_in(whole[0], programs.things_of(jobs[0]))
+
+
+def weighed(weights: Floats, values: Floats) -> Floats:
+    """Sums over the first axis, added up one after the other: of a step the same whatever steps are asked for beside
+    it, which products of matrices are to rounding alone."""
+    found: Floats = np.add.accumulate(weights[:, None] * values)[-1]
+    return found
 
 
 def evened(tokens: int, sequences: int) -> tuple[int, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from functools import partial
 from math import inf
 
 from .blocks import NO_MATCH, BlockPool, Match, PrefixPool, Trail
@@ -74,6 +75,9 @@ class Lane:
         When the step under way began.
     log
         Where preemptions are told; its engine's.
+    notes
+        A run goes on through the step behind an arrival, at whose end it is seen, and through the one behind an end, at
+        whose end its blocks are free: both are planned like those after them, and nobody looks at the cache meanwhile.
     """
 
     def __init__(
@@ -92,6 +96,7 @@ class Lane:
         self.decoders = Decoders(self.pool, settings.speculation)
         self.queries, self.slack = self.decoders.queries, self.decoders.slack
         self.overlap, self.wastes = overlap, wastes
+        self.notes = overlap and not wastes
         self.waiting: deque[Sequence] = deque()
         self.running: dict[int, Sequence] = {}
         self.prefilling: dict[int, Sequence] = {}
@@ -120,8 +125,9 @@ class Lane:
     def open(self, fresh: bool) -> None:
         """See what has arrived, before a step is planned; ``fresh``: the engine was idle."""
         if self.overlap and not fresh:
-            self.waiting.extend(self.noted)
-            self.noted.clear()
+            if self.noted:
+                self.waiting.extend(self.noted)
+                self.noted.clear()
             self.noted, self.mailbox = self.mailbox, self.noted
         else:
             self.see()
@@ -129,12 +135,20 @@ class Lane:
     def seen_after(self, steps: int) -> int | None:
         """Of a run of decode steps, after which of them what arrives during step ``steps`` may matter; None: not before
         the run is over, as others wait in front of it until then."""
-        return None if self.waiting and not self.overlap else steps
+        if self.overlap:
+            return steps + self.notes
+        return None if self.waiting else steps
+
+    def note(self) -> None:
+        """A step of a run that goes on is over: what has arrived is seen after the next."""
+        self.noted, self.mailbox = self.mailbox, self.noted
 
     def steady(self) -> int:
         """Steps from now, the planned one included, that are planned alike: until one ends, or while there are
         blocks."""
-        if self.noted or self.mailbox or (self.lingering and self.overlap):
+        if self.noted or self.mailbox:
+            return 1
+        if self.lingering and self.overlap and (self.waiting or not self.notes):
             return 1
         return self.steady_decodes()
 
@@ -147,7 +161,7 @@ class Lane:
             return 1
         steps = min(MOST_STEPS, decoders.steps_to_end())
         if decoders.limited:
-            steps = min(steps, decoders.steps_with_room())
+            steps = decoders.steps_with_room(steps)
         return max(1, steps)
 
     def computed_more(self, sequence: Sequence) -> None:
@@ -162,6 +176,11 @@ class Lane:
         self.mailbox.append(sequence)
         self._prompt_tokens_ahead += sequence.target - sequence.given
         self._outputs_ahead += sequence.request.output_tokens
+
+    def watch(self, notice: Callable[[Hashable, int], None]) -> None:
+        """Tell ``notice`` of all that the cache forgets."""
+        if self.prefixes is not None:
+            self.prefixes.on_forget, self.notes = notice, False
 
     def flush(self) -> bool:
         """See all that has arrived, and let go what has ended: nothing runs. Whether there was anything."""
@@ -282,48 +301,50 @@ class Lane:
     def work(self, plan: StepPlan) -> Work:
         """The work of a plan's step; its contexts can be listed until the lane moves on."""
         self._edition += 1
+        decoders = self.decoders
         extra = self.padded() if plan.decodes else []
+        listed = partial(self._contexts, plan, extra, self._edition, decoders.counter)
         chunks: tuple[Chunk, ...] = ()
         if plan.chunks:
             chunks = tuple([Chunk(n, s.computed, s.computed + n == s.target) for s, n in plan.chunks])
-        going_on = chunks and [index for index, (s, n) in enumerate(plan.chunks) if n == 1 == self.queries and s.given]
-        if going_on:
-            # One query behind a cache that came from elsewhere is what a sequence that decodes has.
-            rest = tuple([chunk for index, chunk in enumerate(chunks) if index not in going_on])
-            others = tuple([chunks[index].context_tokens for index in going_on])
-            return Work(rest, self._lister(plan, extra)() + others, self.queries)
+            going_on = [index for index, (s, n) in enumerate(plan.chunks) if n == 1 == self.queries and s.given]
+            if going_on:
+                # One query behind a cache that came from elsewhere is what a sequence that decodes has.
+                rest = tuple([chunk for index, chunk in enumerate(chunks) if index not in going_on])
+                others = tuple([chunks[index].context_tokens for index in going_on])
+                return Work(rest, listed() + others, self.queries)
         if not plan.decodes:
             return Work(chunks, (), self.queries)
-        decoders = self.decoders
-        if not plan.stalled and not extra:
-            listed = self._lister(plan, extra)
-            tokens = decoders.context_tokens
-            return Work.counted(chunks, self.queries, decoders.count, tokens, decoders.longest, listed)
-        return Work(chunks, self._lister(plan, extra)(), self.queries)
+        if plan.stalled or extra:
+            return Work(chunks, listed(), self.queries)
+        return Work.counted(chunks, self.queries, decoders.count, decoders.context_tokens, decoders.longest, listed)
 
     def padded(self) -> list[Sequence]:
         """Sequences that have ended and are computed all the same, beside those that decode."""
         return self.lingering if self.wastes else []
 
-    def _lister(self, plan: StepPlan, extra: list[Sequence]) -> Callable[[], tuple[int, ...]]:
-        edition, counter = self._edition, self.decoders.counter
+    def _contexts(self, plan: StepPlan, extra: list[Sequence], edition: int, counter: int) -> tuple[int, ...]:
+        """Of the sequences that decode in a plan's step, which no other has followed yet."""
+        if edition != self._edition:
+            raise RuntimeError("contexts of a step that is over; Work.kept() lists them in time")
+        own = self.decoders.sequences() if plan.decodes else []
+        if plan.stalled:
+            stalled = {sequence.place for sequence in plan.stalled}
+            own = [each for each in own if each.place not in stalled]
+        return tuple([each.offset + counter for each in (*own, *extra)])
 
-        def contexts() -> tuple[int, ...]:
-            if edition != self._edition:
-                raise RuntimeError("contexts of a step that is over; Work.kept() lists them in time")
-            own = self.decoders.sequences() if plan.decodes else []
-            if plan.stalled:
-                stalled = {sequence.place for sequence in plan.stalled}
-                own = [each for each in own if each.place not in stalled]
-            return tuple([each.offset + counter for each in (*own, *extra)])
-
-        return contexts
+    def go_on(self, plan: StepPlan, steps: int) -> None:
+        """A run has more than one step: what ended before it has left, and blocks of all of them are held."""
+        if self.overlap and self.lingering:
+            self.let_go()
+        if plan.decodes:
+            self.decoders.hold(steps)
 
     def complete(self, plan: StepPlan, steps: int) -> tuple[list[Sequence], list[Sequence]]:
         """``steps`` of a plan are done: sequences that put out their first token, and those that ended, in order of
         admission."""
         self._edition += 1
-        if self.overlap:
+        if self.overlap and self.lingering:
             self.let_go()
         first: list[Sequence] = []
         ended = self.decoders.run(steps, plan.stalled) if plan.decodes else []
@@ -379,7 +400,10 @@ class Lane:
 
     def used_tokens(self, steps: int = 0) -> int:
         """Tokens of the cache in use, in whole blocks; ``steps`` of a run are done."""
-        return (self.pool.used + self.decoders.blocks_after(steps)) * self.block
+        used = self.pool.used + self.decoders.blocks_after(steps)
+        if steps > 1 and self.overlap and self.lingering:
+            used -= sum([sequence.held for sequence in self.lingering])
+        return used * self.block
 
 
 def _place(sequence: Sequence) -> int:

@@ -10,7 +10,7 @@ from math import inf
 import simpy
 from simpy.events import EventPriority
 
-from .clock import reach
+from .clock import happens_by, reach
 from .engine import Engine
 from .lane import Lane, StepPlan
 from .log import Kind, StepLog
@@ -33,21 +33,29 @@ class Moment(simpy.Event):
     def __init__(
         self, env: simpy.Environment, at_s: float, action: Callable[[], None], priority: EventPriority = LATE
     ) -> None:
-        super().__init__(env)
-        self._ok, self._value = True, None
-        self.callbacks.append(lambda _: action())
-        env.schedule(self, priority, max(0.0, at_s - env.now))
+        # What simpy.Timeout does, which has no priority.
+        self.env, self._ok, self._value = env, True, None
+        self.callbacks = [lambda _: action()]
+        now_s = env._now
+        env.schedule(self, priority, at_s - now_s if at_s > now_s else 0.0)
 
 
 @dataclass(slots=True)
 class Run:
-    """Steps under way, all alike: their plans, when they began and when each of them ends."""
+    """Steps under way, all alike: their plans, when they began and when each of them ends, and what the log tells of
+    them. Steps that are ``logged`` already began before; at the end of step ``noting`` arrivals are noted (0: of none).
+    """
 
     plans: list[StepPlan]
     start_s: float
     ends_s: Floats | list[float]
     steps: int
-    row: tuple[Kind, int, int, int]
+    kind: Kind
+    sequences: int
+    chunk_tokens: int
+    waiting: int
+    logged: int = 0
+    noting: int = 0
 
 
 class Replica:
@@ -128,12 +136,12 @@ class Replica:
     @property
     def tokens_ahead(self) -> int:
         """Tokens to be computed for the requests that are here: of prompts, and of answers."""
-        return self.ahead_at(self.env.now)
+        return self.ahead_at(self.env._now)
 
     @property
     def now_s(self) -> float:
         """What the clock shows."""
-        return self.env.now
+        return self.env._now
 
     def ahead_at(self, time_s: float) -> int:
         """What :attr:`tokens_ahead` has fallen to at a time to come, if nothing happens but the steps of the run."""
@@ -169,8 +177,7 @@ class Replica:
     def on_forget(self, notice: Callable[[Hashable, int], None]) -> None:
         """Tell ``notice`` of every run of blocks that the cache lets go: what it holds, and its tokens."""
         for lane in self.lanes:
-            if lane.prefixes is not None:
-                lane.prefixes.on_forget = notice
+            lane.watch(notice)
 
     # --- arrivals -------------------------------------------------------------------------------------------
 
@@ -192,25 +199,46 @@ class Replica:
         """
         self._policy.check(self.engine, request)
         lane = self.lanes[0] if len(self.lanes) == 1 else self._group.deal(request)
-        lane.submit(Sequence(request, computed, self.env.now))
+        run, now_s = self._run, self.env._now
+        if run is not None and run.noting and run.ends_s[run.noting - 1] < now_s:
+            self._note(run)
+        lane.submit(Sequence(request, computed, now_s))
         if self._idle:
             self._idle = False
-            self._at(self.env.now, self._begin, LAST)
-        elif self._run is not None:
-            self._cut(lane)
-        self._tell()
+            self._at(now_s, self._begin, LAST)
+        elif run is not None and run.steps > 1:
+            self._cut(run, lane, now_s)
+        if self._notices:
+            self._tell()
 
-    def _cut(self, lane: Lane) -> None:
+    def _cut(self, run: Run, lane: Lane, now_s: float) -> None:
         """The run ends where the lane looks for what has arrived."""
-        run = self._run
-        assert run is not None
-        if run.steps == 1:
-            return
-        under_way = bisect_left(run.ends_s, self.env.now, 0, run.steps) + 1
+        under_way = bisect_left(run.ends_s, now_s, 0, run.steps) + 1
         steps = lane.seen_after(under_way)
-        if steps is not None and steps < run.steps:
+        if steps is None:
+            return
+        if lane.notes and under_way < run.steps:
+            run.noting = under_way
+        if steps < run.steps:
             run.steps = steps
             self._at(float(run.ends_s[steps - 1]), self._settle)
+
+    def _note(self, run: Run) -> None:
+        """A step with arrivals is over and the run goes on: in the log its steps from now on have more that wait."""
+        steps, run.noting = run.noting, 0
+        run.start_s, run.logged = self._log(run, steps), steps
+        run.waiting = self.waiting
+        for lane in self.lanes:
+            lane.note()
+
+    def _log(self, run: Run, steps: int) -> float:
+        """The first steps of a run as far as they are not logged; when they are over."""
+        end_s = float(run.ends_s[steps - 1])
+        used, more = 0, steps - run.logged
+        for lane in self.lanes:
+            used += lane.used_tokens(steps)
+        self.log.add(run.start_s, end_s, more, run.kind, run.sequences, run.chunk_tokens, run.waiting, used)
+        return end_s
 
     # --- steps ----------------------------------------------------------------------------------------------
 
@@ -245,21 +273,25 @@ class Replica:
             lane.now_s = start_s
             lane.open(fresh)
         plans = self._group.schedule()
-        if not _busy(plans):
-            seen = [lane.flush() for lane in self.lanes]
+        busy = _busy(plans)
+        if not busy:
+            seen = [lane.flush() for lane in lanes]
             if any(seen):
                 plans = self._group.schedule()
-        self._tell()
-        if not _busy(plans):
+                busy = _busy(plans)
+        if self._notices:
+            self._tell()
+        if not busy:
             self._run, self._idle = None, True
-            wake_s = min([lane.wake_s() for lane in self.lanes])
+            wake_s = min([lane.wake_s() for lane in lanes])
             if wake_s < inf:
                 self._at(wake_s, self._begin, LAST)
             return None
         self._idle = False
         works = [lane.work(plan) for lane, plan in zip(lanes, plans, strict=True)]
-        chunk_tokens = sequences = 0
-        for plan, work in zip(plans, works, strict=True):
+        chunk_tokens = sequences = waiting = 0
+        for lane, plan, work in zip(lanes, plans, works, strict=True):
+            waiting += lane.queued
             sequences += work.sequences
             for _, tokens in plan.chunks:
                 chunk_tokens += tokens
@@ -272,13 +304,13 @@ class Replica:
             kind = Kind.DECODE
         else:
             ends_s = [start_s + self.cost.seconds(works)]
-            read = any(work.chunks for work in works)
+            read = any([work.chunks for work in works])
             kind = (Kind.MIXED if sequences else Kind.PREFILL) if read else Kind.DECODE
         if self._on_chunk is not None:
             for plan in plans:
                 for entry, tokens in plan.chunks:
                     self._on_chunk(entry.request, entry.computed, entry.computed + tokens, float(ends_s[-1]))
-        self._run = Run(plans, start_s, ends_s, len(ends_s), (kind, sequences, chunk_tokens, self.waiting))
+        self._run = Run(plans, start_s, ends_s, len(ends_s), kind, sequences, chunk_tokens, waiting)
         return float(ends_s[-1])
 
     def _steps(self, plans: list[StepPlan]) -> int:
@@ -318,28 +350,31 @@ class Replica:
     def _settle(self) -> None:
         """The run is over, and the next begins."""
         end_s = self._finish()
-        if self.env.peek() > self.env.now:
+        now_s = self.env._now
+        if not happens_by(self.env, now_s):
             self._next(end_s, fresh=False)
         else:
-            Moment(self.env, self.env.now, lambda: self._next(end_s, fresh=False), LAST)
+            Moment(self.env, now_s, lambda: self._next(end_s, fresh=False), LAST)
 
     def _finish(self) -> float:
         """What came of the run, and when it was over."""
         run = self._run
         assert run is not None
+        if run.noting:
+            self._note(run)
         self._run = None
-        end_s = float(run.ends_s[run.steps - 1])
+        if run.steps > 1:
+            for lane, plan in zip(self.lanes, run.plans, strict=True):
+                lane.go_on(plan, run.steps)
+        end_s = self._log(run, run.steps)
         first: list[Sequence] = []
         ended: list[Sequence] = []
-        used = 0
         for lane, plan in zip(self.lanes, run.plans, strict=True):
-            used += lane.used_tokens(run.steps)
             outs = lane.complete(plan, run.steps)
             first += outs[0]
             ended += outs[1]
-        self._tell()
-        kind, sequences, chunk_tokens, waiting = run.row
-        self.log.add(run.start_s, end_s, run.steps, kind, sequences, chunk_tokens, waiting, used)
+        if self._notices:
+            self._tell()
         for sequence in first:
             sequence.request.first_token_s = end_s
             if self._on_first_token is not None:

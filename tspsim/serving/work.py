@@ -110,7 +110,7 @@ class Work:
     @property
     def outputs(self) -> int:
         """Tokens that go through the language-model head."""
-        return sum([chunk.ends for chunk in self.chunks]) + self.queries * self.sequences
+        return sum([chunk[2] for chunk in self.chunks]) + self.queries * self.sequences
 
     @property
     def batch(self) -> Batch:
