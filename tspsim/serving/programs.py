@@ -23,6 +23,7 @@ from ..simulation import run, scheduled
 from ..steps import DECODE_STEP, MIXED_STEP, PREFILL_STEP, VERIFY_STEP, Load, Piece, Speculation, Step
 from .chain import Chain, Exchanges, Walker
 from .flat import Thing, things_of
+from .forms import Forms
 from .recurring import Recurring
 from .work import Work
 
@@ -172,6 +173,17 @@ class StepPrograms:
         return [write_program(scheme_of(job.plan), job, {"pp": stage}) for stage in range(job.plan.pp)]
 
     def things_of(self, job: Job) -> list[Thing]:
+        """What takes time in them up to where every kind of layer has stood once, and behind the last layer; of a
+        pipeline all."""
+        return self._forms.things_of(job)
+
+    @cached_property
+    def _forms(self) -> Forms:
+        model = self.question.model
+        lengths = [length for block in model.distinct for length in model.attention_of(block).bends(model, block)]
+        return Forms(self._few_of, max(lengths, default=0))
+
+    def _few_of(self, job: Job) -> list[Thing]:
         """What takes time in them up to where every kind of layer has stood once, and behind the last layer; the host's
         launches are not written for that. Of a pipeline all."""
         plan = job.plan if job.plan.pp > 1 else replace(job.plan, stage_layers=(self._different_layers,))
