@@ -57,7 +57,12 @@ def whole(rows: Rows) -> tuple[Rows]:
 
 def unpacked(rows: Rows) -> tuple[int]:
     """Tokens of prompts, and before them, that keys and values are made of."""
-    return (sum((context + queries) * count for queries, context, count in prefilled(rows)),)
+    return (sum([(context + queries) * count for queries, context, count in prefilled(rows)]),)
+
+
+def lists_rows(what: Any) -> bool:
+    """Whether an operator lists rows of its pass, in one way or another."""
+    return any(isinstance(getattr(what, name, None), tuple) for field in WHOLE for name in field.names)
 
 
 def behind_caches(number: int) -> Callable[[Rows], tuple[int, Rows2]]:
@@ -80,12 +85,13 @@ WHOLE: tuple[Field, ...] = (
     Field(("rows",), whole),
     Field(("rows",), lengths_of, prompts=True),
 )
-#: And of those that take a kind of rows, or count tokens of contexts.
-EVERY: tuple[Field, ...] = (
+#: And of those that take a kind of rows.
+LISTED: tuple[Field, ...] = (
     *WHOLE,
     *(Field(("queries", "rows"), behind_caches(number)) for number in range(MOST_KINDS)),
-    Field(("m",), unpacked, prompts=True),
 )
+#: Of a product whose rows are what prompts' contexts are made of.
+COUNTED = Field(("m",), unpacked, prompts=True)
 
 
 def carrier_of(passes: Sequence[Rows], things: Sequence[Thing]) -> Carrier | None:

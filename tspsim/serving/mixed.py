@@ -17,8 +17,7 @@ that differ in one thing, and what changes with it depends on it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from enum import Enum
 from functools import lru_cache
 from itertools import islice
