@@ -17,8 +17,7 @@ that differ in one thing, and what changes with it depends on it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from enum import Enum
 from functools import lru_cache
 from itertools import islice
@@ -26,18 +25,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..model.attention.base import MOST_DECODED, Rows, prefilled
+from ..model.attention.base import MOST_DECODED, Rows
 from ..operators import Role
 from ..parallel import Job
 from ..parallel.serving_engine import Captured
 from ..program import Program
+from .carriers import Carrier, carrier_of
 from .flat import Layout, Thing, things_of
 from .grid import TILE, Cells, Line
 from .programs import StepPrograms
 from .tables import EPSILON, Floats
 from .work import Chunk, Work
-
-Rows2 = tuple[tuple[int, int], ...]
 
 #: Tokens of compositions that are compared, and to what their sums must meet the walk's.
 COMPARED, SURE = 2048, 1e-9
@@ -226,7 +224,7 @@ def shape_of(mixed: Mixed, kind: Kind) -> Shape | None:
         if part is Part.TOKENS and getattr(first[index].what, "role", Role.OTHER).routed:
             part = Part.EXPERTS
         if part in (None, Part.PROMPTS):
-            carrier = carrier_of([job for job, _ in written.values()], [its[index] for _, its in written.values()])
+            carrier = carrier_of([job.rows for job, _ in written.values()], [its[index] for _, its in written.values()])
             if carrier is not None:
                 part = Part.CARRIED
                 carriers.append(carrier)
@@ -244,44 +242,6 @@ def shape_of(mixed: Mixed, kind: Kind) -> Shape | None:
         if priced is None or not np.isclose(short.makespan_s(taken), priced.makespan_s, rtol=SURE, atol=0.0):
             return None
     return Shape(programs, sizes, mixed.bends, short, few, tuple(parts), carriers, kind)
-
-
-def segments_of(rows: Rows) -> Rows2:
-    """Prompts among some rows as a prefill kernel takes them."""
-    return tuple((queries, queries + context) for queries, context, count in prefilled(rows) for _ in range(count))
-
-
-def lengths_of(rows: Rows) -> Rows2:
-    """Prompts among some rows as a kernel that reads no context takes them."""
-    return tuple((queries, count) for queries, _, count in prefilled(rows))
-
-
-#: Fields of operators that take all rows of a pass, or all of its prompts: as what.
-CARRIERS: tuple[tuple[str, Callable[[Rows], Any]], ...] = (
-    ("segments", segments_of),
-    ("rows", tuple),
-    ("rows", lengths_of),
-)
-
-
-def carrier_of(jobs: Sequence[Job], things: Sequence[Thing]) -> Carrier | None:
-    """The field in which operators take rows of their passes; None where there is none."""
-    for name, of in CARRIERS:
-        if all(getattr(thing.what, name, None) == of(job.rows) for job, thing in zip(jobs, things, strict=True)):
-            return Carrier(things[0], name, of)
-    return None
-
-
-class Carrier(NamedTuple):
-    """An operator that takes rows of its pass itself, and how."""
-
-    thing: Thing
-    field: str
-    of: Callable[[Rows], Any]
-
-    def with_rows(self, rows: Any) -> Thing:
-        """The same over other rows, as :attr:`of` gives them."""
-        return Thing(replace(self.thing.what, **{self.field: rows}), self.thing.stage)  # type: ignore[type-var]
 
 
 class Shape:
@@ -305,7 +265,7 @@ class Shape:
         self._times = programs.times(kind.captured)
         self._once = programs.times(kind.captured, kept=False)
         self._carriers = carriers
-        self._of_prompts = [each.of is not tuple for each in carriers]
+        self._of_prompts = [each.field.prompts for each in carriers]
         self._known_s = lru_cache(maxsize=MOST_PROMPTS)(self._carried_s)
         self._beside, self._before = programs.queries if kind.decodes else 0, int(kind.cached)
         #: Tokens of a prompt's piece that stands beside what is looked at.
@@ -415,7 +375,7 @@ class Shape:
             rows = rows_of(work, batch - work.sequences, self.bends)
             taken = []
             for index, prompts in enumerate(self._of_prompts):
-                carried = self._carriers[index].of(rows)
+                carried = self._carriers[index].field.of(rows)
                 taken.append(self._known_s(index, carried) if prompts else self._carried_s(index, carried))
             total = total + self._carries @ np.array(taken)
         makespan_s = self.layout.makespan_s(total)

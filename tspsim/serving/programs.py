@@ -22,8 +22,8 @@ from ..question import Question
 from ..simulation import run, scheduled
 from ..steps import DECODE_STEP, MIXED_STEP, PREFILL_STEP, VERIFY_STEP, Load, Piece, Speculation, Step
 from .chain import Chain, Exchanges, Walker
-from .flat import Thing, things_of
-from .recurring import Recurring
+from .flat import Thing
+from .forms import Forms
 from .work import Work
 
 #: What hides nothing: of a step that cannot be cut into two.
@@ -97,7 +97,6 @@ class StepPrograms:
         self._plans: dict[str, Plan] = {}
         self._operators_s: dict[Captured, Callable[[Operator], float]] = {}
         self.decode_step = VERIFY_STEP if speculation and speculation.tokens else DECODE_STEP
-        self._recurring = Recurring(self.written_of, self._walk_s)
         #: Programs written and runs of the engine so far.
         self.written = self.ran = 0
 
@@ -172,10 +171,21 @@ class StepPrograms:
         return [write_program(scheme_of(job.plan), job, {"pp": stage}) for stage in range(job.plan.pp)]
 
     def things_of(self, job: Job) -> list[Thing]:
-        """What takes time in them up to where every kind of layer has stood once, and behind the last layer; the host's
-        launches are not written for that. Of a pipeline all."""
+        """What takes time in them up to where every kind of layer has stood once, and behind the last layer; of a
+        pipeline all."""
+        return self._forms.things_of(job)
+
+    @cached_property
+    def _forms(self) -> Forms:
+        model = self.question.model
+        lengths = [length for block in model.distinct for length in model.attention_of(block).bends(model, block)]
+        return Forms(self.written_of, self._few_of, max(lengths, default=0))
+
+    def _few_of(self, job: Job) -> list[Program]:
+        """The programs up to where every kind of layer has stood once, and behind the last layer; the host's launches
+        are not written for that. Of a pipeline all."""
         plan = job.plan if job.plan.pp > 1 else replace(job.plan, stage_layers=(self._different_layers,))
-        return things_of(self.written_of(replace(job, plan=plan, work=replace(job.work, stack=self._silent))))
+        return self.written_of(replace(job, plan=plan, work=replace(job.work, stack=self._silent)))
 
     @cached_property
     def _different_layers(self) -> int:
@@ -233,15 +243,16 @@ class StepPrograms:
         return sum(self._job_s(job) for job in self.of(work))
 
     def _job_s(self, job: Job) -> float:
-        alike = self._walks and self._attends_alike
-        found = self._recurring.seconds(job, self._known(job.capture)) if alike else None
+        found = self._ordered_s(job) if self._walks else None
         return self.price(job).seconds if found is None else found
 
-    @cached_property
-    def _attends_alike(self) -> bool:
-        """Whether all layers do the same with short contexts and with long ones: no window, and nothing chosen."""
-        model = self.question.model
-        return not any(model.attention_of(block).bends(model, block) for block in dict.fromkeys(model.blocks))
+    def _ordered_s(self, job: Job) -> float | None:
+        """Of a chain whose order is known from steps before."""
+        things, order = self._forms.ordered(job)
+        if order is None or not all(self.has_time(thing) for thing in things):
+            return None
+        makespan_s = order.end_s(list(map(self.times(job.capture), things)))
+        return makespan_s + inference.host_s(job, makespan_s, makespan_s)
 
     def price(self, job: Job) -> Priced:
         """One step, walked if it is a chain."""
@@ -253,12 +264,6 @@ class StepPrograms:
             return None
         chain = self._walker.chain(self.written_of(job), self._known(job.capture))
         return None if chain is None else self._told(job, chain, chained_s(job, chain))
-
-    def _walk_s(self, job: Job, stages: list[Program], cost: Callable[[Operator], float]) -> float | None:
-        if set(axes_of(job)) != {"pp"}:
-            return None
-        chain = self._walker.chain(stages, cost)
-        return None if chain is None else chained_s(job, chain)
 
     def _told(self, job: Job, chain: Chain, seconds: float) -> Priced:
         stages = len(chain.operators_s)

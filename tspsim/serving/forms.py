@@ -1,0 +1,231 @@
+"""Programs of steps that have the same instructions: written for some of them, put together for the others.
+
+Kernels of attention list the rows of their pass (:mod:`.carriers`). Which sizes any other kernel or a transfer has hangs
+on one or two numbers of its step: tokens that pass, those that are sampled, those that decode kernels take, of the pass
+itself or of a drafter's behind it. Which it is is found out, not known: an instruction hangs on nothing that was seen to
+differ while it stayed the same. One whose numbers were all met before is what it was then; where others are, the program
+is written, and must be what was foreseen.
+
+A window hides what lies before it. Rows are looked at as they are and cut to the longest window, so that what has seen
+long contexts alone, or short ones, says nothing about the others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable
+
+from ..model.attention.base import Rows, decoded, prefilled, tokens_of
+from ..parallel import Job
+from ..parallel.step import axes_of
+from ..program import Program
+from .carriers import COUNTED, LISTED, Carrier, lists_rows, unpacked
+from .flat import Thing, things_of
+from .order import Order, order_of
+
+#: Programs that a form keeps, and fewer than which say nothing about others.
+MOST_WRITTEN, LEAST = 512, 3
+#: Of a step: rows of all passes, the same cut to windows, and of each pass so many numbers, the last of which are
+#: tokens that keys and values of prompts are made of.
+Numbers = tuple[Hashable, ...]
+BEFORE, EACH = 2, 4
+
+
+class Passes:
+    """A step's pass through the model, and those of its drafter behind it: the first, and any other.
+
+    Attributes
+    ----------
+    rows, cut
+        Of each as they are, and with contexts up to the longest window.
+    numbers
+        What instructions may hang on.
+    kind
+        Equal for steps that may have the same instructions: what is captured, and which kernels there are.
+    """
+
+    def __init__(self, job: Job, longest_window: int) -> None:
+        drafts = job.drafts.tokens if job.drafts is not None and job.draft_layers else 0
+        jobs = [job, *(job.drafting(number) for number in range(min(drafts, 2)))]
+        self.job = job
+        self.rows: list[Rows] = [each.rows for each in jobs]
+        self.cut: list[Rows] = [tuple([(q, min(c, longest_window), n) for q, c, n in rows]) for rows in self.rows]
+        self.windows = longest_window > 0
+        numbers: list[Hashable] = [tuple(self.rows), tuple(self.cut)]
+        kinds: list[Hashable] = [job.step.name, job.plan.expert_overlap]
+        for each, rows in zip(jobs, self.rows, strict=True):
+            decodes, prompts = decoded(rows), prefilled(rows)
+            numbers += [each.tokens, each.head_tokens, tokens_of(decodes), unpacked(rows)]
+            behind = any(context for _, context, _ in prompts)
+            kinds += [each.capture, len({q for q, _, _ in decodes}), bool(prompts), behind, each.head_tokens > 0]
+        self.numbers: Numbers = tuple(numbers)
+        self.kind: Hashable = tuple(kinds)
+
+
+class Carried:
+    """An instruction that may carry the rows of pass ``number``: how often it did, of rows that a window cuts and of
+    others; and where it did not."""
+
+    def __init__(self, number: int, carrier: Carrier) -> None:
+        self.number, self.carrier = number, carrier
+        self._held: Counter[bool] = Counter()
+        self._refuted: set[bool] = set()
+
+    def _cut(self, passes: Passes) -> bool:
+        of = self.carrier.field.of
+        return passes.windows and of(passes.rows[self.number]) != of(passes.cut[self.number])
+
+    def in_(self, passes: Passes) -> Thing:
+        return self.carrier.with_rows(self.carrier.field.of(passes.rows[self.number]))
+
+    def surely(self, passes: Passes) -> bool:
+        cut = self._cut(passes)
+        return self._held[cut] > 1 and cut not in self._refuted
+
+    @property
+    def ever(self) -> bool:
+        return not self._refuted
+
+    def look(self, passes: Passes, thing: Thing) -> None:
+        if self.in_(passes).does == thing.does:
+            self._held[self._cut(passes)] += 1
+        else:
+            self._refuted.add(self._cut(passes))
+
+
+class Form:
+    """Steps whose programs have the same instructions: ``things`` take time in the first, whose passes are given.
+
+    Attributes
+    ----------
+    jobs
+        The first whose programs were written.
+    """
+
+    def __init__(self, things: list[Thing], passes: Passes) -> None:
+        self._first = things
+        self.jobs: list[Job] = []
+        #: Of every thing the numbers that it may hang on, and what of a pass it may carry.
+        self._hangs_on = [set(range(len(passes.numbers))) for _ in things]
+        self._carried = [
+            [
+                Carried(number, Carrier(thing, field))
+                for number, rows in enumerate(passes.rows)
+                for field in (LISTED if lists_rows(thing.what) else (COUNTED,))
+                if field.are_of(thing.what, rows)
+            ]
+            for thing in things
+        ]
+        self._forget()
+
+    def _forget(self) -> None:
+        self._written: list[tuple[Numbers, list[Thing]]] = []
+        #: Of every thing: what it has been, and the numbers of the first step where it was.
+        self._met: list[dict[Hashable, Numbers]] = [{} for _ in self._first]
+        self._arrange()
+
+    def _arrange(self) -> bool:
+        """Tables of what hangs on the same numbers; False where two programs contradict each other."""
+        groups: dict[tuple[int, ...], list[int]] = {}
+        self._bound: list[int] = []
+        for index, (thing, hangs_on) in enumerate(zip(self._first, self._hangs_on, strict=True)):
+            counted = [BEFORE + EACH * each.number + EACH - 1 for each in self._carried[index] if each.ever]
+            if lists_rows(thing.what) or not hangs_on.isdisjoint(counted):
+                self._bound.append(index)
+            else:
+                groups.setdefault(tuple(sorted(hangs_on)), []).append(index)
+        self._tables = [(asked, where, dict[Numbers, list[Thing]]()) for asked, where in groups.items()]
+        return all(self._enter(numbers, things) for numbers, things in self._written)
+
+    def _enter(self, numbers: Numbers, things: list[Thing]) -> bool:
+        for asked, where, table in self._tables:
+            known = table.setdefault(tuple([numbers[each] for each in asked]), things)
+            if known is not things and any(known[index].does != things[index].does for index in where):
+                return False
+        return True
+
+    def put_together(self, passes: Passes) -> list[Thing] | None:
+        """What takes time in a step's program; None where something of it was not met yet."""
+        if len(self._written) < LEAST:
+            return None
+        things, numbers = list(self._first), passes.numbers
+        for asked, where, table in self._tables:
+            known = table.get(tuple([numbers[each] for each in asked]))
+            if known is None:
+                return None
+            for index in where:
+                things[index] = known[index]
+        for index in self._bound:
+            carried = next((each for each in self._carried[index] if each.surely(passes)), None)
+            if carried is None:
+                return None
+            things[index] = carried.in_(passes)
+        return things
+
+    def learn(self, passes: Passes, things: list[Thing]) -> bool:
+        """From a program that was written; False where it is of another form."""
+        if len(things) != len(self._first):
+            return False
+        if len(self._written) == MOST_WRITTEN:
+            self._forget()
+        numbers, changed = passes.numbers, False
+        for index, thing in enumerate(things):
+            hangs_on, before = self._hangs_on[index], self._met[index].setdefault(thing.does, numbers)
+            differ = {each for each in hangs_on if before[each] != numbers[each]}
+            hangs_on -= differ
+            changed = changed or bool(differ)
+        for index in self._bound:
+            for carried in self._carried[index]:
+                carried.look(passes, things[index])
+        self._written.append((numbers, things))
+        self.jobs += [passes.job] * (len(self.jobs) < LEAST)
+        return self._arrange() if changed else self._enter(numbers, things)
+
+
+class Forms:
+    """Forms of one plan's steps.
+
+    Parameters
+    ----------
+    whole, few
+        Write the program of a job of one stage: all of it, and what takes time in it up to where every kind of layer
+        has stood once.
+    longest_window
+        Tokens of a context from which on no layer reads more of it, or chooses; 0: all layers read all.
+    """
+
+    def __init__(
+        self, whole: Callable[[Job], list[Program]], few: Callable[[Job], list[Program]], longest_window: int
+    ) -> None:
+        self._whole, self._few, self._longest_window = whole, few, longest_window
+        self._forms: dict[Hashable, Form | None] = {}
+        self._orders: dict[Form, Order | None] = {}
+
+    def things_of(self, job: Job) -> list[Thing]:
+        """What takes time in the few layers of a step's program."""
+        return self._found(job)[0]
+
+    def ordered(self, job: Job) -> tuple[list[Thing], Order | None]:
+        """The same, and the order of all layers; None where they have none, or too few were written yet."""
+        things, form = self._found(job)
+        if form is None or len(form.jobs) < LEAST:
+            return things, None
+        if form not in self._orders:
+            whole, few = ([each for job in form.jobs for each in write(job)] for write in (self._whole, self._few))
+            self._orders[form] = order_of(whole, few)
+        return things, self._orders[form]
+
+    def _found(self, job: Job) -> tuple[list[Thing], Form | None]:
+        if job.plan.pp > 1 or job.micro_batches > 1 or set(axes_of(job)) != {"pp"}:
+            return things_of(self._few(job)), None
+        passes = Passes(job, self._longest_window)
+        form, known = self._forms.get(passes.kind), passes.kind in self._forms
+        found = form.put_together(passes) if form is not None else None
+        if found is None:
+            found = things_of(self._few(job))
+            if not known:
+                form = Form(found, passes)
+            if form is not None and not form.learn(passes, found):
+                form = None
+            self._forms[passes.kind] = form
+        return found, form
