@@ -6,8 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import NamedTuple, cast
+from functools import cached_property, partial
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -165,20 +165,39 @@ class KnownInstructions:
 
 @dataclass(frozen=True)
 class ReadyProgram:
-    """A program made ready: instructions by stream, labels, and a signature equal for programs that cost the same.
+    """A program made ready: what it issues, labels, and a signature equal for programs that cost the same.
 
-    ``known`` is every different instruction.
+    Of many roles few are run, one a class; only these are unrolled.
+
+    Attributes
+    ----------
+    issued
+        What runs.
+    distinct
+        A label of every different instruction.
+    known
+        Every different instruction.
     """
 
     program: Program
-    streams: Mapping[str, Sequence[ReadyInstruction]] = field(repr=False)
-    labels: Labels = field(repr=False)
+    issued: Issued = field(repr=False)
+    distinct: Sequence[Label] = field(repr=False)
     signature: Hashable = field(repr=False)
     known: KnownInstructions = field(repr=False)
 
+    @property
+    def streams(self) -> Mapping[str, Sequence[ReadyInstruction]]:
+        """Instructions by stream."""
+        return self.issued.streams
+
+    @cached_property
+    def labels(self) -> Labels:
+        """Of every instruction of the unrolled program."""
+        return labels_of(self.program, self.known, self.distinct)
+
     def written_out(self, program: Program) -> ReadyProgram:
         """The same for a program of the same instructions, repeated more often; what runs stays."""
-        return replace(self, program=program, labels=labels_of(program, self.known, self.labels.distinct))
+        return replace(self, program=program)
 
     def uses(self) -> Counter[int]:
         """How often the program meets others, by key."""
@@ -242,25 +261,67 @@ class Compiled(NamedTuple):
 
     times: int
     number: int
-    body: Sequence[tuple[Callable[[ReadyInstruction], None], tuple[int, ...], float, tuple[int, ...], bool]]
+    body: Sequence[tuple[str, tuple[int, ...], float, tuple[int, ...], bool]]
+
+
+@dataclass(frozen=True)
+class Issued:
+    """The items of a program looked up, one after the other, and the streams they go to."""
+
+    items: Sequence[Instruction | Repeat]
+    compiled: Sequence[Compiled]
+    names: Iterable[str]
+
+    @cached_property
+    def streams(self) -> Mapping[str, Sequence[ReadyInstruction]]:
+        """Instructions by stream, in issue order, each with what it waits for and counted among the uses of its
+        meetings."""
+        streams: dict[str, list[ReadyInstruction]] = {name: [] for name in self.names}
+        appends = {name: stream.append for name, stream in streams.items()}
+        uses: dict[int, int] = {}
+        # The same layers stand in a program many times: where each goes is looked up once.
+        bodies: dict[int, Any] = {}
+        position = 0
+        for item, each in zip(self.items, self.compiled, strict=True):
+            alone = not isinstance(item, Repeat)
+            first = 0 if isinstance(item, Repeat) and item.continues else position
+            if id(each) not in bodies:
+                bodies[id(each)] = [(appends[instruction[0]], *instruction[1:]) for instruction in each.body]
+            body = bodies[id(each)]
+            for _ in range(each.times):
+                begin = position
+                for append, waits, duration_s, keys, is_compute in body:
+                    if waits and not alone:
+                        if len(waits) == 1:
+                            index = begin + waits[0]
+                            waits = (index,) if index >= first else ()
+                        else:
+                            waits = tuple([begin + index for index in waits if begin + index >= first])
+                    meets: tuple[tuple[int, int], ...] = ()
+                    if keys:
+                        for key in keys:
+                            use = uses.get(key, 0)
+                            uses[key] = use + 1
+                            meets += ((key, use),)
+                    append(_ready((position, waits, duration_s, meets, is_compute)))
+                    position += 1
+        return streams
 
 
 def make_ready(program: Program, cost: Cost, templates: Templates) -> ReadyProgram:
-    """Cost every operator, intern every template, and count its uses.
+    """Cost every operator, and intern every template.
 
     Raises
     ------
     TspsimError
         A scheme mixes kernels and communication on one stream.
     """
-    streams: dict[str, list[ReadyInstruction]] = {}
     kernels: dict[str, bool] = {}
     labels: list[Label] = []
-    uses: dict[int, int] = {}
     costs: dict[Operator, float] = {}
     known = KnownInstructions()
     numbers: dict[Hashable, int] = {}
-    order: list[int] = []
+    order: list[Compiled] = []
     # The same layers stand in a program many times: each is looked up once.
     compiled: dict[int, Compiled] = {}
 
@@ -277,44 +338,26 @@ def make_ready(program: Program, cost: Cost, templates: Templates) -> ReadyProgr
         body, does = [], []
         for instruction in instructions:
             duration_s, keys, _, is_compute = known.look_up(instruction, new)
-            stream, after = streams.setdefault(instruction.stream, []), instruction.after
-            if kernels.setdefault(instruction.stream, is_compute) is not is_compute:
+            stream, after = instruction.stream, instruction.after
+            if kernels.setdefault(stream, is_compute) is not is_compute:
                 # Communication stands beside kernels, not between them.
-                raise TspsimError(f"stream '{instruction.stream}' of '{program.role}' mixes kernels and communication")
-            body.append((stream.append, after, duration_s, keys, is_compute))
-            does.append((instruction.stream, duration_s, keys, tuple([index - begin for index in after])))
+                raise TspsimError(f"stream '{stream}' of '{program.role}' mixes kernels and communication")
+            body.append((stream, after, duration_s, keys, is_compute))
+            does.append((stream, duration_s, keys, tuple([index - begin for index in after])))
         return Compiled(times, numbers.setdefault((times, *does), len(numbers)), body)
 
     position = 0
     for item in program.items:
-        alone = not isinstance(item, Repeat)
         if not isinstance(item, Repeat):
             each = compile_body((item,), 1, position)
         elif id(item) in compiled:
             each = compiled[id(item)]
         else:
             each = compiled[id(item)] = compile_body(item.body, item.times, 0)
-        order.append(each.number)
-        first = 0 if isinstance(item, Repeat) and item.continues else position
-        for _ in range(each.times):
-            begin = position
-            for append, waits, duration_s, keys, is_compute in each.body:
-                if waits and not alone:
-                    if len(waits) == 1:
-                        index = begin + waits[0]
-                        waits = (index,) if index >= first else ()
-                    else:
-                        waits = tuple([begin + index for index in waits if begin + index >= first])
-                meets: tuple[tuple[int, int], ...] = ()
-                if keys:
-                    for key in keys:
-                        use = uses.get(key, 0)
-                        uses[key] = use + 1
-                        meets += ((key, use),)
-                append(_ready((position, waits, duration_s, meets, is_compute)))
-                position += 1
-    signature = (tuple(order), tuple(numbers))
-    return ReadyProgram(program, streams, labels_of(program, known, labels), signature, known)
+        order.append(each)
+        position += each.times * len(each.body)
+    signature = (tuple([each.number for each in order]), tuple(numbers))
+    return ReadyProgram(program, Issued(program.items, order, tuple(kernels)), labels, signature, known)
 
 
 #: What ``ReadyInstruction._make`` does, three times as fast: a run makes a hundred thousand of these.

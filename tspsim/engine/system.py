@@ -27,7 +27,6 @@ from .classes import Alike, Recent
 from .folding import number
 from .instances import Instance, Integers, distinct_components, mesh_components, template_instances, used_links
 from .ranks import Device, Rank
-from .timeline import Labels
 
 
 @dataclass(frozen=True)
@@ -255,8 +254,12 @@ class Partition:
         """Every template used by every group that lies in the component; each is looked for once."""
         mesh, place = templates.mesh, component.tobytes()
         instances: list[Instance] = []
+        # Meshes that differ along other axes have the same groups along this one.
+        axes = {template.axis for template, _ in templates if not template.is_copy}
+        groups = {axis: mesh.groups(axis) for axis in axes}
+        lines = {axis: (each.shape, each.tobytes()) for axis, each in groups.items()}
         for template, index in templates:
-            key = mesh.key, template, index, place, copies
+            key = lines.get(template.axis), template, index, place, copies
             found = self._instances.get(key) or self._recent.instances.get(key)
             if found is None:
                 found = list(template_instances(self.cluster, component, mesh, template, index, copies))
@@ -287,9 +290,9 @@ def system_of(
 
 def with_algorithms(role: ReadyProgram, device: Device) -> ReadyProgram:
     """The role whose labels of communication say which algorithm moved the data of one of its devices."""
-    distinct = list(role.labels.distinct)
+    distinct = list(role.distinct)
     for _, keys, label, _ in role.known.values():
         channel = device.channels.get(keys[0]) if keys else None
         if channel is not None:
             distinct[label] = distinct[label].with_shape(f"{distinct[label].shape}, {channel.algorithm}")
-    return replace(role, labels=Labels(distinct, role.labels.which, role.labels.layer))
+    return replace(role, distinct=distinct)

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from ...errors import UnreachableError
 from ...parallel import Job
+from ...parallel.recomputed import KEPT
 from ...paths import Division
 from .clock import Deadline
 from .room import layout_bytes, memory_bytes
@@ -149,7 +150,13 @@ class Frontier:
         self._push(max(bound_s, self._sets.floor_s(family)), partial(self._kernels, family))
 
     def _kernels(self, family: Job, bound_s: float) -> None:
-        """A family with all its kernels."""
+        """A family with its kernels, those that are run again left out: alike for all that it may make again."""
+        kept = family.making(KEPT)
+        closer_s = max(bound_s, self._sets.compute_s(kept, self._sets.space.pipelines(kept)))
+        self._push(closer_s, partial(self._roomy if kept is family else self._again, family))
+
+    def _again(self, family: Job, bound_s: float) -> None:
+        """One that makes some again, with all its kernels."""
         closer_s = max(bound_s, self._sets.compute_s(family, self._sets.space.pipelines(family)))
         self._push(closer_s, partial(self._roomy, family))
 
