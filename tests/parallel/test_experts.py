@@ -341,7 +341,7 @@ def test_no_plan_passes_its_bound(name: str, plan: dict[str, Any], pass_: str) -
 @settings(max_examples=15, deadline=None)
 @given(
     name=st.sampled_from(["mixtral-8x7b", "moonlight-16b-a3b"]),
-    plan=st.sampled_from([{"ep": 8}, {"tp": 8}, {"tsp": 8, "ep": 8}]),
+    plan=st.sampled_from([{"ep": 8}, {"tp": 8}, {"tsp": 8, "ep": 8, "tsp_schedule": "published"}]),
     load=st.sampled_from(["balanced", "zipf", "dirichlet"]),
     skew=st.floats(0.0, 2.0),
     capacity_factor=st.one_of(st.none(), st.floats(0.001, 4.0)),
