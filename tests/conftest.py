@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,24 @@ from hypothesis import HealthCheck, settings
 # How long an example takes depends on what else the machine does; no claim of these tests is about that.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Each worker imports its share of the test modules first: what one has compiled, the next only reads.
+
+    All of them collect in the same order, so that in a new checkout every one would compile every module.
+    """
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None:
+        return
+    asked = [Path(name.split("::")[0]).resolve() for name in session.config.args]
+    modules = [path for path in sorted(Path(__file__).parent.glob("*/test_*.py")) if {path, *path.parents} & {*asked}]
+    for path in modules[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+        with contextlib.suppress(Exception, pytest.skip.Exception):  # told when it is collected
+            if str(path.parent) not in sys.path:
+                sys.path.insert(0, str(path.parent))  # as pytest will
+            importlib.import_module(path.stem)
 
 
 def pytest_collection_finish() -> None:

@@ -15,6 +15,8 @@ from tspsim.model.layer import LayerShard
 from tspsim.operators import Computes, Gemm, GroupedGemm, Role
 from tspsim.parallel import Adapters, Job, peak_memory, scheme_of
 from tspsim.program import Collective, SendReceive
+from tspsim.question import look_up
+from tspsim.simulation import run_plan
 
 ALL = ("qkv", "output", "gate_up", "down")
 DENSE = architecture(512, kv_heads=4, ffn=1792)
@@ -304,6 +306,7 @@ def test_frozen_weights_of_a_folded_plan_travel_but_have_no_gradients_to_bring_h
 def test_folded_adapters_run_and_every_rank_agrees(model: str) -> None:
     plan = {"name": "P", "tsp": 4, "ep": 1 if model.startswith("llama") else 8}
     asked = question(model, [plan], cluster="hgx-b200-8", pass_="training", sequence=8192, adapters={"rank": 16})
-    folded, whole = (tspsim.simulate(asked, every_rank=every).plan("P") for every in (False, True))
+    found = look_up(tspsim.load(asked))
+    folded, whole = (run_plan(found, found.plans[0], every_rank=every) for every in (False, True))
     assert folded.ran, folded.error
     assert folded.step_time_s == pytest.approx(whole.step_time_s, rel=1e-9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ import tspsim
 from tspsim.model import Block, load_model
 from tspsim.parallel import Job, peak_memory, scheme_of
 from tspsim.parallel.memory import stage_memory
-from tspsim.simulation import look_up, scheduled
+from tspsim.question import Question, look_up
+from tspsim.simulation import scheduled
 
 GIB = 2**30
 KI = 1024
@@ -38,9 +40,16 @@ def peak(job: Job) -> float:
     return sum(parts_of(job).values())
 
 
+@cache
+def asked_at(sequence: int) -> Question:
+    """The shipped scenario at another length."""
+    return look_up(tspsim.load("tsp-memory-8x-mi300x", [f"workload.sequence={sequence}"]))
+
+
+@cache
 def peaks_of_scenario(sequence: int) -> dict[str, float]:
-    """Peak bytes of every plan of the shipped scenario at another length, as it is run."""
-    asked = look_up(tspsim.load("tsp-memory-8x-mi300x", [f"workload.sequence={sequence}"]))
+    """Peak bytes of each of its plans, as it is run."""
+    asked = asked_at(sequence)
     return {plan.name: peak(scheduled(asked, plan)) for plan in asked.plans}
 
 
@@ -118,7 +127,7 @@ def test_every_folded_schedule_meets_its_closed_form_to_the_byte(schedule: str, 
 @pytest.mark.parametrize("sequence", PUBLISHED)
 def test_what_is_chosen_holds_what_its_closed_form_says_and_fits(sequence: int) -> None:
     """``auto`` takes one of those schedules: TSP's memory is that schedule's, to the byte."""
-    asked = look_up(tspsim.load("tsp-memory-8x-mi300x", [f"workload.sequence={sequence * KI}"]))
+    asked = asked_at(sequence * KI)
     job, s, h = scheduled(asked, asked.plans[0]), sequence * KI, 4096
     plan, groups = job.plan, job.plan.attended_groups
     assert plan.name == "TSP8" and plan.chosen and plan.recomputation == "full"
