@@ -178,8 +178,8 @@ class StepPrograms:
     @cached_property
     def _forms(self) -> Forms:
         model = self.question.model
-        lengths = [length for block in model.distinct for length in model.attention_of(block).bends(model, block)]
-        return Forms(self.written_of, self._few_of, max(lengths, default=0))
+        bends = {length for block in model.distinct for length in model.attention_of(block).bends(model, block)}
+        return Forms(self.written_of, self._few_of, sorted(bends))
 
     def _few_of(self, job: Job) -> list[Program]:
         """The programs up to where every kind of layer has stood once, and behind the last layer; the host's launches
