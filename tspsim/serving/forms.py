@@ -1,10 +1,10 @@
 """Programs of steps that have the same instructions: written for some of them, put together for the others.
 
-Kernels of attention list the rows of their pass (:mod:`.carriers`). Which sizes any other kernel or a transfer has hangs
-on one or two numbers of its step: tokens that pass, those that are sampled, those that decode kernels take, of the pass
-itself or of a drafter's behind it. Which it is is found out, not known: an instruction hangs on nothing that was seen to
-differ while it stayed the same. One whose numbers were all met before is what it was then; where others are, the program
-is written, and must be what was foreseen.
+Kernels of attention list the rows of their pass (:mod:`.carriers`). Which sizes any other kernel or a transfer has
+hangs on one or two numbers of its step: tokens that pass, those that are sampled, those that decode kernels take, of
+the pass itself or of a drafter's behind it. Which it is is found out, not known: an instruction hangs on nothing that
+was seen to differ while it stayed the same. One whose numbers were all met before is what it was then; where others
+are, the program is written, and must be what was foreseen.
 
 A window hides what lies before it. Rows are looked at as they are and cut to the longest window, so that what has seen
 long contexts alone, or short ones, says nothing about the others.
@@ -169,11 +169,15 @@ class Form:
         if len(self._written) == MOST_WRITTEN:
             self._forget()
         numbers, changed = passes.numbers, False
-        for index, thing in enumerate(things):
-            hangs_on, before = self._hangs_on[index], self._met[index].setdefault(thing.does, numbers)
-            differ = {each for each in hangs_on if before[each] != numbers[each]}
-            hangs_on -= differ
-            changed = changed or bool(differ)
+        differing: dict[int, set[int]] = {}
+        for thing, met, hangs_on in zip(things, self._met, self._hangs_on, strict=True):
+            before = met.setdefault(thing.does, numbers)
+            differ = differing.get(id(before))
+            if differ is None:
+                differ = differing[id(before)] = {each for each, number in enumerate(numbers) if before[each] != number}
+            if not hangs_on.isdisjoint(differ):
+                hangs_on -= differ
+                changed = True
         for index in self._bound:
             for carried in self._carried[index]:
                 carried.look(passes, things[index])
@@ -212,7 +216,7 @@ class Forms:
             return things, None
         if form not in self._orders:
             whole, few = ([each for job in form.jobs for each in write(job)] for write in (self._whole, self._few))
-            self._orders[form] = order_of(whole, few)
+            self._orders[form] = order_of(whole, few, job.model.layers)
         return things, self._orders[form]
 
     def _found(self, job: Job) -> tuple[list[Thing], Form | None]:
