@@ -193,11 +193,15 @@ class Form:
         numbers, changed = passes.numbers, False
         self._least = tuple(map(min, self._least, passes.counts))
         self._most = tuple(map(max, self._most, passes.counts))
-        for index, thing in enumerate(things):
-            hangs_on, before = self._hangs_on[index], self._met[index].setdefault(thing.does, numbers)
-            differ = {each for each in hangs_on if before[each] != numbers[each]}
-            hangs_on -= differ
-            changed = changed or bool(differ)
+        differing: dict[int, set[int]] = {}
+        for thing, met, hangs_on in zip(things, self._met, self._hangs_on, strict=True):
+            before = met.setdefault(thing.does, numbers)
+            differ = differing.get(id(before))
+            if differ is None:
+                differ = differing[id(before)] = {each for each, number in enumerate(numbers) if before[each] != number}
+            if not hangs_on.isdisjoint(differ):
+                hangs_on -= differ
+                changed = True
         for index in self._bound:
             for carried in self._carried[index]:
                 carried.look(passes, things[index])
@@ -236,7 +240,7 @@ class Forms:
             return things, None
         if form not in self._orders:
             whole, few = ([each for job in form.jobs for each in write(job)] for write in (self._whole, self._few))
-            self._orders[form] = order_of(whole, few)
+            self._orders[form] = order_of(whole, few, job.model.layers)
         return things, self._orders[form]
 
     def _found(self, job: Job) -> tuple[list[Thing], Form | None]:

@@ -185,7 +185,9 @@ class StepPrograms:
         """The programs up to where every kind of layer has stood once, and behind the last layer; the host's launches
         are not written for that. Of a pipeline all."""
         plan = job.plan if job.plan.pp > 1 else replace(job.plan, stage_layers=(self._different_layers,))
-        return self.written_of(replace(job, plan=plan, work=replace(job.work, stack=self._silent)))
+        silent = replace(job, plan=plan, work=replace(job.work, stack=self._silent))
+        silent.__dict__["passes"] = job.passes  # of engines alike but for launches
+        return self.written_of(silent)
 
     @cached_property
     def _different_layers(self) -> int:
