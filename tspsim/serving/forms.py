@@ -1,19 +1,22 @@
 """Programs of steps that have the same instructions: written for some of them, put together for the others.
 
-Kernels of attention list the rows of their pass (:mod:`.carriers`). Which sizes any other kernel or a transfer has hangs
-on one or two numbers of its step: tokens that pass, those that are sampled, those that decode kernels take, of the pass
-itself or of a drafter's behind it. Which it is is found out, not known: an instruction hangs on nothing that was seen to
-differ while it stayed the same. One whose numbers were all met before is what it was then; where others are, the program
-is written, and must be what was foreseen.
+Kernels of attention list the rows of their pass (:mod:`.carriers`). Which sizes any other kernel or a transfer has
+hangs on one or two numbers of its step: tokens that pass, those that are sampled, those that decode kernels take, of
+the pass itself or of a drafter's behind it. Which it is is found out, not known: an instruction hangs on nothing that
+was seen to differ while it stayed the same. One whose numbers were all met before is what it was then; where others
+are, the program is written, and must be what was foreseen. What stayed the same from one value of a number to another
+is taken to do so between them, as sizes never fall when tokens are more, and not beyond: a step outside all that was
+seen is written too.
 
-A window hides what lies before it. Rows are looked at as they are and cut to the longest window, so that what has seen
-long contexts alone, or short ones, says nothing about the others.
+A window hides what lies before it, and an indexer chooses from a length on. Rows are looked at as they are and cut to
+each such length, so that what has seen long contexts alone, or short ones, says nothing about the others.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
+from operator import le
 
 from ..model.attention.base import Rows, decoded, prefilled, tokens_of
 from ..parallel import Job
@@ -25,10 +28,14 @@ from .order import Order, order_of
 
 #: Programs that a form keeps, and fewer than which say nothing about others.
 MOST_WRITTEN, LEAST = 512, 3
-#: Of a step: rows of all passes, the same cut to windows, and of each pass so many numbers, the last of which are
-#: tokens that keys and values of prompts are made of.
+#: No number of tokens.
+NONE = -1
+#: Of a step: so many counts of each pass, the last of which are tokens that keys and values of prompts are made of;
+#: then the rows of all, and the same cut to each length from which on a layer reads less, or chooses.
 Numbers = tuple[Hashable, ...]
-BEFORE, EACH = 2, 4
+COUNTS = 6
+#: Of some rows, which of those lengths any of them passes.
+Reach = tuple[bool, ...]
 
 
 class Passes:
@@ -36,51 +43,61 @@ class Passes:
 
     Attributes
     ----------
-    rows, cut
-        Of each as they are, and with contexts up to the longest window.
+    rows
+        Of each.
+    within
+        For each length where a layer bends, those rows again; without a context where it passes that.
     numbers
         What instructions may hang on.
+    counts
+        Those of them that have an order.
     kind
         Equal for steps that may have the same instructions: what is captured, and which kernels there are.
     """
 
-    def __init__(self, job: Job, longest_window: int) -> None:
+    def __init__(self, job: Job, bends: Sequence[int]) -> None:
         drafts = job.drafts.tokens if job.drafts is not None and job.draft_layers else 0
         jobs = [job, *(job.drafting(number) for number in range(min(drafts, 2)))]
         self.job = job
         self.rows: list[Rows] = [each.rows for each in jobs]
-        self.cut: list[Rows] = [tuple([(q, min(c, longest_window), n) for q, c, n in rows]) for rows in self.rows]
-        self.windows = longest_window > 0
-        numbers: list[Hashable] = [tuple(self.rows), tuple(self.cut)]
+        self.within = [[tuple([(q, c if q + c <= bend else NONE, n) for q, c, n in rows]) for rows in self.rows]
+                       for bend in bends]  # fmt: skip
+        cut = [tuple([tuple([(q, min(c, bend), n) for q, c, n in rows]) for rows in self.rows]) for bend in bends]
+        counts: list[int] = []
         kinds: list[Hashable] = [job.step.name, job.plan.expert_overlap]
         for each, rows in zip(jobs, self.rows, strict=True):
             decodes, prompts = decoded(rows), prefilled(rows)
-            numbers += [each.tokens, each.head_tokens, tokens_of(decodes), unpacked(rows)]
+            read, decoding = tokens_of(decodes), sum([count for *_, count in decodes])
+            counts += [each.tokens, each.head_tokens, read, each.tokens - read, decoding, *unpacked(rows)]
             behind = any(context for _, context, _ in prompts)
             kinds += [each.capture, len({q for q, _, _ in decodes}), bool(prompts), behind, each.head_tokens > 0]
-        self.numbers: Numbers = tuple(numbers)
+        self.counts = tuple(counts)
+        self.numbers: Numbers = (*counts, tuple(self.rows), *cut)
         self.kind: Hashable = tuple(kinds)
 
 
 class Carried:
-    """An instruction that may carry the rows of pass ``number``: how often it did, of rows that a window cuts and of
-    others; and where it did not."""
+    """An instruction that may carry the rows of pass ``number``: how often it did, and where it did not, by the lengths
+    that its rows pass."""
 
     def __init__(self, number: int, carrier: Carrier) -> None:
         self.number, self.carrier = number, carrier
-        self._held: Counter[bool] = Counter()
-        self._refuted: set[bool] = set()
+        self._held: Counter[Reach] = Counter()
+        self._refuted: set[Reach] = set()
 
-    def _cut(self, passes: Passes) -> bool:
-        of = self.carrier.field.of
-        return passes.windows and of(passes.rows[self.number]) != of(passes.cut[self.number])
+    def _reach(self, passes: Passes) -> Reach:
+        if not passes.within:
+            return ()
+        of, number = self.carrier.field.of, self.number
+        rows = of(passes.rows[number])
+        return tuple([of(within[number]) != rows for within in passes.within])
 
     def in_(self, passes: Passes) -> Thing:
         return self.carrier.with_rows(self.carrier.field.of(passes.rows[self.number]))
 
     def surely(self, passes: Passes) -> bool:
-        cut = self._cut(passes)
-        return self._held[cut] > 1 and cut not in self._refuted
+        reach = self._reach(passes)
+        return self._held[reach] > 1 and reach not in self._refuted
 
     @property
     def ever(self) -> bool:
@@ -88,9 +105,9 @@ class Carried:
 
     def look(self, passes: Passes, thing: Thing) -> None:
         if self.in_(passes).does == thing.does:
-            self._held[self._cut(passes)] += 1
+            self._held[self._reach(passes)] += 1
         else:
-            self._refuted.add(self._cut(passes))
+            self._refuted.add(self._reach(passes))
 
 
 class Form:
@@ -107,6 +124,7 @@ class Form:
         self.jobs: list[Job] = []
         #: Of every thing the numbers that it may hang on, and what of a pass it may carry.
         self._hangs_on = [set(range(len(passes.numbers))) for _ in things]
+        self._least = self._most = passes.counts
         self._carried = [
             [
                 Carried(number, Carrier(thing, field))
@@ -129,7 +147,7 @@ class Form:
         groups: dict[tuple[int, ...], list[int]] = {}
         self._bound: list[int] = []
         for index, (thing, hangs_on) in enumerate(zip(self._first, self._hangs_on, strict=True)):
-            counted = [BEFORE + EACH * each.number + EACH - 1 for each in self._carried[index] if each.ever]
+            counted = [COUNTS * each.number + COUNTS - 1 for each in self._carried[index] if each.ever]
             if lists_rows(thing.what) or not hangs_on.isdisjoint(counted):
                 self._bound.append(index)
             else:
@@ -146,7 +164,7 @@ class Form:
 
     def put_together(self, passes: Passes) -> list[Thing] | None:
         """What takes time in a step's program; None where something of it was not met yet."""
-        if len(self._written) < LEAST:
+        if len(self._written) < LEAST or not self._between(passes.counts):
             return None
         things, numbers = list(self._first), passes.numbers
         for asked, where, table in self._tables:
@@ -162,6 +180,10 @@ class Form:
             things[index] = carried.in_(passes)
         return things
 
+    def _between(self, counts: tuple[int, ...]) -> bool:
+        """Whether a step's counts are within those seen."""
+        return all(map(le, self._least, counts)) and all(map(le, counts, self._most))
+
     def learn(self, passes: Passes, things: list[Thing]) -> bool:
         """From a program that was written; False where it is of another form."""
         if len(things) != len(self._first):
@@ -169,11 +191,17 @@ class Form:
         if len(self._written) == MOST_WRITTEN:
             self._forget()
         numbers, changed = passes.numbers, False
-        for index, thing in enumerate(things):
-            hangs_on, before = self._hangs_on[index], self._met[index].setdefault(thing.does, numbers)
-            differ = {each for each in hangs_on if before[each] != numbers[each]}
-            hangs_on -= differ
-            changed = changed or bool(differ)
+        self._least = tuple(map(min, self._least, passes.counts))
+        self._most = tuple(map(max, self._most, passes.counts))
+        differing: dict[int, set[int]] = {}
+        for thing, met, hangs_on in zip(things, self._met, self._hangs_on, strict=True):
+            before = met.setdefault(thing.does, numbers)
+            differ = differing.get(id(before))
+            if differ is None:
+                differ = differing[id(before)] = {each for each, number in enumerate(numbers) if before[each] != number}
+            if not hangs_on.isdisjoint(differ):
+                hangs_on -= differ
+                changed = True
         for index in self._bound:
             for carried in self._carried[index]:
                 carried.look(passes, things[index])
@@ -190,14 +218,14 @@ class Forms:
     whole, few
         Write the program of a job of one stage: all of it, and what takes time in it up to where every kind of layer
         has stood once.
-    longest_window
-        Tokens of a context from which on no layer reads more of it, or chooses; 0: all layers read all.
+    bends
+        Tokens of a context from which on a layer reads less of what is added, or chooses.
     """
 
     def __init__(
-        self, whole: Callable[[Job], list[Program]], few: Callable[[Job], list[Program]], longest_window: int
+        self, whole: Callable[[Job], list[Program]], few: Callable[[Job], list[Program]], bends: Sequence[int]
     ) -> None:
-        self._whole, self._few, self._longest_window = whole, few, longest_window
+        self._whole, self._few, self._bends = whole, few, bends
         self._forms: dict[Hashable, Form | None] = {}
         self._orders: dict[Form, Order | None] = {}
 
@@ -212,13 +240,13 @@ class Forms:
             return things, None
         if form not in self._orders:
             whole, few = ([each for job in form.jobs for each in write(job)] for write in (self._whole, self._few))
-            self._orders[form] = order_of(whole, few)
+            self._orders[form] = order_of(whole, few, job.model.layers)
         return things, self._orders[form]
 
     def _found(self, job: Job) -> tuple[list[Thing], Form | None]:
         if job.plan.pp > 1 or job.micro_batches > 1 or set(axes_of(job)) != {"pp"}:
             return things_of(self._few(job)), None
-        passes = Passes(job, self._longest_window)
+        passes = Passes(job, self._bends)
         form, known = self._forms.get(passes.kind), passes.kind in self._forms
         found = form.put_together(passes) if form is not None else None
         if found is None:

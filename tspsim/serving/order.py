@@ -44,16 +44,14 @@ class Order:
         return max(end_s, self._issued_s)
 
 
-def order_of(whole: Sequence[Program], few: Sequence[Program]) -> Order | None:
-    """From the programs of some steps, and what of each is written for a few layers, whose things it counts in; None
-    where they are no such chains, or not alike."""
-    few_things, things = alike(few), alike(whole)
-    if few_things is None or things is None:
-        return None
+def order_of(whole: Sequence[Program], few: Sequence[Program], layers: int) -> Order | None:
+    """From the programs of some steps of a model with so many layers, and what of each is written for a few of these,
+    whose things it counts in; None where they are no such chains, or not alike."""
+    few_things, things = alike(few, layers), alike(whole, layers)
     numbers: dict[Hashable, int] = {}
     for index, thing in enumerate(few_things):
         numbers.setdefault(thing, index)
-    if any(thing not in numbers for thing in things):
+    if numbers.keys() != set(things):
         return None
     where = [numbers[thing] for thing in things]
     found = [places_of(program, where) for program in whole]
@@ -62,19 +60,26 @@ def order_of(whole: Sequence[Program], few: Sequence[Program]) -> Order | None:
     return Order(*found[0])
 
 
-def alike(programs: Sequence[Program]) -> list[Hashable] | None:
-    """What takes time, one after the other: what it is called, and what it does in each of the programs."""
-    each = [list(_named(program)) for program in programs]
-    if any([name for name, _ in other] != [name for name, _ in each[0]] for other in each):
-        return None
-    return [(same[0][0], *(thing.does for _, thing in same)) for same in zip(*each, strict=True)]
+def alike(programs: Sequence[Program], layers: int) -> list[Hashable]:
+    """What tells apart the things of some programs: inside a layer what each is called, and what it does in all of
+    them; before and behind the layers its place."""
+    found: list[Hashable] = []
+    outside = 0
+    for same in zip(*map(_named, programs), strict=False):
+        (name, layer, _), *_ = same
+        if 0 <= layer < layers:
+            found.append((name, *[thing.does for *_, thing in same]))
+        else:
+            found.append((name, outside))
+            outside += 1
+    return found
 
 
-def _named(program: Program) -> Iterator[tuple[Hashable, Thing]]:
+def _named(program: Program) -> Iterator[tuple[Hashable, int, Thing]]:
     for item in program.items:
         for instruction in item.body if isinstance(item, Repeat) else (item,):
             for place, what in enumerate(timed(instruction)):
-                yield (instruction.name, instruction.part, place), Thing(what)
+                yield (instruction.name, instruction.part, place), instruction.layer, Thing(what)
 
 
 def places_of(program: Program, where: Sequence[int]) -> tuple[list[Place], float] | None:

@@ -178,14 +178,16 @@ class StepPrograms:
     @cached_property
     def _forms(self) -> Forms:
         model = self.question.model
-        lengths = [length for block in model.distinct for length in model.attention_of(block).bends(model, block)]
-        return Forms(self.written_of, self._few_of, max(lengths, default=0))
+        bends = {length for block in model.distinct for length in model.attention_of(block).bends(model, block)}
+        return Forms(self.written_of, self._few_of, sorted(bends))
 
     def _few_of(self, job: Job) -> list[Program]:
         """The programs up to where every kind of layer has stood once, and behind the last layer; the host's launches
         are not written for that. Of a pipeline all."""
         plan = job.plan if job.plan.pp > 1 else replace(job.plan, stage_layers=(self._different_layers,))
-        return self.written_of(replace(job, plan=plan, work=replace(job.work, stack=self._silent)))
+        silent = replace(job, plan=plan, work=replace(job.work, stack=self._silent))
+        silent.__dict__["passes"] = job.passes  # of engines alike but for launches
+        return self.written_of(silent)
 
     @cached_property
     def _different_layers(self) -> int:
