@@ -25,11 +25,11 @@ WRITTEN = re.compile(r"^Write `([\w.]+)`:\n\n```yaml\n(.*?)^```$", re.DOTALL | r
 
 
 def commands() -> list[list[str]]:
-    """Every command of the page but the installation's; a sweep in this process, which starts sooner."""
+    """Every command of the page but the installation's; sweeps and searches in this process, which starts sooner."""
     text = PAGE.read_text(encoding="utf-8")
     lines = [shlex.split(line) for block in FENCED.findall(text) for line in block.splitlines()]
     typed = [words[1:] for words in lines if words[0] == "tspsim"]
-    return [[*words, "--jobs", "1"] if words[0] == "sweep" else words for words in typed]
+    return [[*words, "--jobs", "1"] if words[0] in ("sweep", "plan") else words for words in typed]
 
 
 def test_the_first_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
