@@ -168,7 +168,7 @@ def test_limits_are_read_and_name_what_they_know() -> None:
 def test_plans_keep_their_limits_or_the_answer_says_that_none_does(mixture: str) -> None:
     source = tspsim.load(question(mixture, OVERLAPPED))
     free = 120e9
-    limited = Planner(source, jobs=1, budget_s=2.0, limits=[f"memory_free>={free}B", "schemes=tp"]).only_best()
+    limited = Planner(source, jobs=1, budget_s=3.0, limits=[f"memory_free>={free}B", "schemes=tp"]).only_best()
     assert limited.best
     assert all(found.headroom_bytes >= free and found.candidate.plan.tp > 1 for found in limited.best)
     assert limited.to_json()["plan"]["kept_limits"] == ["memory_free>=1.2e+11", "schemes=tp"]
