@@ -120,7 +120,7 @@ def layered(draw: st.DrawFn) -> tuple[Program, ...]:
     return tuple(roles)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     machines(*CLUSTERS, *FLAWED),
     layered(),

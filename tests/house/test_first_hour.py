@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import shlex
 import zipfile
@@ -25,16 +26,16 @@ WRITTEN = re.compile(r"^Write `([\w.]+)`:\n\n```yaml\n(.*?)^```$", re.DOTALL | r
 
 
 def commands() -> list[list[str]]:
-    """Every command of the page but the installation's; a sweep in this process, which starts sooner."""
+    """Every command of the page but the installation's."""
     text = PAGE.read_text(encoding="utf-8")
     lines = [shlex.split(line) for block in FENCED.findall(text) for line in block.splitlines()]
-    typed = [words[1:] for words in lines if words[0] == "tspsim"]
-    return [[*words, "--jobs", "1"] if words[0] == "sweep" else words for words in typed]
+    return [words[1:] for words in lines if words[0] == "tspsim"]
 
 
 def test_the_first_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TSPSIM_CATALOG", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)  # in this process, which starts sooner
     nccl_log(tmp_path / "all_reduce.log", "all_reduce")
     for name, text in WRITTEN.findall(PAGE.read_text(encoding="utf-8")):
         (tmp_path / name).write_text(text)

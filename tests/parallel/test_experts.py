@@ -326,8 +326,8 @@ def test_a_module_for_a_further_token_is_no_part_of_the_models_own_layers() -> N
 @pytest.mark.parametrize(
     "plan",
     [
-        {"tp": 8}, {"sp": 4, "ep": 16}, {"tsp": 8, "ep": 8}, {"ep": 16, "zero": 1}, {"pp": 2, "ep": 8},
-        {"tp": 2, "ep": 16, "sequence_regions": True},
+        {"tp": 8}, {"sp": 4, "ep": 16}, {"tsp": 8, "ep": 8, "tsp_schedule": "published"}, {"ep": 16, "zero": 1},
+        {"pp": 2, "ep": 8}, {"tp": 2, "ep": 16, "sequence_regions": True},
     ],
     ids=str,
 )  # fmt: skip

@@ -38,7 +38,7 @@ def asked(**more: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def planned() -> TrafficPlanned:
-    return TrafficPlanner(load(asked()), budget_s=4.0).run()
+    return TrafficPlanner(load(asked()), budget_s=3.0).run()
 
 
 def test_no_stated_plan_serves_more_within_bounds_for_a_dollar(planned: TrafficPlanned):
