@@ -106,6 +106,63 @@ def test_folding_changes_nothing(case, lanes):
     pd.testing.assert_frame_equal(folded, stepped, rtol=1e-9, atol=0.0)
 
 
+class Stepwise:
+    """Bent steps, whole runs of which are known beforehand."""
+
+    def seconds(self, works):
+        return max(bent(work.batch) for work in works if work.tokens)
+
+    def decode_each_s(self, works, steps):
+        works = [work.kept() for work in works if work.sequences]
+        return np.array([self.seconds([work.later(n) for work in works]) for n in range(steps)])
+
+    def decode_ends_s(self, works, steps):
+        return self.decode_each_s(works, steps).cumsum()
+
+
+def served_by(engine, rows, front_end_s, lanes, every_step):
+    """Requests one behind the other at their times, each new one when an earlier one ends: their times, and the log."""
+    env, coming = simpy.Environment(), []
+
+    def ended(_request):
+        if coming:
+            request = coming.pop()
+            Moment(env, env.now + front_end_s, lambda: replica.submit(request), ON_TIME)
+
+    replica = Replica(env, engine, Stepwise(), lanes=lanes, on_end=ended, every_step=every_step)
+    requests = [Request(i, a, int(p), int(o)) for i, (a, p, o) in enumerate(rows.itertuples(index=False))]
+    at_once = requests[: len(requests) // 2 + 1]
+    coming += requests[len(at_once) :]
+    for request in at_once:
+        Moment(env, request.arrival_s, lambda request=request: replica.submit(request), ON_TIME)
+    env.run()
+    return [(each.first_scheduled_s, each.first_token_s, each.end_s) for each in requests], replica.log.to_frame()
+
+
+@settings(max_examples=150)
+@given(case=settings_and_requests(), front_end_s=st.sampled_from([0.0037, 0.0213]), lanes=st.sampled_from([1, 1, 2]))
+def test_an_engine_that_plans_whole_runs_is_one_that_plans_step_by_step(case, front_end_s, lanes):
+    engine, rows = case
+    whole, stepped = (served_by(engine, rows, front_end_s, lanes, every_step) for every_step in (False, True))
+    np.testing.assert_allclose(whole[0], stepped[0], rtol=1e-12)
+
+
+@settings(max_examples=100)
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 300), st.integers(1, 40), st.integers(1, 30)), min_size=1, max_size=20),
+    options=OPTIONS["vllm"],
+    spare=st.none() | st.integers(0, 60),
+    front_end_s=st.sampled_from([0.0037, 0.0213]),
+)
+def test_an_engine_that_plans_ahead_logs_the_steps_in_which_arrivals_are_only_noted(rows, options, spare, front_end_s):
+    """They belong to a run that goes on, and more wait in them."""
+    kv_tokens = None if spare is None else max(p + o for _, p, o in rows) + 20 + spare
+    engine = Engine("vllm", kv_tokens=kv_tokens, **{**options, "async_scheduling": True})
+    rows = pd.DataFrame([(a / 64, p, o) for a, p, o in rows])
+    whole, stepped = (served_by(engine, rows, front_end_s, 1, every_step)[1] for every_step in (False, True))
+    pd.testing.assert_frame_equal(whole, stepped, rtol=1e-12, atol=0.0)
+
+
 class Watched(CalledCost):
     """A cost that looks at the engine in every step."""
 

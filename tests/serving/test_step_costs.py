@@ -160,13 +160,13 @@ def test_drafts_are_made_beside_prompts() -> None:
 
 
 @pytest.mark.parametrize("model", ["kimi-k2.6", "gpt-oss-120b", "glm-5.1"])
-def test_a_run_of_decode_steps_is_the_sum_of_its_steps(model: str) -> None:
+def test_a_run_of_decode_steps_is_the_sum_of_its_steps_to_the_bit(model: str) -> None:
     cost = costs(model)
     for batch, shortest in ((1, 100), (37, 100), (64, 3000), (700, 1500)):
         work = Work((), [shortest + 7 * number for number in range(batch)])
-        ends_s = cost.decode_ends_s([work], 130)
         alone = [cost.seconds([work.later(step)]) for step in range(130)]
-        np.testing.assert_allclose(ends_s, np.cumsum(alone), rtol=1e-12)
+        assert cost.decode_each_s([work], 130).tolist() == alone
+        assert cost.decode_ends_s([work], 130).tolist() == np.cumsum(alone).tolist()
 
 
 def test_a_run_looks_at_its_longest_sequence_alone_as_long_as_its_steps_do() -> None:

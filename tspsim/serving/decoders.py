@@ -232,12 +232,12 @@ class Decoders:
 
     def hold(self, steps: int) -> None:
         """Hold the blocks of the next ``steps`` steps."""
-        level = self.counter + (steps if self.speculation is None else self.advance(steps))
-        if level != self._level:
-            blocks = self._growth(level)
+        to, level = self.counter + (steps if self.speculation is None else self.advance(steps)), self._level
+        if to != level:
+            blocks = self._phases[-level % self.block] if to == level + 1 else self._growth(to)
             if blocks:
                 self.pool.take(blocks)
-            self._level = level
+            self._level = to
 
     def _growth(self, to: int) -> int:
         """Blocks that they take from the level to another value of the counter."""

@@ -57,6 +57,7 @@ class Decodes:
         self.programs, self._curves = programs, known
         engine = programs.question.work.stack.engine
         self.queries, self._stages = programs.queries, programs.plan.pp
+        self._halves = programs.plan.hiding.halves
         sizes = engine.graphs.tokens(self.queries, engine.slots)
         self._sizes = [size // self.queries for size in sizes] if engine.graphs.pads else []
         self._alone = set() if engine.graphs.pads else {size // self.queries for size in sizes}
@@ -80,7 +81,7 @@ class Decodes:
 
     def step_s(self, work: Work) -> float:
         """Seconds of the next step, bit for bit the first of :meth:`steps_s`."""
-        if self._stages > 1 or self.programs.plan.hiding.halves:
+        if self._stages > 1 or self._halves:
             return float(self.steps_s(work, 1)[0])
         batch, tokens = work.sequences, work.context_tokens
         uneven = batch > 1 and work.longest * batch > tokens
@@ -99,7 +100,7 @@ class Decodes:
         mean = (tokens + batch * later) / batch
         if self._stages > 1:
             return self._in_parts(batch, mean)
-        if self.programs.plan.hiding.halves:
+        if self._halves:
             return self._in_halves(batch, mean)
         found = self._along(batch, mean)
         if not self.bends:

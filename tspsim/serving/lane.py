@@ -301,8 +301,7 @@ class Lane:
     def work(self, plan: StepPlan) -> Work:
         """The work of a plan's step; its contexts can be listed until the lane moves on."""
         self._edition += 1
-        decoders = self.decoders
-        extra = self.padded() if plan.decodes else []
+        decoders, extra = self.decoders, self.padded() if plan.decodes else []
         listed = partial(self._contexts, plan, extra, self._edition, decoders.counter)
         chunks: tuple[Chunk, ...] = ()
         if plan.chunks:
@@ -401,7 +400,7 @@ class Lane:
     def used_tokens(self, steps: int = 0) -> int:
         """Tokens of the cache in use, in whole blocks; ``steps`` of a run are done."""
         used = self.pool.used + self.decoders.blocks_after(steps)
-        if steps > 1 and self.overlap and self.lingering:
+        if steps > 1 and self.lingering and self.overlap:
             used -= sum([sequence.held for sequence in self.lingering])
         return used * self.block
 

@@ -226,17 +226,15 @@ class Replica:
     def _note(self, run: Run) -> None:
         """A step with arrivals is over and the run goes on: in the log its steps from now on have more that wait."""
         steps, run.noting = run.noting, 0
-        run.start_s, run.logged = self._log(run, steps), steps
+        used = sum([lane.used_tokens(steps) for lane in self.lanes])
+        run.start_s, run.logged = self._log(run, steps, used), steps
         run.waiting = self.waiting
         for lane in self.lanes:
             lane.note()
 
-    def _log(self, run: Run, steps: int) -> float:
-        """The first steps of a run as far as they are not logged; when they are over."""
-        end_s = float(run.ends_s[steps - 1])
-        used, more = 0, steps - run.logged
-        for lane in self.lanes:
-            used += lane.used_tokens(steps)
+    def _log(self, run: Run, steps: int, used: int) -> float:
+        """The first steps of a run as far as they are not logged, and the tokens in use then; when they are over."""
+        end_s, more = float(run.ends_s[steps - 1]), steps - run.logged
         self.log.add(run.start_s, end_s, more, run.kind, run.sequences, run.chunk_tokens, run.waiting, used)
         return end_s
 
@@ -363,18 +361,19 @@ class Replica:
         if run.noting:
             self._note(run)
         self._run = None
-        if run.steps > 1:
-            for lane, plan in zip(self.lanes, run.plans, strict=True):
-                lane.go_on(plan, run.steps)
-        end_s = self._log(run, run.steps)
         first: list[Sequence] = []
         ended: list[Sequence] = []
+        steps, used = run.steps, 0
         for lane, plan in zip(self.lanes, run.plans, strict=True):
-            outs = lane.complete(plan, run.steps)
+            if steps > 1:
+                lane.go_on(plan, steps)
+            used += lane.used_tokens(steps)
+            outs = lane.complete(plan, steps)
             first += outs[0]
             ended += outs[1]
         if self._notices:
             self._tell()
+        end_s = self._log(run, steps, used)
         for sequence in first:
             sequence.request.first_token_s = end_s
             if self._on_first_token is not None:
