@@ -231,6 +231,19 @@ def test_of_the_links_a_channel_has_to_itself_the_tightest_says_it_all() -> None
     assert channels[0].region == channels[1].region != channels[2].region
 
 
+def test_groups_found_before_are_not_taken_for_those_of_another_size(model: str) -> None:
+    """Eight ranks or sixteen divide state: the same GPUs in the same order, in other groups."""
+    plans = [{"name": f"Z3/{size}", "zero": 3, "shard_group": size} for size in (8, 16)]
+
+    def steps(*some: dict[str, Any]) -> list[float]:
+        workload = {"model": model, "pass": "training", "sequence": "2Ki"}
+        cluster = {"device": "mi300x", "nodes": 4, "fabric": "rails-400g"}
+        asked = {"name": "groups", "cluster": cluster, "workload": workload, "plans": list(some)}
+        return [plan.step_time_s for plan in tspsim.simulate(asked).plans]
+
+    assert steps(*plans) == steps(plans[0]) + steps(plans[1])
+
+
 def test_equal_programs_of_different_roles_are_one_class() -> None:
     cluster = load_cluster("mi300x-8")
     twins = [program(kernel(1.0), role="first"), program(kernel(1.0), role="second")]

@@ -19,6 +19,7 @@ from tspsim.cli import main
 from tspsim.costs import Costs
 from tspsim.errors import InfeasibleError, InputError
 from tspsim.parallel import peak_memory, scheme_of
+from tspsim.parallel.recomputed import KEPT
 from tspsim.paths import tasks as longest
 from tspsim.paths.lower_bound import LowerBound
 from tspsim.paths.walk import Layers, TimedInstruction, TimedTask, walk
@@ -170,6 +171,8 @@ def test_no_bound_exceeds_the_simulated_step(data: st.DataObject, model: str) ->
     found = {
         "floor": bound.floor_s(family, pipeline),
         "compute": bound.compute_s(family, pipeline),
+        "compute without what is made again": bound.compute_s(family.making(KEPT), pipeline),
+        "schedule": bound.schedule_s(staged.job, pipeline),
         "even": bound.even_s(staged.job, staged.mesh),
         "rough": bound.rough_s(layout.job, layout.mesh),
         "outline": bound.outline_s(layout.job, layout.mesh),

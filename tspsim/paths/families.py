@@ -77,6 +77,12 @@ class FamilyBounds:
             self._least[key] = kernels.least_of_schedules(whole, kernels.of_model)
         return in_pipeline(family, self._least[key], pipelines)
 
+    def schedule_s(self, job: Job, pipelines: Sequence[Shape] = ()) -> float:
+        """The kernels of a step alone, of one schedule; where experts are spread over ranks that is not looked at."""
+        if _over_ranks(job):
+            return 0.0
+        return in_pipeline(job, self.kernels.of_model(job), pipelines)
+
     def _unrouted(self, family: Job, seconds: Callable[[Operator], float], how: str) -> KernelSeconds:
         """Kernels of a micro-batch through a whole model but for those of experts and their rows, which alone depend on
         the way there; of the schedule that has least."""

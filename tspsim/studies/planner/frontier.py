@@ -170,9 +170,14 @@ class Frontier:
         self._push(closer_s, partial(self._within_stage, family, frozenset(number for number, _, _ in pipelines)))
 
     def _within_stage(self, family: Job, pipelines: frozenset[int], bound_s: float) -> None:
-        """A family's schedules within a stage, with what its kernels wait for and lose."""
-        for even_s, staged in self._sets.once(self._sets.staged, family):
-            self._push(max(bound_s, even_s), partial(self._beside, staged, family, pipelines))
+        """A family's schedules within a stage, with the kernels of each."""
+        for kernels_s, staged in self._sets.once(self._sets.schedules, family):
+            self._push(max(bound_s, kernels_s), partial(self._staged, staged, family, pipelines))
+
+    def _staged(self, staged: Candidate, family: Job, pipelines: frozenset[int], bound_s: float) -> None:
+        """One of them with what its kernels wait for and lose."""
+        closer_s = self._sets.once(self._sets.staged_s, staged)
+        self._push(max(bound_s, closer_s), partial(self._beside, staged, family, pipelines))
 
     def _beside(self, staged: Candidate, family: Job, pipelines: frozenset[int], bound_s: float) -> None:
         """One of them with what replicas say to each other."""

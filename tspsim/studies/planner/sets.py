@@ -7,13 +7,11 @@ a bound counts what replicas say to each other in the way that says least, of th
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ..._quick import replace
-from ...errors import UnreachableError
 from ...parallel import Job
 from ...parallel.pipeline import PipelineOrder, order_of
 from ...parallel.recomputed import KEPT
@@ -94,13 +92,14 @@ class Sets:
             self._states[key] = [state_bytes(layout.job, each) for each in every]
         return self._states[key]
 
-    def staged(self, family: Job) -> list[tuple[float, Candidate]]:
-        """A family's schedules within a stage that reach all its ranks, each with what its step cannot undercut."""
-        found = []
-        for staged in self.space.within_stage(family):
-            with contextlib.suppress(UnreachableError):  # dead links cut its ranks off from each other
-                found.append((self.bound.even_s(staged.job, staged.mesh), staged))
-        return found
+    def schedules(self, family: Job) -> list[tuple[float, Candidate]]:
+        """A family's schedules within a stage, each with what its own kernels take."""
+        shapes = self.shapes(family, self.space.pipelines(family))
+        return [(self.bound.schedule_s(each.job, shapes), each) for each in self.space.within_stage(family)]
+
+    def staged_s(self, staged: Candidate) -> float:
+        """One of them with what its kernels wait for and lose."""
+        return self.bound.even_s(staged.job, staged.mesh)
 
     def beside_s(self, staged: Candidate, family: Job) -> float:
         """The same with what replicas say to each other."""
