@@ -3,76 +3,68 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import tempfile
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from .errors import InputError
 
+#: What helps where a file cannot be written: where the disk is full, and otherwise.
+REMEDIES = {errno.ENOSPC: "name another file with enough room"}
+USUAL_REMEDY = "name a file in a folder you own"
 
-def atomic_write(path: Path, text: str | Iterable[str]) -> None:
-    """Write ``text`` (or its pieces, as they come) to a temporary file beside ``path``, then rename it.
 
-    Parameters
-    ----------
-    path
-        The target; its folder is made when missing, an older file is replaced.
-    text
-        The content, encoded as UTF-8.
+@contextlib.contextmanager
+def replacing(path: Path, remedy: str | None = None) -> Iterator[Path]:
+    """A temporary file beside ``path`` to fill, which takes its place at the end.
+
+    The folder is made when missing. Whatever ends the writing before (Ctrl-C as well), the temporary file is removed
+    and an older file at ``path`` stays as it was.
 
     Raises
     ------
-    InputError The folder or file cannot be written or the disk is full. Whatever ends the write (Ctrl-C as
-    well), the temporary file is removed and an older file at ``path`` stays as it was.
+    InputError
+        The folder or file cannot be written or the disk is full; says ``remedy``, None: the usual one.
     """
-    pieces = (text,) if isinstance(text, str) else text
     temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name[:60]}.", suffix=".part", dir=path.parent)
+        os.close(handle)
         temporary = Path(name)
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.writelines(pieces)
-            file.flush()
+        yield temporary
+        with temporary.open("r+b") as file:
             os.fsync(file.fileno())
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
         temporary = None
     except OSError as error:
-        reason = error.strerror or type(error).__name__
-        remedy = (
-            "name another file with enough room" if error.errno == 28 else "name a file in a folder you own"
-        )
-        raise InputError(f"cannot write: {reason}; {remedy}", file=str(path)) from error
+        reason = error.strerror or str(error) or type(error).__name__
+        told = remedy or REMEDIES.get(error.errno or 0, USUAL_REMEDY)
+        raise InputError(f"cannot write: {reason}; {told}", file=str(path)) from error
     finally:
         if temporary is not None:
             with contextlib.suppress(OSError):
                 temporary.unlink()
 
 
-def zipped(folder: Path, path: Path) -> None:
-    """All files below ``folder`` as one ZIP at ``path``, whole or not at all; the same files give the same bytes.
+def atomic_write(path: Path, text: str | Iterable[str], remedy: str | None = None) -> None:
+    """Write ``text`` (or its pieces, as they come) in UTF-8, :func:`replacing` an older file."""
+    with replacing(path, remedy) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines((text,) if isinstance(text, str) else text)
 
-    Raises
-    ------
-    InputError
-        The folder of ``path`` or the file cannot be written.
-    """
-    temporary = path.with_name(f".{path.name[:60]}.part")
-    try:
-        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
-            for file in sorted(each for each in folder.rglob("*") if each.is_file()):
-                entry = zipfile.ZipInfo(file.relative_to(folder).as_posix())
-                entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
-                archive.writestr(entry, file.read_bytes())
-        temporary.replace(path)
-    except OSError as error:
-        raise InputError(f"cannot write: {error.strerror or type(error).__name__}", file=str(path)) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+
+def zipped(folder: Path, path: Path) -> None:
+    """All files below ``folder`` as one ZIP at ``path``, :func:`replacing` an older file; the same files give the same
+    bytes."""
+    with replacing(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(each for each in folder.rglob("*") if each.is_file()):
+            entry = zipfile.ZipInfo(file.relative_to(folder).as_posix())
+            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+            archive.writestr(entry, file.read_bytes())
 
 
 def _umask() -> int:

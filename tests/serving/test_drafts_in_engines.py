@@ -21,7 +21,7 @@ def serve(speculation, outputs, *, count=1, prompt=100, cost=None, **options):
 
 
 def test_tokens_a_step_are_the_sum_of_products():
-    assert Speculation.alike(3, 0.8).tokens_a_step == pytest.approx((1 - 0.8**4) / (1 - 0.8))
+    assert Speculation((0.8,) * 3).tokens_a_step == pytest.approx((1 - 0.8**4) / (1 - 0.8))
     assert Speculation((1.0, 1.0)).tokens_a_step == 3.0
     assert Speculation((0.0, 1.0)).tokens_a_step == 1.0
 
@@ -88,7 +88,7 @@ def test_drafts_need_room_in_the_cache():
     """110 tokens fit into 112 alone; with three drafts they are refused: they are written beyond the outputs."""
     serve(None, 10, kv_tokens=112)
     with pytest.raises(InputError, match="take 115 tokens of cache"):
-        serve(Speculation.alike(3, 0.5), 10, kv_tokens=112)
+        serve(Speculation((0.5,) * 3), 10, kv_tokens=112)
 
 
 def test_wrong_acceptances_are_refused():

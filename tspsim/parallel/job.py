@@ -80,11 +80,6 @@ class Job:
         engine, queries = self.work.stack.engine, self.work.load.queries
         return engine.captured(self.rows, queries) if self.step.serves else Captured.NOTHING
 
-    @property
-    def captured(self) -> bool:
-        """Whether a serving step's engine launches all kernels of the pass as one graph."""
-        return self.capture is Captured.WHOLE
-
     @cached_property
     def forwards(self) -> tuple[Batch, ...]:
         """What passes the model in a serving step, as it is."""

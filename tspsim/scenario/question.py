@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, field_validator, model_validator
@@ -194,14 +194,6 @@ class Scenario(Section):
         stated = self.cluster.in_words() if isinstance(self.cluster, ClusterInline) else ()
         asked = self.traffic.in_words(self.workload.model) if self.traffic is not None else ()
         return (*self._remarks, *stated, *asked)
-
-    def points(self) -> Iterator[Scenario]:
-        """One a point of its traffic's curve; of a single step itself."""
-        if self.traffic is None:
-            yield self
-            return
-        for traffic in self.traffic.points():
-            yield self.model_copy(update={"traffic": traffic})
 
     def read_from(self, file: str | None, overridden: Sequence[str], remarks: Sequence[str]) -> Scenario:
         """The same question, with its file, the keys that options set, and sentences on how its numbers were read."""

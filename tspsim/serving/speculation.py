@@ -55,11 +55,6 @@ class Speculation:
             if not 0.0 <= value <= 1.0:
                 raise InputError(f"'{value:g}' is not a probability; it must be in 0 to 1", key="acceptance")
 
-    @classmethod
-    def alike(cls, drafts: int, acceptance: float, *, sampled: bool = False, seed: int = 0) -> Speculation:
-        """Every one of ``drafts`` tokens is accepted alike."""
-        return cls((acceptance,) * drafts, sampled, seed)
-
     @property
     def drafts(self) -> int:
         """Tokens guessed a step."""

@@ -7,19 +7,17 @@ with ``wall_`` differ from run to run, all others are the same to the bit for th
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import itertools
-import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._display import html_table
 from ..errors import InputError
+from ..files import atomic_write, replacing
 from ..result import Cell, Memory, PlanResult, Range, Result, flat
 from ..units import compact, duration
 
@@ -28,6 +26,8 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Cell]
 SUFFIXES = (".parquet", ".csv")
+#: What helps where a table cannot be written.
+REMEDY = "make room or name another file; the answers are kept, run again with --resume"
 #: Rows that a notebook shows of a table.
 ROWS_SHOWN = 40
 
@@ -120,11 +120,11 @@ class Table:
             The suffix is another, or the file cannot be written.
         """
         if path.suffix == ".csv":
-            text = self.csv()
-            _write_whole(path, lambda temporary: _write_text(temporary, text))
+            atomic_write(path, self.csv(), REMEDY)
         else:
             check_suffix(path)
-            _write_whole(path, self._write_parquet)
+            with replacing(path, REMEDY) as temporary:
+                self._write_parquet(temporary)
 
     def _write_parquet(self, path: Path) -> None:
         import pyarrow
@@ -228,33 +228,3 @@ def _csv_cell(cell: Cell) -> Cell:
     if isinstance(cell, bool):
         return "true" if cell else "false"
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t")) else cell
-
-
-def _write_text(path: Path, text: str) -> None:
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-
-
-def _write_whole(path: Path, write: Callable[[Path], None]) -> None:
-    """Let ``write`` fill a temporary file beside ``path``, then put it in its place."""
-    temporary: Path | None = None
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name[:60]}.", suffix=".part", dir=path.parent)
-        os.close(handle)
-        temporary = Path(name)
-        write(temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(0o666 & ~mask)
-        temporary.replace(path)
-        temporary = None
-    except OSError as error:
-        reason = error.strerror or str(error) or type(error).__name__
-        remedy = "make room or name another file; the answers are kept, run again with --resume"
-        raise InputError(f"cannot write: {reason}; {remedy}", file=str(path)) from error
-    finally:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                temporary.unlink()

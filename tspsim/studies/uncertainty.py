@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import Any, Literal
 
@@ -327,19 +327,7 @@ def offer_from(
     transfers = f"{question.cluster.node.name} {TRANSFERS}"
     parts[transfers] = sum(answer.breakdown_s["exposed_communication"].values())
     factors[transfers] = Factor(*errors[TRANSFERS])
-    usd, spread = _price(question, basis)
-    price = f"{device} price" if spread else None
-    factors |= {price: spread} if price and spread else {}
-    return Offer(
-        name,
-        answer.tokens_per_step,
-        answer.step_time_s,
-        parts,
-        factors,
-        question.cluster.gpus,
-        usd,
-        price,
-    )
+    return _priced(Offer(name, answer.tokens_per_step, answer.step_time_s, parts, factors), question, basis)
 
 
 def offer_told(answer: PlanResult) -> Offer | None:
@@ -363,23 +351,18 @@ def offer_served(
     question: simulation.Question, answer: PlanResult, *, name: str, basis: str = "neocloud"
 ) -> Offer:
     """A plan that served requests: all steps faster or slower together, by the range of its rate."""
-    device, spread = question.device.name, answer.range
+    steps, rate, spread = f"{question.device.name} steps", answer.tokens_per_s, answer.range
     assert spread is not None
-    usd, prices = _price(question, basis)
-    steps, price = f"{device} steps", f"{device} price" if prices else None
-    rate = answer.tokens_per_s
-    factors = {steps: Factor(rate / spread.high, rate / spread.low)}
-    factors |= {price: prices} if price and prices else {}
-    return Offer(
-        name,
-        answer.tokens_per_step,
-        answer.step_time_s,
-        {steps: answer.step_time_s},
-        factors,
-        question.cluster.gpus,
-        usd,
-        price,
-    )
+    parts, factors = {steps: answer.step_time_s}, {steps: Factor(rate / spread.high, rate / spread.low)}
+    return _priced(Offer(name, answer.tokens_per_step, answer.step_time_s, parts, factors), question, basis)
+
+
+def _priced(offer: Offer, question: simulation.Question, basis: str) -> Offer:
+    """On its machine, at its price and the doubt of that."""
+    usd, spread = _price(question, basis)
+    price = f"{question.device.name} price" if spread else None
+    factors = {**offer.factors, price: spread} if price and spread else offer.factors
+    return replace(offer, factors=factors, gpus=question.cluster.gpus, usd_per_gpu_hour=usd, price=price)
 
 
 def _price(question: simulation.Question, basis: str) -> tuple[float, Factor | None]:

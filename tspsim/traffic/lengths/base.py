@@ -20,11 +20,6 @@ class Lengths(Kind):
         """Tokens of ``count`` requests, each at least one; ``column`` is ``prompt_tokens`` or ``output_tokens``."""
         raise NotImplementedError
 
-    @property
-    def nominal(self) -> int | None:
-        """The length that benchmarks name the run by; None where there is none."""
-        return None
-
 
 def shorthand(value: Any) -> Mapping[str, Any] | None:
     """A bare count is a fixed length."""

@@ -19,10 +19,6 @@ class Fixed(Lengths):
     def draw(self, random: np.random.Generator, count: int, column: str) -> Ints:
         return np.full(count, self.of, dtype=np.int64)
 
-    @property
-    def nominal(self) -> int | None:
-        return self.of
-
     def in_words(self) -> str:
         return f"{self.of:,} tokens"
 

@@ -42,10 +42,6 @@ class Uniform(Lengths):
         low, high = self.ends
         return random.integers(low, high + 1, count)
 
-    @property
-    def nominal(self) -> int | None:
-        return self.of
-
     def in_words(self) -> str:
         low, high = self.ends
         return f"{low:,} to {high:,} tokens, all as likely"
