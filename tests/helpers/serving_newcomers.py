@@ -34,7 +34,7 @@ class ShortestFirst(Lane):
             sequence = min(self.waiting, key=lambda each: each.target)
             self.admit(sequence)
             self.hold(sequence, sequence.target)
-            plan.chunks.append((sequence, sequence.target))
+            plan.chunks.append((sequence, sequence.target - sequence.computed))
         return plan
 
 

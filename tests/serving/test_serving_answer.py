@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from tspsim.errors import InputError
 from tspsim.question import look_up
 from tspsim.result import PlanResult, Result, flat
 from tspsim.scenario import load
+from tspsim.serving import points
 from tspsim.serving.answer import deployment_of, serve_plan
 from tspsim.serving.points import highest_rate, served_rate
 
@@ -344,3 +346,24 @@ def test_an_unknown_router_is_told_where_it_stands(plan: dict[str, Any]) -> None
     with pytest.raises(InputError, match=r"unknown router 'least' .did you mean 'least_load'") as error:
         deployment_of(asked, asked.plans[0])
     assert error.value.key == ("plans.one.pools.prefill.router" if "pools" in plan else "plans.one.router")
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_ctrl_c_while_ranges_are_served_ends_the_curve_with_the_points_before(
+    monkeypatch: pytest.MonkeyPatch, seeds: int
+) -> None:
+    """It was swallowed there: the curve went on to its end, with a range of the requests that had come."""
+    asked = look_up(load(question(), ["traffic.arrivals.concurrency=[1, 2, 4]", f"traffic.seeds={seeds}"]))
+    serve, calls = points.serve, 0
+
+    def interrupted(*given: Any, **keys: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        waits, outcome = serve(*given, **keys)
+        # The second point's slower steps, or its last draw.
+        return waits, replace(outcome, interrupted=True) if calls == 2 * (2 + seeds) else outcome
+
+    monkeypatch.setattr(points, "serve", interrupted)
+    found = serve_plan(asked, asked.plans[0])
+    assert any(note.startswith("interrupted: 1 of 3 points") for note in found.notes)
+    assert len(found.runs) == 1

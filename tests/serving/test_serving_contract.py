@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, product
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from tspsim.serving import POLICIES, AffineCost, Engine
 from tspsim.serving.replicas import Members, Pool
 from tspsim.serving.routers import ROUTERS
 from tspsim.serving.service import Service
+from tspsim.serving.tiers import TieredPool, TierSpec
 from tspsim.serving.traffic import Clients
 from tspsim.serving.waits import Waits
 from tspsim.traffic import ARRIVALS, LENGTHS, PREFIXES, PROTOCOLS
@@ -104,17 +105,39 @@ def example(key: str, kind: str) -> Traffic:
     return traffic(**given)
 
 
-def served(asked: Traffic, scheduler: str = "vllm", router: str = "least_load", *, every_step: bool = False) -> Any:
+#: A host of each replica, and a store of all: one written when blocks are computed, the other when they are forgotten.
+TIERS = [
+    TierSpec("host", 6000.0, 1.0, 1e-6, on_eviction=True),
+    TierSpec("remote", 20000.0, 1.0, 4e-6, 1e-3, shared=True),
+]
+
+
+def served(
+    asked: Traffic,
+    scheduler: str = "vllm",
+    router: str = "least_load",
+    tiers: Sequence[TierSpec] = (),
+    *,
+    every_step: bool = False,
+    kv_tokens: int = 16384,
+) -> Any:
     """What came of requests on three small engines."""
     clients = Clients(asked.draw(), 0.01)
-    engine = Engine(scheduler, kv_tokens=16384)
-    pool = Pool([Members(engine, AffineCost(0.01, 2e-5, 1e-8), 3)], router)
+    members = [Members(Engine(scheduler, kv_tokens=kv_tokens), AffineCost(0.01, 2e-5, 1e-8), 3)]
+    pool = TieredPool(members, router, tiers=tiers, layers=8) if tiers else Pool(members, router)
     outcome = Service(clients, pool, every_step=every_step).run()
     return clients.book, Waits.of(clients.book), outcome
 
 
-def keeps_the_laws(asked: Traffic, scheduler: str = "vllm", router: str = "least_load") -> None:
-    book, waits, outcome = served(asked, scheduler, router)
+def keeps_the_laws(
+    asked: Traffic,
+    scheduler: str = "vllm",
+    router: str = "least_load",
+    tiers: Sequence[TierSpec] = (),
+    kv_tokens: int = 16384,
+) -> Any:
+    """Of what came of requests, which is given back."""
+    book, waits, outcome = served(asked, scheduler, router, tiers, kv_tokens=kv_tokens)
     counted, most = book.asked.counted, book.asked.most
     assert np.isfinite(book.end_s).all()
     assert len(waits) == len(range(*counted.indices(len(book))))
@@ -137,9 +160,10 @@ def keeps_the_laws(asked: Traffic, scheduler: str = "vllm", router: str = "least
         assert here[np.append(np.diff(times) > 1e-9, True)].max() <= most
     # A step by itself, and the same again, come to the same.
     for every_step in (True, False):
-        again, _, _ = served(asked, scheduler, router, every_step=every_step)
+        again, _, _ = served(asked, scheduler, router, tiers, every_step=every_step, kv_tokens=kv_tokens)
         for name in ("arrival_s", "first_token_s", "end_s", "preemptions"):
             np.testing.assert_allclose(getattr(again, name), getattr(book, name), rtol=1e-9 if every_step else 0.0)
+    return outcome
 
 
 def every_kind() -> list[tuple[str, str]]:
@@ -159,6 +183,23 @@ def test_every_scheduler_behind_every_router_keeps_the_laws() -> None:
     asked = traffic(prefix={"share": 0.5, "groups": 3}, prompt={"kind": "uniform", "of": 900, "from": 0.1})
     for scheduler, router in product(POLICIES.names(), ROUTERS.names()):
         keeps_the_laws(asked, scheduler, router)
+
+
+@pytest.mark.parametrize("tiers", [(), TIERS[:1], TIERS[1:], TIERS], ids=["none", "host", "store", "both"])
+def test_every_scheduler_behind_every_router_keeps_the_laws_with_short_caches(tiers: Sequence[TierSpec]) -> None:
+    """Small caches forget, so that tiers are asked; blocks that were loaded are computed by nobody."""
+    asked = traffic(prefix={"share": 0.8, "groups": 9}, prompt={"kind": "uniform", "of": 1500, "from": 0.5})
+    loaded = 0
+    for scheduler, router in product(POLICIES.names(), ROUTERS.names()):
+        outcome = keeps_the_laws(asked, scheduler, router, tiers, kv_tokens=3000)
+        assert all(each.start_s <= each.end_s and each.exposed_s >= 0.0 for each in outcome.transfers)
+        loaded += len(outcome.transfers)
+    assert bool(loaded) == bool(tiers)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in EXAMPLES["prefix"] if kind != "hash_ids"])
+def test_prefixes_of_every_kind_keep_the_laws_with_tiers(kind: str) -> None:
+    keeps_the_laws(example("prefix", kind), tiers=TIERS, kv_tokens=4096)
 
 
 def test_everything_registered_says_what_it_is() -> None:

@@ -122,6 +122,8 @@ class PrefixPool(BlockPool):
         #: Freed blocks, those of longest ago first: of a node, or some that hold nothing known.
         self._idle: OrderedDict[object, int] = OrderedDict()
         self._idle_blocks = 0
+        #: Blocks that sequences share over those that are there of them: what they hold is ``used`` and this.
+        self.saved = 0
         #: Told of what is forgotten of a node whose blocks were all there: its key, and its tokens.
         self.on_forget: Callable[[Hashable, int], None] | None = None
 
@@ -186,6 +188,7 @@ class PrefixPool(BlockPool):
         """A sequence holds what was found."""
         for node in match.nodes:
             self._hold(trail, node)
+        self.saved += match.blocks - trail.shared
         trail.shared = match.blocks
 
     def remember(self, trail: Trail, blocks: int, *, part: bool = False) -> None:
@@ -211,7 +214,9 @@ class PrefixPool(BlockPool):
             self._hold(trail, node)
         node = trail.nodes[index]
         twice = min(start + node.cached, known) - max(start, trail.shared)
-        node.cached = max(node.cached, known - start)
+        more = max(0, known - start - node.cached)
+        node.cached += more
+        self.saved += known - trail.shared - more
         trail.shared = known
         self.give_back(max(0, twice))
 
@@ -221,9 +226,11 @@ class PrefixPool(BlockPool):
             node.holders -= 1
             if node.holders == 0:
                 self.used -= node.cached
+                self.saved += node.cached
                 self._idle[node] = node.cached
                 self._idle_blocks += node.cached
         trail.nodes.clear()
+        self.saved -= trail.shared
         trail.shared = 0
 
     def _hold(self, trail: Trail, node: Node) -> None:
@@ -231,5 +238,6 @@ class PrefixPool(BlockPool):
             del self._idle[node]
             self._idle_blocks -= node.cached
             self.used += node.cached
+            self.saved -= node.cached
         node.holders += 1
         trail.nodes.append(node)

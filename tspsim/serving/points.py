@@ -70,6 +70,20 @@ def serve(
     return Waits.of(clients.book), outcome
 
 
+def whole(deployment: Deployment, traffic: Traffic, **keys: Any) -> Waits:
+    """What came of all requests of a point, for what means nothing in part; keywords are those of :func:`serve`.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        Somebody did not wait for them.
+    """
+    waits, outcome = serve(deployment, traffic, **keys)
+    if outcome.interrupted:
+        raise KeyboardInterrupt
+    return waits
+
+
 def point(
     deployment: Deployment,
     traffic: Traffic,
@@ -146,9 +160,9 @@ def ranges_of(
     front_end = deployment.question.work.stack.engine.front_end
     count = int(metrics["requests"])
     again = traffic if count <= MOST_AGAIN else traffic.model_copy(update={"requests": MOST_AGAIN})
-    base = _means(metrics) if count <= MOST_AGAIN else _means_of(serve(deployment, again)[0])
-    faster = _means_of(serve(deployment, again, factor=low, front_end_s=front_end.low)[0])
-    slower = _means_of(serve(deployment, again, factor=high, front_end_s=front_end.high)[0])
+    base = _means(metrics) if count <= MOST_AGAIN else _means_of(whole(deployment, again))
+    faster = _means_of(whole(deployment, again, factor=low, front_end_s=front_end.low))
+    slower = _means_of(whole(deployment, again, factor=high, front_end_s=front_end.high))
     found = {}
     for name, value in _means(metrics).items():
         ends = sorted((faster.get(name, 0.0), slower.get(name, 0.0)))
@@ -165,7 +179,7 @@ NINE_OF_TEN = 1.645
 def other_draws(deployment: Deployment, traffic: Traffic, metrics: Mapping[str, Any]) -> dict[str, Any]:
     """What the same question gives where requests are drawn anew: mean and standard deviation over all seeds."""
     seeds = range(traffic.seed + 1, traffic.seed + traffic.seeds)
-    others = (serve(deployment, traffic.model_copy(update={"seed": seed}))[0] for seed in seeds)
+    others = (whole(deployment, traffic.model_copy(update={"seed": seed})) for seed in seeds)
     every = [_means(metrics), *map(_means_of, others)]
     found: dict[str, Any] = {"count": traffic.seeds}
     for name in every[0]:
@@ -224,9 +238,7 @@ def most_served(deployment: Deployment, traffic: Traffic, waits: Waits, rate: fl
     while found is not None and most is not None:
         most = min(most, found)
         count = steady(waits, most, REQUESTS_TO_FIND)
-        waits, outcome = serve(deployment, traffic.at_rate(most).model_copy(update={"requests": count}))
-        if outcome.interrupted:
-            raise KeyboardInterrupt
+        waits = whole(deployment, traffic.at_rate(most).model_copy(update={"requests": count}))
         found = served_rate(waits, most)
     return most
 
@@ -265,9 +277,7 @@ def highest_rate(
         runs += 1
         if progress is not None:
             progress(min(0.99, runs / MOST_RUNS))
-        waits, outcome = serve(deployment, traffic.at_rate(rate).model_copy(update={"requests": requests}))
-        if outcome.interrupted:
-            raise KeyboardInterrupt
+        waits = whole(deployment, traffic.at_rate(rate).model_copy(update={"requests": requests}))
         good = kept_share(waits, bounds, traffic.protocol.apart)
         if good < traffic.share or served_rate(waits, rate) is not None:
             return False
@@ -277,7 +287,7 @@ def highest_rate(
         requests = needed
         return keeps(rate)
 
-    waits, _ = serve(deployment, traffic.model_copy(update={"requests": min(64, requests)}).at_rate(1e-3))
+    waits = whole(deployment, traffic.model_copy(update={"requests": min(64, requests)}).at_rate(1e-3))
     alone = {"ttft_s": float(waits.ttft_s.mean()), "e2e_s": float(waits.e2e_s.mean())}
     if kept_share(waits, bounds, traffic.protocol.apart) < traffic.share:
         return Found(None, requests, 1, alone)

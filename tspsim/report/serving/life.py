@@ -20,8 +20,8 @@ from .view import DECODE, PREFILL, Engine, Floats, Requests, Run, ServingView, S
 MOST_COLUMNS, MOST_MARKS, MOST_PLANS = 400, 300, 6
 
 PARTS = {
-    "front end": "#8a93a6", "waits in the queue": "#b9a7c9", "prompt is read": COLOURS[PREFILL], "cache is sent": "#cc79a7",
-    "tokens come": COLOURS[DECODE], "put back, waits again": ALARM,
+    "front end": "#8a93a6", "waits in the queue": "#b9a7c9", "prompt is read": COLOURS[PREFILL],
+    "cache is sent": "#cc79a7", "tokens come": COLOURS[DECODE], "put back, waits again": ALARM,
 }  # fmt: skip
 
 TEMPLATE = """

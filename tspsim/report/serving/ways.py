@@ -61,7 +61,8 @@ def drawn(view: ServingView, served: Served, sent: Transfers, unit_s: float) -> 
     share = np.arange(1, len(waited) + 1) / len(waited)
     kept = thinned(len(waited), MOST_MARKS)
     return {
-        "type": "scatter", "mode": "lines", "name": label(served.name), "x": [float(waited[each]) / unit_s for each in kept],
+        "type": "scatter", "mode": "lines", "name": label(served.name),
+        "x": [float(waited[each]) / unit_s for each in kept],
         "y": [100.0 * float(share[each]) for each in kept],
         "line": {"color": plan_colour(view.served.index(served)), "width": 2, "shape": "hv"},
         "hovertext": [f"{share[each]:.0%} waited no longer than {seconds(float(waited[each]))}" for each in kept],

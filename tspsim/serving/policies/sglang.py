@@ -174,7 +174,9 @@ class SglangLane(Lane):
             sequence = self.waiting[0]
             match = self.find(sequence)
             extend = sequence.target - self.computed_by(sequence, match)
-            if extend + self._outputs_of(sequence) >= self._free_tokens(match) - kept:
+            # Tokens that came from elsewhere are not computed, but need room.
+            room = sequence.target - match.blocks * self.block
+            if room + self._outputs_of(sequence) >= self._free_tokens(match) - kept:
                 self._full = True
                 return
             if extend >= input_left and plan.chunks:

@@ -76,16 +76,19 @@ class TrtllmLane(BudgetLane):
     def has_room(self, sequence: Sequence, tokens: int, match: Match) -> bool:
         if self._evicts:
             return self.blocks_to(sequence, tokens, match) <= self.pool.free
-        return self._promised + self._promise(sequence, match) <= self.pool.capacity
+        # Who shares blocks keeps them when the one that computed them has left.
+        saved = self.prefixes.saved if self.prefixes is not None else 0
+        promised = self._promised - saved + self._promise(sequence) - match.blocks + match.idle
+        return promised <= self.pool.capacity
 
-    def _promise(self, sequence: Sequence, match: Match) -> int:
-        """Blocks to its end that nobody else holds."""
+    def _promise(self, sequence: Sequence) -> int:
+        """Blocks to its end."""
         request = sequence.request
         tokens = request.prompt_tokens + request.output_tokens + self.slack
-        return -(-(tokens + self.slack) // self.block) - match.blocks + match.idle
+        return -(-(tokens + self.slack) // self.block)
 
     def admit(self, sequence: Sequence, match: Match = NO_MATCH) -> None:
-        sequence.promised = self._promise(sequence, match)
+        sequence.promised = self._promise(sequence)
         self._promised += sequence.promised
         super().admit(sequence, match)
 

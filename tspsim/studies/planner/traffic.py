@@ -358,11 +358,16 @@ class TrafficPlanner:
         return tried
 
     def _again(self, tried: Tried) -> Tried:
-        """The same with ranges."""
+        """The same with ranges; as it is where somebody does not wait for them."""
         space = ServiceSpace(tried.asked, self.demand, self.library, self.kept_limits)
         deployment = space.deployment(tried.asked.plans[0])
         assert tried.asked.traffic is not None
-        one = point(deployment, tried.asked.traffic)
+        try:
+            one = point(deployment, tried.asked.traffic)
+        except KeyboardInterrupt:
+            return tried
+        if one.interrupted:
+            return tried
         return replace(tried, result=result_of(deployment, one, [one], None, tried.result.notes))
 
     def _rank(self, tried: Tried) -> tuple[float, ...]:

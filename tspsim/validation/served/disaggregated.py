@@ -7,7 +7,7 @@ from typing import Any
 from tspsim.scenario import load
 from tspsim.serving.answer import deployment_of
 from tspsim.serving.metrics import Waits
-from tspsim.serving.points import serve
+from tspsim.serving.points import whole
 from tspsim.simulation import look_up
 
 from ..devices import LOOKUPS
@@ -21,8 +21,7 @@ def waits_of(run: ServedRun, count: int) -> Waits:
     question = look_up(load(scenario(run, count)), LOOKUPS)
     traffic = question.scenario.traffic
     assert traffic is not None
-    waits, _ = serve(deployment_of(question, question.plans[0]), traffic)
-    return waits
+    return whole(deployment_of(question, question.plans[0]), traffic)
 
 
 def scenario(run: ServedRun, count: int) -> dict[str, Any]:

@@ -71,7 +71,8 @@ def replay(run: ServedRun) -> Measures:
     engine = Engine(run.policy, kv_tokens=tokens, block_tokens=block, speculation=drafts, **options)
     source = Clients(asked, costs.front_end_s)
     pool = Pool([Members(engine, costs, run.replicas, run.plan.dp)])
-    Service(source, pool).run()
+    if Service(source, pool).run().interrupted:
+        raise KeyboardInterrupt
     waits = Waits.of(source.book)
     return replace(measured(waits, run), kv_tokens=tokens)
 
