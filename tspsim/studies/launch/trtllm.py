@@ -21,7 +21,8 @@ SECTIONS = {
     "tokens_per_block": "kv_cache_config",
     "free_gpu_memory_fraction": "kv_cache_config",
 }
-#: Who drafts, as ``speculative_config`` calls it.
+#: Who drafts, as ``speculative_config`` calls it; drafts by layers of the model are counted in ``max_draft_len`` since
+#: pull request 12341 (March 2026), in ``num_nextn_predict_layers`` before.
 DRAFTS: dict[str, dict[str, Any]] = {
     "mtp": {"decoding_type": "MTP"},
     "eagle": {"decoding_type": "Eagle3", "speculative_model": "DRAFT_MODEL"},
