@@ -21,8 +21,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Hashable
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..parallel import Job
 from ..parallel.serving_engine import Captured
@@ -252,7 +254,7 @@ class Decodes:
         return Layout.of(written[0], alike).found_in(whole[0], programs.things_of(jobs[0]))
 
 
-def weighed(weights: Floats, values: Floats) -> Floats:
+def weighed(weights: Floats, values: NDArray[Any]) -> Floats:
     """Sums over the first axis, added up one after the other: of a step the same whatever steps are asked for beside
     it, which products of matrices are to rounding alone."""
     found: Floats = np.add.accumulate(weights[:, None] * values)[-1]

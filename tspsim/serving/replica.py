@@ -302,7 +302,7 @@ class Replica:
             kind = Kind.DECODE
         else:
             ends_s = [start_s + self.cost.seconds(works)]
-            read = any([work.chunks for work in works])
+            read = any(work.chunks for work in works)
             kind = (Kind.MIXED if sequences else Kind.PREFILL) if read else Kind.DECODE
         if self._on_chunk is not None:
             for plan in plans:
