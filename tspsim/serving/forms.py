@@ -23,8 +23,8 @@ from .carriers import COUNTED, LISTED, Carrier, lists_rows, unpacked
 from .flat import Thing, things_of
 from .order import Order, order_of
 
-#: Programs that a form keeps, and fewer than which say nothing about others.
-MOST_WRITTEN, LEAST = 512, 3
+#: Programs that a form keeps, those from which it learns, and fewer than which say nothing about others.
+MOST_WRITTEN, LEARNT_FROM, LEAST = 512, 64, 3
 #: Of a step: rows of all passes, the same cut to windows, and of each pass so many numbers, the last of which are
 #: tokens that keys and values of prompts are made of.
 Numbers = tuple[Hashable, ...]
@@ -169,8 +169,9 @@ class Form:
         if len(self._written) == MOST_WRITTEN:
             self._forget()
         numbers, changed = passes.numbers, False
+        learns = len(self._written) < LEARNT_FROM
         differing: dict[int, set[int]] = {}
-        for thing, met, hangs_on in zip(things, self._met, self._hangs_on, strict=True):
+        for thing, met, hangs_on in zip(things, self._met, self._hangs_on, strict=True) if learns else ():
             before = met.setdefault(thing.does, numbers)
             differ = differing.get(id(before))
             if differ is None:
