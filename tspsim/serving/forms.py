@@ -76,17 +76,21 @@ class Carried:
         return passes.windows and of(passes.rows[self.number]) != of(passes.cut[self.number])
 
     def in_(self, passes: Passes) -> Thing:
+        """It over a step's rows."""
         return self.carrier.with_rows(self.carrier.field.of(passes.rows[self.number]))
 
     def surely(self, passes: Passes) -> bool:
+        """Whether it carries such rows as a step's, as far as was seen: it did twice, and always."""
         cut = self._cut(passes)
         return self._held[cut] > 1 and cut not in self._refuted
 
     @property
-    def ever(self) -> bool:
+    def always(self) -> bool:
+        """Whether it did wherever it was looked at."""
         return not self._refuted
 
     def look(self, passes: Passes, thing: Thing) -> None:
+        """At what stands there in a program that was written."""
         if self.in_(passes).does == thing.does:
             self._held[self._cut(passes)] += 1
         else:
@@ -129,7 +133,7 @@ class Form:
         groups: dict[tuple[int, ...], list[int]] = {}
         self._bound: list[int] = []
         for index, (thing, hangs_on) in enumerate(zip(self._first, self._hangs_on, strict=True)):
-            counted = [BEFORE + EACH * each.number + EACH - 1 for each in self._carried[index] if each.ever]
+            counted = [BEFORE + EACH * each.number + EACH - 1 for each in self._carried[index] if each.always]
             if lists_rows(thing.what) or not hangs_on.isdisjoint(counted):
                 self._bound.append(index)
             else:
