@@ -189,7 +189,8 @@ class Writer:
         whole = self.job
         layers = whole.draft_layers
         for number in range(whole.drafts.tokens if whole.drafts and layers else 0):
-            self.job = whole.drafting(number)
+            if number < 2:  # those behind the second are like it
+                self.job = whole.drafting(number)
             if not self.job.tokens:
                 break
             self.builder.capture = self.job.capture

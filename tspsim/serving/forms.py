@@ -26,8 +26,8 @@ from .carriers import COUNTED, LISTED, Carrier, lists_rows, unpacked
 from .flat import Thing, things_of
 from .order import Order, order_of
 
-#: Programs that a form keeps, and fewer than which say nothing about others.
-MOST_WRITTEN, LEAST = 512, 3
+#: Programs that a form keeps, those from which it learns, and fewer than which say nothing about others.
+MOST_WRITTEN, LEARNT_FROM, LEAST = 512, 64, 3
 #: No number of tokens.
 NONE = -1
 #: Of a step: so many counts of each pass, the last of which are tokens that keys and values of prompts are made of;
@@ -93,17 +93,21 @@ class Carried:
         return tuple([of(within[number]) != rows for within in passes.within])
 
     def in_(self, passes: Passes) -> Thing:
+        """It over a step's rows."""
         return self.carrier.with_rows(self.carrier.field.of(passes.rows[self.number]))
 
     def surely(self, passes: Passes) -> bool:
+        """Whether it carries such rows as a step's, as far as was seen: it did twice, and always."""
         reach = self._reach(passes)
         return self._held[reach] > 1 and reach not in self._refuted
 
     @property
-    def ever(self) -> bool:
+    def always(self) -> bool:
+        """Whether it did wherever it was looked at."""
         return not self._refuted
 
     def look(self, passes: Passes, thing: Thing) -> None:
+        """At what stands there in a program that was written."""
         if self.in_(passes).does == thing.does:
             self._held[self._reach(passes)] += 1
         else:
@@ -147,7 +151,7 @@ class Form:
         groups: dict[tuple[int, ...], list[int]] = {}
         self._bound: list[int] = []
         for index, (thing, hangs_on) in enumerate(zip(self._first, self._hangs_on, strict=True)):
-            counted = [COUNTS * each.number + COUNTS - 1 for each in self._carried[index] if each.ever]
+            counted = [COUNTS * each.number + COUNTS - 1 for each in self._carried[index] if each.always]
             if lists_rows(thing.what) or not hangs_on.isdisjoint(counted):
                 self._bound.append(index)
             else:
@@ -193,8 +197,9 @@ class Form:
         numbers, changed = passes.numbers, False
         self._least = tuple(map(min, self._least, passes.counts))
         self._most = tuple(map(max, self._most, passes.counts))
+        learns = len(self._written) < LEARNT_FROM
         differing: dict[int, set[int]] = {}
-        for thing, met, hangs_on in zip(things, self._met, self._hangs_on, strict=True):
+        for thing, met, hangs_on in zip(things, self._met, self._hangs_on, strict=True) if learns else ():
             before = met.setdefault(thing.does, numbers)
             differ = differing.get(id(before))
             if differ is None:
