@@ -1,7 +1,8 @@
-"""What served runs say of an engine's numbers: ``python benchmarks/serving_stacks.py DATA ROWS``.
+"""What served runs say of an engine's numbers: ``python benchmarks/serving_stacks.py DATA ROWS [DATA ROWS]``.
 
-DATA is a folder of measured tables, ROWS what ``tspsim validate --data DATA --rows ROWS`` wrote about it. Times per
-output token of a third of the configurations (:func:`tspsim.validation.served.groups.fitted`) are fitted by
+DATA is a folder of measured tables, ROWS what ``tspsim validate --data DATA --rows ROWS`` wrote about it; further pairs
+add rows, such as those that ship with the package. Times per output token of a third of the configurations
+(:func:`tspsim.validation.served.groups.fitted`) are fitted by
 
     predicted + (d step + d sequence · sequences + d layer · layers + d routed · layers with experts
                  + d skew · 2 · layers · log2(ranks)) / tokens a step
@@ -22,6 +23,7 @@ import pandas as pd
 from scipy.optimize import least_squares
 
 from tspsim.model import load_model
+from tspsim.parallel.stack_spec import load_stack
 from tspsim.validation.run import read
 from tspsim.validation.served import published, silicon
 from tspsim.validation.served.groups import fitted
@@ -50,6 +52,8 @@ def rows_of(data: Path, rows: Path) -> pd.DataFrame:
         ("published/serving_silicon.csv", silicon.mend, "silicon_tpot_ms"),
         ("published/inference.csv", published.mend, "value"),
     ):
+        if not (data / name).is_file():
+            continue
         table, predicted = read(data / name), read(rows / name)
         runs = mend(table).runs
         firsts = first_tokens(table, predicted, runs)
@@ -101,9 +105,19 @@ def _line(run: ServedRun, measured: float, predicted: float, first: tuple[float,
     }  # fmt: skip
 
 
-def fit(rows: pd.DataFrame, free: tuple[int, ...]) -> np.ndarray:
-    """Increments of NAMES; those that are not free stay zero."""
-    chosen = list(free)
+def shipped(stack: str) -> np.ndarray:
+    """What the stack has of NAMES, in their units: as much as an increment may take away."""
+    engine = load_stack(stack).stack().engine
+    assert engine is not None
+    seen = 1.0 - engine.hidden
+    skews = [engine.on(device).skew.value for device in (HOPPER[0], "b200")]
+    host = (1e3 * seen * engine.step.value, 1e6 * seen * engine.sequence.value)
+    return np.array([*host, *(1e6 * np.array([engine.layer.value, engine.routed.value, *skews]))])
+
+
+def fit(rows: pd.DataFrame, stack: str) -> np.ndarray:
+    """Increments of NAMES; those that are not free stay zero, and no time becomes negative."""
+    chosen = list(FREE[stack])
     acts = np.stack(list(rows["acts"]))[:, chosen]
     measured, predicted = rows["measured"].to_numpy(), rows["predicted"].to_numpy()
 
@@ -112,7 +126,8 @@ def fit(rows: pd.DataFrame, free: tuple[int, ...]) -> np.ndarray:
         return np.concatenate([np.log(found / measured), increments / PRIOR[chosen]])
 
     answer = np.zeros(len(NAMES))
-    answer[chosen] = least_squares(residuals, np.zeros(len(chosen)), loss="soft_l1", f_scale=SOFT).x
+    bounds = -shipped(stack)[chosen] - 1e-9, np.inf
+    answer[chosen] = least_squares(residuals, np.zeros(len(chosen)), bounds=bounds, loss="soft_l1", f_scale=SOFT).x
     return answer
 
 
@@ -158,11 +173,10 @@ def left_out(every: pd.DataFrame) -> list[tuple[str, str, str, pd.DataFrame]]:
             for name, left in versions.groupby(kind):
                 parts, refitted = [], False
                 for version, rows in left.groupby("engine"):
-                    free = FREE[str(version)]
                     rest = versions[(versions["engine"] == version) & versions["fitted"] & (versions[kind] != name)]
-                    enough = len(rest) >= 2 * len(free)
+                    enough = len(rest) >= 2 * len(FREE[str(version)])
                     refitted |= enough
-                    increments = fit(rest, free) if enough else np.zeros(len(NAMES))
+                    increments = fit(rest, str(version)) if enough else np.zeros(len(NAMES))
                     parts.append(off(rows, increments, front_end(rest) if enough else 0.0))
                 if refitted and len(left) >= 4:
                     found.append((str(engine), kind, str(name), pd.concat(parts)))
@@ -171,11 +185,13 @@ def left_out(every: pd.DataFrame) -> list[tuple[str, str, str, pd.DataFrame]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What served runs say of an engine's numbers.")
-    parser.add_argument("data", type=Path)
-    parser.add_argument("rows", type=Path)
+    parser.add_argument("pairs", type=Path, nargs="+", metavar="DATA ROWS")
     parser.add_argument("--markdown", action="store_true", help="the table of what was left out, alone")
     asked = parser.parse_args()
-    every = rows_of(asked.data, asked.rows)
+    if len(asked.pairs) % 2:
+        parser.error("takes pairs: a folder of measured tables, and what validate wrote about it")
+    pairs = zip(asked.pairs[::2], asked.pairs[1::2], strict=True)
+    every = pd.concat([rows_of(data, rows) for data, rows in pairs], ignore_index=True)
     if asked.markdown:
         print("| engine | left out | rows | TPOT median / mean | TTFT median |\n|---|---|---:|---:|---:|")
         for stack, _, name, each in left_out(every):
@@ -184,7 +200,7 @@ def main() -> None:
     for engine, rows in every[every["plain"]].groupby("engine"):
         free = FREE[str(engine)]
         mine, others = rows[rows["fitted"]], rows[~rows["fitted"]]
-        increments = fit(mine, free)
+        increments = fit(mine, str(engine))
         changes = ", ".join(f"{NAMES[index]} {increments[index]:+.2f}" for index in free)
         print(f"{engine}: {changes}")
         print(f"  as they are, not fitted on   {errors(others, np.zeros(len(NAMES)))}")

@@ -127,6 +127,14 @@ def test_doubtful_and_unlabelled_rows_say_why() -> None:
     assert "workers are not stated" in str(run_of(mode="disagg"))
 
 
+def test_a_recipe_with_another_gpus_figures_is_not_scored() -> None:
+    recipe = {"source_url": "https://github.com/ROCm/ATOM/blob/main/recipes/DeepSeek-R1.md", "tp": "8", "n_gpus": "8"}
+    of_r1 = {**recipe, "model": "DeepSeek-R1-0528"}
+    assert "has of 8 MI300X what its nightly has of 8 MI355X" in str(published_run(**of_r1, gpu="MI300X"))
+    assert isinstance(published_run(**of_r1, gpu="MI355X"), ServedRun)
+    assert isinstance(published_run(model="DeepSeek-R1-0528", gpu="MI300X", tp="8", n_gpus="8"), ServedRun)
+
+
 def test_scripts_give_an_engine_its_options() -> None:
     run = run_of()
     assert isinstance(run, ServedRun)
