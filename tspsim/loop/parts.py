@@ -28,17 +28,11 @@ OF_TRAINING = (
 
 @dataclass(frozen=True)
 class Parts:
-    """One plan of a question with a loop.
+    """One plan of a question with a loop."""
 
-    Attributes
-    ----------
-    question
-        Looked up, of the whole cluster.
-    name
-        Of the plan.
-    """
-
+    #: Looked up, of the whole cluster.
     question: Question
+    #: Of the plan.
     name: str
 
     @property

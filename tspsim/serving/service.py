@@ -63,24 +63,17 @@ class Desk(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a run.
+    """What came of a run."""
 
-    Attributes
-    ----------
-    requests
-        All of the source, in order; the times of those that did not end are not numbers.
-    names, logs
-        Of every replica: what it is called, and its runs of steps.
-    transfers
-        Caches that went between replicas and tiers.
-    interrupted
-        Somebody stopped it: what had ended by then is kept.
-    """
-
+    #: All of the source, in order; the times of those that did not end are not numbers.
     requests: Sequence[Request]
+    #: Of every replica: its runs of steps.
     logs: tuple[StepLog, ...]
+    #: Caches that went between replicas and tiers.
     transfers: tuple[Transfer, ...] = ()
+    #: What every replica is called.
     names: tuple[str, ...] = ()
+    #: Somebody stopped it: what had ended by then is kept.
     interrupted: bool = False
 
 

@@ -30,18 +30,12 @@ BASIS = (
 
 @dataclass(frozen=True)
 class Typical:
-    """What a run's steps are like.
+    """What a run's steps are like."""
 
-    Attributes
-    ----------
-    decode, reading
-        A step that decodes alone, and one that reads prompts, each of one attention replica; None where a run has none.
-    seconds
-        Of all engines, by kind of step: ``decode``, ``mixed``, ``prefill``.
-    """
-
+    #: A step that decodes alone, and one that reads prompts, each of one attention replica; None where a run has none.
     decode: Work | None
     reading: Work | None
+    #: Of all engines, by kind of step: ``decode``, ``mixed``, ``prefill``.
     seconds: dict[str, float]
 
     @classmethod

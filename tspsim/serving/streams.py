@@ -29,14 +29,9 @@ Keys = NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Stream:
-    """Values that can be read again and again.
+    """Values that can be read again and again."""
 
-    Attributes
-    ----------
-    read
-        Reads them from their beginning, in pieces.
-    """
-
+    #: Reads them from their beginning, in pieces.
     read: Callable[[], Iterator[Floats]]
 
     def count(self) -> int:

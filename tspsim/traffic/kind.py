@@ -30,15 +30,10 @@ class Key(NamedTuple):
 
 
 class Kind(BaseModel):
-    """One way in which something varies.
-
-    Attributes
-    ----------
-    name
-        What a scenario's ``kind`` calls it.
-    """
+    """One way in which something varies."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    #: What a scenario's ``kind`` calls it.
     name: ClassVar[str]
     #: Of the family: set by its base class.
     registry: ClassVar[Registry[Any]]
