@@ -42,20 +42,13 @@ class StageRoom:
 
 @dataclass(frozen=True)
 class Capacity:
-    """What the caches of one replica hold.
+    """What the caches of one replica hold."""
 
-    Attributes
-    ----------
-    stages
-        Of the pipeline, first to last.
-    share
-        How ranks divide a cache.
-    block_tokens
-        Tokens of a block: a sequence takes whole ones on every token shard.
-    """
-
+    #: Of the pipeline, first to last.
     stages: tuple[StageRoom, ...]
+    #: How ranks divide a cache.
     share: ContextShare
+    #: Tokens of a block: a sequence takes whole ones on every token shard.
     block_tokens: int = 1
 
     @property

@@ -24,22 +24,15 @@ def dense(model: Architecture) -> Block:
 
 @dataclass(frozen=True)
 class Draft:
-    """A drafter.
-
-    Attributes
-    ----------
-    layers
-        Layers that one drafted token goes through, behind a projection of the residual stream and the last token's
-        embedding (DeepSeek-V3, §2.2); 0: tokens are guessed from the text (n-grams), for nothing.
-    available
-        Whether a model has it.
-    block
-        What such a layer is made of.
-    """
+    """A drafter."""
 
     name: str
+    #: Layers that one drafted token goes through, behind a projection of the residual stream and the last token's
+    #: embedding (DeepSeek-V3, §2.2); 0: tokens are guessed from the text (n-grams), for nothing.
     layers: int
+    #: Whether a model has it.
     available: Callable[[Architecture], bool] = lambda model: True
+    #: What such a layer is made of.
     block: Callable[[Architecture], Block] = like_the_last
 
 
