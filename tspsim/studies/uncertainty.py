@@ -151,37 +151,27 @@ class Change:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether ``a`` beats ``b``.
-
-    Attributes
-    ----------
-    ratio, low, high
-        Rate of ``a`` over rate of ``b``: as predicted, and where it lies nine times of ten.
-    probability
-        That ``a`` beats ``b``; a tie counts half.
-    standard_error
-        Of ``probability``, from the number of draws.
-    break_even_price_ratio, break_even_low, break_even_high
-        Price of a GPU hour of ``a`` over that of ``b`` at which a dollar buys as many tokens from both, with its
-        range: the ratio of their tokens/s/GPU.
-    tornado
-        What each factor alone does to ``ratio``, the strongest first.
-    changes
-        What would change the verdict, the most likely first.
-    """
+    """Whether ``a`` beats ``b``."""
 
     a: str
     b: str
     measure: Measure
+    #: Rate of ``a`` over rate of ``b``: as predicted, and where it lies nine times of ten.
     ratio: float
     low: float
     high: float
+    #: That ``a`` beats ``b``; a tie counts half.
     probability: float
+    #: Of ``probability``, from the number of draws.
     standard_error: float
+    #: Price of a GPU hour of ``a`` over that of ``b`` at which a dollar buys as many tokens from both, with its
+    #: range: the ratio of their tokens/s/GPU.
     break_even_price_ratio: float
     break_even_low: float
     break_even_high: float
+    #: What each factor alone does to ``ratio``, the strongest first.
     tornado: tuple[Swing, ...]
+    #: What would change the verdict, the most likely first.
     changes: tuple[Change, ...]
 
 

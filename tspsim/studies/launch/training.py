@@ -33,27 +33,18 @@ ADAM_STATE = 12.0
 
 @dataclass(frozen=True)
 class Run:
-    """One training run.
+    """One training run."""
 
-    Attributes
-    ----------
-    job
-        Model, plan and work of a replica.
-    nodes, per_node
-        Nodes, and GPUs of each.
-    mesh
-        Where ranks stand.
-    vendor
-        Of the GPUs.
-    model_name
-        As the scenario has it.
-    """
-
+    #: Model, plan and work of a replica.
     job: Job
+    #: Nodes, and GPUs of each.
     nodes: int
     per_node: int
+    #: Where ranks stand.
     mesh: Mesh
+    #: Of the GPUs.
     vendor: str
+    #: As the scenario has it.
     model_name: str
 
     @property

@@ -35,20 +35,13 @@ class Lean:
 
 @dataclass(frozen=True)
 class Limits:
-    """The ends of what fits; None where nothing does. Each comes with the plan that reaches it.
+    """The ends of what fits; None where nothing does. Each comes with the plan that reaches it."""
 
-    Attributes
-    ----------
-    longest_sequence
-        Tokens a sequence, the batch in sequences as it is; a multiple of ``step``.
-    largest_batch
-        Sequences of a step in which every replica works on one micro-batch: without accumulating gradients.
-    fewest_nodes
-        Whole nodes for the workload as it is.
-    """
-
+    #: Tokens a sequence, the batch in sequences as it is; a multiple of ``step``.
     longest_sequence: tuple[int, Lean] | None
+    #: Sequences of a step in which every replica works on one micro-batch: without accumulating gradients.
     largest_batch: tuple[int, Lean] | None
+    #: Whole nodes for the workload as it is.
     fewest_nodes: tuple[int, Lean] | None
 
 
