@@ -49,26 +49,17 @@ _SHARES = ("efficiency", "fabric_efficiency")
 
 @dataclass(frozen=True)
 class TransferFit:
-    """What one set of rows moved.
+    """What one set of rows moved."""
 
-    Attributes
-    ----------
-    what
-        Collectives and their algorithms, an engine's kernels, or a fabric.
-    moved
-        Which numbers.
-    libraries
-        Those measured.
-    rows_used
-        Rows that the fit saw.
-    before, after
-        TransferErrors on the other rows as the file was, and as it is now; None where every row was used.
-    """
-
+    #: Collectives and their algorithms, an engine's kernels, or a fabric.
     what: str
+    #: Which numbers.
     moved: str
+    #: Those measured.
     libraries: tuple[str, ...]
+    #: Rows that the fit saw.
     rows_used: int
+    #: TransferErrors on the other rows as the file was, and as it is now; None where every row was used.
     before: TransferErrors | None
     after: TransferErrors | None
 

@@ -12,29 +12,20 @@ if TYPE_CHECKING:
 
 
 class Answers:
-    """One answer a row, filled in by a predictor.
-
-    Attributes
-    ----------
-    predicted, low, high
-        Shape (rows,), in the unit of the table's main column; NaN where a row is skipped.
-    reason
-        Shape (rows,), text; empty where a row is predicted.
-    further
-        Further predicted columns by name, shape (rows,): numbers or words; None where there is no answer.
-    labels
-        Words by which rows are grouped beside their own columns, shape (rows,) by name; empty where there is none.
-    notes
-        Sentence → rows it is true of: whose parameters were borrowed, what was assumed.
-    """
+    """One answer a row, filled in by a predictor."""
 
     def __init__(self, rows: int) -> None:
+        #: Shape (rows,), in the unit of the table's main column; NaN where a row is skipped.
         self.predicted = np.full(rows, np.nan)
         self.low = np.full(rows, np.nan)
         self.high = np.full(rows, np.nan)
+        #: Shape (rows,), text; empty where a row is predicted.
         self.reason: NDArray[Any] = np.full(rows, "", dtype=object)
+        #: Further predicted columns by name, shape (rows,): numbers or words; None where there is no answer.
         self.further: dict[str, NDArray[Any]] = {}
+        #: Words by which rows are grouped beside their own columns, shape (rows,) by name; empty where there is none.
         self.labels: dict[str, NDArray[Any]] = {}
+        #: Sentence → rows it is true of: whose parameters were borrowed, what was assumed.
         self.notes: dict[str, int] = {}
 
     def __len__(self) -> int:

@@ -33,27 +33,18 @@ if TYPE_CHECKING:
 
 
 class Further(NamedTuple):
-    """What an engine's block takes beside the operators of a step: small kernels that a compiler did not fuse.
+    """What an engine's block takes beside the operators of a step: small kernels that a compiler did not fuse."""
 
-    Attributes
-    ----------
-    seconds
-        A block, whatever its tokens.
-    states
-        Hidden states of its tokens that they move.
-    heads
-        Keys and values of its tokens, a head each, that they move.
-    spread
-        Half width, in log time, by which blocks lie around this, beside the ranges of their kernels.
-    gain
-        Seconds that a product takes less than by itself, by type: what quantising costs where it is fused with the
-        kernel before. Never below the roofline.
-    """
-
+    #: A block, whatever its tokens.
     seconds: float
+    #: Hidden states of its tokens that they move.
     states: float
+    #: Keys and values of its tokens, a head each, that they move.
     heads: float
+    #: Half width, in log time, by which blocks lie around this, beside the ranges of their kernels.
     spread: float
+    #: Seconds that a product takes less than by itself, by type: what quantising costs where it is fused with the
+    #: kernel before. Never below the roofline.
     gain: Mapping[str, float] = MappingProxyType({})
 
 

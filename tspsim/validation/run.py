@@ -39,20 +39,13 @@ Mapper = Callable[[Callable[[Rows], Answers], Sequence[Rows]], Iterable[Answers]
 
 @dataclass(frozen=True)
 class Outcome:
-    """One table with its predictions.
+    """One table with its predictions."""
 
-    Attributes
-    ----------
-    table
-        What the table is.
-    rows
-        Its cells as text, as they stand in the file.
-    answers
-        One a row.
-    """
-
+    #: What the table is.
     table: Table
+    #: Its cells as text, as they stand in the file.
     rows: pd.DataFrame = field(repr=False)
+    #: One a row.
     answers: Answers = field(repr=False)
 
     @cached_property

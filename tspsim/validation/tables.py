@@ -29,39 +29,27 @@ Predictor = Callable[["pd.DataFrame", Answers], None]
 
 @dataclass(frozen=True)
 class Table:
-    """One table of a measurements folder.
+    """One table of a measurements folder."""
 
-    Attributes
-    ----------
-    path
-        Relative to the folder.
-    column
-        What is predicted, and the measured value it is compared with.
-    predict
-        Fills in the answers of a frame that has ``counts`` and ``numbers`` as floats and ``texts`` as text.
-    counts, numbers, texts
-        Columns the predictor cannot do without: whole numbers from one on, numbers from zero on, and words. A row that
-        lacks one is skipped with that reason.
-    groups
-        Columns by which errors are reported apart, together and one by one.
-    further
-        Columns predicted beside the main one.
-    pieces
-        Positions of the rows that are predicted together: all, or, where rows are simulated, no more than share a run.
-    mend
-        What is wrong with a source's rows put right before they are looked at one by one: the frame with columns more,
-        and sentences with the rows they are true of.
-    """
-
+    #: Relative to the folder.
     path: str
+    #: What is predicted, and the measured value it is compared with.
     column: str
+    #: Fills in the answers of a frame that has ``counts`` and ``numbers`` as floats and ``texts`` as text.
     predict: Predictor
+    #: Columns the predictor cannot do without: whole numbers from one on, numbers from zero on, and words. A row that
+    #: lacks one is skipped with that reason.
     counts: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
     texts: tuple[str, ...] = ("gpu",)
+    #: Columns by which errors are reported apart, together and one by one.
     groups: tuple[tuple[str, ...], ...] = (("gpu",),)
+    #: Columns predicted beside the main one.
     further: tuple[str, ...] = ()
+    #: Positions of the rows that are predicted together: all, or, where rows are simulated, no more than share a run.
     pieces: Callable[[pd.DataFrame], Iterable[Sequence[int]]] = lambda frame: [range(len(frame))]
+    #: What is wrong with a source's rows put right before they are looked at one by one: the frame with columns more,
+    #: and sentences with the rows they are true of.
     mend: Callable[[pd.DataFrame], tuple[pd.DataFrame, dict[str, int]]] | None = None
 
 
