@@ -181,22 +181,15 @@ def _values(values: Sequence[object]) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """Results side by side; a notebook shows them as a table.
+    """Results side by side; a notebook shows them as a table."""
 
-    Attributes
-    ----------
-    asked
-        The scenarios as they were given; one with offers became several ``questions``.
-    results
-        A result a question, in their order.
-    searched
-        What was searched for a question's best plan, where it asks for that; in their order.
-    """
-
+    #: The scenarios as they were given; one with offers became several ``questions``.
     asked: tuple[Scenario, ...]
     questions: tuple[Scenario, ...]
+    #: A result a question, in their order.
     results: tuple[Result, ...]
     progress: Progress | None = field(default=None, compare=False)
+    #: What was searched for a question's best plan, where it asks for that; in their order.
     searched: tuple[Searched | None, ...] = ()
 
     @property

@@ -108,79 +108,58 @@ class RankClass:
 
 @dataclass(frozen=True, repr=False)
 class PlanResult:
-    """The answer for one plan.
-
-    Attributes
-    ----------
-    step_time_s
-        Makespan of one step (forward pass, or training step).
-    block_forward_tokens_per_s
-        The cluster's tokens/s if the model were one steady block (no embedding, head or loss).
-    mfu
-        Model FLOPs over dense peak; causal attention halved, dropped tokens not counted.
-    dropped_share
-        Share of the assignments of tokens to experts that is over capacity and dropped.
-    breakdown_s
-        ``compute``, ``exposed_communication`` by kind, ``bubble`` and ``idle``: means over ranks; they add up to
-        ``step_time_s``.
-    compute_by_kind_s
-        The compute part by operator family (``gemm``, ``attention``, ``memory_bound``).
-    communication_bytes_per_layer
-        Payload a rank receives and did not hold, in one layer's forward, averaged over ranks.
-    links
-        Use of the fabric by kind of link.
-    link_shares
-        ``(source, target, share of capacity)`` for every link of the first representative's node and its rails.
-    dead_links
-        ``(source, target)`` of every link of the cluster that carries nothing because it is dead.
-    checkpoint
-        Of a plan that writes checkpoints what one is and costs (:func:`tspsim.checkpointing.checkpoint_of`).
-    inference
-        Of a serving step what its users see (:mod:`tspsim.inference`).
-    draws
-        Of a plan whose paths are drawn: policy, seeds, and ``step_time_s`` at 5, 50 and 95 % of them; the plan's own
-        numbers are those of the draw at 50 % (:mod:`tspsim.draws`).
-    loop
-        Of an iteration of reinforcement learning its parts (:mod:`tspsim.loop`). Then a *step* is the whole iteration,
-        and ``tokens_per_step`` are those of all prompts and answers; links and timeline are those of one update.
-    serving
-        Of requests served: waits, rates, caches, money (:mod:`tspsim.serving.metrics`). Then a *step* is the whole run:
-        ``step_time_s`` is its wall, ``tokens_per_step`` are the outputs, and ``tokens_per_s`` is outputs a second.
-    curve
-        One entry a point of a curve over concurrency or rate, each as ``serving`` with its own ``range``; empty where
-        there is one point.
-    runs
-        What the points were made of (:class:`tspsim.serving.runs.ServingRun`): requests and logs, for pages.
-    """
+    """The answer for one plan."""
 
     name: str
     degrees: Mapping[str, int]
     memory: Memory
     settings: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None
+    #: Makespan of one step (forward pass, or training step).
     step_time_s: float = 0.0
     tokens_per_step: float = 0
     gpus: int = 0
+    #: The cluster's tokens/s if the model were one steady block (no embedding, head or loss).
     block_forward_tokens_per_s: float = 0.0
+    #: Model FLOPs over dense peak; causal attention halved, dropped tokens not counted.
     mfu: float = 0.0
+    #: Share of the assignments of tokens to experts that is over capacity and dropped.
     dropped_share: float = 0.0
+    #: ``compute``, ``exposed_communication`` by kind, ``bubble`` and ``idle``: means over ranks; they add up to
+    #: ``step_time_s``.
     breakdown_s: Mapping[str, Any] = field(default_factory=dict)
+    #: The compute part by operator family (``gemm``, ``attention``, ``memory_bound``).
     compute_by_kind_s: Mapping[str, float] = field(default_factory=dict)
+    #: Payload a rank receives and did not hold, in one layer's forward, averaged over ranks.
     communication_bytes_per_layer: Mapping[str, float] = field(default_factory=dict)
+    #: Use of the fabric by kind of link.
     links: tuple[LinkUse, ...] = ()
+    #: ``(source, target, share of capacity)`` for every link of the first representative's node and its rails.
     link_shares: tuple[tuple[str, str, float], ...] = ()
+    #: ``(source, target)`` of every link of the cluster that carries nothing because it is dead.
     dead_links: tuple[tuple[str, str], ...] = ()
     classes: tuple[RankClass, ...] = ()
     cost: Mapping[str, Any] = field(default_factory=dict)
     range: Range | None = None
     bottleneck: str = ""
     notes: tuple[str, ...] = ()
+    #: Of a plan that writes checkpoints what one is and costs (:func:`tspsim.checkpointing.checkpoint_of`).
     checkpoint: Mapping[str, float] = field(default_factory=dict)
+    #: Of a serving step what its users see (:mod:`tspsim.inference`).
     inference: Mapping[str, Any] = field(default_factory=dict)
+    #: Of a plan whose paths are drawn: policy, seeds, and ``step_time_s`` at 5, 50 and 95 % of them; the plan's own
+    #: numbers are those of the draw at 50 % (:mod:`tspsim.draws`).
     draws: Mapping[str, Any] = field(default_factory=dict)
+    #: Of an iteration of reinforcement learning its parts (:mod:`tspsim.loop`). Then a *step* is the whole iteration,
+    #: and ``tokens_per_step`` are those of all prompts and answers; links and timeline are those of one update.
     loop: Mapping[str, Any] = field(default_factory=dict)
+    #: Of requests served: waits, rates, caches, money (:mod:`tspsim.serving.metrics`). Then a *step* is the whole run:
+    #: ``step_time_s`` is its wall, ``tokens_per_step`` are the outputs, and ``tokens_per_s`` is outputs a second.
     serving: Mapping[str, Any] = field(default_factory=dict)
+    #: One entry a point of a curve over concurrency or rate, each as ``serving`` with its own ``range``; empty where
+    #: there is one point.
     curve: tuple[Mapping[str, Any], ...] = ()
+    #: What the points were made of (:class:`tspsim.serving.runs.ServingRun`): requests and logs, for pages.
     runs: tuple[Any, ...] = field(default=(), repr=False, compare=False)
     timeline: Timeline | None = field(default=None, repr=False, compare=False)
 

@@ -94,17 +94,12 @@ class Template:
 
 
 class Templates:
-    """Templates of one mesh by number, in order of first use; no two meshes of an engine have the same numbers.
-
-    Attributes
-    ----------
-    labels
-        Those of every instruction met so far, by content: stages of a pipeline have the same.
-    """
+    """Templates of one mesh by number, in order of first use; no two meshes of an engine have the same numbers."""
 
     def __init__(self, mesh: Mesh, following: Iterator[int]) -> None:
         self.mesh = mesh
         self.numbers: dict[Template, int] = {}
+        #: Those of every instruction met so far, by content: stages of a pipeline have the same.
         self.labels: dict[Content, Label] = {}
         self._following = following
 
@@ -168,21 +163,15 @@ class ReadyProgram:
     """A program made ready: what it issues, labels, and a signature equal for programs that cost the same.
 
     Of many roles few are run, one a class; only these are unrolled.
-
-    Attributes
-    ----------
-    issued
-        What runs.
-    distinct
-        A label of every different instruction.
-    known
-        Every different instruction.
     """
 
     program: Program
+    #: What runs.
     issued: Issued = field(repr=False)
+    #: A label of every different instruction.
     distinct: Sequence[Label] = field(repr=False)
     signature: Hashable = field(repr=False)
+    #: Every different instruction.
     known: KnownInstructions = field(repr=False)
 
     @property

@@ -46,13 +46,6 @@ class Engine:
     ...     for _ in range(1000):
     ...         yield engine.launch(iteration).done
     >>> engine.env.process(serve()); engine.run()                               # doctest: +SKIP
-
-    Attributes
-    ----------
-    env
-        The clock, where other SimPy processes may live too.
-    every_rank
-        Run every rank instead of one a class of equal ones.
     """
 
     def __init__(
@@ -66,7 +59,9 @@ class Engine:
         interference = interference or Interference()
         self.cluster = cluster
         self.cost = cost
+        #: Run every rank instead of one a class of equal ones.
         self.every_rank = every_rank
+        #: The clock, where other SimPy processes may live too.
         self.env = Environment()
         self.machine = Machine(
             self.env,
@@ -131,17 +126,12 @@ MOST_USES_BITS = 32
 
 
 class Submission:
-    """One launch of an assignment: under way, and afterwards what its ranks did.
-
-    Attributes
-    ----------
-    done
-        A SimPy event that happens when the last instruction has ended.
-    """
+    """One launch of an assignment: under way, and afterwards what its ranks did."""
 
     def __init__(self, env: simpy.Environment, system: System, first_use: int) -> None:
         ranks = [replace(each, rank=each.rank.launched(len(each.role.labels), first_use)) for each in system.ranks]
         self.system = replace(system, ranks=ranks)
+        #: A SimPy event that happens when the last instruction has ended.
         self.done = env.event()
         self._streams = sum(len(each.role.streams) for each in ranks)
         self._timeline: Timeline | None = None

@@ -40,18 +40,12 @@ class SimulatedRank:
 
 @dataclass(frozen=True)
 class System:
-    """What runs an assignment, and how to read it afterwards.
-
-    Attributes
-    ----------
-    instances
-        Every instance that was built, with the channel that stood for it: the carrier of link loads.
-    at_worst
-        Uneven links between switches do not tell ranks apart: classes move at their worst link (:func:`alike`).
-    """
+    """What runs an assignment, and how to read it afterwards."""
 
     ranks: Sequence[SimulatedRank]
+    #: Every instance that was built, with the channel that stood for it: the carrier of link loads.
     instances: Sequence[tuple[Instance, Channel]] = field(repr=False)
+    #: Uneven links between switches do not tell ranks apart: classes move at their worst link (:func:`alike`).
     at_worst: bool = False
 
     @property
@@ -105,19 +99,14 @@ class System:
 @dataclass(eq=False)
 class Prepared:
     """An assignment made ready to be launched as often as wanted: operators costed, templates interned, ranks folded.
-
-    Attributes
-    ----------
-    kinds
-        By GPU: equal for ranks whose programs take the same, −1 for those that have none.
-    system
-        What runs it, once its ranks are folded together with those of everything else that is prepared.
     """
 
     assignment: Assignment
     roles: Sequence[ReadyProgram] = field(repr=False)
     templates: Templates = field(repr=False)
+    #: By GPU: equal for ranks whose programs take the same, −1 for those that have none.
     kinds: NDArray[np.int64] = field(repr=False)
+    #: What runs it, once its ranks are folded together with those of everything else that is prepared.
     system: System | None = field(default=None, repr=False)
 
 

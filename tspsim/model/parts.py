@@ -196,26 +196,17 @@ class Experts:
 
 
 class Block(NamedTuple):
-    """What one layer is made of.
+    """What one layer is made of."""
 
-    Attributes
-    ----------
-    window
-        Of its attention, in tokens; 0: the whole context.
-    experts
-        Experts instead of a dense MLP.
-    attention
-        Its kind, a name in :data:`tspsim.model.ATTENTION_KINDS`.
-    indexer
-        Whether it owns an indexer.
-    compression
-        Tokens that an entry of its cache stands for; 0: it has no such entries.
-    """
-
+    #: Of its attention, in tokens; 0: the whole context.
     window: int = 0
+    #: Experts instead of a dense MLP.
     experts: bool = False
+    #: Its kind, a name in :data:`tspsim.model.ATTENTION_KINDS`.
     attention: str = "gqa"
+    #: Whether it owns an indexer.
     indexer: bool = False
+    #: Tokens that an entry of its cache stands for; 0: it has no such entries.
     compression: int = 1
 
     def __hash__(self) -> int:

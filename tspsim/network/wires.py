@@ -40,20 +40,13 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True)
 class Way:
-    """Where a bundle of messages goes, and how long it takes alone.
+    """Where a bundle of messages goes, and how long it takes alone."""
 
-    Attributes
-    ----------
-    busy_s
-        Seconds that it keeps each of its links busy, at the share of their bandwidth that messages reach.
-    carried
-        Bytes that cross each.
-    latency_s
-        Of the longest route.
-    """
-
+    #: Seconds that it keeps each of its links busy, at the share of their bandwidth that messages reach.
     busy_s: Mapping[Link, float]
+    #: Bytes that cross each.
     carried: Mapping[Link, float]
+    #: Of the longest route.
     latency_s: float
 
     @cached_property

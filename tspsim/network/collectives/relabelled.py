@@ -26,17 +26,11 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a group stands: what it has in common with groups that stand alike, and what is its own.
+    """Where a group stands: what it has in common with groups that stand alike, and what is its own."""
 
-    Attributes
-    ----------
-    alike
-        Equal for groups that stand alike.
-    nodes, leaves
-        Its nodes, and the leaf switches of their NICs (over all planes), ascending; no leaves of a single node.
-    """
-
+    #: Equal for groups that stand alike.
     alike: Hashable
+    #: Its nodes, and the leaf switches of their NICs (over all planes), ascending; no leaves of a single node.
     nodes: Integers
     leaves: Integers
 
