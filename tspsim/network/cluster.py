@@ -344,15 +344,11 @@ class Cluster:
             other = replace(self, routing=routing, memo={})
             same = self.layout.nic_lanes == other.layout.nic_lanes
             first = self.layout.switch_start if same else self.layout.nic_start
-            if any(link >= first for link, _ in self.factors) and other.links_differ(self):
+            if any(link >= first for link, _ in self.factors) and other.layout.links != self.layout.links:
                 raise InputError(f"'{routing.policy}' tells cables apart: state it of the cluster that is slow")
             self.memo[key] = other
         found: Cluster = self.memo[key]
         return found
-
-    def links_differ(self, other: Cluster) -> bool:
-        """Whether link ids mean other links than in a cluster of the same parts."""
-        return self.layout.links != other.layout.links
 
     @cached_property
     def sound(self) -> Cluster:

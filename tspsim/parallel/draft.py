@@ -12,13 +12,8 @@ from ..model import Architecture, Block
 from ..registry import Registry
 
 
-def like_the_last(model: Architecture) -> Block:
-    """A layer as the model's own modules for further tokens have it."""
-    return model.further_block
-
-
 def dense(model: Architecture) -> Block:
-    """The same with a dense MLP, where the model says how wide one is."""
+    """A layer as the model's own modules have it, with a dense MLP where the model says how wide one is."""
     return model.further_block._replace(experts=model.experts is not None and not model.ffn)
 
 
@@ -32,8 +27,8 @@ class Draft:
     layers: int
     #: Whether a model has it.
     available: Callable[[Architecture], bool] = lambda model: True
-    #: What such a layer is made of.
-    block: Callable[[Architecture], Block] = like_the_last
+    #: What such a layer is made of: mostly as the model's own modules for further tokens have it.
+    block: Callable[[Architecture], Block] = lambda model: model.further_block
 
 
 DRAFTS: Registry[Draft] = Registry("draft", "tspsim.drafts")

@@ -7,7 +7,7 @@ it leaves to be chosen. :func:`~tspsim.parallel.step.write_program` joins the pi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,11 +48,6 @@ class WholeTokens:
     embed: Piece
     layer: LayerPiece
     head: Piece
-
-
-def one_variant(plan: Plan) -> Iterator[Mapping[str, Any]]:
-    """Nothing to try: the plan as it stands."""
-    yield {}
 
 
 @dataclass(frozen=True)
@@ -101,7 +96,7 @@ class Scheme:
     #: Plan → whether the programs of its token shards differ.
     by_position: Callable[[Plan], bool] = lambda plan: True
     #: Plan → keys of the plan, each set another way for its ranks to talk; simplest first, not all of them legal.
-    variants: Callable[[Plan], Iterable[Mapping[str, Any]]] = one_variant
+    variants: Callable[[Plan], Iterable[Mapping[str, Any]]] = lambda plan: ({},)
     #: (step, keys of a plan's degrees) → further keys that a serving step's plan may have, simplest first, not all of
     #: them legal.
     serving_variants: Callable[[Step, Mapping[str, Any]], Iterable[Mapping[str, Any]]] = lambda step, keys: ({},)

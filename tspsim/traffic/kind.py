@@ -6,9 +6,9 @@ A class registers under the ``kind`` that a scenario names it by. A registry's c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,12 +54,6 @@ class Kind(BaseModel):
         raise NotImplementedError
 
 
-class Shorthand(Protocol):
-    """Other spellings of a value: what a mapping with ``kind`` would say; None where it is no such spelling."""
-
-    def __call__(self, value: Any) -> Mapping[str, Any] | None: ...
-
-
 @dataclass(frozen=True)
 class OneKind:
     """Annotates a field that holds an object of one of a registry's classes, looked up when a scenario is read.
@@ -69,13 +63,13 @@ class OneKind:
     registry
         Of classes.
     shorthand
-        Reads other spellings than a mapping with ``kind``.
+        Reads other spellings than a mapping with ``kind``: what that would say; None where it is no such spelling.
     without
         Kinds that it may not be: those that hold others.
     """
 
     registry: Registry[Any]
-    shorthand: Shorthand = lambda value: None
+    shorthand: Callable[[Any], Mapping[str, Any] | None] = lambda value: None
     without: tuple[str, ...] = ()
 
     @property

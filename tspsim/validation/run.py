@@ -110,7 +110,7 @@ class Outcome:
         told = self.answers.further[column][where]
         known = np.array([value is not None for value in told], dtype=bool)
         if any(isinstance(value, str) for value in told):
-            name = _measured_name(column)
+            name = column.removeprefix("predicted_")
             right = [
                 truth == value for truth, value in zip(self.rows[name][where][known], told[known], strict=True)
             ] if name in self.rows else []  # fmt: skip
@@ -313,11 +313,6 @@ def _numbers(rows: pd.DataFrame, column: str) -> NDArray[np.float64]:
     if column not in rows:
         return np.full(len(rows), np.nan)
     return pd.to_numeric(rows[column], errors="coerce").to_numpy(float)
-
-
-def _measured_name(column: str) -> str:
-    """The measured column that a predicted word is compared with."""
-    return column.removeprefix("predicted_")
 
 
 def _cells(values: NDArray[Any]) -> list[str]:

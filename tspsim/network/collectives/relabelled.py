@@ -63,7 +63,8 @@ def onto(cluster: Cluster, links: Integers, here: Standing, there: Standing) -> 
     layout = cluster.layout
     if len(here.nodes) == 1:
         return np.add(links, int(there.nodes[0] - here.nodes[0]) * layout.node_links, dtype=np.int64)
-    new_node, new_leaf = np.zeros(cluster.nodes, dtype=np.int64), np.zeros(layout.planes * _leaves(cluster), np.int64)
+    new_node = np.zeros(cluster.nodes, dtype=np.int64)
+    new_leaf = np.zeros(layout.planes * layout.clos.leaves, dtype=np.int64)
     new_node[here.nodes], new_leaf[here.leaves] = there.nodes, there.leaves
     starts = (0, layout.host_start, layout.nic_start, layout.switch_start, layout.links)
     # Links of a node in each block, and of a leaf.
@@ -87,10 +88,6 @@ class _Uplinks:
     leaf: Integers
     spine: Integers | None
     planes: int
-
-
-def _leaves(cluster: Cluster) -> int:
-    return cluster.layout.clos.leaves
 
 
 def _uplinks(cluster: Cluster) -> _Uplinks | None:

@@ -273,8 +273,5 @@ class ServingView:
     @cached_property
     def ranked(self) -> tuple[Served, ...]:
         """Plans, the best first (of equals the first)."""
-        return tuple(sorted(self.served, key=lambda each: _backwards(Merit.of(each.best))))
-
-
-def _backwards(merit: Merit) -> tuple[float, float]:
-    return -merit.goodput, -merit.per_gpu
+        merits = [(Merit.of(each.best), each) for each in self.served]
+        return tuple(each for _, each in sorted(merits, key=lambda one: (-one[0].goodput, -one[0].per_gpu)))

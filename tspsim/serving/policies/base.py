@@ -25,17 +25,13 @@ class Group:
 
     def deal(self, request: Request) -> Lane:
         """Who serves a request: the replica with fewest, the first of equals."""
-        return min(self.lanes, key=_present)
+        return min(self.lanes, key=lambda lane: lane.present)
 
     def schedule(self) -> list[StepPlan]:
         """What each does in the next step."""
         if len(self.lanes) == 1:
             return [self.lanes[0].schedule()]
         return [lane.schedule() for lane in self.lanes]
-
-
-def _present(lane: Lane) -> int:
-    return lane.present
 
 
 @dataclass(frozen=True)

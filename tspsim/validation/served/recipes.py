@@ -37,11 +37,6 @@ class Recipe:
     replicates_decode: bool = False
 
 
-def recipe_of(engine: str, stated: Workers) -> Recipe:
-    """The recipe of InferenceX's run."""
-    return RECIPES[engine](stated)
-
-
 #: TensorRT-LLM's ``max_batch_size`` of decode workers, which the recipes' names tell: of Kimi-K2.5 by prompt, workers
 #: and GPUs of a worker; of DeepSeek-R1 by device, four-bit weights, prompt and clients.
 KIMI_SLOTS = {(1024, 4, 8): 128, (1024, 5, 4): 8, (8192, 4, 8): 1, (8192, 5, 4): 16, (8192, 4, 4): 32}
