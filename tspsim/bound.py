@@ -194,11 +194,7 @@ class Bounds:
         }
 
 
-LIMITS = {
-    "compute": "FLOPs at peak",
-    "hbm": "what must cross HBM",
-    "links": "what must cross the links",
-}
+LIMITS = {"compute": "FLOPs at peak", "hbm": "what must cross HBM", "links": "what must cross the links"}
 
 
 def bounds(question: Question | Scenario) -> Bounds:

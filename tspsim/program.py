@@ -172,9 +172,7 @@ class Copy:
 
     def at(self, layer: int, after: tuple[int, ...]) -> Copy:
         """The same in another layer, waiting for others."""
-        return Copy(
-            self.direction, self.size_bytes, self.name, self.seconds, self.part, layer, after, self.stream
-        )
+        return Copy(self.direction, self.size_bytes, self.name, self.seconds, self.part, layer, after, self.stream)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,14 +33,7 @@ PLANS_SHOWN = 8
 Cell = int | float | bool | str | None
 
 #: Rates and times of a plan's entry that are columns under their own names.
-_RATES = (
-    "tokens_per_s",
-    "tokens_per_s_per_gpu",
-    "block_forward_tokens_per_s",
-    "step_time_s",
-    "mfu",
-    "dropped_share",
-)
+_RATES = ("tokens_per_s", "tokens_per_s_per_gpu", "block_forward_tokens_per_s", "step_time_s", "mfu", "dropped_share")
 
 
 @dataclass(frozen=True)
@@ -202,11 +195,7 @@ class PlanResult:
 
     def to_json(self) -> dict[str, Any]:
         """The plan's entry of the contract."""
-        entry: dict[str, Any] = {
-            "name": self.name,
-            "degrees": dict(self.degrees),
-            "settings": dict(self.settings),
-        }
+        entry: dict[str, Any] = {"name": self.name, "degrees": dict(self.degrees), "settings": dict(self.settings)}
         if self.error is not None:
             return entry | {"error": self.error, "memory": self.memory.to_json(), "notes": list(self.notes)}
         assert self.range is not None
@@ -444,9 +433,7 @@ def _of_requests(plan: Mapping[str, Any]) -> dict[str, Cell]:
 
 def _served(inference: Mapping[str, Any]) -> dict[str, Cell]:
     """What users of a serving step see, and what its caches hold."""
-    cells: dict[str, Cell] = {
-        name: float(value) for name, value in inference.items() if isinstance(value, int | float)
-    }
+    cells: dict[str, Cell] = {name: float(value) for name, value in inference.items() if isinstance(value, int | float)}
     room = inference.get("capacity", {})
     if room:
         cells |= {

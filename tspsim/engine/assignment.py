@@ -413,10 +413,7 @@ def meeting_keys(instruction: Collective | SendReceive | Copy, templates: Templa
         )
         return (2 * templates.number(template),)
     keys = []
-    for offset, half in (
-        (instruction.to, 0),
-        (None if instruction.source is None else -instruction.source, 1),
-    ):
+    for offset, half in ((instruction.to, 0), (None if instruction.source is None else -instruction.source, 1)):
         if offset is not None:
             template = Template(
                 instruction.axis, "send_recv", instruction.size_bytes, offset=offset, wrap=instruction.wrap

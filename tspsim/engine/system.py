@@ -185,9 +185,7 @@ class Partition:
             if cls not in first_of or (rank in self.devices and first_of[cls] not in self.devices):
                 first_of[cls] = rank
         same = {
-            rank
-            for cls, rank in first_of.items()
-            if rank in self.devices and self.devices[rank].size == sizes[cls]
+            rank for cls, rank in first_of.items() if rank in self.devices and self.devices[rank].size == sizes[cls]
         }
         for prepared in in_flight:
             if prepared.system is not None and any(each.rank.number not in same for each in prepared.system.ranks):

@@ -219,9 +219,7 @@ class Device(DeviceFacts):
         columns = np.asarray(size_bytes) / np.maximum(rows, 1) / _BYTES_A_COLUMN.get(op, 4.0)
         if not np.ndim(columns):
             columns = float(columns)
-        return self.estimate(
-            "memory_bound", "bf16", op, None, size_bytes=size_bytes, rows=rows, columns=columns
-        )
+        return self.estimate("memory_bound", "bf16", op, None, size_bytes=size_bytes, rows=rows, columns=columns)
 
     def fused_moe(
         self,
@@ -328,9 +326,7 @@ class Device(DeviceFacts):
 
     def shared_at_clock(self, isolated: Estimate, matrix_share: Any, kernel: Kernel) -> Estimate:
         """The same of calls of which the matrix units decide a share each; numbers or arrays (rows,)."""
-        rate = step.rate(
-            self.spec.sustained, kernel.family, self.clocks, measured_sustained=kernel.sustained
-        )
+        rate = step.rate(self.spec.sustained, kernel.family, self.clocks, measured_sustained=kernel.sustained)
         return step.at_clock(isolated, matrix_share, rate)
 
     def matrix_share(self, operator: Operator) -> float:
@@ -374,9 +370,7 @@ class Device(DeviceFacts):
             limits = self._limits[dtype] = limits_of(self.spec, dtype)
         return limits
 
-    def kernel(
-        self, family: str, dtype: str, library: str | None = None, kv_dtype: str | None = None
-    ) -> Kernel:
+    def kernel(self, family: str, dtype: str, library: str | None = None, kv_dtype: str | None = None) -> Kernel:
         """The kernel model that applies to a type and library, and where it is from."""
         key = (family, dtype, library, kv_dtype)
         kernel = self._kernels.get(key)

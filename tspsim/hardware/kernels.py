@@ -152,9 +152,7 @@ def find(
                     return _borrowed(spec, owner, relatives, fit, dtype, library, same_type=same)
     if family in PLAIN_OF:
         return _grouped(family, find(spec, relatives, PLAIN_OF[family], dtype, None, kv_dtype))
-    known = sorted(
-        {fit.dtype for owner in (spec, *relatives) for fit in owner.kernels if fit.family == family}
-    )
+    known = sorted({fit.dtype for owner in (spec, *relatives) for fit in owner.kernels if fit.family == family})
     raise InputError(
         f"{spec.name} has no {family} model for {dtype}, nor has a relative of it; "
         f"known types: {', '.join(known) or 'none'}"
@@ -406,9 +404,7 @@ def _best_of_its_generation(
     return None
 
 
-def _speed_that_reaches(
-    flops_per_s: float, spec: DeviceSpec, fit: KernelFit, dtype: str
-) -> dict[str, float]:
+def _speed_that_reaches(flops_per_s: float, spec: DeviceSpec, fit: KernelFit, dtype: str) -> dict[str, float]:
     """Parameters of the inner loop with which a large call runs at the given rate.
 
     Both what the matrix units do (``efficiency``) and what feeds them (``load_gb_per_s``, where there is one) are

@@ -53,13 +53,9 @@ PARAMETERS: dict[str, Parameter] = {
     "masked_64": Parameter(1.0, 0.3, 1.5, "rate at head_dim 64 with a causal mask, against without one"),
     "grouped": Parameter(1.0, 0.2, 1.0, "rate with fewer key than query heads"),
     "masked_keys": Parameter(32.0, 0.0, 30000.0, "masked keys that a causal block waits for nevertheless"),
-    "rope": Parameter(
-        0.0, 0.0, 8.0, "HBM share of reading and writing Q before the kernel; 0: not timed with it"
-    ),
+    "rope": Parameter(0.0, 0.0, 8.0, "HBM share of reading and writing Q before the kernel; 0: not timed with it"),
     "token_ns": Parameter(0.0, 0.0, 50.0, "every token of the cache write"),
-    "cache_write": Parameter(
-        0.0, 0.0, 8.0, "HBM share of reading K, V and writing the cache; 0: not timed with it"
-    ),
+    "cache_write": Parameter(0.0, 0.0, 8.0, "HBM share of reading K, V and writing the cache; 0: not timed with it"),
 }
 #: The backward is several kernels: row sums of the gradient, the main one, converting dQ.
 BACKWARD_PARAMETERS: dict[str, Parameter] = PARAMETERS | {

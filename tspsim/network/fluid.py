@@ -176,18 +176,7 @@ class Transfer(Completion):
     its latency passes, then it fires. ``start_s`` is when it began to move.
     """
 
-    __slots__ = (
-        "channel",
-        "due_s",
-        "fluid",
-        "missing",
-        "moving",
-        "rate",
-        "remaining_s",
-        "share",
-        "since_s",
-        "start_s",
-    )
+    __slots__ = ("channel", "due_s", "fluid", "missing", "moving", "rate", "remaining_s", "share", "since_s", "start_s")
 
     due_s: float
     remaining_s: float

@@ -255,9 +255,7 @@ class Layout:
             found[rows, : part.shape[1]] = part
         return found
 
-    def _over_nics(
-        self, start: Integers, leave: Integers, arrive: Integers, end: Integers, spread: int
-    ) -> Integers:
+    def _over_nics(self, start: Integers, leave: Integers, arrive: Integers, end: Integers, spread: int) -> Integers:
         """Links from ``start`` to ``end`` on other nodes, over the NICs of ``leave`` and ``arrive``."""
         columns = self._inside(start, leave)
         leaving, arriving = self.nic_of(leave), self.nic_of(arrive)

@@ -63,6 +63,4 @@ ACTIVATION_STORES.register(
     )
 )  # fmt: skip
 
-SOUGHT.register(
-    Sought("activation_store", of=trains, values=lambda model, work: ["in eight bits where products are"])
-)
+SOUGHT.register(Sought("activation_store", of=trains, values=lambda model, work: ["in eight bits where products are"]))

@@ -142,9 +142,7 @@ DISPATCHES.register(
     )
 )
 #: All tokens to all ranks (vLLM's default, ``allgather_reducescatter``).
-DISPATCHES.register(
-    ExpertDispatch("gather", lambda ranks, experts: float(ranks), gathers=True, trains=False)
-)
+DISPATCHES.register(ExpertDispatch("gather", lambda ranks, experts: float(ranks), gathers=True, trains=False))
 
 
 @dataclass(frozen=True)
@@ -197,9 +195,7 @@ def _dispatches(work: Work) -> list[ExpertDispatch]:
     return [each for each in DISPATCHES.values() if each.trains or work.step.serves]
 
 
-SOUGHT.register(
-    sought_objects("expert_dispatch", _dispatches, of=with_experts, ways=ways_to_dispatch, kernels=True)
-)
+SOUGHT.register(sought_objects("expert_dispatch", _dispatches, of=with_experts, ways=ways_to_dispatch, kernels=True))
 SOUGHT.register(
     Sought(
         "expert_overlap",

@@ -148,9 +148,7 @@ def sequence_groups(options: Mapping[str, Any], replicas: int) -> dict[str, dict
     return {group_axis(2**power): {"dp": 2**power} for power in range(1, replicas.bit_length())}
 
 
-def dealt(
-    model: Architecture, lengths: tuple[int, ...], causal: bool, deal: str, groups: Groups
-) -> Dealt:
+def dealt(model: Architecture, lengths: tuple[int, ...], causal: bool, deal: str, groups: Groups) -> Dealt:
     """Deal sequences to groups of ranks.
 
     Raises
@@ -295,9 +293,7 @@ def ways_to_deal(job: Job) -> Iterator[str]:
 
 
 SOUGHT.register(Sought("dynamic_sp", called="sp", of=of_lengths, values=lambda model, work: ["auto too"]))
-SOUGHT.register(
-    Sought("rank_tokens", of=of_lengths, values=lambda model, work: ["one, two and four times the least"])
-)
+SOUGHT.register(Sought("rank_tokens", of=of_lengths, values=lambda model, work: ["one, two and four times the least"]))
 SOUGHT.register(
     Sought("deal", of=of_lengths, values=lambda model, work: DEALS.names(), ways=ways_to_deal, kernels=True)
 )

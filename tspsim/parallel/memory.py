@@ -80,9 +80,7 @@ def declared(job: Job, residency: Residency, chunks: Sequence[Chunk]) -> Iterato
     share, compute_shards = data.OwnedParameters(job, residency.weight_shards(job)), residency.compute_shards(job)
     kinds = job.blocks(chunks)
     yield from (
-        served.state(job, residency.weight_shards(job), chunks)
-        if job.step.serves
-        else data.state(job, share, chunks)
+        served.state(job, residency.weight_shards(job), chunks) if job.step.serves else data.state(job, share, chunks)
     )
     if job.training:
         yield from waiting(job, compute_shards, chunks)

@@ -102,6 +102,4 @@ def _rates(plan: PlanResult, wide: bool) -> list[str]:
 
 
 def _memory(plan: PlanResult, wide: bool) -> str:
-    return f"{plan.memory.peak_bytes / GIB:.1f}" + (
-        f" of {plan.memory.capacity_bytes / GIB:.1f}" if wide else ""
-    )
+    return f"{plan.memory.peak_bytes / GIB:.1f}" + (f" of {plan.memory.capacity_bytes / GIB:.1f}" if wide else "")

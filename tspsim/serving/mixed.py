@@ -86,10 +86,7 @@ PARTS: dict[Part, tuple[set[Change], set[Change]]] = {
     Part.READ: ({Change.MORE_TOKENS, Change.SAME_TOKENS, Change.SAME_LENGTH}, set()),
     Part.CACHED: ({Change.PROMPT_CONTEXT, Change.SAME_LENGTH}, set()),
     Part.LENGTHS: ({Change.PROMPT_CONTEXT, Change.MORE_TOKENS}, {Change.SAME_TOKENS}),
-    Part.PROMPTS: (
-        {Change.MORE_TOKENS, Change.SPLIT},
-        {Change.PROMPT_CONTEXT, Change.SAME_TOKENS, Change.SAME_LENGTH},
-    ),
+    Part.PROMPTS: ({Change.MORE_TOKENS, Change.SPLIT}, {Change.PROMPT_CONTEXT, Change.SAME_TOKENS, Change.SAME_LENGTH}),
 }
 
 

@@ -59,9 +59,7 @@ class Typical:
         decode = reading = None
         alone = counts.pop(Kind.DECODE)
         if alone:
-            weighed_s = (
-                (rows["sequences"] * lasted(rows))[rows["kind"] == Kind.DECODE] for rows in pieces_of(logs)
-            )
+            weighed_s = ((rows["sequences"] * lasted(rows))[rows["kind"] == Kind.DECODE] for rows in pieces_of(logs))
             batch = max(1, round(total(weighed_s, alone) / seconds["decode"] / lanes))
             decode = Work((), (held,) * batch)
         read = sum(counts.values())

@@ -92,9 +92,7 @@ def total(pieces: Iterator[Floats], count: int) -> float:
     return added(count)
 
 
-def reached(
-    read: Callable[[], Iterator[tuple[Floats, Ints | None]]], asked: Sequence[float]
-) -> list[float]:
+def reached(read: Callable[[], Iterator[tuple[Floats, Ints | None]]], asked: Sequence[float]) -> list[float]:
     """The least values that weights of so much, all together, do not exceed.
 
     Parameters

@@ -220,9 +220,7 @@ class TieredPool(Pool):
             )
             names = "+".join(hit.seconds)
             exposed_s = now_s - start_s
-            self.loads.append(
-                Transfer(request.number, start_s, now_s, names, self.name_of(number), bytes_, exposed_s)
-            )
+            self.loads.append(Transfer(request.number, start_s, now_s, names, self.name_of(number), bytes_, exposed_s))
             if share < 1.0:
                 self._lines.send(way, 1.0 - share)
             super(TieredPool, self).give(number, request, computed=hit.found)

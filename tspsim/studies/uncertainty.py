@@ -337,9 +337,7 @@ def likely_ratio(a: Offer, b: Offer) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def offer_served(
-    question: simulation.Question, answer: PlanResult, *, name: str, basis: str = "neocloud"
-) -> Offer:
+def offer_served(question: simulation.Question, answer: PlanResult, *, name: str, basis: str = "neocloud") -> Offer:
     """A plan that served requests: all steps faster or slower together, by the range of its rate."""
     steps, rate, spread = f"{question.device.name} steps", answer.tokens_per_s, answer.range
     assert spread is not None

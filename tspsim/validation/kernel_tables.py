@@ -55,11 +55,7 @@ MODULE = "a whole module"
 
 
 #: Types of experts' activations and weights by the names that NVIDIA's table gives to both.
-_EXPERT_TYPES = {
-    "int4_w4a16": ("bf16", "int4"),
-    "mxfp4_w4a16": ("bf16", "mxfp4"),
-    "mxfp4_w4a8": ("mxfp8", "mxfp4"),
-}
+_EXPERT_TYPES = {"int4_w4a16": ("bf16", "int4"), "mxfp4_w4a16": ("bf16", "mxfp4"), "mxfp4_w4a8": ("mxfp8", "mxfp4")}
 
 
 def times_of(table: str) -> tuple[str, ...]:
@@ -102,9 +98,7 @@ def calls(table: str, frame: pd.DataFrame, column: str = "time_us") -> pd.DataFr
     out["time_us"] = frame[column].astype(float) if column in frame else float("nan")
     unknown = ~out["dtype"].isin(list(DTYPE_BYTES)) | ~out["second_dtype"].isin(list(DTYPE_BYTES))
     out["reason"] = ""
-    out.loc[unknown, "reason"] = "type not modelled: " + frame.loc[unknown].get(
-        "dtype", pd.Series("", frame.index)
-    )
+    out.loc[unknown, "reason"] = "type not modelled: " + frame.loc[unknown].get("dtype", pd.Series("", frame.index))
     if name.startswith("mla_") and "scope" in frame:
         out.loc[frame["scope"] != "kernel", "reason"] = MODULE
     return out
@@ -118,11 +112,7 @@ def _columns(frame: pd.DataFrame, family: str, **renamed: str) -> pd.DataFrame:
     import pandas as pd
 
     names = FAMILIES[family].shape
-    data = {
-        name: frame[renamed.get(name, name)].astype(float)
-        for name in names
-        if renamed.get(name, name) in frame
-    }
+    data = {name: frame[renamed.get(name, name)].astype(float) for name in names if renamed.get(name, name) in frame}
     return pd.DataFrame(data, index=frame.index)
 
 

@@ -96,11 +96,7 @@ class Outcome:
         known: dict[str, Any] = {}
         for value in sorted(rows_of):
             where = np.array(rows_of[value])
-            known[value] = {
-                "rows": len(where),
-                "predicted": int(self.predicted[where].sum()),
-                **self.error(where),
-            }
+            known[value] = {"rows": len(where), "predicted": int(self.predicted[where].sum()), **self.error(where)}
             if any(column in self.answers.labels for column in columns):
                 known[value]["further"] = {column: self._further(column, where) for column in self.answers.further}
         return dict(list(known.items())[:MOST_GROUPS])
@@ -169,9 +165,7 @@ def reference_folder() -> Path:
     return Path(str(resources.files("tspsim.validation").joinpath("reference")))
 
 
-def validate(
-    folder: Path | str | None = None, *, progress: Progress | None = None, mapper: Mapper = map
-) -> Validation:
+def validate(folder: Path | str | None = None, *, progress: Progress | None = None, mapper: Mapper = map) -> Validation:
     """Predict every row of every known table under ``folder``.
 
     Parameters

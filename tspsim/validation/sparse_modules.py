@@ -119,9 +119,7 @@ def latent(module: Module) -> tuple[Operator, ...]:
     operators.append(AbsorbProduct(m.tokens, m.heads, m.kv_lora, m.nope))
     width = m.kv_lora + m.rope
     entry = FP8_LATENT if m.kv_dtype == "fp8" else 2.0 * width
-    operators.append(
-        SparseAttention(m.rows, m.heads, width, m.kv_lora, m.topk, entry_bytes=entry, kv_dtype=m.kv_dtype)
-    )
+    operators.append(SparseAttention(m.rows, m.heads, width, m.kv_lora, m.topk, entry_bytes=entry, kv_dtype=m.kv_dtype))
     operators.append(AbsorbProduct(m.tokens, m.heads, m.v, m.kv_lora))
     operators.append(m.product(m.hidden, m.heads * m.v, "output"))
     return tuple(operators)

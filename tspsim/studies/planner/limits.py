@@ -115,9 +115,7 @@ def lean_jobs(space: Space, *, checked: bool = True) -> Iterator[Job]:
                 yield job
 
 
-def limits(
-    space: Space, room_bytes: float, resized: Callable[[int], Cluster], deadline: Deadline = NEVER
-) -> Limits:
+def limits(space: Space, room_bytes: float, resized: Callable[[int], Cluster], deadline: Deadline = NEVER) -> Limits:
     """Search the three limits; ``resized`` makes the cluster of so many nodes. Raises TimeoutError after the
     deadline."""
 
@@ -135,9 +133,7 @@ def limits(
     )
 
 
-def longest(
-    space: Space, room_bytes: float, needed: Callable[[Job], float] = memory_bytes
-) -> tuple[int, Lean] | None:
+def longest(space: Space, room_bytes: float, needed: Callable[[Job], float] = memory_bytes) -> tuple[int, Lean] | None:
     """Plan by plan, those with most token shards first. Memory grows with the sequence under every plan, so that one
     look tells whether a plan goes further than the best so far; if it does, doubling, then halving the step.
 

@@ -77,9 +77,7 @@ def _vllm(stated: Workers) -> Recipe:
     replicates = stated.gpus > 4
     slots = 4096 if replicates else 1024 if stated.asked.prompt <= 1024 else 16
     common = {"enable_prefix_caching": False, "gpu_memory_utilization": 0.9}
-    return Recipe(
-        prefill | common, {"max_num_batched_tokens": 10240, "max_num_seqs": slots} | common, True, replicates
-    )
+    return Recipe(prefill | common, {"max_num_batched_tokens": 10240, "max_num_seqs": slots} | common, True, replicates)
 
 
 RECIPES: dict[str, Callable[[Workers], Recipe]] = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}
