@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from ...parallel import Job
 from ...paths import LowerBound
 from ...result import PlanResult
+from .candidate import Candidate
 from .clock import NEVER, Deadline
 from .frontier import BEGIN_S, INSTRUCTION_S, Frontier, Tally
 from .sets import Sets
-from .space import Candidate, Space
+from .space import Space
 
 #: Plans simulated between two looks at the bounds: enough to keep a few processes busy, few enough to waste little.
 ROUND = 4

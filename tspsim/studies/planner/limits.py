@@ -13,9 +13,10 @@ from ...network import Cluster
 from ...parallel import Job, Plan, scheme_of
 from ...parallel.choices import legal
 from ...parallel.memory import stage_memory, workspace
+from .candidate import name_of
 from .clock import NEVER, Deadline
 from .room import memory_bytes
-from .space import LEAST_TOKENS, Space, name_of
+from .space import LEAST_TOKENS, Space
 
 #: No model is asked about a longer sequence.
 LONGEST_SEQUENCE = 2**30

@@ -23,6 +23,7 @@ from ..front import front_of
 from ..query import Library
 from .answer import Ahead, Planned, Stated
 from .branch import Best, Found, Interrupted, Search
+from .candidate import NAMED, Candidate, name_of
 from .clock import NEVER, Clock, Deadline
 from .limit import Limits
 from .limits import Lean, bytes_up_to, lean_jobs, leanest, limits
@@ -30,7 +31,7 @@ from .map_search import search_map
 from .scheme_map import Points
 from .searches import Searches
 from .sensitivity import places, ranked
-from .space import NAMED, Candidate, Space, name_of
+from .space import Space
 from .why import compare, parts_s
 from .workers import Simulators, scenario_of
 

@@ -16,8 +16,9 @@ from ...parallel import Job
 from ...parallel.pipeline import PipelineOrder, order_of
 from ...parallel.recomputed import KEPT
 from ...paths import Division, LowerBound, Outline
+from .candidate import Candidate
 from .room import first_stage_bytes, memory_bytes, state_bytes
-from .space import Candidate, Space
+from .space import Space
 
 #: Number, chunks a stage and schedule of a family's pipeline.
 PipelineKey = tuple[int, int, str]
