@@ -28,7 +28,8 @@ from tspsim.provenance import Provenance
 from . import moe, step
 from .facts import DeviceFacts
 from .families import FAMILIES
-from .kernels import Kernel, find, limits_of, maker_of, version_of
+from .kernels import Kernel, find, limits_of
+from .libraries import maker_of, version_of
 from .limits import DeviceLimits, Estimate, minimum
 from .pricers import price
 from .shapes import read_shape

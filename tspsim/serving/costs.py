@@ -24,9 +24,10 @@ from ..parallel.draft import DRAFTS
 from ..parallel.serving_engine import Graphs, MemoryRule
 from ..question import Question
 from ..steps import Speculation
+from .compositions import Kind
 from .decodes import Decodes, evened
 from .grid import Cells
-from .mixed import Kind, Mixed, Shape, around
+from .mixed import Mixed, Shape, around
 from .overlapped import Overlapped
 from .programs import ALONE, Priced, StepPrograms
 from .sampled import Deviation, Seen
