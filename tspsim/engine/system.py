@@ -21,12 +21,13 @@ from ..network import Cluster
 from ..network.fluid import Channel
 from ..network.sharing import Solutions
 from ..network.symmetry import owned
-from .assignment import Assignment, Cost, ReadyProgram, Templates, make_ready
+from .assignment import Assignment, Cost, Templates
 from .channels import Floats, connect, sums, users_of
 from .classes import Alike, Recent
 from .folding import number
 from .instances import Instance, Integers, distinct_components, mesh_components, template_instances, used_links
 from .ranks import Device, Rank
+from .ready import ReadyProgram, make_ready
 
 
 @dataclass(frozen=True)
