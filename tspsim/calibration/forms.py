@@ -13,14 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..network.calibration import (
-    Curve,
-    CustomAllReduce,
-    ExpertCurve,
-    FabricFactors,
-    LibraryFactors,
-    Shot,
-)
+from ..network.calibration import Curve, CustomAllReduce, ExpertCurve, FabricFactors, LibraryFactors, Shot
 from ..network.calibration import Spread as TransferSpread
 from ..network.collectives.between import across
 from ..network.collectives.choices import Candidate, Cost

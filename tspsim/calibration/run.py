@@ -142,8 +142,7 @@ def calibrate(
     if not len(calls) and not len(modules) and not measured.rows:
         lines = "; ".join([*left_out, *measured.left_out])
         raise InputError(
-            f"no table has rows of {name}: {', '.join(found)}" + (f" ({lines})" if lines else ""),
-            file=place,
+            f"no table has rows of {name}: {', '.join(found)}" + (f" ({lines})" if lines else ""), file=place
         )
     before([
         *([("devices", name)] if len(calls) or len(modules) else []),

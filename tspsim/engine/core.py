@@ -49,12 +49,7 @@ class Engine:
     """
 
     def __init__(
-        self,
-        cluster: Cluster,
-        cost: Cost,
-        *,
-        interference: Interference | None = None,
-        every_rank: bool = False,
+        self, cluster: Cluster, cost: Cost, *, interference: Interference | None = None, every_rank: bool = False
     ) -> None:
         interference = interference or Interference()
         self.cluster = cluster
@@ -64,9 +59,7 @@ class Engine:
         #: The clock, where other SimPy processes may live too.
         self.env = Environment()
         self.machine = Machine(
-            self.env,
-            compute_slowdown=interference.compute,
-            communication_slowdown=interference.communication,
+            self.env, compute_slowdown=interference.compute, communication_slowdown=interference.communication
         )
         self._partition = Partition(cluster, every_rank=every_rank)
         self._prepared: dict[Hashable, Prepared] = {}

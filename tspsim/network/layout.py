@@ -232,13 +232,7 @@ class Layout:
         return np.where(changes, start - start % self.gpus + arrive % self.gpus, start)
 
     def by_way_of(
-        self,
-        start: Integers,
-        leave: Integers,
-        arrive: Integers,
-        end: Integers,
-        across: NDArray[np.bool_],
-        spread: int,
+        self, start: Integers, leave: Integers, arrive: Integers, end: Integers, across: NDArray[np.bool_], spread: int
     ) -> Integers:
         """Links from ``start`` to ``end``; where ``across``, over the NICs of ``leave`` and ``arrive``."""
         if not across.any():

@@ -86,10 +86,7 @@ DISPATCHES: Registry[ExpertDispatch] = Registry("expert dispatch", "tspsim.exper
 #: Once to each rank of its experts, by the node's expert-parallel library (DeepEP, mori).
 DISPATCHES.register(
     ExpertDispatch(
-        "ranks",
-        distinct_ranks,
-        phases=("dispatch", "combine"),
-        launched={"megatron": "deepep", "torchtitan": "deepep"},
+        "ranks", distinct_ranks, phases=("dispatch", "combine"), launched={"megatron": "deepep", "torchtitan": "deepep"}
     )
 )
 #: The same rows as fast as links carry them (HybridEP on NVL72).

@@ -253,12 +253,7 @@ ORDERS.register(
 )
 ORDERS.register(
     PipelineOrder(
-        "zb-h1",
-        zero_bubble_h1,
-        check_zero_bubble,
-        splits_backward=True,
-        kept=kept_one_forward_one_backward,
-        word="zb",
+        "zb-h1", zero_bubble_h1, check_zero_bubble, splits_backward=True, kept=kept_one_forward_one_backward, word="zb"
     )
 )
 #: Hand-over as in pipelines before non-blocking ones (EnergonAI: Du et al. 2022, arXiv:2209.02341). With f for a stage,

@@ -43,8 +43,7 @@ class RecomputeMethod:
 RECOMPUTE_METHODS: Registry[RecomputeMethod] = Registry("recomputation method", "tspsim.recompute_methods")
 BLOCK = RECOMPUTE_METHODS.register(
     RecomputeMethod(
-        "block", "the first layers of every chunk", lambda index, layers: index < layers,
-        launched={"megatron": "block"},
+        "block", "the first layers of every chunk", lambda index, layers: index < layers, launched={"megatron": "block"}
     )
 )
 RECOMPUTE_METHODS.register(

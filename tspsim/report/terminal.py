@@ -87,9 +87,7 @@ def _served(view: View, plan: PlanResult, wide: bool) -> list[str]:
 
 
 def _rates(plan: PlanResult, wide: bool) -> list[str]:
-    spread = (
-        "" if plan.range is None or not wide else f" ({compact(plan.range.low)} – {compact(plan.range.high)})"
-    )
+    spread = "" if plan.range is None or not wide else f" ({compact(plan.range.low)} – {compact(plan.range.high)})"
     return [
         compact(plan.tokens_per_s) + spread,
         compact(plan.tokens_per_s_per_gpu),

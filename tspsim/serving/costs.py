@@ -236,11 +236,7 @@ def undrafted(speculation: Speculation | None) -> Speculation | None:
 
 
 def costs_of(
-    question: Question,
-    plan: Plan,
-    *,
-    speculation: Speculation | None = None,
-    num_gpu_blocks: int | None = None,
+    question: Question, plan: Plan, *, speculation: Speculation | None = None, num_gpu_blocks: int | None = None
 ) -> ProgramCosts:
     """The costs of a plan's steps; what is tabulated for one question is there for the next of the same content.
 

@@ -140,12 +140,7 @@ class Pool:
         self.homes = array("i")
 
     def open(
-        self,
-        env: simpy.Environment,
-        on_end: Notice,
-        *,
-        every_step: bool = False,
-        on_chunk: ChunkNotice | None = None,
+        self, env: simpy.Environment, on_end: Notice, *, every_step: bool = False, on_chunk: ChunkNotice | None = None
     ) -> None:
         """Put its replicas on a clock; ``on_end`` is told of every request that has ended, ``on_chunk`` of every piece
         of a prompt when its step begins."""
