@@ -19,14 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DeviceFacts:
-    """What a device is, whatever runs on it.
+    """What a device is, whatever runs on it."""
 
-    Parameters
-    ----------
-    spec
-        The device file.
-    """
-
+    #: The device file.
     spec: DeviceSpec
 
     @property

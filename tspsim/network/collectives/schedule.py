@@ -23,20 +23,13 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Group:
-    """The ranks of a collective, seen node by node.
+    """The ranks of a collective, seen node by node."""
 
-    Parameters
-    ----------
-    cluster
-        Where they are.
-    ranks
-        GPU numbers, distinct, in the caller's order.
-    root
-        Position in ``ranks`` of a broadcast's source.
-    """
-
+    #: Where they are.
     cluster: Cluster
+    #: GPU numbers, distinct, in the caller's order.
     ranks: tuple[int, ...]
+    #: Position in ``ranks`` of a broadcast's source.
     root: int = 0
 
     @property
