@@ -63,25 +63,17 @@ class Journey:
 
 @dataclass
 class Disaggregated:
-    """Two pools as one desk.
+    """Two pools as one desk."""
 
-    Parameters
-    ----------
-    prefill, decode
-        Those who read, and those who write.
-    holders
-        Of both, by replica, which ranks hold which part of a cache; a replica of several attention replicas has one
-        entry for each of them.
-    wires
-        Makes the links, on the clock that the pools live on.
-    handover
-        How caches go.
-    """
-
+    #: Those who read, and those who write.
     prefill: Pool
     decode: Pool
+    #: Of both, by replica, which ranks hold which part of a cache; a replica of several attention replicas has one
+    #: entry for each of them.
     holders: tuple[Sequence[Sequence[Holders]], Sequence[Sequence[Holders]]]
+    #: Makes the links, on the clock that the pools live on.
     wires: Callable[[simpy.Environment], Wires]
+    #: How caches go.
     handover: Handover = Handover()
     #: All caches that have come from the first to the second, in order.
     moved: list[Transfer] = field(default_factory=list)

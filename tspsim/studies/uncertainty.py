@@ -72,39 +72,26 @@ class Factor:
 
 @dataclass(frozen=True)
 class Offer:
-    """A plan on hardware at a price.
+    """A plan on hardware at a price."""
 
-    Parameters
-    ----------
-    name
-        How answers call it.
-    tokens
-        Tokens a step.
-    step_s
-        Seconds a step.
-    parts_s
-        Seconds of the step under each factor, by name; together at most ``step_s``.
-    factors
-        What is uncertain, by name. Offers that share a name share its luck: their factors are high together, each
-        as high as its own range goes.
-    gpus
-        How many it takes.
-    usd_per_gpu_hour
-        Price of one of them; 0 where nobody asks for money.
-    price
-        Name of the price's factor, if it is uncertain.
-    added_usd_per_gpu_hour, added
-        What comes on top of the price (the fabric), and the name of its factor.
-    """
-
+    #: How answers call it.
     name: str
+    #: Tokens a step.
     tokens: float
+    #: Seconds a step.
     step_s: float
+    #: Seconds of the step under each factor, by name; together at most ``step_s``.
     parts_s: Mapping[str, float]
+    #: What is uncertain, by name. Offers that share a name share its luck: their factors are high together, each
+    #: as high as its own range goes.
     factors: Mapping[str, Factor] = field(default_factory=dict)
+    #: How many it takes.
     gpus: int = 1
+    #: Price of one of them; 0 where nobody asks for money.
     usd_per_gpu_hour: float = 0.0
+    #: Name of the price's factor, if it is uncertain.
     price: str | None = None
+    #: What comes on top of the price (the fabric), and the name of its factor.
     added_usd_per_gpu_hour: float = 0.0
     added: str | None = None
 

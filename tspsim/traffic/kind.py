@@ -56,20 +56,13 @@ class Kind(BaseModel):
 
 @dataclass(frozen=True)
 class OneKind:
-    """Annotates a field that holds an object of one of a registry's classes, looked up when a scenario is read.
+    """Annotates a field that holds an object of one of a registry's classes, looked up when a scenario is read."""
 
-    Parameters
-    ----------
-    registry
-        Of classes.
-    shorthand
-        Reads other spellings than a mapping with ``kind``: what that would say; None where it is no such spelling.
-    without
-        Kinds that it may not be: those that hold others.
-    """
-
+    #: Of classes.
     registry: Registry[Any]
+    #: Reads other spellings than a mapping with ``kind``: what that would say; None where it is no such spelling.
     shorthand: Callable[[Any], Mapping[str, Any] | None] = lambda value: None
+    #: Kinds that it may not be: those that hold others.
     without: tuple[str, ...] = ()
 
     @property

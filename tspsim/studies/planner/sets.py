@@ -28,20 +28,13 @@ Made = TypeVar("Made")
 
 @dataclass
 class Sets:
-    """The sets of one search.
+    """The sets of one search."""
 
-    Parameters
-    ----------
-    space
-        The legal plans.
-    bound
-        Bounds on their steps.
-    capacity_bytes
-        Memory of a GPU.
-    """
-
+    #: The legal plans.
     space: Space
+    #: Bounds on their steps.
     bound: LowerBound
+    #: Memory of a GPU.
     capacity_bytes: float
     #: What was made, with what it was made of.
     _made: dict[Hashable, tuple[Any, object]] = field(default_factory=dict)

@@ -44,21 +44,14 @@ LEAST_TOKENS = 512
 
 @dataclass(frozen=True)
 class Space:
-    """All legal plans.
+    """All legal plans."""
 
-    Parameters
-    ----------
-    model, work
-        What every replica computes; its number of sequences is set a plan.
-    cluster
-        Where.
-    batch
-        Sequences of a step over all replicas: every plan has the same.
-    """
-
+    #: What every replica computes; its number of sequences is set a plan.
     model: Architecture
     work: Work
+    #: Where.
     cluster: Cluster
+    #: Sequences of a step over all replicas: every plan has the same.
     batch: int
     _placed: dict[Hashable, list[tuple[tuple[str, ...], Mesh]]] = field(default_factory=dict, repr=False)
     _meshes: dict[Hashable, Mesh] = field(default_factory=dict, repr=False)
