@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tspsim.errors import InputError
+
+from .cells import Row
+
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
+
+#: Fills in the answers of a table's rows.
+Predictor = Callable[["pd.DataFrame", "Answers"], None]
 
 
 class Answers:
@@ -79,7 +88,21 @@ class Answers:
             raise AssertionError(f"row {where} has no answer: {self.predicted[where]}, '{self.reason[where]}'")
 
 
-def unpredicted(reason: str) -> Any:
+def each_row(answer: Callable[[Row, int, Answers], None]) -> Predictor:
+    """A predictor that answers row by row; what an InputError says is why a row is skipped."""
+
+    @wraps(answer)
+    def predict(frame: pd.DataFrame, answers: Answers) -> None:
+        for position, row in enumerate(frame.to_dict("records")):
+            try:
+                answer(row, position, answers)
+            except InputError as error:
+                answers.skip(position, error.message)
+
+    return predict
+
+
+def unpredicted(reason: str) -> Predictor:
     """A predictor that has one reason for every row."""
 
     def predict(frame: pd.DataFrame, answers: Answers) -> None:

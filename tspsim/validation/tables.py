@@ -18,13 +18,11 @@ from . import (
     training,
     training_operators,
 )
-from .answers import Answers, unpredicted
+from .answers import Predictor, unpredicted
 from .kernel_tables import times_of
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Predictor = Callable[["pd.DataFrame", Answers], None]
 
 
 @dataclass(frozen=True)
@@ -190,7 +188,7 @@ TABLES: dict[str, Table] = {
             pieces=row_by_row,
         ),
         Table(
-            "published/training_vtrain_a100.csv", "iteration time (ms)", training.predict_vtrain,
+            "published/training_vtrain_a100.csv", "iteration time (ms)", training.steps(training.vtrain_run, 1e3),
             counts=(
                 "# GPUs", "global batch", "micro batch", "hidden size", "attention heads", "# layers",
                 "sequence length", "tensor parallelism", "pipeline parallelism",
@@ -198,12 +196,13 @@ TABLES: dict[str, Table] = {
             texts=(), groups=(("Parameters (billion)",),), pieces=row_by_row,
         ),
         Table(
-            "published/training_megatron_a100.csv", "seconds", training.predict_megatron,
+            "published/training_megatron_a100.csv", "seconds", training.steps(training.megatron_run, 1.0),
             counts=("n_gpus", "tp", "pp", "micro_batch_size", "global_batch", "seq_len"), numbers=("sequence_regions",),
             texts=("model", "recompute"), groups=(("model",), ("recompute",)), pieces=row_by_row,
         ),
         Table(
-            "published/training_simumax_b200.csv", "real_ms", training.predict_simumax, counts=("layer_num", "mbc"),
+            "published/training_simumax_b200.csv", "real_ms",
+            training.steps(training.simumax_run, 1e3, memory="real_alloc_gib"), counts=("layer_num", "mbc"),
             texts=("case", "model"), groups=(("model",),), further=("real_alloc_gib",), pieces=row_by_row,
         ),
         Table(

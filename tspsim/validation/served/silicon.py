@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tspsim.errors import InputError
 
 from ..cells import Row, count_of
-from ..devices import device_name, no_device
+from ..devices import named_device
 from . import clients
 from .recipes import RECIPES, Recipe, Workers
 from .run import Options, ServedPlan, ServedRun
@@ -134,9 +134,7 @@ def _run(row: Row) -> ServedRun:
     """Raises InputError with why a row is not scored."""
     if row.get("mode") == "disagg":
         return disaggregated(row)
-    name = device_name(row["system"])
-    if name is None:
-        raise InputError(no_device(row["system"]))
+    name = named_device(row["system"])
     model = MODELS.get(str(row["model_path"]))
     if model is None:
         raise InputError("no such model in the catalog")
@@ -349,9 +347,7 @@ def disaggregated(row: Row) -> ServedRun:
     prefill, decode = (count_of(row, f"{phase}_num_workers") for phase in ("prefill", "decode"))
     if not (prefill and decode):
         raise InputError("incomplete: disaggregated, and its workers are not stated")
-    name = device_name(row["system"])
-    if name is None:
-        raise InputError(no_device(row["system"]))
+    name = named_device(row["system"])
     model, engine = MODELS.get(str(row["model_path"])), str(row["backend"])
     if model is None:
         raise InputError("no such model in the catalog")
