@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tspsim.cells import flat
 from tspsim.errors import printable
-from tspsim.result import flat
 from tspsim.units import GIB, compact, percent
 
 from . import requests, served

@@ -25,8 +25,8 @@ from fractions import Fraction
 from typing import Any, get_args
 
 from .. import catalog
+from ..cells import Cell
 from ..errors import InputError, UnitError, UnknownNameError, shorten
-from ..result import Cell
 from ..scenario import Scenario
 from ..scenario.loading import assignment
 from ..units import Dimension, parse

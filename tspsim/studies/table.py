@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._display import html_table
+from ..cells import Cell, flat
 from ..errors import InputError
 from ..files import atomic_write, replacing
-from ..result import Cell, Memory, PlanResult, Range, Result, flat
+from ..result import Memory, PlanResult, Range, Result
 from ..units import compact, duration
 
 if TYPE_CHECKING:
