@@ -28,6 +28,7 @@ from .studies.planner import (
     planner_of,
     read_budget,
 )
+from .studies.planner.offers import part_of
 from .studies.purchase import Decision, decide
 from .studies.purchase.offers import expand_all
 from .studies.searched import Searched
@@ -285,10 +286,3 @@ class Comparison:
             self.results, Path(path), self.decision, reports=self.decision is not None, **words
         )
         return Path(path)
-
-
-def part_of(progress: Progress | None, name: str, index: int, of: int) -> Progress | None:
-    """The progress of task ``index`` of ``of``, as progress of them all."""
-    if progress is None:
-        return None
-    return lambda step, share: progress(f"{name}: {step}", (index + share) / of)
