@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .islands import Islands
     from .specs import FabricSpec, NodeSpec
 
+Made = TypeVar("Made")
 Vertex = int | str
 Floats = NDArray[np.float64]
 #: A run of equal links: kind, how many, bytes/s, seconds.
@@ -305,17 +306,20 @@ class Cluster:
             raise UnknownNameError("switch or NIC", vertex, names)
         return self.with_links(dict.fromkeys(touching, 0.0))
 
+    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """What ``make`` makes, made when it is first asked for under this key."""
+        if key not in self.memo:
+            self.memo[key] = make()
+        found: Made = self.memo[key]
+        return found
+
     def with_all_reduces(self, word: str) -> Cluster:
         """The same cluster with the all-reduce kernels of a serving engine, whose library begins with ``word``; itself
         where its nodes have none."""
         own = self.node.collectives.all_reduces_of(word)
         if own is None or own == self.engine_all_reduces:
             return self
-        key = ("all-reduces of", own)
-        if key not in self.memo:
-            self.memo[key] = replace(self, engine_all_reduces=own, memo={})
-        found: Cluster = self.memo[key]
-        return found
+        return self.once(("all-reduces of", own), lambda: replace(self, engine_all_reduces=own, memo={}))
 
     def with_routing(self, routing: Routing) -> Cluster:
         """The same cluster whose switches choose among equal paths in another way.
@@ -327,16 +331,16 @@ class Cluster:
         """
         if routing == self.routing:
             return self
-        key = ("routed", routing)
-        if key not in self.memo:
+
+        def routed() -> Cluster:
             other = replace(self, routing=routing, memo={})
             same = self.layout.nic_lanes == other.layout.nic_lanes
             first = self.layout.switch_start if same else self.layout.nic_start
             if any(link >= first for link, _ in self.factors) and other.layout.links != self.layout.links:
                 raise InputError(f"'{routing.policy}' tells cables apart: state it of the cluster that is slow")
-            self.memo[key] = other
-        found: Cluster = self.memo[key]
-        return found
+            return other
+
+        return self.once(("routed", routing), routed)
 
     @cached_property
     def sound(self) -> Cluster:

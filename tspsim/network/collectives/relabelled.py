@@ -46,7 +46,7 @@ def standing(cluster: Cluster, ranks: Sequence[int]) -> Standing | None:
     inside = local.tobytes(), begins.tobytes()
     if len(nodes) == 1:
         return Standing((inside,), nodes, nodes[:0])
-    uplinks = _uplinks(cluster) if cluster.islands is None else None
+    uplinks = cluster.once("uplinks", lambda: _uplinks(cluster)) if cluster.islands is None else None
     if uplinks is None:
         return None
     leaves, number = np.unique(uplinks.leaf[nodes], return_inverse=True)
@@ -92,14 +92,6 @@ class _Uplinks:
 
 def _uplinks(cluster: Cluster) -> _Uplinks | None:
     """None where NICs are not joined by a Clos network whose flows choose by destination."""
-    key = "uplinks"
-    if key not in cluster.memo:
-        cluster.memo[key] = _found_uplinks(cluster)
-    found: _Uplinks | None = cluster.memo[key]
-    return found
-
-
-def _found_uplinks(cluster: Cluster) -> _Uplinks | None:
     layout = cluster.layout
     if layout.fabric is None or not isinstance(layout.plane, Clos) or not layout.routing.object.by_destination:
         return None
