@@ -19,16 +19,11 @@ from .transfers import Transfer
 
 
 class Source(Protocol):
-    """Where requests come from.
-
-    Attributes
-    ----------
-    requests
-        All that will come, in order of their numbers.
-    """
+    """Where requests come from."""
 
     @property
-    def requests(self) -> Sequence[Request]: ...
+    def requests(self) -> Sequence[Request]:
+        """All that will come, in order of their numbers."""
 
     def begin(self, env: simpy.Environment, send: Notice) -> None:
         """Arrange for what comes at known times; ``send`` is called when a request comes."""

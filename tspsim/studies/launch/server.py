@@ -70,21 +70,15 @@ class Server:
 
 
 class Launcher(Protocol):
-    """An engine's way to be launched.
-
-    Attributes
-    ----------
-    name
-        What ``--emit`` calls it: that of its scheduler.
-    vendors
-        Whose GPUs it runs on.
-    """
+    """An engine's way to be launched."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What ``--emit`` calls it: that of its scheduler."""
 
     @property
-    def vendors(self) -> tuple[str, ...]: ...
+    def vendors(self) -> tuple[str, ...]:
+        """Whose GPUs it runs on."""
 
     def command(self, server: Server) -> Command:
         """What launches one server."""

@@ -116,26 +116,19 @@ class Run:
 
 
 class Trainer(Protocol):
-    """A framework's way to be launched.
-
-    Attributes
-    ----------
-    name
-        What ``--emit`` calls it.
-    vendors
-        Whose GPUs it runs on.
-    beside
-        What a launch needs that no plan says, in words.
-    """
+    """A framework's way to be launched."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What ``--emit`` calls it."""
 
     @property
-    def vendors(self) -> tuple[str, ...]: ...
+    def vendors(self) -> tuple[str, ...]:
+        """Whose GPUs it runs on."""
 
     @property
-    def beside(self) -> str: ...
+    def beside(self) -> str:
+        """What a launch needs that no plan says, in words."""
 
     def command(self, run: Run) -> Command:
         """What launches it on one node."""
