@@ -27,11 +27,9 @@ class Source(Protocol):
 
     def begin(self, env: simpy.Environment, send: Notice) -> None:
         """Arrange for what comes at known times; ``send`` is called when a request comes."""
-        ...
 
     def ended(self, request: Request) -> None:
         """A request has been answered: the next of a closed loop comes, or the next turn of a conversation."""
-        ...
 
 
 class Desk(Protocol):
@@ -39,21 +37,17 @@ class Desk(Protocol):
 
     def open(self, env: simpy.Environment, on_end: Notice, *, every_step: bool = False) -> None:
         """Put replicas on a clock; ``on_end`` is told of every request whose last token is out."""
-        ...
 
     def take(self, request: Request) -> None:
         """A request has come."""
-        ...
 
     @property
     def named_replicas(self) -> Sequence[tuple[str, Serves]]:
         """All its replicas, with their names."""
-        ...
 
     @property
     def transfers(self) -> Sequence[Transfer]:
         """What went between them, in the order in which it had come."""
-        ...
 
 
 @dataclass(frozen=True)

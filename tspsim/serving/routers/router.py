@@ -30,12 +30,10 @@ class Backend(Protocol):
 
     def ahead_at(self, time_s: float) -> int:
         """What ``tokens_ahead`` has fallen to at a time to come, if whoever watches is not told before."""
-        ...
 
     def watch(self, notice: Callable[[], None]) -> None:
         """Call ``notice`` whenever its requests, or what they have ahead, may have changed otherwise than by steps that
         go on as they were planned."""
-        ...
 
 
 #: The number of the replica that a request goes to.
@@ -55,7 +53,6 @@ class Router(Protocol):
 
     def open(self, replicas: Sequence[Backend]) -> Route:
         """Begin to route over some replicas: what is learnt on the way lives in what is returned."""
-        ...
 
 
 ROUTERS: Registry[Router] = Registry("router", "tspsim.routers")

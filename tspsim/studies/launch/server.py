@@ -82,11 +82,9 @@ class Launcher(Protocol):
 
     def command(self, server: Server) -> Command:
         """What launches one server."""
-        ...
 
     def router(self, servers: Sequence[Server]) -> list[str]:
         """What is started beside several servers, as comments or commands."""
-        ...
 
 
 LAUNCHERS: Registry[Launcher] = Registry("engine to launch", "tspsim.launchers")

@@ -132,7 +132,6 @@ class Trainer(Protocol):
 
     def command(self, run: Run) -> Command:
         """What launches it on one node."""
-        ...
 
 
 TRAINERS: Registry[Trainer] = Registry("framework to launch", "tspsim.trainers")
