@@ -21,7 +21,8 @@ Shape = Mapping[str, Any]
 class Family:
     """One kernel model."""
 
-    #: ``form(limits, parameters, *shape, bytes, second_bytes, **switches)`` → seconds of one call, or of a table's.
+    #: ``form(limits, parameters, *shape, bytes, second_bytes, **switches)`` → seconds of one call, before any range.
+    #: Columns of the shape are floats, or arrays of one shape (rows,); bytes are those of an element of either type.
     form: Callable[..., Any]
     #: The columns that a shape consists of.
     shape: tuple[str, ...]

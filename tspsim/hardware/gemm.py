@@ -90,20 +90,9 @@ def seconds(
     tiles: str = "all",
     splits: int = 16,
 ) -> Any:
-    """Seconds of one call, before any range.
+    """Seconds of one call; C is written in two bytes.
 
-    Parameters
-    ----------
-    limits
-        Peak of the dtype, HBM bandwidth, compute units, L2.
-    parameters
-        One value for each of :data:`PARAMETERS`.
-    m, n, k, batch
-        Floats, or float arrays of one shape (rows,).
-    bytes_a, bytes_b
-        Bytes of an element of A and B as the kernel reads them; C is written in two bytes.
-    tiles, splits
-        The tile set of :data:`TILES` and the largest split of k that the library has.
+    ``tiles`` and ``splits`` are the tile set of :data:`TILES` and the largest split of k that the library has.
     """
     tm, tn, area, s, step_64, is_split = choices(tiles, splits, np.ndim(m) > 0)
     p = parameters

@@ -81,20 +81,12 @@ def seconds(
     block_rows: float = 128.0,
     packed: bool = False,
 ) -> Any:
-    """Seconds of one call, before any range.
+    """Seconds of one call.
 
     Parameters
     ----------
-    limits
-        Peak of the dtype, HBM bandwidth, compute units.
-    parameters
-        One value for each of :data:`PARAMETERS`.
-    batch, heads, kv_heads, head_dim, causal
-        Floats (causal: bool), or arrays of shape (rows,).
     q_len, kv_len
-        Query and context tokens: the same, or tuples of floats, one for each piece of the call.
-    bytes_q, bytes_kv
-        Bytes of an element of Q, and of K and V as they are kept.
+        Query and context tokens: as other columns, or tuples of floats, one for each piece of the call.
     backward
         The backward alone: five products, and 2.5 times the bytes.
     block_rows
