@@ -55,27 +55,9 @@ Progress = Callable[[str, float], None]
 
 
 class Planner:
-    """Asks and answers for one scenario.
+    """Asks and answers for one training step or forward pass; parameters as of :func:`~.choose.planner_of`.
 
-    Parameters
-    ----------
-    scenario
-        What ``tspsim.load`` returns; its plans are the stated ones.
-    stated
-        False where its plan only stands in for none.
-    objective
-        One of :data:`OBJECTIVES`.
-    top
-        How many plans are wanted.
-    jobs
-        Processes; as many as this machine lends when None.
-    budget_s
-        Seconds of processor time for everything, of all processes; None: until nothing better can be left. With a
-        budget the best need be proven to :data:`CLOSE_ENOUGH` only.
-    limits
-        Texts such as ``memory_free>=8GiB``, ``step<=20s`` and ``schemes=tsp,tp``: what plans have to keep.
-    progress
-        Called with a sentence and the share done.
+    With a budget the best need be proven to :data:`CLOSE_ENOUGH` only.
 
     Raises
     ------
