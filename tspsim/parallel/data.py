@@ -104,11 +104,13 @@ class OwnedParameters:
 
         return sum(held.share(divided=self.job.plan.zero > 0) for held in self.in_layers(chunks, whole))
 
+    def trained_layers(self, chunks: Sequence[Chunk]) -> tuple[ParameterGroup, ...]:
+        """What of a stage's layers is trained on one rank, by who else holds it."""
+        return together(*self.in_layers(chunks, self.trained_layer))
+
     def trained(self, chunks: Sequence[Chunk]) -> tuple[ParameterGroup, ...]:
         """What of a stage is trained on one rank: its layers, and unless the model is frozen its tables."""
-        if self.job.work.adapters is None:
-            return self.owned(chunks)
-        return together(*self.in_layers(chunks, self.trained_layer))
+        return self.owned(chunks) if self.job.work.adapters is None else self.trained_layers(chunks)
 
     def embedding(self, chunk: Chunk) -> ParameterGroup:
         """The embedding, where it stands: half of what is outside layers, or all of it where it is the head too."""
