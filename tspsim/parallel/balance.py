@@ -194,4 +194,6 @@ def ways(job: Job) -> Iterator[Balance]:
                 yield Balance(each.name)
 
 
-SOUGHT.register(sought_objects("expert_balance", policies, while_serving=False, of=uneven, ways=ways, kernels=True))
+SOUGHT.register(
+    sought_objects("expert_balance", policies, while_serving=False, of=uneven, ways=ways, kernels=True)
+)

@@ -192,7 +192,9 @@ def _dispatches(work: Work) -> list[ExpertDispatch]:
     return [each for each in DISPATCHES.values() if each.trains or work.step.serves]
 
 
-SOUGHT.register(sought_objects("expert_dispatch", _dispatches, of=with_experts, ways=ways_to_dispatch, kernels=True))
+SOUGHT.register(
+    sought_objects("expert_dispatch", _dispatches, of=with_experts, ways=ways_to_dispatch, kernels=True)
+)
 SOUGHT.register(
     Sought(
         "expert_overlap",

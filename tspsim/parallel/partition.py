@@ -105,5 +105,9 @@ def block_segments(
 
 
 SOUGHT.register(
-    Sought("partition", why_not="zigzag shares causal attention evenly", of=lambda model, work: work.step.shards_tokens)
+    Sought(
+        "partition",
+        why_not="zigzag shares causal attention evenly",
+        of=lambda model, work: work.step.shards_tokens,
+    )
 )

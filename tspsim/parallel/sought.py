@@ -29,27 +29,40 @@ AS_STATED = "searches of serving steps keep it as stated"
 
 @dataclass(frozen=True)
 class Sought:
-    """One key of a plan."""
+    """One key of a plan.
 
-    #: The key.
+    Attributes
+    ----------
+    name
+        The key.
+    why_not
+        Why a search leaves it as it is stated; empty: it is searched.
+    while_serving
+        Of a step that serves it is searched too; otherwise left as it is stated there.
+    called
+        What answers call it; empty: its name.
+    of
+        (model, work) → whether it can matter there; where it cannot, it is neither searched nor spoken of.
+    values
+        (model, work) → values that are looked at, in words; none: all that are legal.
+    left
+        (model, work) → values that are not, and why.
+    ways
+        Job → values worth a look besides the one that it has, none where they could not matter; not all of them legal.
+        None: the search has its own way to go through them.
+    kernels
+        It changes which kernels a rank runs, or what they wait for: bounded by itself. Otherwise only the order and the
+        moment of what runs anyway.
+    """
+
     name: str
-    #: Why a search leaves it as it is stated; empty: it is searched.
     why_not: str = ""
-    #: Of a step that serves it is searched too; otherwise left as it is stated there.
     while_serving: bool = True
-    #: What answers call it; empty: its name.
     called: str = ""
-    #: (model, work) → whether it can matter there; where it cannot, it is neither searched nor spoken of.
     of: Callable[[Architecture, Work], bool] = lambda model, work: True
-    #: (model, work) → values that are looked at, in words; none: all that are legal.
     values: Callable[[Architecture, Work], Sequence[str]] = lambda model, work: ()
-    #: (model, work) → values that are not, and why.
     left: Callable[[Architecture, Work], Mapping[str, str]] = lambda model, work: {}
-    #: Job → values worth a look besides the one that it has, none where they could not matter; not all of them legal.
-    #: None: the search has its own way to go through them.
     ways: Callable[[Job], Iterable[Any]] | None = None
-    #: It changes which kernels a rank runs, or what they wait for: bounded by itself. Otherwise only the order and the
-    #: moment of what runs anyway.
     kernels: bool = False
 
     def reason(self, work: Work) -> str:
