@@ -49,7 +49,7 @@ class Node:
 class Trail:
     """What a sequence's blocks hold, first to last: runs of blocks by key, and what it shares of them.
 
-    A run of a request's own ``blocks`` ends at the last whole block of the cache inside it.
+    A run of a request's ``blocks`` ends at the last whole block of the cache inside it.
     """
 
     __slots__ = ("ends", "keys", "nodes", "shared")
