@@ -49,18 +49,24 @@ class Node:
 class Trail:
     """What a sequence's blocks hold, first to last: runs of blocks by key, and what it shares of them.
 
-    A run of a request's ``blocks`` ends at the last whole block of the cache inside it.
+    A run of a request's own ``blocks`` ends at the last whole block of the cache inside it.
+
+    Attributes
+    ----------
+    keys, ends
+        Of every run, and the block behind it.
+    nodes
+        Of the first runs: nodes that it holds.
+    shared
+        Its first blocks, which are those of the nodes.
     """
 
     __slots__ = ("ends", "keys", "nodes", "shared")
 
     def __init__(self, request: Request, block_tokens: int) -> None:
-        #: Of every run, and the block behind it.
         self.keys: list[Hashable] = []
         self.ends: list[int] = []
-        #: Of the first runs: nodes that it holds.
         self.nodes: list[Node] = []
-        #: Its first blocks, which are those of the nodes.
         self.shared = 0
         # Identities of less than a block go together, so that every run has a block.
         together = -(-block_tokens // request.block_tokens)
